@@ -1,4 +1,4 @@
-//! The start of a server: opens ports, state and engine, starts the shards' threads, logs addresses and retention, and then runs the control
+//! Starts a server: opens its ports, state and engine, starts the shards' threads, logs addresses and retention, and then runs the control
 //! plane on the calling thread until the server stops.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -33,7 +33,7 @@ use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
 use crate::tls;
 
-/// The stack of a shard's thread. Pages that are never touched cost nothing.
+/// The stack size of a shard's thread, in bytes. Pages of the stack that are never touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until the control plane stops.
@@ -54,12 +54,12 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         new_world(file, settings, placement, &numbers)
     };
 
-    // The state is read. This may take long, and meanwhile the admin port answers that the server starts.
+    // Next the state is read, which may take long. Meanwhile the admin port answers that the server is starting.
     let mailboxes = (0..shards).map(|_| mailbox().context("cannot make a shard's mailbox"));
     let (senders, inboxes): (Vec<_>, Vec<_>) = mailboxes.collect::<anyhow::Result<_>>()?;
     let starting = control::Starting::begin(admin_listener.as_ref(), &file.admin)?;
     let mut begun = begin_log(file, new_world, &senders)?;
-    // Each shard's thread gets a descriptor table of its own, so this thread must end before.
+    // Each shard's thread gets a descriptor table of its own, so the thread that serves the admin port must end first.
     drop(starting);
 
     let world = begun.world;
@@ -74,7 +74,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let (verifier, question_senders) =
         access::start(file.access.as_ref(), revoked, verdict_senders(&senders))?;
 
-    // The shards' threads start, and wait until all of them have opened their sockets.
+    // Next the shards' threads start. They wait until all of them have opened their sockets.
     let setup = ShardSetup {
         listen: listen.clone(),
         backlog: file.backlog,
@@ -132,8 +132,8 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     })
 }
 
-/// Checks whether a server with these settings could start on this host: their files, directories and addresses. Changes nothing, and
-/// works while a server with the same settings runs.
+/// Checks whether a server with these settings could start on this host: whether the files, directories and addresses in the settings can
+/// be used. Changes nothing, and works while a server with the same settings runs.
 ///
 /// # Errors
 /// All faults, one on each line.
@@ -147,7 +147,7 @@ pub fn check(file: &File) -> anyhow::Result<()> {
     let admin = file.admin.listen.iter().map(|addr| ("admin.listen", addr));
     let data = file.listen.iter().map(|addr| ("listen", addr));
     for (key, addr) in data.chain(admin) {
-        // Not the port of the address, since a running server may have it.
+        // The port of the address is not checked, since a running server may have it.
         let mut any_port = *addr;
         any_port.set_port(0);
         if let Err(error) = UdpSocket::bind(any_port) {
@@ -183,7 +183,7 @@ fn new_world(
         homes: placement.homes(),
         partitions: placement.partitions(),
         epoch: numbers.epoch,
-        // A new one at each start.
+        // The writer number is new at each start.
         writer: (file.state.is_durable() || file.cluster.is_on()).then(|| memory::random_u64() | 1),
         offsets: match file.cluster.is_on() {
             true => Offsets::ByLog,
@@ -205,7 +205,7 @@ fn let_shards_serve(
     Ok(())
 }
 
-/// Senders of verdicts about credentials, one for each shard.
+/// The functions that send verdicts about credentials to the shards, one for each shard.
 fn verdict_senders(shards: &[Sender<Letter>]) -> Vec<VerdictSender> {
     let sender = |shard: Sender<Letter>| -> VerdictSender {
         Box::new(move |conn, verdict| shard.post(Letter::Verdict(conn, verdict)))
@@ -280,7 +280,7 @@ fn spawn(
     thread.spawn(run).map(drop)
 }
 
-/// The setup of a shard's sockets, the same for all shards.
+/// The setup of the shards' sockets, which is the same for all shards.
 #[derive(Clone)]
 struct ShardSetup {
     listen: Vec<SocketAddr>,
@@ -319,12 +319,12 @@ fn open_shard(
     Ok(crore_shard_loop::begin(start, sockets))
 }
 
-/// The addresses with their final ports. All shards listen on the same port, so a port that the kernel chooses (0) is chosen here, and held until
-/// the shards listen.
+/// The addresses with their final ports. All shards listen on the same port, so a port that the kernel chooses (for port 0) is chosen here,
+/// and held until the shards listen.
 ///
 /// # Errors
-/// An address cannot be bound, or its port is in use. The shards bind with `SO_REUSEPORT` and would silently share the port with another server, and each
-/// server would get a part of the clients.
+/// An address cannot be bound, or its port is in use. This must be checked here: the shards bind with `SO_REUSEPORT`, so they would
+/// silently share the port with another server, and each server would get a part of the clients.
 fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<HeldPort>)> {
     let (mut addresses, mut held) = (Vec::new(), Vec::new());
     for addr in listen {
@@ -334,7 +334,7 @@ fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<
                 held.push(port);
                 chosen
             }),
-            // Without `SO_REUSEPORT`, so that it fails if the port is in use. It is closed at once.
+            // This socket has no `SO_REUSEPORT`, so binding it fails if the port is in use. It is closed at once.
             _ => TcpListener::bind(addr).and_then(|listener| listener.local_addr()),
         };
         let bound = bound.map_err(|error| {
@@ -368,7 +368,7 @@ fn log_start(
     if !variables.is_empty() {
         tracing::info!("settings of the environment: {}", variables.join(", "));
     }
-    // These commands would fail if clients need a token or a root to trust.
+    // The commands of the first steps would fail if clients need a token or a root to trust.
     if effective.file.access.is_none() && !effective.file.tls.required {
         log_first_steps(listen);
     }

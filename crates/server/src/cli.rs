@@ -1,7 +1,7 @@
 //! The command line of `crore`.
 //!
-//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (most of it from clap). `crore log` has its own: 1 is damage, 2 any
-//! other failure.
+//! Exit codes: 0 done, 1 failed (with the reason on stderr), 2 wrong usage (clap detects most of it). `crore log` differs: 1 is damage, 2
+//! any other failure.
 
 use std::path::PathBuf;
 
@@ -66,7 +66,7 @@ impl Cli {
                 let is_of_it = |line: &&str| format!("{line} ").contains(&of_it);
                 let own: Vec<&str> = examples.lines().filter(is_of_it).collect();
                 command.mut_subcommand(name, |it| {
-                    // A command without examples takes those of its parent that are about it.
+                    // A command without examples gets the examples of its parent that are about this command.
                     let it = match it.get_after_help() {
                         None if !own.is_empty() => {
                             it.after_help(format!("Examples:\n{}", own.join("\n")))
@@ -91,10 +91,10 @@ impl Cli {
     }
 }
 
-/// Limit of examples in the help of a command with subcommands, which show their own.
+/// Maximum number of examples in the help of a command that has subcommands. The help of each subcommand shows more.
 const EXAMPLES_MAX: usize = 7;
 
-/// The first examples and a pointer to the others; none if there are at most [`EXAMPLES_MAX`].
+/// The first examples, and a line that says where the others are. None if there are at most [`EXAMPLES_MAX`].
 fn shortened(examples: &str, command: &str) -> Option<String> {
     let (last, _) = examples.match_indices('\n').nth(EXAMPLES_MAX)?;
     let more = format!("crore {command} COMMAND --help");
@@ -175,8 +175,8 @@ fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// The filter of `RUST_LOG`, or `default` if that is unset, empty or invalid; and a message if it is invalid. An invalid value is no error, since
-/// other programs read this variable too.
+/// The filter of `RUST_LOG`, or `default` if the variable is unset, empty or invalid. The second value is a message if the variable is
+/// invalid. An invalid value is no error, since other programs read this variable too.
 pub fn log_of_environment(default: &str) -> (String, Option<String>) {
     let text = std::env::var_os(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let text = text.to_string_lossy();
@@ -226,7 +226,7 @@ mod tests {
         words
     }
 
-    /// Our commands in the docs, in inline code and after a shell prompt, each with its page.
+    /// The `crore` commands in the docs, in inline code and after a shell prompt. Each comes with its page.
     fn commands_of_pages() -> Vec<(String, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let pages = std::fs::read_dir(root.join("docs"))

@@ -1,4 +1,5 @@
-//! The engines: the log on disk, and the log of a cluster in NATS. Shards hand batches over, and get a letter when a batch is committed.
+//! The two engines that store the log: one on disk, one for a cluster in NATS. Shards hand batches to the engine, and get a letter when a
+//! batch is committed.
 
 mod disk;
 mod nats;
@@ -8,7 +9,7 @@ use crore_broker::Batch;
 pub use disk::{Durable, start as start_disk};
 pub use nats::{Listener, Member};
 
-/// The engine, for all shards.
+/// The engine, which all shards share.
 #[derive(Clone)]
 pub enum Engine {
     /// The log on disk.
@@ -28,7 +29,7 @@ impl crore_shard_loop::Engine for Engine {
     fn is_lossless(&self) -> bool {
         match self {
             Engine::Disk(_) => true,
-            // What NATS does not confirm is sent again.
+            // NATS may refuse a batch or not confirm it. Then the shard appends the batch again.
             Engine::Nats(_) => false,
         }
     }

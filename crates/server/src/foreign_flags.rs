@@ -1,4 +1,5 @@
-//! Flags and commands of other tools that people try here. The help does not show them; the error says what to write instead.
+//! Recognises flags and commands of other tools that people try with `crore`. The help does not show them. The error says what to write
+//! instead.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -20,12 +21,12 @@ const MINT: &[&str] = &["token mint"];
 
 /// A flag of other tools.
 struct ForeignFlag {
-    /// The commands of ours that people give it to.
+    /// The commands of `crore` with which people try the flag.
     commands: &'static [&'static str],
     short: Option<char>,
-    /// The long name; empty for a positional argument.
+    /// The long name. Empty for a positional argument.
     long: &'static str,
-    /// What to write instead; `{}` stands for the flag's value.
+    /// What to write instead. `{}` stands for the flag's value.
     remedy: &'static str,
 }
 
@@ -96,7 +97,7 @@ const FLAGS: &[ForeignFlag] = &[
     flag(MINT, None, "expires", "write how long it holds: --ttl {}"),
 ];
 
-/// Commands of other tools: our command that people try them below, their names, and what to write instead.
+/// Commands of other tools. Each row has the command of `crore` below which people try them, their names, and what to write instead.
 #[rustfmt::skip]
 const COMMANDS: &[(&str, &[&str], &str)] = &[
     ("crore", &["version"], "crore --version"),
@@ -129,7 +130,7 @@ fn command_tip(word: &str, args: &[String]) -> Option<String> {
     Some(format!("write {tip}"))
 }
 
-/// Adds the flags to the program, hidden. Each of them is an error with its remedy.
+/// Adds the flags to the program, hidden. Each of them causes an error that says what to write instead.
 pub fn add_to(program: Command) -> Command {
     FLAGS.iter().fold(program, |program, flag| {
         flag.commands.iter().fold(program, |program, path| {
@@ -161,7 +162,7 @@ fn add_flag(command: Command, path: &[&'static str], flag: &'static ForeignFlag)
     })
 }
 
-/// Whether `-h HOST` follows a client command; prints the error then. Otherwise clap would show the help, and say nothing about the host.
+/// Whether `-h HOST` follows a client command. If so, prints an error, because clap would show the help and say nothing about the host.
 pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     let args = to_text(args);
     let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
@@ -169,7 +170,7 @@ pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
         return false;
     };
-    // If stderr is closed, it is an error all the same.
+    // If stderr is closed, the exit code still reports the error.
     let _ = writeln!(
         std::io::stderr(),
         "error: -h asks for help and takes no value; the host stands in the URL: --server http://{}:8800",
@@ -178,8 +179,8 @@ pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     true
 }
 
-/// Replaces clap's tips. It advises to pass an unknown flag as a value, which hardly anybody means; and an unexpected word is mostly a part of
-/// a message without quotes.
+/// Replaces clap's tips by better ones. For an unknown flag clap advises to pass the flag as a value, which hardly anybody means. An
+/// unexpected word is usually a part of a message without quotes.
 pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
     let args = to_text(std::env::args_os().skip(1));
     hide_passwords(&mut error);
@@ -192,7 +193,7 @@ pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
         ErrorKind::MissingRequiredArgument => example_tip(program, &args),
         ErrorKind::UnknownArgument => {
             error.remove(ContextKind::Suggested);
-            // Clap shows the usage of the suggested flag, which is only similar.
+            // Clap shows the usage of the flag that it suggests, which only has a similar name.
             if error.get(ContextKind::SuggestedArg).is_some() {
                 error.remove(ContextKind::Usage);
             }
@@ -209,12 +210,12 @@ pub fn with_better_tip(mut error: Error, program: &Command) -> Error {
     error
 }
 
-/// The arguments as text; they may be any bytes.
+/// The arguments as text. Bytes that are not UTF-8 are replaced.
 fn to_text(args: impl Iterator<Item = OsString>) -> Vec<String> {
     args.map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
-/// The tip for an argument that must be UTF-8 and is not.
+/// The tip for the first argument that is not UTF-8, although it must be.
 fn utf8_tip() -> Option<String> {
     let mut args = std::env::args_os().skip(1);
     let arg = args.find(|arg| arg.to_str().is_none())?;
@@ -223,7 +224,7 @@ fn utf8_tip() -> Option<String> {
     ))
 }
 
-/// Hides passwords of URLs, since clap's errors repeat the values.
+/// Hides passwords in URLs, since clap's errors repeat the values of flags.
 fn hide_passwords(error: &mut Error) {
     let hidden: Vec<_> = error
         .context()
@@ -251,7 +252,8 @@ fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<Str
     }
 }
 
-/// Names the commands that have this flag, among the siblings of the command in these arguments. If they name no command, among its subcommands.
+/// The tip that names the commands that have this flag, among the siblings of the command in `args`. If `args` name no command, among all
+/// commands.
 fn flag_tip(program: &Command, args: &[String], flag: &str) -> Option<String> {
     let mut path = vec![program];
     for arg in args.iter().take_while(|arg| *arg != flag) {
@@ -287,7 +289,7 @@ fn command_line(path: &[&Command]) -> String {
     names.join(" ")
 }
 
-/// The first example of the command in these arguments.
+/// The tip with the first example of the command in `args`.
 fn example_tip(program: &Command, args: &[String]) -> Option<String> {
     let named = args.iter().fold(program, |command, arg| {
         command.find_subcommand(arg).unwrap_or(command)
@@ -300,7 +302,7 @@ fn example_tip(program: &Command, args: &[String]) -> Option<String> {
     Some(format!("such as: {command}"))
 }
 
-/// Whether the command takes a message.
+/// Whether the command publishes a message.
 fn takes_message() -> bool {
     std::env::args_os().any(|arg| arg == "pub" || arg == "publish")
 }

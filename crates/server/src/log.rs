@@ -1,7 +1,7 @@
-//! The log, on stderr.
+//! Writes the program's log to stderr.
 //!
-//! In a server, a thread of its own writes the lines, so that no other thread waits for whoever reads stderr. Past [`LINES`] queued lines, further ones
-//! are dropped and counted.
+//! In a server, a thread of its own writes the lines, so that no other thread waits for the reader of stderr. When [`LINES`] lines are
+//! queued, further lines are dropped and counted.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _};
@@ -18,22 +18,23 @@ use tracing_subscriber::fmt::{
 };
 use tracing_subscriber::registry::LookupSpan;
 
-/// Limit of queued lines.
+/// The maximum number of queued lines.
 const LINES: usize = 4096;
 
-/// Least time between two lines about the same [`LoggedCount`].
+/// The minimum time between two lines about the same [`LoggedCount`].
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
-/// Lines that were dropped since the start because the queue was full.
+/// The number of lines that were dropped since the start because the queue was full.
 pub fn dropped_lines() -> u64 {
     DROPPED
         .get()
         .map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// The count of an event that strangers can cause as often as they like. Each event is counted; only some are logged.
+/// The count of an event that strangers can cause as often as they like. Every event is counted, but at most one in [`LOG_EVERY`] is
+/// logged.
 #[derive(Default)]
 pub struct LoggedCount {
     count: AtomicU64,
@@ -57,12 +58,12 @@ impl LoggedCount {
     }
 }
 
-/// Logs by `filter`; the caller writes each line itself.
+/// Logs to stderr what passes `filter`. The thread that logs a line also writes it.
 pub fn to_stderr(filter: &str) {
     subscriber(filter, io::stderr).init();
 }
 
-/// The same for the tools, whose lines a person reads at once: without time and module.
+/// As [`to_stderr`], for the tools: their lines have no time and level, since a person reads them at once.
 pub fn to_stderr_plain(filter: &str) {
     subscriber(filter, io::stderr).event_format(Plain).init();
 }
@@ -87,8 +88,8 @@ where
     }
 }
 
-/// Logs by `filter` through a thread of its own, as text or JSON. Dropping the guard writes the queued lines, but waits at most a second
-/// for stderr.
+/// Logs to stderr what passes `filter`, through a thread of its own, as text or JSON. Dropping the guard writes the queued lines, but waits
+/// at most a second for stderr.
 pub fn through_thread(filter: &str, as_json: bool) -> WorkerGuard {
     let (writer, guard) = bounded(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
@@ -110,7 +111,7 @@ fn subscriber<W>(filter: &str, writer: W) -> SubscriberBuilder<DefaultFields, Fo
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The filter was checked with the command line. Parts that still do not parse are left out.
+    // The filter was checked when the command line was parsed. Parts that still do not parse are left out.
     let filter = EnvFilter::builder().parse_lossy(filter);
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
@@ -148,7 +149,7 @@ mod tests {
         for _ in 0..LINES + 10 {
             io::Write::write_all(&mut lines, b"a line\n").expect("it is dropped in silence");
         }
-        // The thread may have taken one line out of the queue before the rest came.
+        // The thread may have taken one line out of the queue before the other lines came.
         let dropped = lines.error_counter().dropped_lines();
         assert!(dropped == 9 || dropped == 10, "{dropped}");
         drop(held);

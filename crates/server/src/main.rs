@@ -1,7 +1,8 @@
 //! `crore`: the server and its command-line tools in one binary. The load tools are another binary, `crore-bench` (`crates/bench`).
 //!
 //! [`main`] reads the command line ([`cli`]) and calls the command. A server reads its settings ([`config`]) and starts its threads
-//! ([`boot`]); the tools are in [`tools`], and [`doctor`] checks the host. All errors end up here, and become a message on stderr and an exit code.
+//! ([`boot`]). The tools are in [`tools`], and [`doctor`] checks the host. [`main`] turns every error into a message on stderr and an exit
+//! code.
 
 mod access;
 mod boot;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     #[cfg(panic = "unwind")]
     abort_on_panic();
     let cli = Cli::read();
-    // A server logs what it does, a tool only what goes wrong.
+    // A server also logs what it does. A tool logs only what goes wrong.
     let default_level = match cli.command {
         Command::Serve(_) => "info",
         _ => "warn",
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         Some(filter) => (filter, None),
         None => cli::log_of_environment(default_level),
     };
-    // A server's log has a thread, and no thread may start before `serve` has blocked the signals for all threads.
+    // A server's log has a thread, so it starts later: no thread may start before `serve` has blocked the signals for all threads.
     match &cli.command {
         Command::Serve(args) if !args.check => {}
         Command::Serve(_) => log::to_stderr(&filter),
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
     let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Serve(args) => serve(&args, &filter, ignored.as_deref()).map(success),
-        // Exit code 1 says that the connections do not fit, so an error has another.
+        // Exit code 1 of `crore doctor` means that the host cannot hold the connections, so an error has exit code 2.
         Command::Doctor(args) => {
             doctor::run(&args).map_err(|error| tools::Usage::new(format!("{error:#}")).into())
         }
@@ -85,8 +86,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes a panic of any thread end the process, as in a release build. Debug builds unwind because the test harness needs it, and the
-/// dependencies should not be compiled twice.
+/// Makes a panic of any thread end the process, as in a release build. Debug builds unwind because the test harness needs unwinding, and
+/// the dependencies should not be compiled twice.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
     let report = std::panic::take_hook();

@@ -1,4 +1,4 @@
-//! Man pages and shell completions for packages (`packaging/`), generated from the command line's definition.
+//! Generates man pages and shell completions for packages (`packaging/`) from the definition of the command line.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
     print(&text)
 }
 
-/// Writes a page for the program and each of its commands.
+/// Writes a man page for the program, and one for each of its commands.
 pub fn pages(directory: &Path) -> anyhow::Result<()> {
     let what = || format!("cannot write man pages into {}", directory.display());
     std::fs::create_dir_all(directory).with_context(what)?;
@@ -47,7 +47,7 @@ fn page(command: &Command, directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join(man.get_filename()), text)
 }
 
-/// The text below a command's flags, as the sections NOTES and EXAMPLES. Line ends are kept.
+/// The text below a command's flags, in roff, as the sections NOTES and EXAMPLES. Line ends are kept.
 fn sections(below: &str) -> String {
     let (mut notes, mut examples, mut is_example) = (String::new(), String::new(), false);
     for line in below.lines() {
@@ -79,7 +79,7 @@ fn literal(line: &str) -> String {
     let line = signs.iter().fold(line.to_string(), |line, (sign, name)| {
         line.replace(sign, name)
     });
-    // At the start of a line a dot begins a request.
+    // A dot at the start of a line begins a roff request.
     match line.starts_with('.') {
         true => format!("\\&{line}"),
         false => line,

@@ -1,8 +1,8 @@
-//! Stdout: the data that a command prints, and nothing else.
+//! Writes to stdout, which gets the data of a command and nothing else.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes `bytes` to stdout. A pipe whose reader is gone is no error.
+/// Writes `bytes` to stdout. A closed pipe is no error.
 ///
 /// # Errors
 /// Stdout cannot be written to for another reason.

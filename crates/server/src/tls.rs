@@ -1,7 +1,7 @@
-//! TLS of the data ports: reads the files that the settings name, at the start and on a reload, for `crore_net::stream`. An error names the key and
-//! the remedy.
+//! Sets up TLS of the data ports: reads the files that the settings name, at the start and on a reload, for `crore_net::stream`. An error
+//! names the settings key and the remedy.
 //!
-//! Deliberately not here: watching the files. The operator who replaces them reloads (SIGHUP, the API).
+//! Deliberately not here: watching the files. An operator who replaces a file reloads the settings (SIGHUP, the API).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ impl Shared {
         }
     }
 
-    /// Reads the files again, for handshakes that begin from now on.
+    /// Reads the files again. The new certificates apply to handshakes that begin from now on.
     ///
     /// # Errors
-    /// A file cannot be read or does not parse, or key and certificate do not match. Then the former ones stay in use.
+    /// A file cannot be read or does not parse, or key and certificate do not match. Then the former certificates stay in use.
     pub fn reload(&self, tls: &Tls) -> anyhow::Result<()> {
         let replaced = self.handle.replace(read(tls)?);
         replaced.map_err(|error| wrong(tls, &error))
     }
 }
 
-/// Reads the files; none if TLS is off.
+/// Reads the files. None if TLS is off.
 ///
 /// # Errors
 /// A file cannot be read or does not parse, or key and certificate do not match.
@@ -51,7 +51,8 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
         return Ok(None);
     }
     let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
-    // For each direction an eighth of the sum, but at least room for the records of some connections.
+    // For each direction an eighth of the shard's part of limits.memory_bytes, but at least 1 MiB: room for the records of some
+    // connections.
     let tls_bytes = (file.limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
     let limits = stream::Limits {
         handshakes_max: (tls.handshakes_max as usize).div_ceil(shards),

@@ -1,6 +1,6 @@
-//! A small HTTP/1.1 client (RFC 9112): one request at a time on a blocking connection that is kept alive.
+//! A small HTTP/1.1 client (RFC 9112) that sends one request at a time on a blocking connection, which is kept alive.
 //!
-//! Heads and bodies have limits; a peer that breaks the protocol causes an error, never a panic.
+//! Response heads and bodies have size limits. A server that breaks the protocol causes an error, never a panic.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::server::Server;
 use super::stream::Stream;
 
-/// Longest response head, in bytes; the server's own heads are far below.
+/// Maximum size of a response head, in bytes. Heads of a Crore server are far smaller.
 const MAX_HEAD_BYTES: u64 = 64 << 10;
 
-/// Longest size line of a chunk, in bytes, extensions included.
+/// Maximum length of the line with a chunk's size and extensions, in bytes.
 const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
 
 /// Timeout of a connection attempt to one address, and of a TLS handshake.
@@ -29,7 +29,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The first header `name`, which must be in lower case.
+    /// The value of the first header `name`. `name` must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
@@ -37,7 +37,7 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The status as a person reads it.
+    /// The status as text for people.
     pub fn status_line(&self) -> String {
         format!("{} {}", self.status, self.reason)
             .trim_end()
@@ -54,14 +54,14 @@ impl Head {
     }
 }
 
-/// What of the body is still unread (RFC 9112 section 6.3).
+/// The unread rest of a response's body (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Body {
-    /// This number of bytes.
+    /// This number of bytes is unread.
     Length(u64),
-    /// This number of bytes of the current chunk; after 0 the next size line follows.
+    /// This number of bytes of the current chunk is unread. At 0 the line with the next chunk's size follows.
     Chunk(u64),
-    /// All bytes until the peer closes.
+    /// All bytes until the peer closes the connection.
     UntilClose,
     Done,
 }
@@ -87,7 +87,7 @@ impl Connection {
         Self::open_within(server, CONNECT_TIMEOUT)
     }
 
-    /// The same with a timeout for the connection attempt.
+    /// As [`Connection::open`], with another timeout for the connection attempt.
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
         let mut stream = Stream::open(server, timeout)?;
         stream.set_timeouts(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
@@ -98,7 +98,7 @@ impl Connection {
         })
     }
 
-    /// The same for a connection that may be used until `end`: later reads and writes fail.
+    /// As [`Connection::open`], with a deadline: reads and writes after `end` fail.
     pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
         let left = end.saturating_duration_since(Instant::now());
         // Sockets refuse a timeout of zero.
@@ -119,8 +119,8 @@ impl Connection {
         self.stream.get_mut().set_end(end);
     }
 
-    /// The connection, if it can take another request: the last response is read to its end, and
-    /// the peer has neither closed the connection nor sent unexpected bytes.
+    /// The connection, if it can take another request: the last response was read to its end, and the peer has neither closed the
+    /// connection nor sent unexpected bytes.
     pub fn reusable(mut self) -> Option<Self> {
         let is_reusable = self.keep_alive
             && self.body == Body::Done
@@ -146,7 +146,8 @@ impl Connection {
             server.authority()
         );
         for (name, value) in headers {
-            // A line end in a value would begin another header or request. The callers check their values earlier, with a better message.
+            // A line end in a value would begin another header or request. Callers check their values earlier and have better error
+            // messages.
             if value.chars().any(char::is_control) {
                 let what = format!("the header {name} would hold a control character");
                 return Err(io::Error::new(ErrorKind::InvalidInput, what));
@@ -162,7 +163,8 @@ impl Connection {
         request.push_str("\r\n");
         let mut bytes = request.into_bytes();
         bytes.extend_from_slice(body.unwrap_or_default());
-        // A server may refuse a request early and close. Its answer says more than the failed write.
+        // A server may refuse a request and close the connection before it has read the whole request. Its answer says more than the failed
+        // write.
         let written = self.stream.get_mut().write_all(&bytes);
         let head = match self.read_head() {
             Err(_) if written.is_err() => return Err(written.unwrap_err()),
@@ -173,7 +175,7 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads the next bytes of the body; 0 at its end.
+    /// Reads the next bytes of the body. Returns their number, 0 at the end of the body.
     ///
     /// # Errors
     /// The connection fails or ends within the body, or a chunk is malformed.
@@ -207,7 +209,7 @@ impl Connection {
     /// The whole body, of at most `limit` bytes.
     ///
     /// # Errors
-    /// As [`Connection::read_body`]; a longer body.
+    /// As [`Connection::read_body`], or the body is longer.
     pub fn whole_body(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         let mut buffer = [0; 8192];
@@ -222,7 +224,7 @@ impl Connection {
         }
     }
 
-    /// Ends the use of HTTP: returns the stream, and the bytes that were read after the head.
+    /// Ends the use of HTTP. Returns the stream, and the bytes after the response's head that were already read.
     pub fn into_stream(self) -> (Stream, Vec<u8>) {
         let rest = self.stream.buffer().to_vec();
         (self.stream.into_inner(), rest)
@@ -304,7 +306,7 @@ impl Connection {
         if line.last() == Some(&b'\r') {
             line.pop();
         }
-        // Bytes beyond ASCII have no meaning (RFC 9110 section 5.5).
+        // Bytes that are not ASCII have no meaning here (RFC 9110 section 5.5).
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 }

@@ -1,6 +1,7 @@
-//! The HTTP/1.1 client of this process, with TLS for `https` URLs: for the tools, the access callback, keys by URL, and a start whose port is in use.
+//! The HTTP/1.1 client of this process, with TLS for `https` URLs. The tools, the access callback, the download of keys and the diagnosis
+//! of a port in use need it.
 //!
-//! It blocks, and uses one connection at a time.
+//! The client blocks, and uses one connection at a time.
 
 pub mod http;
 pub mod port_in_use;

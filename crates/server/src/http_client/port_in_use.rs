@@ -1,7 +1,8 @@
-//! The remedy when a server cannot listen on an address. If the port is in use, a request finds out whether a Crore has it.
+//! Finds the remedy to suggest when a server cannot listen on an address. If the port is in use, a request finds out whether another Crore
+//! server listens there.
 //!
-//! The result is a guess for the message of a failed start. A server with TLS only, or one that does not answer soon, counts as
-//! another program.
+//! The result is a guess for the error message of a failed start. A Crore server that requires TLS, or does not answer within [`TIMEOUT`],
+//! is taken for another program.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,18 +13,18 @@ use crore_broker::Reason;
 use super::http::Connection;
 use super::server::Server;
 
-/// Timeout for the answer of the program that has the port.
+/// Timeout for the answer of the program that listens on the port.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Limit of the answer; our answers to the path are shorter.
+/// Maximum size of the answer, in bytes. Answers of Crore's ports to [`NO_PATH`] are shorter.
 const ANSWER_BYTES_MAX: usize = 1 << 10;
-/// A path that our ports do not have, so that their errors identify them.
+/// A path that neither the data port nor the admin port has, so that the text of the error shows which port answers.
 const NO_PATH: &str = "/who";
-/// Part of the admin port's answer to that path.
+/// Part of the admin port's answer to a path that it does not have.
 pub const ADMIN_PORT: &str = "this is the admin port";
-/// Distance of the proposed port from the one in use.
+/// Difference between the proposed port and the port in use.
 const NEXT_PORT: u16 = 10;
 
-/// Explains the `error` of listening on `address`, and proposes another value of `flag`.
+/// Explains why `address` could not be listened on (`error`), and proposes another value of `flag`.
 pub fn remedy(address: SocketAddr, error: &io::Error, flag: &str) -> String {
     let mut other = address;
     other.set_port(address.port().checked_add(NEXT_PORT).unwrap_or(0));
@@ -59,7 +60,7 @@ pub fn loopback(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Which port of a Crore answers at this address, if one does.
+/// The port of a Crore server that answers at this address, in words. None if something else answers, or nothing.
 fn crore_at(address: SocketAddr) -> Option<&'static str> {
     let server = Server::parse(&loopback(address).to_string(), |_secure| 0).ok()?;
     let mut connection = Connection::open_within(&server, TIMEOUT).ok()?;

@@ -1,4 +1,4 @@
-//! A server's URL with its trusted roots and our token, and the request targets of its API.
+//! A server as the client knows it: its URL, the roots to trust and the token to send. Makes the request targets of the server's API.
 
 use std::fmt;
 use std::io;
@@ -13,13 +13,13 @@ use super::tls::Trust;
 /// The default port of `crore serve`, for both schemes.
 const DEFAULT_PORT: u16 = 8800;
 
-/// The variable for a token. Every user of the machine can read the flag `--token`.
+/// The environment variable for a token. The variable is safer than the flag `--token`, which every user of the machine can read.
 pub const TOKEN_VARIABLE: &str = "CRORE_TOKEN";
 
-/// The variable for the server's URL, instead of `--server`.
+/// The environment variable for the server's URL, instead of `--server`.
 pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
 
-/// The server if neither flag nor variable names one.
+/// The URL of the server if neither flag nor variable names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
 /// The paths of a server, which the commands append to its URL.
@@ -30,14 +30,14 @@ const PATHS: [&str; 5] = ["pub", "sub", "pubsub", "history", "interest"];
 pub struct Server {
     /// Whether the scheme is `https`.
     secure: bool,
-    /// Without brackets.
+    /// The name or address, without the brackets of an IPv6 address.
     host: String,
     port: u16,
-    /// The path before `/pub` and `/sub`; empty or beginning with `/`.
+    /// The path before `/pub` and `/sub`. Empty, or begins with `/`.
     prefix: String,
-    /// The token that identifies us, if any.
+    /// The token to send with requests.
     token: Option<String>,
-    /// The roots to trust; must be set before a connection with TLS.
+    /// The roots to trust. Must be set before a connection with TLS is opened.
     trust: Option<Trust>,
 }
 
@@ -57,7 +57,7 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Parses a URL. `default_port` gives the port of a URL without one; its argument says whether the URL has TLS.
+    /// Parses a URL. `default_port` gives the port of a URL without one. Its argument is whether the scheme is `https`.
     pub fn parse(url: &str, default_port: fn(bool) -> u16) -> Result<Server, String> {
         let form = || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
         let secure = url
@@ -67,7 +67,7 @@ impl Server {
             .or_else(|| url.strip_prefix("http://"))
             .or_else(|| url.strip_prefix("ws://"))
             .unwrap_or(url);
-        // Only a URL with a user has this character. The message must not show the password before it.
+        // Only a URL with a user has an `@`. The error message must not show the password before the `@`.
         if rest.contains('@') {
             return Err(
                 "a user and a password have no place in a server's URL; leave them out".to_string(),
@@ -78,7 +78,7 @@ impl Server {
             .map_or((rest, ""), |slash| rest.split_at(slash));
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => {
-                // `parse` accepts a sign, a port has none.
+                // `parse` accepts a sign, but a port has none.
                 let digits = Some(port).filter(|port| !port.starts_with('+'));
                 let port = digits.and_then(|port| port.parse().ok());
                 (host, port.ok_or_else(form)?)
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// The roots to trust; none without TLS.
+    /// The roots to trust. None if the scheme is `http`.
     ///
     /// # Errors
     /// No roots were set ([`Server::with_trust`]).
@@ -166,10 +166,10 @@ impl Server {
         }
     }
 
-    /// Connects to the first of the host's addresses that accepts. The timeout is for each address.
+    /// Connects to the first address of the host that accepts. Each address has the timeout.
     ///
     /// # Errors
-    /// The name does not resolve, or no address accepts: the error of the last one.
+    /// The name does not resolve, or no address accepts. Then the error is that of the last address.
     pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
@@ -190,7 +190,7 @@ impl Server {
         }
     }
 
-    /// The request target of the URL itself.
+    /// The request target of the URL itself: the prefix, or `/`.
     pub fn target(&self) -> &str {
         if self.prefix.is_empty() {
             "/"
@@ -210,15 +210,15 @@ impl Server {
         format!("{}/pub{slash}{}", self.prefix, escape(topic))
     }
 
-    /// The request target for the kept messages of `topic` from `since` on, at most `limit`.
+    /// The request target for at most `limit` kept messages of `topic` from `since` on.
     pub fn history_target(&self, topic: &str, since: &str, limit: u64) -> String {
         let (prefix, topic, since) = (&self.prefix, escape(topic), escape(since));
         let limit = limit.min(u32::MAX.into());
         format!("{prefix}/history?topic={topic}&since={since}&limit={limit}")
     }
 
-    /// The request target that subscribes to `names`, from `since` if given, with messages in envelopes. If one name is a
-    /// filter, all are sent as filters, since only filters share a position. A topic is a filter too.
+    /// The request target that subscribes to `names`, from `since` if given, with messages in envelopes. If one of the names is a filter,
+    /// all are sent as filters, because a subscription to filters has one common position. Every topic is a valid filter.
     pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {
         let filters = names.iter().any(|name| is_filter(name));
         let kind = if filters { "filter" } else { "topic" };
@@ -226,7 +226,7 @@ impl Server {
         for name in names {
             target.push_str(&format!("&{kind}={}", escape(name)));
             if filters && target.ends_with('/') {
-                // The server takes a plain `/` at the end for a filter whose `#` was cut off.
+                // For the server a filter that ends with a plain `/` is one whose unescaped `#` was cut off as a fragment.
                 target.pop();
                 target.push_str("%2F");
             }
@@ -239,7 +239,7 @@ impl Server {
     }
 }
 
-/// The text with `…` in place of the user and the password of a URL.
+/// The text of a URL with `…` in place of the user and the password.
 pub fn without_password(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         Some(at) => text.split_at(at + "://".len()),
@@ -258,7 +258,7 @@ pub fn is_filter(name: &str) -> bool {
     name.split('/').any(|level| matches!(level, "+" | "#"))
 }
 
-/// Percent-encodes all but unreserved characters (RFC 3986 section 2.3) and `/`, which needs no escape in a path or query.
+/// Percent-encodes all characters except unreserved ones (RFC 3986 section 2.3) and `/`, which needs no escape in a path or query.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -314,7 +314,7 @@ mod tests {
             "http://a/b c",
             "http://a/b\n",
             "http://gr\u{fc}n",
-            // Paths of the server: topics would be named `pub/t`.
+            // Paths of the server: with such a prefix the topic would be named `pub/t`.
             "http://a/pub",
             "https://a/push/sub/",
             "a/history",

@@ -1,4 +1,4 @@
-//! The servers that a command may use, such as the nodes of a cluster. It uses one, and fails over to the next.
+//! The servers that a command may use, such as the nodes of a cluster. The command uses one at a time, and fails over to the next.
 
 use super::server::Server;
 
@@ -11,7 +11,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Begins with the first one.
+    /// The first of the servers is in use at first.
     ///
     /// # Panics
     /// `all` is empty.
@@ -33,7 +33,7 @@ impl Servers {
     /// Tries the servers in turn, from the one in use, until an attempt succeeds. That server stays in use.
     ///
     /// # Errors
-    /// The error of the last attempt. Those of the others are logged.
+    /// The error of the last attempt. The errors of the other attempts are logged.
     pub fn try_each<T>(
         &mut self,
         mut attempt: impl FnMut(&Server) -> anyhow::Result<T>,

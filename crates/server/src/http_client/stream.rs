@@ -1,4 +1,4 @@
-//! A blocking connection to a server, with or without TLS. It has timeouts for each read and write, and may have a deadline for all of them.
+//! A blocking connection to a server, with or without TLS. Each read and write has a timeout, and the connection may have a deadline.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
@@ -30,12 +30,12 @@ pub struct Socket {
     tcp: TcpStream,
     /// The timeouts of each read and each write.
     timeouts: [Option<Duration>; 2],
-    /// The deadline.
+    /// The deadline of all reads and writes.
     end: Option<Instant>,
 }
 
 impl Socket {
-    /// Shortens the timeouts of the next call to what is left until the deadline.
+    /// Shortens the timeouts of the next read or write to the time that is left until the deadline. Fails after the deadline.
     fn apply_end(&self) -> io::Result<()> {
         let Some(end) = self.end else {
             return Ok(());
@@ -65,7 +65,7 @@ impl Write for Socket {
         self.tcp.write(bytes)
     }
 
-    // `rustls` writes its records from several buffers.
+    // `rustls` writes records from several buffers in one call.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.apply_end()?;
         self.tcp.write_vectored(parts)
@@ -77,10 +77,10 @@ impl Write for Socket {
 }
 
 impl Stream {
-    /// Connects, with a TLS handshake if the URL is `https`. The timeout is for each address and for the handshake.
+    /// Connects, with a TLS handshake if the URL is `https`. Each address of the host has the timeout, and so has the handshake.
     ///
     /// # Errors
-    /// As [`Server::connect`]; a failed handshake, with the remedy.
+    /// As [`Server::connect`], or the handshake fails. Then the error names the remedy.
     pub fn open(server: &Server, timeout: Duration) -> io::Result<Stream> {
         let tcp = server.connect(timeout)?;
         let mut socket = Socket {
@@ -121,7 +121,7 @@ impl Stream {
         socket.tcp.set_write_timeout(Some(write))
     }
 
-    /// Sets the deadline: later reads and writes fail.
+    /// Sets the deadline: reads and writes after `end` fail.
     pub fn set_end(&mut self, end: Instant) {
         self.socket().end = Some(end);
     }
@@ -142,7 +142,7 @@ impl Stream {
 }
 
 impl TlsStream {
-    /// [`Stream::is_idle`], for a socket in non-blocking mode. Reads records of TLS itself, such as tickets.
+    /// [`Stream::is_idle`], for a socket in non-blocking mode. Reads records that carry no data, such as session tickets.
     fn is_idle(&mut self) -> bool {
         let StreamOwned { conn, sock } = &mut self.stream;
         loop {
@@ -193,7 +193,7 @@ impl Write for Stream {
     }
 }
 
-/// A timeout or a close within the handshake mostly means that the peer does not speak TLS.
+/// Adds to the error that the peer may not speak TLS: this is the usual reason of a timeout or a close within the handshake.
 fn explain_handshake(host: &str, error: io::Error) -> io::Error {
     let what = match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "no answer to the handshake in time",

@@ -1,9 +1,9 @@
-//! The TLS configuration of the HTTP client: its trusted roots, its certificate, and its error messages.
+//! The TLS configuration of the HTTP client: the roots that it trusts, its client certificate, and its error messages.
 //!
-//! `rustls` trusts the roots of this host, or those of one file instead; the tools may present a client certificate. An error
-//! message names the host, the reason and the remedy.
+//! The client trusts the roots of this host, or the roots in one file instead. The tools may present a client certificate. An error message
+//! names the host, the reason and the remedy.
 //!
-//! Deliberately not here: a way not to verify a server's certificate.
+//! Deliberately not here: an option that turns the verification of certificates off.
 
 use std::io;
 use std::path::Path;
@@ -22,10 +22,10 @@ use rustls::{
 pub const CA_FLAG: &str = "--ca";
 /// The tools' flag for the client certificate.
 pub const CERT_FLAG: &str = "--cert";
-/// The tools' flag for the key of the client certificate; `--key` is the key of a message.
+/// The tools' flag for the key of the client certificate. It is not `--key`, which is the key of a message.
 pub const CERT_KEY_FLAG: &str = "--cert-key";
 
-/// The protocol for ALPN (RFC 7301), since proxies in front of a server may choose by it.
+/// The protocol that the client offers by ALPN (RFC 7301). Proxies in front of a server may choose the protocol by ALPN.
 const PROTOCOL: &[u8] = b"http/1.1";
 
 /// The trusted roots, and the client certificate.
@@ -39,16 +39,17 @@ pub struct Trust {
 
 /// The PEM files of a client certificate.
 pub struct ClientCertificate<'a> {
-    /// The certificate, and those between it and a root.
+    /// The client certificate, followed by the intermediate certificates.
     pub certificate: &'a Path,
     pub key: &'a Path,
 }
 
 impl Trust {
-    /// Trusts the roots in this PEM file, or without a file those of the host. `key` is the flag or the settings key of the file.
+    /// Trusts the roots in this PEM file, or without a file the roots of this host. `key` is the flag or the settings key that names the
+    /// file.
     ///
     /// # Errors
-    /// There are no roots, with the remedy.
+    /// There are no roots. The error names the remedy.
     pub fn new(roots: Option<&Path>, key: &'static str) -> Result<Trust, String> {
         let roots = match roots {
             Some(file) => roots_of_file(file).map_err(|what| {
@@ -77,10 +78,10 @@ impl Trust {
         })
     }
 
-    /// The same, with a client certificate for servers that ask for one.
+    /// Adds a client certificate, for servers that ask for one.
     ///
     /// # Errors
-    /// The files do not contain a certificate and its key, with the remedy.
+    /// The files do not contain a certificate and its key. The error names the remedy.
     pub fn with_certificate(mut self, files: &ClientCertificate<'_>) -> Result<Trust, String> {
         let certificate = files.certificate.display();
         let chain = read(files.certificate).and_then(|file| pem::certificates(&file));
@@ -108,7 +109,7 @@ impl Trust {
     /// Begins a TLS connection to this host.
     ///
     /// # Errors
-    /// The host is no name that a certificate can have.
+    /// No certificate can have the name `host`.
     pub fn begin(&self, host: &str) -> io::Result<ClientConnection> {
         let name = ServerName::try_from(host.to_string()).map_err(|_| {
             let what = format!(
@@ -119,7 +120,7 @@ impl Trust {
         ClientConnection::new(self.config.clone(), name).map_err(io::Error::other)
     }
 
-    /// Replaces a TLS error of a connection to this host by one with a reason and a remedy. Other errors stay.
+    /// Replaces a TLS error of a connection to this host by one with a reason and a remedy. Returns other errors unchanged.
     pub fn explain(&self, host: &str, error: io::Error) -> io::Error {
         let inner = error.get_ref();
         match inner.and_then(|inner| inner.downcast_ref::<Error>()) {
@@ -133,7 +134,7 @@ impl Trust {
         }
     }
 
-    /// The reason and the remedy.
+    /// The text of a TLS error, with the reason and the remedy.
     fn reason(&self, error: &Error) -> String {
         match error {
             Error::InvalidCertificate(error) => self.certificate_reason(error),
@@ -178,7 +179,7 @@ impl Trust {
     fn certificate_reason(&self, error: &CertificateError) -> String {
         let what = message(&error.clone().into());
         match error {
-            // `BadSignature`: a trusted root has the issuer's name and another key.
+            // `BadSignature` means that a trusted root has the issuer's name, but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("{what}; name the file with its root by {}", self.key)
             }
@@ -191,7 +192,7 @@ impl Trust {
             | CertificateError::NotValidYetContext { .. } => {
                 format!("{what}; renew it, or compare the clocks")
             }
-            // An error of `rustls`'s verifier, which is known only by its text.
+            // An error of `rustls`'s verifier, which can be recognised only by its text.
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
                 "its certificate is one of an authority (CA:TRUE), which signs others and no server may show; give the server one with \
                  CA:FALSE (docs/TLS.md has the command)"

@@ -1,6 +1,6 @@
 //! `crore admin`: the admin API on the command line.
 //!
-//! Prints tables for people, or with `--json` the API's JSON. The exit code is 0 if the server granted the request.
+//! Prints tables for people, or with `--json` the JSON of the API. The exit code is 0 if the server carried out the request.
 
 mod list;
 mod overview;
@@ -29,13 +29,13 @@ pub use port::AdminPort;
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
 /// The port of a URL without one.
 const DEFAULT_PORT: u16 = 8801;
-/// The variable for `--url`.
+/// The environment variable instead of `--url`.
 const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
-/// The variable for the token. Others on the host can see the flag `--token`.
+/// The environment variable for the token. It is safer than the flag `--token`, which other users of the host can see.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
 const REVOCATION_COLUMNS: &[&str] = &["id", "issued_before", "expires"];
-/// The keys of a rule that operators set most; `config` shows all of them.
+/// The keys of a rule that operators set most often. `crore admin config` shows all keys.
 const RULE_COLUMNS: &[&str] = &[
     "match",
     "keep",
@@ -104,7 +104,7 @@ fn admin_port(url: &str) -> Result<Server, String> {
 }
 
 impl AdminFlags {
-    /// The server of the flags, the profile or the variables.
+    /// The server that the flags, the profile or the environment variables name.
     pub fn server(&self) -> anyhow::Result<Server> {
         let profile = self.profile.read()?;
         let token = profile.token(
@@ -284,7 +284,7 @@ struct Revoked {
 }
 
 impl Revoked {
-    /// Whether nothing is named: then the command shows the list.
+    /// Whether no flag is given. Then the command shows the list of revocations.
     fn is_none(&self) -> bool {
         self.user.is_none() && self.jti.is_none() && !self.token_stdin
     }
@@ -333,7 +333,7 @@ struct ConnectionFilter {
     slow: bool,
 }
 
-/// Parses the name of a transport: that of the API, or of the tools.
+/// Parses the name of a transport, as the API or the tools write it.
 fn transport(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase().replace('-', "_");
     let name = match &*name {
@@ -347,7 +347,7 @@ fn transport(text: &str) -> Result<String, String> {
 }
 
 impl ConnectionFilter {
-    /// The given flags as query parameters, each after a `&`.
+    /// The given flags as query parameters, each with a leading `&`.
     fn query(&self) -> String {
         let pairs = self.pairs().into_iter();
         pairs
@@ -358,7 +358,7 @@ impl ConnectionFilter {
             .collect()
     }
 
-    /// The given flags as pairs.
+    /// The given flags as pairs of a parameter's name and its value.
     fn pairs(&self) -> Vec<(&'static str, Value)> {
         let text = |name, value: &Option<String>| Some((name, json!(value.as_ref()?)));
         [
@@ -407,7 +407,7 @@ fn rows<'a>(answer: &'a Value, name: &str) -> Option<&'a [Value]> {
     answer[name].as_array().map(Vec::as_slice)
 }
 
-/// The rules, followed by the built-in one for topics that none of them matches.
+/// The rules, followed by the built-in rule for topics that no other rule matches.
 fn with_default(answer: &Value) -> Value {
     let mut rules = answer["rules"].as_array().cloned().unwrap_or_default();
     let mut others = answer["default"].clone();
@@ -416,7 +416,7 @@ fn with_default(answer: &Value) -> Value {
     json!({ "rules": rules })
 }
 
-/// Sends the requests of a command. Returns the answer, and the columns of its rows if it is a list.
+/// Sends the requests of a command. Returns the answer, and the columns to show if the answer is a list.
 fn ask(
     port: &AdminPort<'_>,
     command: &Command,
@@ -529,7 +529,7 @@ fn ask(
     Ok((answer, &[]))
 }
 
-/// The tables of memory in the stats, and the limits in bytes.
+/// The memory tables of the statistics, and the limits that are counted in bytes, as one list.
 fn memory(mut stats: Value) -> Value {
     let mut rows = Vec::new();
     if let Value::Array(tables) = stats["memory"]["tables"].take() {

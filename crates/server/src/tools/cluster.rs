@@ -1,6 +1,6 @@
 //! `crore cluster`: the state of a cluster, as one of its nodes sees it.
 //!
-//! The exit code is 0 if there are no problems, and 1 if there are some or the node does not answer.
+//! The exit code is 0 if the cluster has no problems, and 1 if it has any or the node does not answer.
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use crate::http_client::server::{DEFAULT_SERVER, SERVER_VARIABLE, Server, TOKEN_
 use crate::http_client::servers::Servers;
 use crate::http_client::tls::{CA_FLAG, CERT_FLAG, CERT_KEY_FLAG, ClientCertificate, Trust};
 
-/// The variable for the file of roots. Ignored for servers without TLS.
+/// The environment variable for the file of roots. Ignored for servers without TLS.
 const CA_VARIABLE: &str = "CRORE_CA";
 
 /// Flags of the tools that connect to a data port.
@@ -35,10 +35,11 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The servers of the flags, the profile or the variable, at least one. A profile and the variable separate servers by spaces.
+    /// The servers that the flags, the profile or the environment variable name, at least one. In a profile and in the variable, spaces
+    /// separate servers.
     ///
     /// # Errors
-    /// A faulty value, with its flag or variable and the remedy.
+    /// A value is faulty. The error names its flag or variable, and the remedy.
     pub fn servers(&self) -> anyhow::Result<Servers> {
         let profile = self.profile.read()?;
         let token = profile.token(
@@ -62,7 +63,7 @@ impl Connect {
     }
 }
 
-/// The server of the flag, the profile or this variable.
+/// The server that the flag, the profile or this environment variable names.
 pub fn server_of(
     flag: Option<&Server>,
     profile: &Profile,
@@ -75,7 +76,7 @@ pub fn server_of(
     }
 }
 
-/// The value of the profile or this variable, parsed.
+/// The parsed value of the profile or of this environment variable.
 fn from_profile<T>(
     profile: &Profile,
     variable: &'static str,
@@ -109,7 +110,8 @@ impl TlsFlags {
     /// Sets the roots and the client certificate of a server with TLS.
     ///
     /// # Errors
-    /// Flags of TLS for a server without it, a certificate without its key (or the reverse), or a faulty file; with the remedy.
+    /// TLS flags are given for a server without TLS, a certificate is given without its key (or the reverse), or a file is faulty. The
+    /// error names the remedy.
     pub fn apply(&self, server: Server, profile: &Profile) -> Result<Server, String> {
         let given = [
             (CA_FLAG, &self.ca),

@@ -1,4 +1,4 @@
-//! `crore history`: prints the kept messages of a topic, one line for each, and ends.
+//! `crore history`: prints the kept messages of a topic, one line for each.
 
 use std::io::{self, Write as _};
 
@@ -14,11 +14,11 @@ use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 use crate::stdout;
 
-/// Limit of an answer, in bytes. An answer is a page of messages, or a single message. That one may have the largest size that a server can
-/// permit, and base64 or escapes make it longer.
+/// Maximum size of an answer, in bytes. An answer is a page of messages. A page may have a single message of the largest size that a server
+/// can permit, which base64 or escapes make longer.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The position before all kept messages.
+/// The value of `since` for the position before all kept messages.
 const OLDEST: &str = "oldest";
 
 /// Arguments of `crore history`.
@@ -120,7 +120,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
     }
 }
 
-/// An answer.
+/// An answer to a request for messages.
 struct Page {
     body: Vec<u8>,
     /// More messages follow.

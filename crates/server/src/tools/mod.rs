@@ -1,7 +1,7 @@
 //! The command-line tools: `crore pub`, `sub`, `history`, `admin`, `cluster`, `token` and `log`.
 //!
-//! The clients among them use only public protocols (HTTP/1.1, Server-Sent Events, WebSocket). Data is written to
-//! stdout, everything else to stderr. A tool whose stdout is closed by its reader ends without an error.
+//! Tools that connect to a server use only public protocols (HTTP/1.1, Server-Sent Events, WebSocket). Tools write data to stdout and
+//! everything else to stderr. When the reader of a tool's stdout closes it, the tool ends without an error.
 
 pub mod admin;
 pub mod cluster;

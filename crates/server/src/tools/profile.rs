@@ -1,7 +1,7 @@
 //! Profiles: named servers with their tokens, in a file of the user, so that `crore pub --profile live` needs no further flags.
 //!
-//! A profile has values for the tools' environment variables. The precedence is: a flag; the profile of `--profile`, which the user has asked for; a
-//! variable; the profile of `CRORE_PROFILE`, which is a default.
+//! A profile has values that can replace the tools' environment variables. The precedence is: a flag, the profile that `--profile` names,
+//! an environment variable, the profile that `CRORE_PROFILE` names.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -14,11 +14,11 @@ use serde::Deserialize;
 use super::values::Usage;
 
 const NO_TOKEN: &str = "has a character that no header may carry: a space, a control character, or one that is not ASCII";
-/// The variable that names a profile.
+/// The environment variable that names a profile.
 const VARIABLE: &str = "CRORE_PROFILE";
-/// The file, below the user's directory of configuration.
+/// The path of the file below the user's configuration directory.
 const FILE: &str = "crore/profiles.toml";
-/// The permission bits of group and others.
+/// The permission bits of the group and of others. None of them may be set on a file with tokens.
 const OTHERS: u32 = 0o077;
 
 /// The flag of the tools that connect to a server.
@@ -41,7 +41,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The key for a variable, and its value.
+    /// The profile's key that replaces an environment variable, and its value.
     fn of(&self, variable: &str) -> Option<(&'static str, &String)> {
         let (key, value) = match variable {
             "CRORE_SERVER" => ("server", &self.server),
@@ -55,17 +55,17 @@ impl Entry {
     }
 }
 
-/// The profile in use; without values if there is none.
+/// The profile in use. It has no values if no profile is named.
 #[derive(Debug, Default)]
 pub struct Profile {
     name: String,
     entry: Entry,
-    /// Whether `--profile` names it.
+    /// Whether the flag `--profile` names the profile.
     is_explicit: bool,
 }
 
 impl ProfileFlag {
-    /// Reads the profile of the flag or of `CRORE_PROFILE`.
+    /// Reads the profile that the flag or `CRORE_PROFILE` names.
     pub fn read(&self) -> Result<Profile, Usage> {
         let is_explicit = self.profile.is_some();
         let named = match &self.profile {
@@ -90,7 +90,8 @@ impl ProfileFlag {
 }
 
 impl Profile {
-    /// [`Profile::value`] for a value that belongs to the server, so that it must come from the same source as the server.
+    /// As [`Profile::value`], for a value that belongs to the server, such as its token. If the profile names a server, the value comes
+    /// from the same source as the server: the profile, or the environment.
     fn value_for_server(
         &self,
         name: &'static str,
@@ -112,7 +113,8 @@ impl Profile {
         Some((format!("{key} of profile {}", self.name), value.clone()))
     }
 
-    /// The value of the profile or of this variable, with its origin for error messages.
+    /// The value of this environment variable or of the profile's key for it, by their precedence. The first text names the source, for
+    /// error messages.
     pub fn value(&self, name: &'static str) -> Result<Option<(String, String)>, Usage> {
         let of_profile = self.of_profile(name);
         if self.is_explicit && of_profile.is_some() {
@@ -122,9 +124,9 @@ impl Profile {
         Ok(of_variable.or(of_profile))
     }
 
-    /// The token of `--token`, or of the profile or this variable. The latter must come from the same source as the server, so that no server gets the
-    /// token of another. `is_server_given`: a flag names the server. Whitespace around a token is ignored, since files of tokens end with a
-    /// line end.
+    /// The token of `--token`, of the profile or of this environment variable. A token of the profile or the variable must come from the
+    /// same source as the server, so that no server gets the token of another. `is_server_given` is whether a flag names the server.
+    /// Whitespace around a token is ignored, since files with a token end with a line end.
     ///
     /// # Errors
     /// The token is empty, or has characters that a header cannot carry (RFC 6750 section 2.1). The error does not show the token.
@@ -170,7 +172,7 @@ fn variable(name: &str) -> Result<Option<String>, Usage> {
     }
 }
 
-/// The file of profiles, by the XDG Base Directory Specification.
+/// The path of the file of profiles, according to the XDG Base Directory Specification.
 fn file() -> Option<PathBuf> {
     let directory = |name| std::env::var_os(name).filter(|it| !it.is_empty());
     let configuration = directory("XDG_CONFIG_HOME").map(PathBuf::from);
@@ -184,7 +186,7 @@ fn entry(name: &str, file: &Path) -> Result<Entry, String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("profile {name}: {shown}: {error}; {form}, such as [{name}]"))?;
     let wrong = |error: toml::de::Error| {
-        // Not the parser's message, which may quote a token.
+        // The parser's message is not shown, since it may quote a token.
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |before| before.matches('\n').count() + 1);
         format!("{shown}: line {line} cannot be used; {form}, such as [{name}]")

@@ -1,7 +1,7 @@
-//! `crore pub`: publishes the command line, files or stdin, as one message each or one for each line.
+//! `crore pub`: publishes an argument, files or stdin, each as one message, or each line as a message.
 //!
-//! Messages are bytes, from any source. Input is read up to the largest message that a server can permit ([`MAX_MESSAGE_BYTES`]), since an endless
-//! input would fill the memory.
+//! Messages may be any bytes. At most one message more than the largest that a server can permit ([`MAX_MESSAGE_BYTES`]) is read into
+//! memory, since an endless input would fill the memory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,10 +24,10 @@ use crate::settings::problems::size;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
-/// Limit of the answer to a publish; the topic's info has a few lines.
+/// Maximum size of the answer to a publish, in bytes. The answer describes the topic in a few lines.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
-/// The heading of the flags of a message.
+/// The heading of the flags for a message, in the help.
 const MESSAGE: &str = "Message";
 
 /// Arguments of `crore pub`.
@@ -134,7 +134,7 @@ pub fn publish(args: &PubArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The message of an argument: its text, the file of `@FILE`, or stdin for `-`.
+/// The message that an argument gives: its text, the content of the file for `@FILE`, or stdin for `-`.
 pub fn message_of(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     match argument.as_bytes() {
         b"-" => read_stdin(),
@@ -145,8 +145,8 @@ pub fn message_of(argument: &OsStr) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file or stdin as one message. Empty input is an error, since it is mostly a mistake, such as a failed command before the pipe; an empty
-/// message is written as `''`.
+/// Reads a file or stdin as one message. Empty input is an error, because it usually is a mistake, such as a failed command before the
+/// pipe. An empty message is published with the argument `''`.
 fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     let (mut data, name) = (Vec::new(), source_name(source));
     let read = open(source).and_then(|input| input.take(READ_MAX).read_to_end(&mut data));
@@ -165,7 +165,7 @@ fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// One byte more than the largest message, so that a larger input is noticed.
+/// The maximum number of bytes to read: one more than the largest message has, so that a larger input is noticed.
 const READ_MAX: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// The file name for stdin.
@@ -203,7 +203,7 @@ struct Publisher<'a> {
     servers: Servers,
     connection: Option<Connection>,
     published: u64,
-    /// The number of the current message, from 1.
+    /// The number of the current message. The first message has number 1.
     number: u64,
 }
 
@@ -212,7 +212,7 @@ impl Publisher<'_> {
         let name = source_name(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
-        // The line end may take two bytes more than the message.
+        // A line end has up to two bytes, and one of them is already in `READ_MAX`.
         while (&mut input)
             .take(READ_MAX + 1)
             .read_until(b'\n', &mut line)

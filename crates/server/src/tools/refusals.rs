@@ -1,4 +1,4 @@
-//! Error messages of servers, prepared for the terminal.
+//! Turns error responses of servers into error messages for the terminal.
 
 use crore_broker::SEND_A_TOKEN;
 use serde_json::Value;
@@ -7,10 +7,10 @@ use super::tables::value_text;
 use crate::http_client::http::Head;
 use crate::http_client::server::TOKEN_VARIABLE;
 
-/// Limit of a shown reason, in characters.
+/// Maximum length of a reason that is shown, in characters.
 const MAX_REASON_CHARS: usize = 300;
 
-/// The refusal of a data port: its status and reason, and how to give a token if it asks for one.
+/// The error message for a request that a data port refused: the status, the reason, and how to give a token if the port asks for one.
 pub fn refusal(head: &Head, body: &[u8]) -> String {
     let tip = match head.status {
         401 => format!("; give a token with --token or in {TOKEN_VARIABLE} (crore token mint)"),
@@ -22,7 +22,7 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
     format!("{}{why}{tip}", head.status_line())
 }
 
-/// The reason in the body of an error, as one line without control characters.
+/// The reason in the body of an error, as one line without control characters that begins with `: `. Empty if the body is.
 pub fn reason(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
         // The admin port uses `error`, a data port `detail` (RFC 9457).

@@ -1,6 +1,6 @@
 //! Formats JSON answers for people: rows in columns, and values with their names.
 //!
-//! Invariant: no control character of a client reaches the terminal.
+//! Invariant: control characters in text from a client do not reach the terminal.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,9 @@ use time::OffsetDateTime;
 use crate::settings::numbers;
 use crate::settings::units::format_seconds;
 
-/// Rows with more columns are shown as a list of values each.
+/// The maximum number of columns of a table. If rows have more, each row is shown as a list of values.
 const COLUMNS_MAX: usize = 12;
-/// Columns that identify a row; they come first.
+/// Columns that identify a row. They come first, in this order.
 const NAMES: [&str; 4] = ["reason", "name", "id", "shard"];
 
 /// A value as text.
@@ -35,7 +35,7 @@ fn field_text(name: &str, value: &Value) -> String {
     if name.ends_with(SECONDS) && !name.ends_with(PER_S) {
         return match (value.as_u64(), value.is_number()) {
             (Some(seconds), _) => format_seconds(seconds),
-            // A fraction, or negative.
+            // The number is a fraction or negative.
             (None, true) => format!("{value}s"),
             (None, false) => value_text(value),
         };
@@ -94,7 +94,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     out
 }
 
-/// The values of an answer, one on each line with its name, and its lists below as tables.
+/// The values of an answer, each on a line with its name. Tables with the answer's lists follow.
 pub fn sheet(answer: &Value) -> String {
     let (mut values, mut lists) = (Vec::new(), Vec::new());
     flatten(String::new(), answer, &mut values, &mut lists);

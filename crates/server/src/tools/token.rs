@@ -1,6 +1,6 @@
 //! `crore token`: makes tokens, shows their claims, and hashes passwords for the settings.
 //!
-//! Tokens are ordinary JWTs of any issuer; this command is for tests, devices and the first steps.
+//! A server accepts ordinary JWTs of any issuer whose key it knows. This command mints tokens for tests, devices and the first steps.
 
 use std::io::{BufRead, Read, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::settings::numbers;
 use crate::settings::units::parse_seconds;
 use crate::stdout::print;
 
-/// Limit of the input, far above any token or password.
+/// Maximum size of the input, in bytes. It is far above the size of any token or password.
 const INPUT_BYTES_MAX: u64 = 64 << 10;
 /// The default of `--ttl`.
 const TTL_DEFAULT: &str = "1h";
@@ -163,7 +163,7 @@ fn mint(args: &MintArgs) -> anyhow::Result<()> {
     print(format!("{token}\n").as_bytes())
 }
 
-/// Reads the key that signs, and finds its algorithm.
+/// Reads the key that signs the token, and finds its algorithm.
 fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, EncodingKey)> {
     let wrong = |what: String| anyhow!("--key {}: {what}", path.display());
     let bytes = keys::read_file(path).map_err(|what| {
@@ -284,7 +284,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
     print_note(&accepted(&known.grants))
 }
 
-/// The rights of a verified token, a line for each filter.
+/// The rights that a verified token grants, with a line for each filter.
 fn accepted(grants: &Grants) -> String {
     let owner = match grants.user() {
         "" => "for nobody by name".to_string(),
@@ -296,7 +296,7 @@ fn accepted(grants: &Grants) -> String {
     let mut text = format!("accepted, {owner}; it grants");
     for (rights, filter) in grants.iter() {
         let rights: Vec<_> = rights.iter().map(Right::name).collect();
-        // A filter may have characters that control the terminal.
+        // A filter may contain control characters, which must not reach the terminal.
         let filter = filter.escape_debug();
         text.push_str(&format!("\n  {filter}: {}", rights.join(", ")));
     }
@@ -335,7 +335,7 @@ fn input() -> anyhow::Result<Vec<u8>> {
     Ok(secret::without_byte_order_mark(&line).to_vec())
 }
 
-/// Prints a remark to stderr; stdout has the data only.
+/// Prints a note to stderr, since stdout is for data only.
 fn print_note(text: &str) -> anyhow::Result<()> {
     writeln!(std::io::stderr(), "{text}").context("stderr")
 }

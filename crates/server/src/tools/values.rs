@@ -1,5 +1,5 @@
-//! Checks the values of the tools' flags and variables before anything is sent. A value that a request cannot carry, or an empty one, would
-//! change the meaning of the request.
+//! Checks the values of the tools' flags and environment variables before anything is sent. A value that is empty, or that a request cannot
+//! carry, would change the meaning of the request.
 //!
 //! Invariant: an error names the flag or the variable, and never shows a token.
 
@@ -9,8 +9,8 @@ use crate::http_client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
-/// Wrong usage that `clap` does not detect. The exit code is 2, as for all wrong usage. Commands for which 1 has another meaning use this for all
-/// their errors.
+/// An error for wrong usage that `clap` does not detect. The exit code is 2, as for all wrong usage. A command whose exit code 1 has
+/// another meaning uses this type for all its errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(String);
@@ -65,7 +65,7 @@ pub fn tip_for_none(filter: &str) -> String {
     }
 }
 
-/// Hints about a topic or filter that is valid but hardly intended.
+/// Hints about a topic or filter that is valid, but probably not what the user meant.
 pub fn hints(topic: &str) -> impl Iterator<Item = String> {
     let several = || {
         let several = topic.replace(',', " ");
@@ -80,7 +80,7 @@ pub fn hints(topic: &str) -> impl Iterator<Item = String> {
     ])
 }
 
-/// The same hints about a filter that a token grants.
+/// The hints of [`hints`], about a filter for which a token grants rights.
 pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
     let one = || format!("`{filter}` is one filter; for several repeat the flag");
     let list = filter.contains(',').then(one);
@@ -125,7 +125,7 @@ pub fn position(text: &str) -> Result<String, String> {
     let is_id = text.contains(['-', ':']) && text.contains(|c: char| c.is_ascii_digit());
     match newest {
         Some(number) if number.bytes().any(|digit| digit != b'0') => Ok(text.to_string()),
-        // The newest 0 messages.
+        // `-0` would mean the newest 0 messages.
         Some(_) => Err(POSITIONS.to_string()),
         None if matches!(text, "oldest" | "live") || is_id => self::text(text),
         None => Err(POSITIONS.to_string()),
@@ -154,7 +154,7 @@ pub fn positive_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Checks the value of a header: as [`text`], and without spaces around it, which a header would lose.
+/// Checks the value of a header: as [`text`], and the value must not begin or end with a space, which a header would lose.
 pub fn header_value(text: &str) -> Result<String, String> {
     match text.trim() == text {
         true => self::text(text),

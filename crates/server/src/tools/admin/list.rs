@@ -1,4 +1,4 @@
-//! Lists of the admin API, read page by page.
+//! Reads lists of the admin API page by page, for the commands of `crore admin` that show a list.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::super::tables::value_text;
 use super::{AdminPort, Command, Limit, SortBy};
 use crate::http_client::server::escape;
 
-/// Limit of entries in a page.
+/// Maximum number of entries in a page.
 const PAGE: usize = 1_000;
 
 /// The columns of each list, which are fields of its entries.
@@ -40,24 +40,24 @@ const SESSION_COLUMNS: &[&str] = &["client_id", "user", "expires_in_s", "bytes"]
 /// A list of the API.
 pub struct List {
     path: &'static str,
-    /// The field of the answer with the entries.
+    /// The field of the answer that has the entries.
     rows: &'static str,
-    /// The query parameter for the next page.
+    /// The query parameter that says where the next page begins.
     cursor: &'static str,
-    /// The value of that parameter for the first page.
+    /// The value of `cursor`'s parameter for the first page.
     begin: Value,
-    /// Further query parameters, each after a `&`.
+    /// Further query parameters, each with a leading `&`.
     query: String,
     /// Only the newest entries, newest first.
     newest: bool,
-    /// Sort by this number, largest first; otherwise by name.
+    /// Sort by this number, largest first. Without it topics are sorted by name.
     sort: Option<SortBy>,
     limit: usize,
     pub columns: &'static [&'static str],
 }
 
 impl List {
-    /// The list of a command that shows one.
+    /// The list that a command shows. None if the command shows no list.
     pub(super) fn of(command: &Command) -> Option<List> {
         let list = match command {
             Command::Topics {
@@ -128,7 +128,7 @@ fn entries(limit: &Limit) -> usize {
 }
 
 impl AdminPort<'_> {
-    /// Reads pages until there are `limit` entries or no more pages. A sorted list needs all pages.
+    /// Reads pages until there are `limit` entries or no more pages. A list that is sorted by a number needs all pages.
     pub fn list(&self, list: &List) -> anyhow::Result<Value> {
         let (mut all, mut next) = (Vec::new(), list.begin.clone());
         let mut newest = if list.newest { "&newest=true" } else { "" };
@@ -167,7 +167,7 @@ impl AdminPort<'_> {
             _ => {}
         }
         if list.newest {
-            // The server's answer begins with the oldest.
+            // The server's answer begins with the oldest message.
             all.reverse();
             next = Value::Null;
         }

@@ -1,4 +1,4 @@
-//! Answers of the admin API as text: the summary of `crore admin stats`, and those of other commands that are more than a table.
+//! Formats answers of the admin API as text: the summary of `crore admin stats`, and other answers that do not fit into one table.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::tables::{align, sheet, table, value_text};
 use crate::settings::numbers;
 
-/// The number of limits in the summary.
+/// The number of limits in the summary. They are the ones of which the largest share is used.
 const NEAREST: usize = 3;
 /// The last lines of the summary.
 const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limits every limit, crore admin memory every table\n";
@@ -101,7 +101,7 @@ fn latency(us: &Value) -> String {
     }
 }
 
-/// The limits, the nearest first, with formatted values.
+/// At most `most` limits with formatted values. The limit of which the largest share is used comes first.
 pub fn limits(stats: &Value, most: usize) -> Value {
     let mut all: Vec<&Value> = stats["limits"].as_array().into_iter().flatten().collect();
     all.sort_by(|a, b| share(b).total_cmp(&share(a)));
@@ -160,7 +160,7 @@ pub fn memory(answer: &Value) -> String {
     )
 }
 
-/// A topic.
+/// A topic as text.
 pub fn topic(topic: &Value) -> String {
     let requested = match &topic["requested_s"] {
         Value::Null => "never".to_string(),
@@ -264,7 +264,7 @@ fn at<'v>(value: &'v Value, path: &str) -> &'v Value {
     path.split('.').fold(value, |value, name| &value[name])
 }
 
-/// The number, rounded; 0 if it is unknown.
+/// The number, rounded. 0 if the value is not a number.
 fn whole(value: &Value) -> u64 {
     value.as_f64().unwrap_or_default().round() as u64
 }

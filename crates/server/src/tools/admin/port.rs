@@ -9,7 +9,7 @@ use super::{DEFAULT_URL, TOKEN_VARIABLE};
 use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 
-/// Limit of an answer: a page of a thousand entries or messages.
+/// Maximum size of an answer, in bytes. An answer is at most a page of a thousand entries or messages.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// An admin port.
@@ -46,7 +46,7 @@ impl AdminPort<'_> {
                 )
             }
             (_, Some(why), _) => bail!("{} ({})", value_text(why), head.status_line()),
-            // A data port, or another server.
+            // The answer is not from an admin port, but from a data port or another program.
             _ => bail!(
                 "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
                 head.status_line(),

@@ -1,4 +1,4 @@
-//! `crore log dump`: prints a line for each record.
+//! `crore log dump`: prints a line for each record of a log on disk.
 
 use std::io::{self, BufWriter, ErrorKind, Write};
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use super::survey::hex;
 
-/// Suffix of fields with bytes of a client that are not UTF-8.
+/// Suffix of the names of fields whose bytes, which a client chose, are not UTF-8.
 const BASE64: &str = "_base64";
 
 /// Prints the records that match the filter and the partition. Returns whether the log is undamaged.
@@ -165,7 +165,7 @@ fn kind(fact: &Fact<'_>) -> &'static str {
     }
 }
 
-/// Puts bytes of a client: as text if they are UTF-8, otherwise in base64.
+/// Adds a field with bytes that a client chose: as text if they are UTF-8, otherwise in base64.
 fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => put(name, json!(text)),
@@ -173,7 +173,7 @@ fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
     }
 }
 
-/// The fields as a line of text, without the message.
+/// The fields as a line of text, without the message's data.
 fn line(row: &Map<String, Value>) -> String {
     /// The first fields of the line, in this order.
     const FIRST: [&str; 8] = [
@@ -192,7 +192,7 @@ fn line(row: &Map<String, Value>) -> String {
     let rest = row.iter().map(|(name, value)| (name.as_str(), value));
     let rest = rest.filter(|(name, _)| !FIRST.contains(name) && !LEFT_OUT.contains(name));
     let field = |(name, value): (&str, &Value)| match value {
-        // Quoted, so that text of a client cannot control the terminal or look like a field.
+        // Text is quoted, so that text from a client cannot control the terminal or look like a field.
         Value::String(text) if name != "kind" => format!("{name}={text:?}"),
         Value::String(text) => format!("{name}={text}"),
         value => format!("{name}={value}"),

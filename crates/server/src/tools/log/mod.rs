@@ -1,7 +1,8 @@
-//! `crore log`: inspects, verifies and dumps the log of durable messages on disk, with its base.
+//! `crore log`: inspects, verifies and dumps the log of durable messages on disk, with its base (the snapshot that the log continues).
 //!
-//! Invariants: it changes and locks nothing, so that a server may write meanwhile; the exit code is 0 if all is good, 1 for damage, and 2 for any
-//! other failure. It uses the server's decoders of batches and records (`crore_disk::scan`, `crore_broker::batch`).
+//! Invariants: the command changes and locks nothing, so that a server may write at the same time. The exit code is 0 if nothing is
+//! damaged, 1 for damage, and 2 for any other failure. Batches and records are decoded with the server's decoders (`crore_disk::scan`,
+//! `crore_broker::batch`).
 
 mod dump;
 mod source;
@@ -73,7 +74,7 @@ struct Place {
 /// Runs `crore log`.
 ///
 /// # Errors
-/// The log cannot be read ([`Usage`], since exit code 1 means damage).
+/// The log cannot be read. The error is a [`Usage`], so that the exit code is 2: 1 means damage.
 pub fn run(args: &LogArgs) -> anyhow::Result<ExitCode> {
     let is_good = match &args.command {
         Command::Inspect(place) => inspect(place, args.json),

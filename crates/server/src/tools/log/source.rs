@@ -1,4 +1,4 @@
-//! Finds the log and its base in a directory, and reads through the log.
+//! Finds the log and its base (snapshot) in a directory, and reads the log from there on.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use crore_disk::{Directory, Found, Recovered, ScanError, Storage as _, number_of
 
 use crate::lifecycle::state::{Base, LOG};
 
-/// A log, and the directory that it belongs to.
+/// A log and its base, as found in a directory.
 pub struct Source {
-    /// `state.directory`; none for a log elsewhere.
+    /// The directory of `state.directory`. None if the log is in a directory of another name, as a copy may be.
     pub state: Option<PathBuf>,
-    /// The log; none if the directory has only a base.
+    /// The directory of the log. None if there is only a base.
     pub log: Option<PathBuf>,
     /// The newest base.
     pub base: Option<Base>,
 }
 
 impl Source {
-    /// Finds log and base. `directory` is that of `state.directory`, or the log in it.
+    /// Finds the log and the base. `directory` is the directory of `state.directory`, or the log's directory in it.
     ///
     /// # Errors
     /// The directory cannot be read, or has neither a log nor a base.
@@ -59,12 +59,12 @@ impl Source {
         })
     }
 
-    /// The first segment that a server would read; none if that is unknown.
+    /// The first segment that a server would read at its start. None if that is unknown.
     pub fn first_segment(&self) -> Option<u64> {
         (self.state.is_some()).then(|| self.base.map_or(1, |base| base.end.0.max(1)))
     }
 
-    /// Reads the log in order, and calls `each` with every batch and every damage.
+    /// Reads the log from the first segment that a server would read, and calls `each` with every batch and every damaged place.
     pub fn walk(&self, each: impl FnMut(Found<'_>)) -> anyhow::Result<Recovered> {
         let Some(log) = &self.log else {
             return Ok(Recovered::default());
@@ -75,7 +75,7 @@ impl Source {
     }
 }
 
-/// The segments in a directory, in order: the number and the size of the file.
+/// The segments in a directory, in order: the number of each, and the size of its file in bytes.
 pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     let listed = Directory::read_only(log)?.list();
     let listed = listed.with_context(|| log.display().to_string())?;
@@ -85,7 +85,7 @@ pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-/// Whether a file was missing: a running server removes files after a checkpoint.
+/// Whether the reason of the error is a missing file. This is no fault of the log: a running server removes files after a checkpoint.
 pub fn is_missing_file(error: &anyhow::Error) -> bool {
     let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     error.chain().any(|cause| {

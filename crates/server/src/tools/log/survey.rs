@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::source::{Source, is_missing_file, segments};
 use crate::lifecycle::state::{self, Documents};
 
-/// Limit of reported faults; further ones are only counted.
+/// Maximum number of reported faults. Further faults are only counted.
 const FAULTS_MAX: usize = 100;
 
 pub const SEGMENT_COLUMNS: &[&str] = &[
@@ -36,7 +36,7 @@ pub const PARTITION_COLUMNS: &[&str] = &[
 #[derive(Debug, Default, Serialize)]
 pub struct Survey {
     log: Option<String>,
-    /// The random number that the log got when it was created.
+    /// The random number that identifies the log, chosen when the log was created.
     identity: Option<String>,
     base: Option<BaseFound>,
     segments: Vec<Segment>,
@@ -68,7 +68,7 @@ struct BaseFound {
     homes: u16,
     partitions: u16,
     bytes: u64,
-    /// Written at a stop, and the server has served nobody since.
+    /// Whether the base was written when the server stopped, and no server has served clients since.
     clean: bool,
 }
 
@@ -79,7 +79,7 @@ struct Segment {
     first_group: Option<u64>,
     last_group: Option<u64>,
     batches: u64,
-    /// Whether a server would read it: the base does not contain all of it.
+    /// Whether a server would read the segment at its start, because the base does not contain all of it.
     counts: bool,
 }
 
@@ -93,7 +93,7 @@ struct Partition {
     writers: BTreeSet<String>,
 }
 
-/// A damage.
+/// A fault of the log or the base.
 #[derive(Debug, Serialize)]
 struct Fault {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,8 @@ struct Fault {
 }
 
 impl Survey {
-    /// Reads everything. A running server may write and remove files meanwhile, so a faulty result is tried once more.
+    /// Reads the whole log and the base. A running server may write and remove files at the same time, so if a fault is found, everything
+    /// is read once more.
     pub fn of(directory: &Path) -> anyhow::Result<Survey> {
         match Survey::once(&Source::find(directory)?) {
             Ok(survey) if survey.is_good() => Ok(survey),
@@ -262,7 +263,7 @@ impl Survey {
         });
     }
 
-    /// Whether nothing is damaged. A torn end is no damage.
+    /// Whether nothing is damaged. An incomplete group of batches at the end of the log is no damage: a crash leaves one.
     pub fn is_good(&self) -> bool {
         self.damages.is_empty()
     }
@@ -279,7 +280,7 @@ impl Survey {
         })
     }
 
-    /// The lines before the tables.
+    /// The lines of `inspect` above the tables.
     pub fn headline(&self) -> String {
         let none = || "none".to_string();
         let base = self.base.as_ref().map_or_else(none, |base| {
@@ -333,7 +334,7 @@ impl Survey {
     }
 }
 
-/// A random number as text, since JSON readers would round it.
+/// A random number in hexadecimal, as text. Readers of JSON would round the number.
 pub fn hex(number: u64) -> String {
     format!("{number:016x}")
 }

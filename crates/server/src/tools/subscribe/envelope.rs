@@ -12,7 +12,7 @@ use super::format::{Format, Part, Piece};
 /// A message. Missing fields are left out of the output, and unknown fields are ignored.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Envelope<'a> {
-    /// The position after this message.
+    /// The message's id, which is the position after the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Envelope<'a> {
     properties: Option<Vec<(String, String)>>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     data: Option<Cow<'a, str>>,
-    /// This is no message, but the notice that messages before `id` are lost.
+    /// Set if this is not a message, but the notice that messages before `id` are lost.
     #[serde(skip_serializing)]
     pub gap: Option<IgnoredAny>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ impl<'a> Envelope<'a> {
         self.data.is_none() && self.data_base64.is_none() && self.gap.is_none()
     }
 
-    /// The line to print, with one line end: in the format, or as JSON.
+    /// The line to print, with a line end, in this format. Without a format, as JSON.
     pub fn line(&self, format: Option<&Format>) -> Result<Vec<u8>, base64::DecodeError> {
         let mut line = Vec::new();
         match format {
@@ -64,7 +64,7 @@ impl<'a> Envelope<'a> {
                 }
             }
         }
-        // Messages from a file or a pipe end with one already.
+        // A message that was published from a file or a pipe often ends with a line end already.
         if !line.ends_with(b"\n") {
             line.push(b'\n');
         }

@@ -1,4 +1,4 @@
-//! `--format`: the line that is printed for a message.
+//! Parses `--format` of `crore sub`: the format of the line that is printed for a message.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ pub enum Part {
     ContentType,
 }
 
-/// The letters after `%` for the parts. They are those of `mosquitto_sub` for the parts that it has.
+/// The letters after `%` for the parts of a message. `mosquitto_sub` has the same letters for the parts that it knows.
 const PARTS: [(char, Part); 6] = [
     ('t', Part::Topic),
     ('p', Part::Payload),

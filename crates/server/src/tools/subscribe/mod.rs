@@ -1,9 +1,8 @@
 //! `crore sub`: subscribes, and prints messages, one line for each.
 //!
-//! After a lost connection, the next one continues at the position of the last printed message,
-//! so that stdout gets each message once and in order. A refusal that a retry
-//! cannot change (4xx, a deleted topic) ends the program with the server's reason. So does a server that
-//! cannot be reached at the start; later, connections are retried until `--timeout`.
+//! After a lost connection, the next connection continues at the position of the last printed message, so that stdout gets each message
+//! once and in order. A refusal that a retry cannot change (4xx, a deleted topic) ends the program with the server's reason. If none of the
+//! servers can be reached at the start, the program ends too. Later, connections are retried until `--timeout`.
 
 pub(super) mod envelope;
 pub(super) mod format;
@@ -25,11 +24,11 @@ use crate::http_client::server::is_filter;
 use format::Format;
 use session::{Session, Stop};
 
-/// First backoff before a retry; it doubles up to [`MAX_BACKOFF`]. The wait is random between half the backoff
-/// and all of it, so that clients of a restarted server do not return all at once.
+/// The first backoff. The backoff doubles with each retry, up to [`MAX_BACKOFF`]. The wait before a retry is random, between half the
+/// backoff and all of it, so that the clients of a restarted server do not return at the same moment.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 
-/// Longest backoff.
+/// The maximum backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// How to subscribe.
@@ -49,7 +48,7 @@ fn protocol(text: &str) -> Result<Protocol, String> {
         "ws" | "websocket" | "websockets" => Ok(Protocol::Ws),
         "poll" | "longpoll" | "long-poll" => Ok(Protocol::Poll),
         "mqtt" => Err("clients of MQTT, such as mosquitto_sub, speak it; write sse, ws or poll, which give the same messages".to_string()),
-        // `-p` is the port in other tools.
+        // The flag is `-p`, which means the port in other tools.
         port if port.parse::<u16>().is_ok() => Err(format!(
             "a port stands in the URL: --server http://127.0.0.1:{port}; the protocol is sse, ws or poll"
         )),
@@ -123,7 +122,7 @@ pub struct SubArgs {
 const OUTPUT: &str = "Output";
 
 impl SubArgs {
-    /// The format of a message; none for JSON.
+    /// The format of a message's line. None if messages are printed as JSON.
     fn line_format(&self) -> Option<Format> {
         let several = self.topics.len() > 1 || self.topics.iter().any(|name| is_filter(name));
         match &self.format {
@@ -145,7 +144,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     for hint in args.topics.iter().flat_map(|it| values::hints(it)) {
         tracing::warn!("{hint}");
     }
-    // Without a position, a long-poll would begin with the oldest kept message.
+    // A long-poll without `since` would begin with the oldest kept message.
     let default = (args.protocol == Protocol::Poll).then_some("live");
     let since = args.since.as_deref().or(default);
     let mut session = Session::new(servers, &args.topics, since, args.line_format());
@@ -167,7 +166,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
         match stop {
             Stop::Done => return Ok(()),
             Stop::Refused(why) => bail!("{why}"),
-            // The first answer to a long-poll is its first message, so a timeout without an answer is no failure there.
+            // A long-poll gets its first answer only with the first message, so its timeout without an answer is no failure.
             Stop::Lost(_)
                 if session.is_over()
                     && (session.ever_answered || args.protocol == Protocol::Poll) =>
@@ -199,7 +198,7 @@ pub fn subscribe(args: &SubArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The outcome at `--timeout`.
+/// The outcome when `--timeout` is over: an error if `--count` messages have not come.
 fn outcome_at_timeout(session: &Session<'_>, args: &SubArgs) -> anyhow::Result<()> {
     match (args.count, session.left) {
         (Some(count), Some(left)) => {

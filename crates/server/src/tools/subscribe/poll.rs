@@ -22,7 +22,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
             }
-            // No message before the server's timeout.
+            // No message came before the server's timeout.
             204 | 304 | 408 => {
                 session.answered();
                 connection.whole_body(MAX_ENVELOPE_BYTES)?;

@@ -1,4 +1,5 @@
-//! The state of a subscription across its connections: the position, the messages left to print, and whether to retry.
+//! The state of a subscription of `crore sub` across its connections: the position, the number of messages left to print, and whether to
+//! retry.
 
 use crore_wire::sse::{GAP_EVENT, OWN_EVENTS};
 use std::io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write};
@@ -11,10 +12,10 @@ use crate::http_client::server::Server;
 use crate::http_client::servers::Servers;
 use crate::tools::refusals;
 
-/// Limit of a message with its envelope: base64 of the largest message that a server can permit.
+/// Maximum size of a message in its envelope, in bytes. It has room for the largest message that a server can permit, in base64.
 pub const MAX_ENVELOPE_BYTES: usize = 512 << 20;
 
-/// Limit of the body of a refusal, which is usually a line.
+/// Maximum size of the body of a refusal, in bytes. The body is usually one line.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 /// A connection without bytes for this time counts as dead, if there is a position to continue from. The
@@ -48,25 +49,25 @@ impl From<io::Error> for Stop {
 pub struct Session<'a> {
     servers: Servers,
     topics: &'a [String],
-    /// The position to begin at; none for the default of the topic's rule.
+    /// The position to begin at. None for the server's default.
     since: Option<&'a str>,
-    /// The format of a message; none for JSON.
+    /// The format of a message's line. None if messages are printed as JSON.
     format: Option<Format>,
-    /// The position to continue from, mostly the id of the last printed message.
+    /// The position to continue from, usually the id of the last printed message.
     position: Option<String>,
-    /// Messages still to print, if that is limited.
+    /// The number of messages that are still to be printed. None without `--count`.
     pub left: Option<u64>,
-    /// The end of `--timeout`.
+    /// The time at which `--timeout` is over.
     pub end: Option<Instant>,
     /// The server has accepted the subscription at least once.
     pub ever_answered: bool,
-    /// The current connection has delivered a message; reset by the loop.
+    /// The current connection has delivered a message. The loop over connections resets it.
     pub progressed: bool,
     out: StdoutLock<'static>,
 }
 
 impl<'a> Session<'a> {
-    /// A session without limits of messages or time.
+    /// A session without a limit of messages or time.
     pub fn new(
         servers: Servers,
         topics: &'a [String],
@@ -102,7 +103,7 @@ impl<'a> Session<'a> {
         self.servers.move_on();
     }
 
-    /// Connects to the server in use, until the end of `--timeout`.
+    /// Connects to the server in use. The connection fails when `--timeout` is over.
     pub fn open(&self) -> io::Result<Connection> {
         match self.end {
             None => Connection::open(self.server()),
@@ -127,8 +128,7 @@ impl<'a> Session<'a> {
         self.server().subscribe_target(self.topics, since)
     }
 
-    /// The timeout of reads. Without a position there is none, since a new connection could miss what is
-    /// published meanwhile.
+    /// The timeout of reads. None if there is no position to continue from, since messages could be lost until a new connection is open.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The server has accepted the subscription. Prints that once at a terminal, since the first message may take long.
+    /// Notes that the server has accepted the subscription. Says so once on a terminal, because the first message may take long.
     pub fn answered(&mut self) {
         if !self.ever_answered && io::stderr().is_terminal() {
             let topics = self.topics.join("`, `");
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
     /// Prints the message in an envelope.
     ///
     /// # Errors
-    /// It was the last message to print, the envelope is malformed, or stdout fails.
+    /// This was the last message to print ([`Stop::Done`]), the envelope is malformed, or stdout fails.
     pub fn deliver(&mut self, envelope: &[u8]) -> Result<(), Stop> {
         let envelope = Envelope::parse(envelope).map_err(|error| {
             Stop::Refused(format!(
@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
         tracing::warn!("messages before the next one are lost: {why} ({GAP_EVENT})");
     }
 
-    /// Warns of a notice of the server, such as a gap, and takes its position.
+    /// Warns of a notice of the server, such as a gap, and continues from the notice's position.
     pub fn notice(&mut self, name: &str, position: Option<&str>) {
         match name {
             GAP_EVENT => self.gap(position),
@@ -242,13 +242,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The epoch in a position of a single topic. Other positions have none here.
+/// The epoch in a position of a single topic. None for positions in several topics or in filters.
 fn epoch(position: &str) -> Option<&str> {
     let (epoch, _) = position.split_once('-')?;
     epoch.strip_prefix('1')
 }
 
-/// Whether to retry after a response that refuses the subscription. Reads the reason in its body.
+/// The outcome of a response that refuses the subscription: whether a retry may succeed, with the reason in the response's body.
 pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
     let body = connection.whole_body(MAX_REFUSAL_BYTES).unwrap_or_default();
     let why = refusals::refusal(head, &body);

@@ -1,4 +1,4 @@
-//! Subscribes by Server-Sent Events: one request whose response does not end.
+//! Subscribes by Server-Sent Events: one request, whose response is a stream of messages.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
     let mut connection = session.open()?;
     let headers = [
         ("Accept", "text/event-stream"),
-        // To clients that send this, as `EventSource` does, the server sends a position at the start.
+        // A client that sends this header, as `EventSource` does, gets a position at the start of the stream.
         ("Cache-Control", "no-cache"),
     ];
     let head = connection.request(server, "GET", &session.target(), &headers, None)?;
@@ -27,7 +27,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 "{server}: what answered sends no event stream"
             )));
         }
-        // 204 says that clients must not reconnect (HTML, "Server-sent events").
+        // 204 means that clients must not reconnect (HTML, "Server-sent events").
         204 => return Err(Stop::Refused("the topic was deleted".to_string())),
         _ => return Err(refusal(&mut connection, &head)),
     }
@@ -48,7 +48,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
         });
         delivered?;
         if let Some(Ok(id)) = parser.last_id().map(std::str::from_utf8) {
-            // Also the id of an event without data, which the parser does not deliver.
+            // This includes the id of an event without data, which the parser does not deliver.
             session.set_position(id);
         }
         if parsed.is_err() {
@@ -67,7 +67,7 @@ fn deliver(
 ) -> Result<(), Stop> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match event {
-        // A notice of the server, which may have no envelope.
+        // A notice of the server. A notice may have no envelope.
         Some(name) if name.starts_with(OWN_EVENTS.as_bytes()) => {
             session.notice(&text(name), id.map(text).as_deref());
             Ok(())

@@ -18,9 +18,9 @@ use crate::tools::refusals::reason;
 /// Size of the read buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// Whether a retry would end with the same close code. The server's codes 4400 to 4499 stand for the
-/// HTTP status 4xx, and 1008 is a policy violation (RFC 6455 section 7.4.1). `CLOSE_GAP` is the
-/// exception: it tells from where a retry resumes.
+/// Whether a retry would end with the same close code. The server's codes 4400 to 4499 stand for the HTTP status 4xx, and 1008 is a policy
+/// violation (RFC 6455 section 7.4.1). `CLOSE_GAP` is the exception: after it a retry can succeed, and the close reason has the position to
+/// continue from.
 fn is_final(code: u16) -> bool {
     code == 1008 || (4400..4500).contains(&code) && code != CLOSE_GAP
 }
