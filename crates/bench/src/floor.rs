@@ -1,8 +1,8 @@
-//! The floor: a reference server that only moves bytes.
+//! The floor: a reference server that only moves bytes. It shows the least that a delivery can cost on a machine.
 //!
-//! It has one thread and one epoll set, and makes one `send` for each delivery. So it shows the cost of the kernel
-//! alone on a machine, and the results of servers are given as a ratio to it. It does not batch, store or check
-//! anything. Do not make it faster, because earlier results could not be compared any more.
+//! The floor has one thread and one epoll set, and makes one `send` for each delivery. So its cost is the cost of the kernel alone, and the
+//! results of other servers are given as a ratio to it. The floor does not batch, store or check anything. Do not make it faster: earlier
+//! results could not be compared with later ones.
 //!
 //! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101. The last number in the
 //! request target is the subscriber's number. A publisher sends `PUSH\n`, then records:
@@ -19,23 +19,23 @@ use anyhow::{Result, ensure};
 use crate::report;
 use crate::sys::{self, Epoll, Interest};
 
-/// The number in a record for all subscribers.
+/// The number in a record that is for all subscribers.
 pub const EVERYBODY: u32 = u32::MAX;
-/// The first bytes of a publisher.
+/// The first bytes that a publisher sends.
 pub const PUSH: &[u8] = b"PUSH\n";
 
 /// The answer to every upgrade. Its accept value matches the key that the load tools always send.
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
     Connection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
-/// Limit of the subscribers' numbers, which index an array.
+/// Subscribers' numbers must be below this, because they index an array.
 const NUMBER_MAX: usize = 16 << 20;
-/// Size of one read; a record must fit into it.
+/// Size of one read, in bytes. A frame may have at most half of it.
 const BUFFER_BYTES: usize = 256 << 10;
-/// Events of one wait.
+/// The maximum number of events of one wait.
 const EVENTS: usize = 256;
 /// The listener's epoll key. The key of a connection is its descriptor.
 const LISTENER: u64 = u64::MAX;
-/// No descriptor.
+/// In place of a descriptor: there is none.
 const NONE: i32 = -1;
 
 /// `crore-bench floor`
@@ -59,24 +59,24 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
 #[derive(Clone, Copy)]
 enum Role {
     Unknown,
-    /// Its index in `all` and its number (or `NUMBER_MAX`).
+    /// The index in `all`, and the subscriber's number (`NUMBER_MAX` if it has none).
     Subscriber(u32, u32),
     Publisher,
 }
 
 /// The server.
 pub struct Floor {
-    /// Where it listens.
+    /// The address on which the server listens.
     pub address: SocketAddr,
     listener: i32,
     epoll: Epoll,
-    /// By descriptor.
+    /// The role of each connection, by descriptor.
     roles: Vec<Role>,
     /// Descriptors by subscriber number.
     numbers: Vec<i32>,
     /// Descriptors of all subscribers.
     all: Vec<i32>,
-    /// Incomplete records of publishers.
+    /// Incomplete records of publishers, each with the publisher's descriptor.
     rests: Vec<(i32, Vec<u8>)>,
 }
 
@@ -220,7 +220,7 @@ fn deliver(fd: i32, mut bytes: &[u8]) {
             Ok(count) if count == bytes.len() => return,
             Ok(0) => sys::wait_writable(fd),
             Ok(count) => bytes = &bytes[count..],
-            // The next read reports the end of the connection.
+            // The connection has ended, which the next read reports.
             Err(_) => return,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`subscribe`] holds connections and checks every message; [`publish`] publishes. Both use the server's HTTP paths, which Nchan
 //!   has, too, and MQTT 3.1.1 and 5.
-//! * [`probe`] does both on a running server, and measures the latency of its messages.
+//! * [`probe`] publishes and subscribes on a running server, and measures the latency of the messages.
 //! * [`floor`] is a reference server that only moves bytes.
 //! * [`swarm`] holds millions of connections without kernel sockets, to a server that it starts.
 //! * [`page`] writes HTML with plots of recorded results.
@@ -12,10 +12,9 @@
 //! `measure` (messages, statistics, `/proc`); `client` (requests and answers); `report`; `page` (results as HTML); `floor`; `publish`;
 //! `subscribe`; `probe`; `rig` (flags, processes and samples for scenarios); `swarm`; `scenario`.
 //!
-//! The tools share no code with the server, because they would share its errors. This crate has its own parser for the server's
-//! answers. Only requests, WebSocket frames of a client and MQTT packets use the server's codecs, which third-party clients and
-//! another implementation check against the specifications.
-//! Only `sys` has `unsafe` code, and only `report` writes to the terminal.
+//! The tools parse the server's answers with a parser of their own: with the server's code they would share its errors. Only requests,
+//! WebSocket frames of a client and MQTT packets use the server's codecs, which third-party clients and another implementation check
+//! against the specifications. Only `sys` has `unsafe` code, and only `report` writes to the terminal.
 
 mod client;
 pub mod floor;
@@ -70,7 +69,7 @@ enum Tool {
     Run(Box<scenario::RunArgs>),
 }
 
-/// Runs a tool. The exit code says whether it succeeded. An error is printed to standard error.
+/// Runs a tool. The exit code says whether the tool succeeded. An error is printed to standard error.
 pub fn run(cli: &Cli) -> ExitCode {
     let done = match &cli.tool {
         Tool::Subscribe(args) => subscribe::run(args),

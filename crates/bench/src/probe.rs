@@ -1,5 +1,5 @@
-//! `crore-bench probe`: measures the latency of messages on a running server. It publishes to a topic at a low rate and subscribes to the
-//! same topic. So one clock measures both, wherever the server is.
+//! `crore-bench probe`: measures the latency of messages on a running server. One process publishes to a topic at a low rate and subscribes
+//! to the same topic, so one clock takes both times, wherever the server is.
 //!
 //! Other subscribers of the topic receive the messages, too.
 
@@ -16,11 +16,11 @@ use crate::publish::{self, PublishArgs, PublisherThread};
 use crate::subscribe::{Protocol, SubscribeArgs, Subscriber};
 use crate::{report, sys};
 
-/// Polling interval of the counters.
+/// Time between two reads of the counters.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Polls between two lines of output.
+/// Reads of the counters between two lines of output.
 const POLLS_PER_LINE: u32 = 10;
-/// Timeout for connecting and for the last messages.
+/// Timeout for connecting, and for the last messages.
 const REST: Duration = Duration::from_secs(5);
 /// `--p99-max` applies from this many messages on.
 const MESSAGES_LEAST: u64 = 100;
@@ -166,7 +166,7 @@ struct ProbeEnd {
     slow: bool,
 }
 
-/// Prints a line each second until the probe ends.
+/// Prints a line each second until the probe must end. Returns why.
 fn watch(args: &ProbeArgs, subscriber: &Subscriber, publisher: &PublisherThread) -> ProbeEnd {
     let begin = Instant::now();
     for poll in 1u32.. {

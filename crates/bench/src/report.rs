@@ -1,4 +1,4 @@
-//! The output of the tools: the only module of the crate that writes to the terminal.
+//! Writes the output of the tools. No other module of the crate writes to the terminal.
 //!
 //! Results are written to standard output, progress to standard error. The subscriber's report begins with the
 //! lines of the 2013 tool in the same order.
@@ -33,7 +33,7 @@ pub fn note(text: &str) {
     eprintln!("{text}");
 }
 
-/// Replaces the last line of a terminal on standard error. Otherwise it writes a new line.
+/// Writes a line to standard error. On a terminal the line replaces the last one.
 pub fn live(text: &str) {
     if std::io::stderr().is_terminal() {
         // Erases the end of a longer old line.
@@ -71,7 +71,7 @@ pub fn record(scenario: &str, more: Value) -> Value {
     with(of_all, more)
 }
 
-/// Writes a result to a file; `-` is standard output, in one line.
+/// Writes a result to a file. With `-` writes it to standard output, in one line.
 pub fn keep(path: &Path, value: &Value) -> Result<()> {
     if path == Path::new("-") {
         say(&value.to_string());
@@ -162,7 +162,7 @@ fn around(mean: f64, half: f64) -> (f64, f64) {
     (mean - half, mean + half)
 }
 
-/// The last line, in the format of the comet client of 2009.
+/// The last line of the output, in the format of the comet client of 2009.
 pub fn comet(life: &Life, live_max: u64) -> String {
     format!(
         "connections: {}, bytes: {}, chunks: {}, closed: {}, completed: {}, failed: {}, max concurrency: {live_max}",

@@ -1,4 +1,4 @@
-//! A blocking connection of one client: for single requests, and for clients with a thread each.
+//! A blocking connection to the server, for single requests and for clients that have a thread each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -47,7 +47,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects. A read that takes longer than `timeout` is [`End::Violation`].
+    /// Connects. A read that takes longer than `timeout` returns [`End::Violation`].
     pub fn open(address: SocketAddr, timeout: Duration) -> Result<Link, End> {
         let stream = TcpStream::connect(address).map_err(|_| End::NotListening)?;
         let ready = stream

@@ -1,4 +1,4 @@
-//! The client's side of the protocols, as far as load tools need it: HTTP requests and answers, WebSocket frames, MQTT packets, TLS.
+//! The client's side of the protocols that the load tools speak: HTTP requests and answers, WebSocket frames, MQTT packets, TLS.
 
 pub mod link;
 pub mod mqtt;

@@ -1,9 +1,8 @@
-//! The client's side of MQTT 3.1.1 and 5, as far as a load tool needs it: every QoS, clean and persistent sessions,
-//! no will, no credentials, and no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the
-//! packets.
+//! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, and clean and persistent sessions. There is no will, no
+//! credentials, and no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the packets.
 //!
 //! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so
-//! the result does not depend on how the bytes are split. A packet that a server must not send to such a client is an error.
+//! the result does not depend on how the bytes are split. A packet that a server must not send to a client with these features is an error.
 
 use crore_wire::mqtt::{
     self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
@@ -13,7 +12,7 @@ use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
 
 use super::request::NO_MASK;
 
-/// A longer packet is an error.
+/// The maximum size of a packet, in bytes. A longer packet is an error.
 const PACKET_BYTES_MAX: usize = 16 << 20;
 /// Session expiry interval in MQTT 5, in seconds. In 3.1.1 sessions do not expire.
 const SESSION_S: u32 = 24 * 3600;
@@ -30,7 +29,7 @@ pub enum Version {
     V5,
 }
 
-/// What happens to the session when its connection ends.
+/// What happens to the session when the connection ends.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Session {
     /// It ends.
@@ -81,7 +80,7 @@ pub struct Dialect {
     /// The requested QoS.
     pub qos: mqtt::Qos,
     is_persistent: bool,
-    /// Each write is wrapped into a WebSocket frame.
+    /// Whether each write is wrapped into a WebSocket frame.
     pub is_framed: bool,
 }
 
@@ -97,14 +96,14 @@ pub enum Packet<'a> {
     },
     /// SUBACK.
     Suback {
-        /// Filters that were granted with the requested QoS.
+        /// The number of filters that were granted with the requested QoS.
         granted: u32,
-        /// The others.
+        /// The number of filters that were refused, or granted with a lower QoS.
         refused: u32,
     },
-    /// PUBLISH: kind and id of the acknowledgement that it requires, if any, and the payload.
+    /// PUBLISH: the kind and packet id of the acknowledgement that it requires, if any, and the payload.
     Publish(Option<(PacketType, PacketId)>, &'a [u8]),
-    /// PUBACK, PUBREC, PUBREL or PUBCOMP: kind, id, and whether it reports a failure.
+    /// PUBACK, PUBREC, PUBREL or PUBCOMP: the kind, the packet id, and whether it reports a failure.
     Ack(PacketType, PacketId, bool),
     /// PINGRESP.
     Pingresp,
@@ -113,13 +112,13 @@ pub enum Packet<'a> {
 /// Why a packet of the server is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It is malformed.
+    /// The packet is malformed.
     #[error("not a packet of an MQTT server: {0}")]
     Malformed(mqtt::Error),
-    /// It is a CONNACK or DISCONNECT with a failure.
+    /// The packet is a CONNACK or DISCONNECT with a failure.
     #[error("the server refused: {0}")]
     Refused(ReasonCode),
-    /// A server must not send this packet to such a client.
+    /// A server must not send this packet to a client of the load tools.
     #[error("the server sent {0:?}")]
     Unexpected(PacketType),
 }
@@ -223,8 +222,8 @@ impl Dialect {
         self.frame(out, |out| encode(out, self.version, &ack));
     }
 
-    /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order, so the answer means that it has
-    /// read everything before.
+    /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order, so its answer means that it has read all packets before
+    /// the ping.
     pub fn ping(&self, out: &mut Vec<u8>) {
         self.frame(out, mqtt::encode::pingreq);
     }
@@ -370,7 +369,7 @@ mod tests {
     #[test]
     fn suback_with_another_qos_is_refused() {
         let old = dialect(Version::V311, 0, false);
-        // QoS 1; a topic name longer than its packet; a length of five digits; a client's packet.
+        // A PUBLISH with QoS 1; a topic name longer than its packet; a length of five digits; a packet that only clients send.
         for bytes in [
             &b"\x32\x05\0\x01t\0\x01"[..],
             b"\x30\x02\0\x01",

@@ -1,12 +1,13 @@
-//! Parses a server's bytes, as far as a load tool needs it: HTTP responses, WebSocket frames, chunked bodies, SSE events.
+//! Parses what a server sends to the load tools: HTTP responses, WebSocket frames, chunked bodies, SSE events.
 //!
-//! The codecs of `crore_wire` do not fit. It has none for responses. Its chunk decoder needs 32 bytes for each connection, and
-//! here the whole row of a connection has 24. It checks the UTF-8 of frames and copies events, which takes processor time from the
-//! server on the same machine.
+//! The codecs of `crore_wire` do not fit. The crate has none for responses. Its chunk decoder needs 32 bytes for each connection, while the
+//! whole row of a connection has 24 here. It checks the UTF-8 of frames and copies events, which would take processor time from the server
+//! on the same machine.
 //!
-//! Every function takes a slice and returns a unit only if it is complete. The caller keeps the bytes of an incomplete unit and
-//! passes them again, followed by more bytes. So the result does not depend on how the bytes are split, and this module has no state.
-//! It is not a complete client: it sees only the first fragment of a fragmented message, and only the first line of SSE data.
+//! Every function takes a slice and returns a unit (response, frame or event) only if it is complete. The caller keeps the bytes of an
+//! incomplete unit and passes them again, followed by more bytes. So the result does not depend on how the bytes are split, and this module
+//! has no state. The parsers are not complete: they see only the first fragment of a fragmented message, and only the first line of SSE
+//! data.
 
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;
@@ -14,7 +15,7 @@ use memchr::{memchr, memmem};
 
 use super::request::ACCEPT;
 
-/// A longer response head is an error.
+/// The maximum size of a response head, in bytes. A longer head is an error.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// How the server violates its protocol.
@@ -38,7 +39,7 @@ impl From<Error> for String {
 /// A response head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// Its length in bytes.
+    /// The length of the head in bytes.
     pub bytes: usize,
     /// The status code.
     pub status: u16,
@@ -54,9 +55,9 @@ pub struct Head<'a> {
     pub accepted: bool,
     /// Whether the connection ends after this response.
     pub close: bool,
-    /// Whether the server announces that messages before this one are lost (`Crore-Gap`).
+    /// Whether the server announces that messages before the one in this response are lost (`Crore-Gap`).
     pub gap: bool,
-    /// Whether the answer is that of an earlier request with the same idempotency key.
+    /// Whether the server repeats its answer to an earlier request with the same idempotency key.
     pub replayed: bool,
 }
 
@@ -179,9 +180,8 @@ pub fn frame(bytes: &[u8]) -> Result<Option<Frame<'_>>, Error> {
     }))
 }
 
-/// Removes WebSocket frames from binary messages, in place: `buffer[..decoded]` is already payload, `buffer[decoded..]` is raw.
-/// Passes each control frame to `control`. Returns the end of the payload, and the start of the raw rest, which is an
-/// incomplete frame.
+/// Removes the WebSocket frames around binary data, in place: `buffer[..decoded]` is already payload, `buffer[decoded..]` is raw. Passes
+/// each control frame to `control`. Returns the end of the payload, and the start of the raw rest, which is an incomplete frame.
 pub fn unframe(
     buffer: &mut [u8],
     decoded: usize,
@@ -247,7 +247,7 @@ pub fn unchunk(
 }
 
 /// Parses the SSE event at the start of `bytes`, if it is complete. Returns its first `data:` line and its length.
-/// Comments and the server's own notices count as events without data.
+/// Comments and notices of the server count as events without data.
 pub fn event(bytes: &[u8]) -> Option<(Option<&[u8]>, usize)> {
     let (mut data, mut notice, mut start) = (None, false, 0);
     loop {
@@ -286,7 +286,7 @@ pub fn events<'a>(
         data.into_iter().for_each(&mut on_data);
         used += length;
     }
-    // Keeps the rest of the content, followed by the raw bytes.
+    // Keep the rest of the content, followed by the raw bytes.
     let raw = buffer.len() - rest;
     buffer.copy_within(rest.., end);
     Ok(Some((&buffer[used..end + raw], end - used)))

@@ -1,17 +1,17 @@
-//! The position that comes with a message to a subscription of one topic, parsed from its text form.
+//! Parses the text of the position that comes with a message to a subscription of one topic.
 
 /// The position of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The epoch of its log.
+    /// The epoch of the log.
     pub epoch: u32,
-    /// Its offset in its partition.
+    /// The message's offset in its partition.
     pub offset: u64,
 }
 
 impl Position {
-    /// Parses the position that a subscription of one topic receives; its text begins with `1`. `None` for the positions that
-    /// subscriptions of several topics or of a filter receive.
+    /// Parses the position that a subscription of one topic receives. The text begins with `1`. `None` for the positions that subscriptions
+    /// of several topics or of a filter receive.
     pub fn parse(text: &str) -> Option<Position> {
         let text = text.trim_matches('"').strip_prefix('1')?;
         let (epoch, offset) = text.split_once('-')?;

@@ -1,5 +1,5 @@
-//! The HTTP requests of the tools: upgrades, request targets with topics, and `POST /pub` with NDJSON and its answer; also the
-//! WebSocket frames of a client.
+//! Writes the HTTP requests of the tools: upgrades, request targets with topics, and `POST /pub` with NDJSON. It also reads the answer to a
+//! batch, and writes the WebSocket frames of a client.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ const KEY: &[u8; 24] = b"dGhlIHNhbXBsZSBub25jZQ==";
 /// The `Sec-WebSocket-Accept` for that key.
 pub const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// A mask of zeros, which changes nothing. RFC 6455 §5.3 leaves the choice to the client.
+/// A mask of zeros, which does not change the payload. RFC 6455 §5.3 leaves the choice of the mask to the client.
 pub const NO_MASK: [u8; 4] = [0; 4];
 
 /// The upgrade request of a WebSocket.

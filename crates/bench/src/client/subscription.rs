@@ -1,8 +1,8 @@
-//! A subscription over HTTP. It behaves as a browser or a careful script does: it keeps the position of the last complete message, and
-//! sends it when it reconnects.
+//! The protocol state of a subscription over HTTP. The subscription behaves as a browser does: it keeps the position of the last complete
+//! message, and sends this position when it reconnects.
 //!
-//! It uses no socket, so tests can split the bytes anywhere. It handles a response, a frame or an event when it is complete, and keeps
-//! the bytes after it in `held`. An answer that violates the protocol is an error with a reason.
+//! This module uses no socket, so tests can split the received bytes anywhere. A response, frame or event is handled when it is complete.
+//! The bytes of an incomplete one are kept in `held`. An answer that violates the protocol is an error with a reason.
 
 use std::fmt::Write;
 
@@ -49,11 +49,11 @@ pub enum ServerEvent<'a> {
     Empty,
     /// The server has no capacity for now, or the request arrived too slowly.
     Unavailable,
-    /// The server has ended the stream; on a WebSocket with this close code.
+    /// The server has ended the stream. A WebSocket has this close code.
     End(Option<u16>),
 }
 
-/// The topic whose messages are lost.
+/// The topic in which messages are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
     /// This topic. `None` if the server names no topic; then the connection must have only one.
@@ -65,9 +65,9 @@ pub enum Gap<'a> {
 /// What the client does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It keeps the connection.
+    /// The client keeps the connection.
     Continue,
-    /// It connects again.
+    /// The client connects again.
     Reconnect,
 }
 
@@ -202,7 +202,7 @@ impl Subscription {
                     self.ask();
                     continue;
                 }
-                // The network stalled within the request (408), or the server has no capacity now.
+                // The request arrived too slowly (408), or the server has no capacity now.
                 (_, 408 | 429 | 503) => {
                     on_event(ServerEvent::Unavailable)?;
                     return Ok(Next::Reconnect);
@@ -241,7 +241,7 @@ impl Subscription {
         Ok(next)
     }
 
-    /// A message of `ws+meta.nchan`: lines, an empty line, data.
+    /// Parses a message of the subprotocol `ws+meta.nchan`: header lines, an empty line, data.
     fn message_frame(
         &mut self,
         text: &[u8],

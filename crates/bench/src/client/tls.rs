@@ -1,6 +1,6 @@
-//! TLS for the load tools: the client of `rustls` over the tools' non-blocking sockets.
+//! TLS for the load tools: a `rustls` client over the tools' non-blocking sockets.
 //!
-//! It trusts the certificates of one file and expects every server to be `localhost`. It is not optimized.
+//! The client trusts the certificates in one file, and expects every server's certificate to be for `localhost`. The code is not optimized.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::sys;
 
 /// The name in the server's certificate.
 pub const NAME: &str = "localhost";
-/// Limit of the bytes that wait for the handshake or the socket.
+/// The maximum number of bytes that wait for the handshake or the socket.
 const WAITING_BYTES: usize = 1 << 20;
 
 /// The configuration of a client that trusts the certificates in this PEM file. With `resumes` it keeps session tickets.

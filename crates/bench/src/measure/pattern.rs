@@ -1,7 +1,7 @@
-//! Names with ranges, as the 2013 tools wrote them: `/p/s{1..1200000}/-`, `127.0.{1...30}.1`.
+//! Patterns of names with ranges: `/p/s{1..1200000}/-`, `127.0.{1...30}.1`. The syntax is that of the benchmark tools of 2013.
 //!
-//! The names are not stored. Name `i` is computed on demand, so twelve million topics cost no memory. The last range varies
-//! fastest. A range counts upwards and includes both ends; the numbers have no leading zeros.
+//! The names are not stored. Name `i` is computed on demand, so twelve million topics cost no memory. The last range varies fastest. A
+//! range counts upwards and includes both ends. The numbers have no leading zeros.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Upper limit of the names of a pattern: topic indices have 32 bits.
+/// The maximum number of names of a pattern: topic indices have 32 bits.
 const NAMES_MAX: u64 = u32::MAX as u64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Pattern {
         out
     }
 
-    /// The number of the last range in name `index`. The floor identifies its subscribers by it.
+    /// The number of the last range in name `index`. The floor identifies its subscribers by this number.
     pub fn number(&self, index: u32) -> u32 {
         self.ranges
             .last()

@@ -1,14 +1,14 @@
 //! The layout of a benchmark message: a header of fixed width, then random alphanumeric bytes.
 //!
 //! The header is lower-case hex text, so that it passes unchanged through JSON and WebSocket text frames. It holds the publisher's
-//! run, the send time (monotonic clock, which all processes of a machine share), the index of the topic, and the sequence number
-//! within the topic, from 1. Two publishers at the same time need different topics. Messages that are too short for the header are
-//! only counted.
+//! run, the send time (monotonic clock, which all processes of a machine share), the index of the topic, and the sequence number within the
+//! topic, from 1. So two publishers that run at the same time need different topics. Messages that are too short for the header are only
+//! counted.
 
-/// Bytes of the header.
+/// The size of the header, in bytes.
 pub const HEADER_BYTES: usize = 32;
 
-/// Upper limit of topics in a header.
+/// Topic indices must be below this, because the header has 24 bits for them.
 pub const TOPICS_MAX: u32 = 1 << 24;
 
 /// Bytes of random text from which payloads are cut.
@@ -75,7 +75,7 @@ impl Header {
 pub struct Random(u64);
 
 impl Random {
-    /// A generator that gives the same numbers for the same seed.
+    /// A generator that draws the same numbers for the same seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }

@@ -1,8 +1,8 @@
-//! The kernel's figures for processes and for the machine, read from `/proc`.
+//! Reads the kernel's figures for processes and for the machine from `/proc`.
 //!
-//! Memory and processor time are those of one process. Slab and socket memory are those of the whole machine, so they
-//! include both ends of a local connection. An unreadable file (of another user's process, or `/proc/slabinfo` without
-//! root) gives an error or an empty map, never a guess.
+//! Memory and processor time are of one process. Slab and socket memory are of the whole machine, so they include both ends of a local
+//! connection. An unreadable file (of another user's process, or `/proc/slabinfo` without root) gives an error or an empty map, never a
+//! guess.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,15 +35,15 @@ fn read(path: &str) -> Result<String> {
 pub struct Process {
     /// Resident bytes.
     pub rss_bytes: u64,
-    /// Resident bytes, with each shared page divided by its users.
+    /// Resident bytes, with each shared page divided by the number of processes that share it.
     pub pss_bytes: u64,
-    /// Processor time since its start, in seconds, to the nanosecond.
+    /// Processor time since the start of the process, in seconds, to the nanosecond.
     pub cpu_s: f64,
     /// Processor time in user space, in ticks of 10 ms.
     pub user_s: f64,
     /// Processor time in the kernel, in ticks of 10 ms.
     pub system_s: f64,
-    /// Time that its threads were ready but not running, in seconds.
+    /// Time in which threads of the process were ready but not running, in seconds.
     pub waited_s: f64,
 }
 

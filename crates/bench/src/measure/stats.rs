@@ -1,5 +1,4 @@
-//! Statistics of a stream of latencies in one pass: mean and deviation by Welford's recurrence,
-//! quantiles from a histogram.
+//! Computes statistics of a stream of latencies in one pass: mean and deviation by Welford's recurrence, quantiles from a histogram.
 //!
 //! Every value is counted and none is stored. Values are nanoseconds.
 
@@ -52,7 +51,7 @@ impl Moments {
         self.max = self.max.max(value);
     }
 
-    /// Adds the values of another pass (Chan's pairwise form of the same recurrence).
+    /// Adds the values of another stream (Chan's pairwise form of the same recurrence).
     pub fn merge(&mut self, other: &Moments) {
         if other.count == 0 {
             return;
@@ -204,7 +203,7 @@ impl Latency {
 
     /// The `q` quantile of the latencies, in milliseconds.
     pub fn quantile_ms(&self, q: f64) -> f64 {
-        // The end of a bucket may be above the largest value.
+        // The upper end of the bucket may be above the largest value.
         self.histogram.quantile(q).min(self.moments.max) as f64 / 1e6
     }
 
@@ -244,7 +243,7 @@ impl Summary {
     }
 }
 
-/// The median of `values`; `NaN` of none.
+/// The median of `values`. `NaN` if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

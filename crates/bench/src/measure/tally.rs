@@ -1,5 +1,5 @@
-//! A subscriber's counters: messages, each checked against the last one of its topic; connections; and the messages that the clients
-//! published themselves.
+//! The counters of a subscriber: received messages, connections, and the messages that the clients published themselves. Each message's
+//! number is compared with the last one of its topic.
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,9 @@ use super::stats::Latency;
 /// The known reason for a gap before a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// No reason.
+    /// There is no known reason.
     Unexplained,
-    /// The connection was away when they were published.
+    /// The connection was closed when the missing messages were published.
     Away,
     /// The server has announced a gap.
     Told,
@@ -27,17 +27,17 @@ pub struct Tally {
     pub messages: u64,
     /// Messages without a header, or with a send time in the future.
     pub unmeasured: u64,
-    /// Messages that are missing before a later one of their topic without an announced gap.
+    /// Messages that did not arrive although a later one of their topic did, without a known reason.
     pub lost: u64,
-    /// Messages that arrived again, or after a later one.
+    /// Messages that arrived again, or after a later message of their topic.
     pub doubled: u64,
     /// Messages of a topic to which the connection is not subscribed.
     pub misdelivered: u64,
-    /// Messages that were published while their connection was away.
+    /// Messages that were published while their connection was closed.
     pub missed_away: u64,
     /// Messages in gaps that the server announced because its log no longer has them.
     pub told_lost: u64,
-    /// Arrival of the window's first message; 0 before.
+    /// Arrival of the window's first message. 0 if none has arrived.
     pub first_ns: u64,
     /// Arrival of the window's last message.
     pub last_ns: u64,
@@ -140,11 +140,11 @@ pub struct RequestCounts {
     pub requests: u64,
     /// Messages that the server accepted.
     pub accepted: u64,
-    /// Messages that it refused.
+    /// Messages that the server refused.
     pub refused: u64,
     /// Messages in requests without an answer.
     pub unanswered: u64,
-    /// Requests that a full shard refused (503), and that were repeated.
+    /// Requests that a full shard refused (503). They are repeated.
     pub turned_away: u64,
     /// The longest delay of a request behind its schedule.
     pub late_ns_max: u64,
@@ -170,7 +170,7 @@ impl RequestCounts {
         self.first_refusal.get_or_insert_with(|| why.into());
     }
 
-    /// For the report.
+    /// The counts for the report.
     pub fn json(&self) -> Value {
         json!({
             "requests": self.requests,

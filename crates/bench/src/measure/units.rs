@@ -1,4 +1,4 @@
-//! Times on the command line: `90`, `90s`, `1.5m`, `8h`, `250ms`.
+//! Parses times on the command line: `90`, `90s`, `1.5m`, `8h`, `250ms`.
 
 /// Seconds of each unit.
 const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3_600.0)];

@@ -1,4 +1,4 @@
-//! The page's HTML: without scripts, in one column, readable on a phone.
+//! Writes the HTML of the report's page, which has no scripts and one column, so that it is readable on a phone.
 
 use super::plot::COLOURS;
 

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::report;
 use record::Record;
 
-/// The directory of results if no file is named.
+/// The directory with the results to show, if the command names no file.
 const DIRECTORY: &str = "docs/benchmarks";
 
 /// `crore-bench report`
@@ -85,7 +85,7 @@ fn named(files: &[PathBuf]) -> Result<Vec<Record>> {
     files.iter().map(record).collect()
 }
 
-/// Reads the results in a directory, by name. It ignores the files of other tools.
+/// Reads the results in a directory, ordered by name. Ignores the files of other tools.
 fn recorded(directory: &Path) -> Result<Vec<Record>> {
     let entries = fs::read_dir(directory)
         .with_context(|| format!("cannot read {}: name the files", directory.display()))?;

@@ -1,9 +1,9 @@
-//! SVG plots, drawn by `plotters`. Colours are CSS variables, so that a plot is readable in light and in dark.
+//! Draws SVG plots with `plotters`. Colours are CSS variables, so that a plot is readable in light and in dark mode.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// The size of a plot, whose text is readable on a phone.
+/// The size of a plot in pixels. It is small enough that the text is readable on a phone.
 const WIDTH: u32 = 480;
 const HEIGHT: u32 = 300;
 /// Height of a row of bars, and of everything above and below the bars.
@@ -22,7 +22,7 @@ const GRID: RGBColor = RGBColor(2, 2, 2);
 /// The number of series colours.
 pub const SERIES: usize = 5;
 
-/// The CSS variables, for light and dark.
+/// The CSS variables, for light and dark mode.
 pub const COLOURS: &str = ":root{--ink:#1c1c22;--paper:#ffffff;--grid:#d4d4dc;--s0:#1d4ed8;--s1:#c2610c;--s2:#047857;--s3:#b91c1c;--s4:#6d28d9}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e6ec;--paper:#15151a;--grid:#3c3c48;--s0:#7aa2ff;--s1:#fdba74;--s2:#5eead4;--s3:#fca5a5;--s4:#c4b5fd}}";
 
@@ -33,7 +33,7 @@ fn colour(series: usize) -> RGBColor {
 /// An axis.
 #[derive(Clone, Copy)]
 pub struct Axis {
-    /// Its quantity, with the unit.
+    /// The quantity on the axis, with the unit.
     pub name: &'static str,
     /// Whether the scale is logarithmic.
     pub is_log: bool,
@@ -95,7 +95,7 @@ pub fn lines(title: &str, x: Axis, y: Axis, lines: &[Line]) -> Result<String> {
         );
         let style = |size: u32| ("sans-serif", size).into_font().color(&INK);
         let (x_labels, y_labels) = (x.labels(&wide), y.labels(&high));
-        // The last label is centred below the end of the axis.
+        // The last label is centred below the end of the axis, so half of it needs room to the right.
         let last = LETTER * x.label(wide.end).chars().count() as i32;
         let mut chart = ChartBuilder::on(&root)
             .margin(MARGIN)

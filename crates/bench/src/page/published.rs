@@ -1,18 +1,18 @@
-//! The published experiments with which the project compares itself, with the figures of their authors.
+//! Lists the published experiments with which the project compares itself, with the figures of their authors.
 
 /// A published result, with the figures that its author gave.
 pub struct Published {
-    /// Its author and year.
+    /// The author and the year.
     pub name: &'static str,
-    /// Where it is published.
+    /// The URL of the publication.
     pub source: Option<&'static str>,
     /// How the clients were connected.
     pub transport: &'static str,
     /// The number of connections.
     pub connections: u64,
-    /// Bytes per connection in the process and in the kernel. The second is 0 if the author did not give it.
+    /// Bytes per connection in the process and in the kernel. The kernel's are 0 if the author did not give them.
     pub bytes: Option<[f64; 2]>,
-    /// Messages a second, and their latency in milliseconds: mean, standard deviation and maximum.
+    /// Messages a second, and the messages' latency in milliseconds: mean, standard deviation and maximum.
     pub served: Option<(f64, [f64; 3])>,
     /// Cores that were busy.
     pub cores: Option<f64>,

@@ -1,4 +1,4 @@
-//! A recorded result, and the number formats of the page.
+//! Reads the values of a recorded result, and formats the numbers of the page.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use super::html::escape;
 
 /// A recorded result.
 pub struct Record {
-    /// The name of its file.
+    /// The name of the file.
     pub name: String,
-    /// Its content.
+    /// The content of the file.
     pub value: Value,
 }
 
@@ -43,7 +43,7 @@ impl Record {
         self.result().pointer(pointer)?.as_f64()
     }
 
-    /// Bytes that an idle connection needs in the server, and in the kernel. `None` if they were not measured, or measured wrongly.
+    /// Bytes that an idle connection needs in the server process, and in the kernel. `None` if they were not measured, or measured wrongly.
     pub fn bytes_per_connection(&self) -> Option<[f64; 2]> {
         let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
         if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
@@ -66,7 +66,7 @@ impl Record {
         self.result()["protocol"].as_str().unwrap_or_default()
     }
 
-    /// The heading of its section of the page: file name, connections and protocol.
+    /// The heading of the record's section of the page: file name, connections and protocol.
     pub fn title(&self) -> String {
         let connections = self.number("/connections");
         let protocol = self.protocol();

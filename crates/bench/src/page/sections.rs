@@ -1,4 +1,4 @@
-//! The sections of the page.
+//! Writes the sections of the report's page.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const CONNECTIONS: Axis = Axis {
     text: short,
 };
 
-/// Memory per connection: published and ours.
+/// The section about memory per connection: published results and ours.
 pub fn memory(records: &[Record]) -> Result<String> {
     let mut rows: Vec<plot::Bar> = published::ALL
         .iter()
@@ -56,8 +56,8 @@ pub fn memory(records: &[Record]) -> Result<String> {
     )
 }
 
-/// For each protocol and number of connections, the last run by name, or the last run of a swarm if there is one. Runs with a log count
-/// only for long-poll, which needs one.
+/// For each protocol and number of connections, the last run by name, or the last run of a swarm if there is one. Runs with a log are left
+/// out, except for long-poll, which needs a log.
 fn best(records: &[Record]) -> Vec<&Record> {
     let mut found: Vec<&Record> = Vec::new();
     for record in records.iter().filter(|record| record.is_million()) {
@@ -129,7 +129,7 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
     rows
 }
 
-/// Memory per connection by the number of connections.
+/// A plot of the memory per connection by the number of connections.
 fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
     let points = |part: usize, protocol: &str| -> Vec<(f64, f64)> {
         let runs = best(records).into_iter();
@@ -164,7 +164,7 @@ fn memory_by_connections(records: &[Record]) -> Result<Option<String>> {
     plot::lines("Memory over connections", x, y, &lines).map(Some)
 }
 
-/// The published experiments and our runs.
+/// The section that compares the published experiments with our runs.
 pub fn published_experiments(records: &[Record]) -> Result<String> {
     let heads = [
         "whose",
@@ -194,7 +194,7 @@ pub fn published_experiments(records: &[Record]) -> Result<String> {
     Ok(out + &format!("<p class=\"of\">Sources: {}</p>\n", links.join(" · ")))
 }
 
-/// The distribution of latencies, by window.
+/// A plot of the distribution of latencies, with a line for each window.
 pub fn distribution(record: &Record) -> Result<Option<String>> {
     let mut lines: Vec<Line> = Vec::new();
     let windows = record.result()["windows"].as_object();
@@ -232,7 +232,7 @@ pub fn distribution(record: &Record) -> Result<Option<String>> {
     plot::lines("Latency by percentile", x, MS, &lines).map(Some)
 }
 
-/// The percentile that one message in `rarity` exceeds.
+/// The name of the percentile that one message in `rarity` exceeds.
 fn percentile(rarity: f64) -> String {
     let decimals = (rarity.log10().ceil() as usize).saturating_sub(2);
     format!("{:.decimals$} %", 100.0 - 100.0 / rarity)
@@ -299,7 +299,7 @@ fn seconds(record: &Record) -> Result<Vec<String>> {
     Ok(out)
 }
 
-/// The memory of a connection by its parts.
+/// A plot of the memory of a connection, by parts.
 fn parts(record: &Record) -> Result<Option<String>> {
     let cost = &record.result()["per_connection_open"];
     let Some(slabs) = cost["kernel_slabs"].as_object() else {
@@ -325,7 +325,7 @@ fn parts(record: &Record) -> Result<Option<String>> {
     .map(Some)
 }
 
-/// The runs that recorded every second.
+/// The section with the runs that recorded every second.
 pub fn runs(records: &[Record]) -> Result<String> {
     let mut out = String::new();
     for record in records {
@@ -341,7 +341,7 @@ pub fn runs(records: &[Record]) -> Result<String> {
     Ok(out)
 }
 
-/// The peers side by side.
+/// The section that compares the servers of `pair`.
 pub fn peers(records: &[Record]) -> Result<String> {
     let mut out = String::new();
     for record in records
@@ -382,7 +382,7 @@ pub fn peers(records: &[Record]) -> Result<String> {
     Ok(out)
 }
 
-/// All results, with machine, date and command.
+/// The section with all results, each with machine, date and command.
 pub fn all(records: &[Record]) -> String {
     let mut out = String::from("<h2>All results</h2>\n");
     for record in records {

@@ -1,7 +1,7 @@
 //! Composes what a publisher sends: HTTP batches, single HTTP posts, MQTT packets, or records for the baseline server (`crore-bench floor`).
 //!
-//! The head of a batch has the length of its body, so the body is written first, after space that is reserved for the head. The head is
-//! then written directly before the body, so nothing is copied twice. The sequence numbers take 4 bytes of memory for each topic.
+//! The head of a batch contains the length of the body, so the body is written first, after space that is reserved for the head. Then the
+//! head is written directly before the body, so nothing is copied twice. The sequence numbers take 4 bytes of memory for each topic.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{floor, sys};
 use crore_wire::mqtt::{PacketId, Qos};
 use crore_wire::websocket::frame::{Opcode, write_header};
 
-/// Space reserved for the head before a batch's body.
+/// Space reserved for the head before a batch's body, in bytes.
 const HEAD_ROOM: usize = 192;
 
 /// The format of messages.
@@ -41,7 +41,7 @@ impl MessageFormat {
         }
     }
 
-    /// Whether messages have packet ids.
+    /// Whether messages have packet ids (MQTT with QoS 1 or 2).
     pub fn has_ids(self) -> bool {
         matches!(self, MessageFormat::Packet(dialect) if dialect.qos != Qos::AtMostOnce)
     }
@@ -68,8 +68,8 @@ pub struct Composer {
 }
 
 impl Composer {
-    /// A composer for `topics`. With `is_cyclic` they get messages in turn, otherwise at random, as in the measurements of 2013.
-    /// With `broadcast` the floor's records are for all subscribers.
+    /// A composer for `topics`. With `is_cyclic` the topics get messages in turn, otherwise at random, as in the measurements of 2013. With
+    /// `broadcast` the floor's records are for all subscribers.
     pub fn new(
         format: MessageFormat,
         topics: Pattern,
@@ -122,7 +122,8 @@ impl Composer {
         self.next
     }
 
-    /// What a connection sends before its first message. `topic` is the first of its topics, from which its MQTT client id is made.
+    /// The bytes that a connection sends before its first message. `topic` is the first of the connection's topics. An MQTT client id is
+    /// made from it.
     pub fn first_bytes(&self, topic: u32) -> Vec<u8> {
         match self.format {
             MessageFormat::Batch | MessageFormat::Single => Vec::new(),

@@ -1,7 +1,7 @@
-//! One connection of a publisher: bytes to send, and requests without an answer.
+//! One connection of a publisher, with the bytes to send and the requests that have no answer yet.
 //!
-//! HTTP answers arrive in the order of the requests (pipelining, RFC 9112 §9.3.2), and each is checked; [`MqttAcks`] checks those
-//! of MQTT. The floor does not answer: then only a full socket slows the publisher.
+//! HTTP answers arrive in the order of the requests (pipelining, RFC 9112 §9.3.2), and each is checked. [`MqttAcks`] checks the answers of
+//! MQTT. The floor does not answer: with it only a full socket slows the publisher.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::client::tls::Tls;
 use crate::sys::{self, Dial, Epoll, Interest};
 use crore_wire::mqtt::PacketId;
 
-/// Size of one read of answers.
+/// The maximum size of one read of answers, in bytes.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// A connection.
@@ -26,20 +26,20 @@ pub struct Link {
     fd: i32,
     key: u64,
     format: MessageFormat,
-    /// Bytes to send; those before `sent` are sent.
+    /// Bytes to send. The bytes before `sent` are already sent.
     pub out: Vec<u8>,
     sent: usize,
     watched: Interest,
     /// The number of messages in each request without an answer.
     requests: VecDeque<u64>,
     received: Vec<u8>,
-    /// `Some` if and only if the format is MQTT's.
+    /// The state of MQTT acknowledgements. `None` if the messages are not MQTT packets.
     acks: Option<MqttAcks>,
     tls: Option<Tls>,
 }
 
 impl Link {
-    /// Connects, waits until the connection is established, and queues `first_bytes`.
+    /// Connects, waits until the connection is established, and begins to send `first_bytes`.
     pub fn open(
         remote: SocketAddr,
         key: u64,
@@ -91,7 +91,7 @@ impl Link {
                 .is_none_or(|acks| acks.has_room(requests_max))
     }
 
-    /// The most messages in the next group. It is limited only with MQTT, where each message is acknowledged.
+    /// The maximum number of messages in the next group. Only MQTT with QoS 1 or 2 limits it, since each message is acknowledged.
     pub fn window(&self, requests_max: usize) -> u64 {
         let acks = self.acks.as_ref();
         acks.map_or(u64::MAX, |acks| acks.window(requests_max))
@@ -109,7 +109,7 @@ impl Link {
         }
     }
 
-    /// With MQTT QoS 0, sends a ping: its answer means that the server has read the messages before it.
+    /// With MQTT QoS 0, sends a ping. The answer means that the server has read all messages before the ping.
     pub fn ping(&mut self, epoll: &Epoll) -> Result<()> {
         if let Some(acks) = &mut self.acks {
             acks.ping(&mut self.out);
@@ -162,7 +162,7 @@ impl Link {
         Ok(())
     }
 
-    /// Reads and checks answers, and sends the packets that they require.
+    /// Reads and checks answers, and sends the packets that MQTT requires in return.
     pub fn answers(&mut self, answers: &mut Answers, epoll: &Epoll) -> Result<()> {
         let held = self.received.len();
         self.received.resize(held + RECEIVE_BYTES, 0);

@@ -1,8 +1,8 @@
 //! `crore-bench publish`: publishes at a rate, or as fast as the server accepts, and checks every answer.
 //!
-//! It has one thread and one epoll set. A topic always uses the same connection, so that its messages stay in order. The number of
-//! due messages is computed from the clock, so a sleep that lasts too long does not lower the rate. The result says how far
-//! the publisher was behind its schedule.
+//! The publisher has one thread and one epoll set. A topic always uses the same connection, so that its messages stay in order. The number
+//! of due messages is computed from the clock, so a sleep that lasts too long does not lower the rate. The result says how late the
+//! messages were at most.
 
 mod args;
 mod compose;

@@ -1,7 +1,7 @@
-//! The packets that an MQTT publisher receives: CONNACK, then an acknowledgement of each message, in order (§4.6). With QoS 0 the
-//! answer to a ping takes their place: it shows that the server has read everything before the ping.
+//! Checks the packets that an MQTT publisher receives: CONNACK, then an acknowledgement of each message, in order (§4.6). With QoS 0 there
+//! are no acknowledgements. The answer to a ping takes their place: it shows that the server has read everything before the ping.
 //!
-//! Invariant: a packet id is in one of the two queues or free.
+//! Invariant: a packet id is free, or in one of the queues `unreceived` and `unreleased`.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,8 @@ use super::compose::mqtt_connect;
 use crate::client::mqtt::{Dialect, Packet};
 use crate::client::parse;
 
-/// A new group is sent when 1/`GROUPS` of the window is free. A write after each acknowledgement would make the tool the bottleneck.
+/// The next group of messages is sent when 1/`GROUPS` of the window is free. A write after each acknowledgement would make the tool the
+/// bottleneck.
 const GROUPS: u64 = 4;
 
 /// The counts of all answers.
@@ -46,7 +47,7 @@ pub struct MqttAcks {
     unpinged: u64,
     /// The server's Receive Maximum.
     receive_max: usize,
-    /// Length of the packets at the start of the received bytes; raw WebSocket frames follow.
+    /// Length of the decoded packets at the start of the received bytes. Raw WebSocket frames follow.
     decoded: usize,
 }
 
@@ -69,13 +70,13 @@ impl MqttAcks {
         }
     }
 
-    /// Whether so many messages may be sent that a write pays.
+    /// Whether enough messages may be sent that a write is worthwhile.
     pub fn has_room(&self, in_flight_max: usize) -> bool {
         let group = in_flight_max.min(self.receive_max) as u64 / GROUPS;
         self.window(in_flight_max) >= group.max(1)
     }
 
-    /// How many more messages may be sent, if `in_flight_max` may be unacknowledged.
+    /// How many more messages may be sent, if at most `in_flight_max` may be unacknowledged.
     pub fn window(&self, in_flight_max: usize) -> u64 {
         if !self.is_connected {
             return 0;
@@ -101,7 +102,7 @@ impl MqttAcks {
         Some(id)
     }
 
-    /// With QoS 0, appends a ping: its answer means that the server has read the messages before it.
+    /// With QoS 0, appends a ping. The answer means that the server has read all messages before the ping.
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         if self.unpinged > 0 {
             self.dialect.ping(out);

@@ -1,6 +1,6 @@
 //! A running publisher: its schedule, its connections, and its results.
 //!
-//! Invariant: the bytes of a connection are complete groups of messages. The next group is composed only after the last one is
+//! Invariant: the bytes that wait in a connection are complete groups of messages. The next group is composed only after the last one was
 //! completely sent.
 
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::measure::pattern::{self, Pattern};
 use crate::measure::payload::TOPICS_MAX;
 use crate::sys::{self, Epoll};
 
-/// Size limit of a batch's body. With its head it fits into the server's receive buffer of 64 KiB.
+/// The maximum size of a batch's body, in bytes. Body and head together fit into the server's receive buffer of 64 KiB.
 const BATCH_BYTES: usize = 60_000;
-/// Shortest time between two groups at a rate. Shorter sleeps would cost too much processor time.
+/// The minimum time between two groups if messages are published at a rate. Shorter sleeps would cost too much processor time.
 const TICK_NS: u64 = 1_000_000;
-/// Longest wait for events.
+/// The maximum time to wait for events.
 const POLL_NS: u64 = 100_000_000;
 /// If messages are later than this, the rate was not kept.
 const LATE_NS: u64 = 100_000_000;
@@ -38,7 +38,7 @@ pub struct Publisher {
     schedule: Schedule,
     /// The number of messages in a group; `None`: limited only by bytes.
     batch: Option<u64>,
-    /// Most requests without an answer on one connection.
+    /// The maximum number of requests without an answer on one connection.
     requests_max: usize,
     first_sent_ns: u64,
     last_sent_ns: u64,
@@ -50,13 +50,13 @@ struct Schedule {
     rate: Option<f64>,
     /// The start of the present rate.
     since_ns: u64,
-    /// The number of messages composed before.
+    /// The number of messages composed before `since_ns`.
     composed_before: u64,
     composed: u64,
     messages_max: u64,
     /// The largest delay of a message behind its schedule.
     late_ns_max: u64,
-    /// The earliest time of the next group, at a rate.
+    /// The earliest time of the next group, if messages are published at a rate.
     next_group_ns: u64,
 }
 
@@ -166,7 +166,7 @@ impl Publisher {
         self.schedule.next_group_ns = 0;
     }
 
-    /// Sets the limit of messages since the start.
+    /// Sets the maximum number of messages since the start.
     pub fn allow(&mut self, messages: u64) {
         self.schedule.messages_max = messages;
     }
@@ -221,7 +221,8 @@ impl Publisher {
                     POLL_NS
                 }
             }
-            // An answer ended the wait early. A server that answers must not get smaller groups than one that does not.
+            // An answer has ended the wait early. The publisher waits on, so that a server that answers does not get smaller groups than
+            // one that does not.
             Some(_) if now_ns < self.schedule.next_group_ns => self.schedule.next_group_ns - now_ns,
             Some(rate) => {
                 let due = self.schedule.due(rate, now_ns);
@@ -260,7 +261,7 @@ impl Publisher {
                 taken += messages;
                 self.links[index as usize].flush(&self.epoll)?;
                 if !self.format.is_answered() || self.format.has_ids() {
-                    // Even if the server reads as fast as this writes, the loop must check the clock.
+                    // If the server reads as fast as this loop writes, the loop would never end and nobody would check the clock.
                     break;
                 }
             }
@@ -269,7 +270,7 @@ impl Publisher {
         Ok(taken)
     }
 
-    /// The most messages in one group.
+    /// The maximum number of messages in one group.
     fn group_max(&self) -> u64 {
         if matches!(self.format, MessageFormat::Single) {
             1
@@ -278,7 +279,7 @@ impl Publisher {
         }
     }
 
-    /// Composes one group of at most `room` messages of the topics of one connection.
+    /// Composes one group of at most `room` messages, for topics of one connection. Returns the number of messages.
     fn group(&mut self, index: u32, room: u64) -> u64 {
         let (count, link) = (self.links.len() as u32, &mut self.links[index as usize]);
         let bytes_max = self.batch.map_or(BATCH_BYTES, |_| usize::MAX / 2);
@@ -300,8 +301,8 @@ impl Publisher {
         messages
     }
 
-    /// Composes `due` messages for the connections of their topics, as long as all of these have room. Returns
-    /// how many it composed.
+    /// Composes and sends up to `due` messages, each on the connection of its topic. Stops when a connection has no room. Returns the
+    /// number of messages.
     fn compose(&mut self, due: u64) -> Result<u64> {
         let begun_ns = sys::now_ns();
         let mut taken = 0;
@@ -324,7 +325,8 @@ impl Publisher {
         Ok(taken)
     }
 
-    /// Composes a group on each connection of the chosen topics. All connections must have room.
+    /// Composes up to `room` messages for random topics, as one group on each connection that has one of these topics. All connections must
+    /// have room. Returns the number of messages.
     fn round(&mut self, room: u64) -> u64 {
         let count = self.links.len();
         let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];

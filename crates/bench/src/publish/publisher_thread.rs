@@ -1,4 +1,4 @@
-//! A publisher on its own thread. Its rate may change, and other threads can read its sequence numbers.
+//! Runs a publisher on its own thread. Other threads can change its rate and read the sequence numbers of its messages.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -11,7 +11,7 @@ use super::args::PublishArgs;
 use super::publisher::Publisher;
 use crate::sys;
 
-/// Longest time until it notices a new rate.
+/// The maximum time until the thread notices a new rate.
 const POLL_NS: u64 = 50_000_000;
 /// Timeout for the last answers.
 pub const DRAIN_NS: u64 = 10_000_000_000;
@@ -30,7 +30,7 @@ pub struct PublisherThread {
 }
 
 impl PublisherThread {
-    /// Connects to the server and publishes at `rate`. `published` gets the sequence numbers.
+    /// Connects to the server and publishes at `rate`. Keeps the last sequence number of each topic in `published`.
     pub fn start(
         args: &PublishArgs,
         rate: f64,
@@ -47,7 +47,7 @@ impl PublisherThread {
             let _ = tell.send(());
             publish_until_stopped(publisher, &shared_control)
         })?;
-        // If the sender is gone the thread has failed; its result says why.
+        // If the sender is dropped, the thread has failed. Its result says why.
         let _ = told.recv();
         Ok(PublisherThread { control, thread })
     }

@@ -1,4 +1,4 @@
-//! The flags of `crore-bench run`, and the values that scenarios derive from them.
+//! The flags of `crore-bench run`, and the values that scenarios compute from the flags.
 
 use std::path::PathBuf;
 
@@ -76,7 +76,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// Its name in flags and results.
+    /// The name of the preset in flags and results.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -204,13 +204,14 @@ pub struct RunArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Connections per shard. A descriptor table may be limited to 20,000, the kernel distributes connections to listeners only roughly evenly,
-/// and a server reserves the last ninth of its connections for other addresses if one address holds all the rest.
+/// The maximum number of connections per shard. The number is well below 20,000, a possible limit of a descriptor table, because the kernel
+/// distributes connections to listeners only roughly evenly, and because a server reserves the last ninth of its connections for other
+/// addresses if one address holds all the rest.
 const PER_SHARD: u32 = 17_400;
 
 /// Cores of the server and of the tools with `--pin`.
 const CORES: (usize, usize) = (0, 1);
-/// `limits.accepts_per_s` that does not delay any connection.
+/// A value of `limits.accepts_per_s` that does not delay any connection.
 const ACCEPTS_ANY: u32 = 1_000_000;
 
 /// The number of shards for `connections`, at least `least`.
@@ -248,7 +249,7 @@ impl RunArgs {
         path.map_or("crore".into(), |path| path.display().to_string())
     }
 
-    /// The server's `limits.accepts_per_s`; 0: its default.
+    /// The server's `limits.accepts_per_s`. 0 means the server's default.
     pub fn accepts(&self) -> u32 {
         let storm = matches!(self.scenario, Scenario::Churn | Scenario::Tsunami);
         self.accepts_per_s
@@ -260,7 +261,8 @@ impl RunArgs {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
-    /// The publishers' protocol: that of the subscribers in `pair`, otherwise HTTP, over which the server accepts most messages.
+    /// The publishers' protocol. In `pair` it is the subscribers' protocol, otherwise HTTP, over which the server accepts the most messages
+    /// a second.
     pub fn publish_protocol(&self) -> Protocol {
         if self.scenario == Scenario::Pair {
             self.subscribe_protocol()
@@ -276,7 +278,7 @@ impl RunArgs {
         args
     }
 
-    /// The length of logs: `--keep`, or none, but 10 for long-poll.
+    /// The number of messages that a topic's log keeps: `--keep`, otherwise 10 for long-poll and 0 for other protocols.
     pub fn keep(&self, protocol: Protocol) -> u32 {
         self.keep
             .unwrap_or(if protocol == Protocol::Poll { 10 } else { 0 })

@@ -1,4 +1,4 @@
-//! A server with its open subscribers, and samples from before and after they connected.
+//! Opens the subscribers of a server, and samples the server before and after.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -25,8 +25,8 @@ pub struct Audience {
 }
 
 impl Audience {
-    /// Opens `connections` to a fresh server, with these flags of `crore-bench subscribe`. Samples the server before, and again
-    /// `rest_s` after all are open.
+    /// Opens `connections` connections to a fresh server, with these flags of `crore-bench subscribe`. Samples the server before, and again
+    /// `rest_s` seconds after all connections are open.
     pub fn open(
         args: &RunArgs,
         mut server: Server,
@@ -50,7 +50,7 @@ impl Audience {
         })
     }
 
-    /// Memory and processor time per connection from before the first until all were open.
+    /// Memory and processor time per connection, between the sample without connections and the sample with all connections.
     pub fn cost_open(&self) -> Value {
         per_connection(self.connections, &self.empty, &self.open)
     }

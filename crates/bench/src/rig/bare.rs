@@ -1,4 +1,4 @@
-//! A bare NATS client, for comparison: `async-nats` publishes bytes to streams and counts the answers.
+//! A bare NATS client to compare a cluster node with: `async-nats` publishes bytes to streams and counts the answers.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-/// If no answer arrives for this long, everything in flight counts as lost: a stream that changes its leader does not answer what was
-/// in flight. Crore's nodes append again after the same time.
+/// If no answer arrives for this long, all batches in flight count as lost: a stream that changes its leader does not answer the batches
+/// that were in flight. Crore's nodes append their batches again after the same time.
 const LOST: Duration = Duration::from_secs(2);
 
 /// The results of a run.
@@ -17,7 +17,7 @@ pub struct Bare {
     pub per_s: f64,
     /// The duration of the run.
     pub seconds: f64,
-    /// How often everything in flight counted as lost.
+    /// How often all batches in flight counted as lost.
     pub stalls: u64,
 }
 
@@ -63,7 +63,7 @@ async fn run(
     let mut answers = client.subscribe(format!("{inbox}.*")).await?;
     let payload = Bytes::from(vec![b'x'; bytes]);
     let (began, mut sent, mut waiting, mut answered, mut stalls) = (Instant::now(), 0, 0, 0, 0);
-    // Answers to batches before this number are too late.
+    // Answers to batches with a lower number come too late: the batches count as lost.
     let mut first_valid = 0;
     while began.elapsed().as_secs_f64() < seconds {
         while waiting < in_flight {

@@ -1,4 +1,4 @@
-//! A certificate that all servers of a scenario present, made by the host's `openssl`.
+//! Makes the certificate that all servers of a scenario present, with the host's `openssl`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,7 +28,7 @@ impl Certificate {
             .args(["-pkeyopt", "ec_paramgen_curve:P-256"])
             .args(["-subj", &format!("/CN={NAME}")])
             .args(["-addext", &format!("subjectAltName=DNS:{NAME}")])
-            // Without this it would be a CA certificate, which a server must not use.
+            // Without this argument the certificate would be a CA certificate, which a server must not use.
             .args(["-addext", "basicConstraints=critical,CA:FALSE"])
             .arg("-keyout")
             .arg(&key)

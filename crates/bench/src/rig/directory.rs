@@ -1,10 +1,10 @@
-//! A temporary directory of a scenario.
+//! The temporary directory of a scenario or a server.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// A directory that is deleted with this value.
+/// A directory that is deleted when this value is dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -16,12 +16,12 @@ impl Directory {
         Ok(Directory(path))
     }
 
-    /// Its path.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Writes a file in it and returns the file's path.
+    /// Writes a file in the directory and returns the file's path.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.0.join(name);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! The kinds of servers that are measured: Crore, the floor and the peers, and which protocols each speaks.
+//! The kinds of servers that are measured: Crore, the floor (the reference) and the peers. Says which protocols each kind speaks.
 
 use crate::subscribe::Protocol;
 use strum::IntoStaticStr;
@@ -25,17 +25,17 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in results.
+    /// The name of the kind in results.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether its process may have children, which it must end itself.
+    /// Whether the server's process may have children. Then the server must end them itself.
     pub fn has_children(self) -> bool {
         matches!(self, Kind::Nchan | Kind::Other)
     }
 
-    /// The protocol of its subscribers: `wanted` if it speaks that, otherwise the one that it does speak.
+    /// The protocol of the subscribers: `wanted` if the server speaks it, otherwise the one that the server speaks.
     pub fn protocol(self, wanted: Protocol) -> Protocol {
         match (self, wanted) {
             (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
@@ -44,9 +44,9 @@ impl Kind {
         }
     }
 
-    /// The flags of `crore-bench publish`, and a description of them for the result. Each server gets its messages in the way that
-    /// gave the highest rate in trials, with one connection for all messages of a topic. If `wanted` is MQTT, Crore gets its messages
-    /// over MQTT like Mosquitto.
+    /// The flags of `crore-bench publish` for this kind, and a description of them for the result. Each server gets its messages in the way
+    /// that gave the highest rate in trials, with one connection for all messages of a topic. If `wanted` is MQTT, Crore gets its messages
+    /// over MQTT, as Mosquitto does.
     pub fn publish_flags(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match (self, wanted) {
             (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
@@ -63,7 +63,7 @@ impl Kind {
                 &[],
                 "POST /pub, NDJSON of at most 60 kB, over one connection, 16 in flight, all answered",
             ),
-            // Nchan has no batches, and more connections or more in flight do not make it faster.
+            // Nchan has no batches. More connections or more requests in flight do not make it faster.
             (Kind::Nchan | Kind::Other, _) => (
                 &["--single"],
                 "POST /pub/TOPIC for each message over one connection, 16 in flight, all answered",

@@ -1,4 +1,4 @@
-//! A cluster of NATS servers with JetStream. They sync every message before they acknowledge it.
+//! Runs a cluster of NATS servers with JetStream. The servers sync every message before they acknowledge it.
 //!
 //! If the run has a network namespace, each server listens on all addresses, and each node connects through addresses that no other node
 //! uses. Servers do not advertise further addresses to clients.
@@ -19,14 +19,14 @@ use crate::sys;
 const PROGRAM: &str = "nats-server";
 const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
-/// The size that streams may reserve. They use a small part of it, so it may be larger than the disk.
+/// The size that streams may reserve. The streams use a small part of it, so it may be larger than the disk.
 const ROOM: &str = "64GB";
-/// Warnings that are shown for each server.
+/// The maximum number of warnings that are shown for each server.
 const WARNINGS: usize = 8;
-/// Longest start of a server.
+/// Timeout for the start of a server.
 const START: Duration = Duration::from_secs(60);
 
-/// The program: the named one, or the first one in the places where the tests look, too.
+/// The path of the program: the named one, or else the first one in the places where the tests look, too.
 pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         let path = path.to_path_buf();
@@ -43,7 +43,7 @@ pub fn program(named: Option<&Path>) -> Result<PathBuf> {
     found.find(|path| path.is_file()).context(REMEDY)
 }
 
-/// The configuration of a server that listens here, with these lines added.
+/// The configuration of a server that listens on `listen`, with the lines `more` added.
 pub fn config(listen: &str, store: &Path, more: &str) -> String {
     format!(
         "listen: {listen}\njetstream {{ store_dir: {store:?}, sync_interval: always, max_file_store: {ROOM} }}\n{more}"
@@ -100,7 +100,7 @@ impl Nats {
         self.ports.len()
     }
 
-    /// Their ports for clients.
+    /// The servers' ports for clients.
     pub fn ports(&self) -> &[u16] {
         &self.ports
     }
@@ -126,7 +126,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Waits until all accept connections.
+    /// Waits until all servers accept connections.
     pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
         for at in 0..self.count() {

@@ -1,7 +1,8 @@
-//! The peers: Nchan and Mosquitto from Debian's packages, and NATS if it is installed, each with one serving process.
+//! Commands and settings for the peers, with which Crore is compared: Nchan and Mosquitto from Debian's packages, and NATS if it is
+//! installed. Each has one serving process.
 //!
-//! Their settings do not drop messages that could be delivered, and switch off extra work (access logs, persistence, statistics).
-//! The system's configuration is not read, and nothing outside the peer's directory is written.
+//! The settings let no peer drop a message that it could deliver, and switch off extra work (access logs, persistence, statistics). The
+//! system's configuration is not read, and nothing outside the peer's directory is written.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +17,8 @@ use crate::sys;
 /// The error log, in the server's directory.
 pub const LOG: &str = "error.log";
 
-/// Connections of the nginx worker, which allocates all of them at its start. Enough for the 15,000 of the idle row, and below
-/// the 20,000 descriptors of a process whose limit cannot be raised.
+/// The maximum number of connections of the nginx worker, which allocates all of them at its start. It is enough for the 15,000 of the row
+/// `idle`, and below the 20,000 descriptors of a process whose limit cannot be raised.
 const WORKER_CONNECTIONS: usize = 16_384;
 /// Limit of the memory of Nchan's channels and messages, in MiB. A few messages in each of 10,000 channels fill its
 /// default of 128.
@@ -45,7 +46,8 @@ pub fn nchan(
 }
 
 fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
-    // If it is started as root, nginx would change to another user without this line; otherwise the line causes a warning.
+    // Without this line nginx would change to another user if it is started as root. If it is not started as root, the line causes a
+    // warning.
     let user = if sys::is_root() { "user root;" } else { "" };
     let directory = directory.display();
     let ssl = if tls.is_some() { " ssl" } else { "" };
@@ -109,8 +111,8 @@ pub fn mosquitto(
     Ok(command)
 }
 
-/// Limits of 0 mean none: by default Mosquitto drops messages of QoS 0 once a subscriber's queue is full.
-/// With persistence it writes its state at most once a second.
+/// Mosquitto's configuration. Limits of 0 mean none: by default Mosquitto drops messages of QoS 0 once a subscriber's queue is full. With
+/// persistence Mosquitto writes its state at most once a second.
 fn mosquitto_config(
     directory: &Path,
     port: u16,
@@ -147,7 +149,7 @@ log_type notice
     )
 }
 
-/// The command for NATS with JetStream, which syncs every message before it acknowledges it. Debian has no package of it.
+/// The command for NATS with JetStream, which syncs every message before it acknowledges it. Debian has no package of NATS.
 pub fn nats(directory: &Directory, port: u16, program: Option<&Path>) -> Result<Command> {
     let store = directory.path().join("jetstream");
     let config = nats::config(&format!("127.0.0.1:{port}"), &store, "");

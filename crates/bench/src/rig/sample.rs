@@ -1,4 +1,4 @@
-//! Samples of the server and the kernel before, during and after the load of a scenario.
+//! Takes samples of the server and the kernel before, during and after the load of a scenario.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::{report, sys};
 /// Seconds between two samples: the interval at which the 2013 benchmark read its bandwidth.
 const SAMPLE_S: f64 = 10.0;
 
-/// The wait for the kernel to free sockets: checks, seconds before each, and the decrease that shows that it still frees some.
+/// How to wait until the kernel has freed sockets: the maximum number of checks, the seconds before each check, and the decrease in bytes
+/// that shows that the kernel is still freeing sockets.
 const FREED_TRIES: u32 = 12;
 const FREED_S: f64 = 5.0;
 const FREED_BYTES: u64 = 1 << 20;
@@ -46,12 +47,12 @@ pub struct Sample {
     pub process: Process,
     /// The kernel.
     pub kernel: Kernel,
-    /// When, on the monotonic clock.
+    /// The time of the sample, on the monotonic clock.
     pub at_ns: u64,
 }
 
 impl Sample {
-    /// Samples both.
+    /// Samples the server and the kernel.
     pub fn of(server: &mut Server) -> Result<Sample> {
         Ok(Sample {
             process: server.sample()?,
@@ -70,7 +71,7 @@ impl Sample {
         (self.process.cpu_s - before.process.cpu_s) / self.seconds_since(before)
     }
 
-    /// For the result.
+    /// The sample for the result.
     pub fn json(&self) -> Value {
         json!({
             "at_s": self.at_ns as f64 / 1e9,
@@ -98,7 +99,8 @@ pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Waits, at most a minute, until the kernel has freed the sockets of earlier runs. If it freed them later, this run's memory would seem smaller.
+/// Waits, at most a minute, until the kernel has freed the sockets of earlier runs. If the kernel freed them during this run, the memory of
+/// this run would seem smaller.
 pub fn wait_for_freed_sockets() -> Result<()> {
     let sockets = || -> Result<u64> {
         let kernel = Kernel::read()?;
@@ -124,7 +126,7 @@ pub fn bottleneck(
     tools_busy: f64,
     tools_cores: f64,
 ) -> &'static str {
-    /// From this load on a core counts as fully busy; the samples are no more precise.
+    /// From this load on a core counts as fully busy, because the samples are not more precise.
     const FULL: f64 = 0.93;
     match (
         server_busy >= FULL * server_cores,

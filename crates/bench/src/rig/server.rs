@@ -1,7 +1,8 @@
-//! A server that a scenario starts: Crore, the floor or a peer. Each has a directory, which is deleted with it.
+//! Starts and controls the server of a scenario: Crore, the floor or a peer. Each server has a directory, which is deleted when the value
+//! is dropped.
 //!
-//! Memory and processor time are those of the whole process tree, because nginx serves from a child
-//! process. The others have no children.
+//! Memory and processor time are those of the whole process tree, because nginx serves from a child process. The other servers have no
+//! children.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -23,9 +24,9 @@ use crate::sys::{self, Signal};
 const PROGRAM: &str = "crore";
 /// The flag for the number of shards.
 const SHARDS: &str = "--shards";
-/// Longest start of a server. A cluster node reads its log before it accepts.
+/// Timeout for the start of a server. A cluster node reads its log before it accepts connections.
 const START: Duration = Duration::from_secs(180);
-/// Longest shutdown of a server with child processes. After that the whole tree is killed.
+/// Timeout for the shutdown of a server with child processes. After that the whole process tree is killed.
 const END: Duration = Duration::from_secs(5);
 /// Crore's settings file, in the server's directory.
 const SETTINGS: &str = "crore.toml";
@@ -37,15 +38,15 @@ const STDERR: &str = "stderr";
 pub struct Setting {
     /// The kind of server.
     pub kind: Kind,
-    /// Shard threads; peers always have one.
+    /// The number of shards. Peers always have one serving thread.
     pub shards: u32,
-    /// Ports to listen on; one for peers.
+    /// The number of ports to listen on. Peers have one.
     pub ports: u16,
     /// Messages that a topic's log keeps.
     pub keep: u32,
     /// Whether a peer keeps acknowledged messages on disk.
     pub durable: bool,
-    /// Whether Crore opens the admin port of its settings.
+    /// Whether Crore opens the admin port that its settings name.
     pub admin: bool,
 }
 
@@ -68,17 +69,17 @@ pub struct Server {
     child: Child,
     /// The kind of server.
     pub kind: Kind,
-    /// Where it listens.
+    /// The addresses on which the server listens.
     pub addresses: Vec<SocketAddr>,
-    /// The reserved ports of its addresses, for restarts.
+    /// The ports of the addresses, reserved for restarts.
     ports: Vec<HeldPort>,
-    /// The command that started it.
+    /// The command that started the server.
     command: Command,
     directory: Directory,
 }
 
 impl Server {
-    /// Starts a server and waits until it accepts.
+    /// Starts a server and waits until it accepts connections.
     pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
         let mut text = format!(
             "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
@@ -123,7 +124,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a Crore that listens here, with this text as its settings file.
+    /// Starts a Crore that listens on this address, with this text as its settings file.
     pub fn start_at(
         binary: Option<&Path>,
         setting: Setting,
@@ -136,7 +137,7 @@ impl Server {
         Server::launch(command, setting.kind, addresses, directory, None)
     }
 
-    /// Starts a server by any shell command; it must listen here.
+    /// Starts a server by any shell command. The server must listen on `address`.
     pub fn start_by(command: &str, address: SocketAddr) -> Result<Server> {
         let directory = Directory::make(std::process::id())?;
         let mut shell = Command::new("sh");
@@ -154,7 +155,7 @@ impl Server {
         sys::bind_child(&mut command, core, kind.has_children());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         if matches!(kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
-            // Peers warn when they are started as root; that does not belong into a result.
+            // Peers print a warning when they are started as root. The warning does not belong into a result.
             let stderr = directory.path().join(STDERR);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
         }
@@ -173,7 +174,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Waits until it accepts connections.
+    /// Waits until the server accepts connections.
     pub fn wait(&mut self) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
@@ -194,30 +195,31 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to shut down (SIGTERM).
+    /// Asks the server to shut down (SIGTERM).
     pub fn terminate(&self) {
         sys::signal(self.child.id(), Signal::TERM);
     }
 
-    /// Starts it again and waits until it accepts.
+    /// Starts the server again and waits until it accepts connections.
     pub fn restart(&mut self) -> Result<()> {
         self.respawn()?;
         self.wait()
     }
 
-    /// Starts it again without waiting.
+    /// Starts the server again without waiting.
     pub fn respawn(&mut self) -> Result<()> {
         self.child = self.command.spawn()?;
         Ok(())
     }
 
-    /// Starts it again with `shards` shards on all cores, and waits until it accepts.
+    /// Starts the server again with `shards` shards on all cores, and waits until it accepts connections.
     pub fn restart_with_shards(&mut self, shards: u32) -> Result<()> {
         self.respawn_with_shards(shards)?;
         self.wait()
     }
 
-    /// Starts it again with `shards` shards on all cores, and returns the seconds until it accepted; an error after `timeout`.
+    /// Starts the server again with `shards` shards on all cores. Returns the seconds until it accepted connections, or an error after
+    /// `timeout`.
     pub fn timed_restart(&mut self, shards: u32, timeout: Duration) -> Result<f64> {
         let begin = Instant::now();
         self.respawn_with_shards(shards)?;
@@ -229,7 +231,7 @@ impl Server {
         Ok(begin.elapsed().as_secs_f64())
     }
 
-    /// Starts it again with `shards` shards on all cores, without waiting.
+    /// Starts the server again with `shards` shards on all cores, without waiting.
     pub fn respawn_with_shards(&mut self, shards: u32) -> Result<()> {
         let mut command = Command::new(self.command.get_program());
         let mut args = self.command.get_args();
@@ -246,18 +248,18 @@ impl Server {
         self.respawn()
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the server (SIGKILL).
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Stops its execution (SIGSTOP).
+    /// Stops the execution of the server (SIGSTOP).
     pub fn pause(&self) {
         sys::signal(self.child.id(), Signal::STOP);
     }
 
-    /// Replaces its settings file and makes it reload (SIGHUP).
+    /// Replaces the settings file and makes the server reload it (SIGHUP).
     pub fn reload(&self, settings: &str) -> Result<()> {
         self.directory.write(SETTINGS, settings)?;
         sys::signal(self.child.id(), Signal::HUP);
@@ -288,7 +290,7 @@ impl Server {
     }
 
     fn read(&self, name: &str) -> Option<String> {
-        /// Enough to see the reason. The same line may be repeated a million times.
+        /// Enough bytes to see the reason. The log may repeat the same line a million times.
         const BYTES_MAX: usize = 1000;
         let mut bytes = std::fs::read(self.directory.path().join(name)).ok()?;
         bytes.truncate(BYTES_MAX);
@@ -299,7 +301,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.kind.has_children() {
-            // Its workers end when it tells them to; if it were killed they would keep running.
+            // The server ends its worker processes itself. If the server were killed, they would keep running.
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
             let begin = Instant::now();
@@ -347,7 +349,8 @@ fn ours(
     }
     command.args([SHARDS, &setting.shards.to_string()]);
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
-        // A swarm's namespace has no route to the outside, so plain text on a non-loopback address is safe.
+        // The address is in a swarm's namespace, which has no route to the outside, so an address that is not the loopback is safe without
+        // TLS.
         command.arg("--insecure");
     }
     for address in addresses {
@@ -358,7 +361,7 @@ fn ours(
     Ok(command)
 }
 
-/// Crore's executable: the named one, or the one beside this program, or the first in `PATH`.
+/// The path of Crore's executable: the named one, or the one beside this program, or the first one in `PATH`.
 pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path.to_path_buf());
@@ -372,7 +375,7 @@ pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
-/// Copies the server's executable. Tools that ran from the same file would share its pages, and the server's PSS would fall
+/// Copies the server's executable. Tools that ran from the same file would share pages with the server, and the server's PSS would fall
 /// whenever a tool starts.
 fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
     let path = directory.path().join("server");

@@ -1,4 +1,4 @@
-//! The load tools of a scenario, subscriber and publisher, and their arguments. Each is a child process.
+//! Starts the load tools of a scenario, subscriber and publisher, as child processes, and makes their arguments.
 //!
 //! A child is killed when it is dropped and when this process ends. With `--pin` the server runs on
 //! core 0 and the tools on core 1.
@@ -24,8 +24,8 @@ pub fn topic_pattern(connections: u32) -> String {
     }
 }
 
-/// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first
-/// uses every second one; when those are used up, each connect searches the whole range. So an address gets only 10,000 connections.
+/// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first uses
+/// every second port. When those are used up, each connect searches the whole range. So an address gets only 10,000 connections.
 pub fn local_address_pattern(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
@@ -180,13 +180,13 @@ impl Publisher {
         Ok(Publisher(Guard(child)))
     }
 
-    /// Ends it and returns its result.
+    /// Ends the publisher and returns its result.
     pub fn stop(self) -> Result<Value> {
         sys::signal(self.0.0.id(), Signal::INT);
         self.result()
     }
 
-    /// Waits for its end and returns its result.
+    /// Waits until the publisher ends and returns its result.
     pub fn result(mut self) -> Result<Value> {
         let mut output = self.0.0.stdout.take().context("a pipe was asked for")?;
         let mut text = String::new();
