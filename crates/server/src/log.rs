@@ -63,7 +63,7 @@ pub fn to_stderr(filter: &str) {
     subscriber(filter, io::stderr).init();
 }
 
-/// As [`to_stderr`], for the tools: their lines have no time and level, since a person reads them at once.
+/// As `to_stderr`, for the tools: their lines have no time and level, since a person reads them at once.
 pub fn to_stderr_plain(filter: &str) {
     subscriber(filter, io::stderr).event_format(Plain).init();
 }

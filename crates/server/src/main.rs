@@ -1,7 +1,7 @@
 //! `crore`: the server and its command-line tools in one binary. The load tools are another binary, `crore-bench` (`crates/bench`).
 //!
 //! [`main`] reads the command line ([`cli`]) and calls the command. A server reads its settings ([`config`]) and starts its threads
-//! ([`boot`]). The tools are in [`tools`], and [`doctor`] checks the host. [`main`] turns every error into a message on stderr and an exit
+//! ([`boot`]). The tools are in [`tools`], and [`doctor`] checks the host. `main` turns every error into a message on stderr and an exit
 //! code.
 
 mod access;

@@ -1,10 +1,11 @@
-//! `cluster-instructions`: processor instructions of a delivery and of a publish at a cluster node, compared with a server that keeps
-//! everything in memory. valgrind counts them (`--tool=callgrind`) for all threads, without system calls. So other load of the machine
-//! does not matter.
+//! `cluster-instructions`: counts the processor instructions of a delivery and of a publish at a cluster node, and compares them with a
+//! server that keeps everything in memory. valgrind counts the instructions (`--tool=callgrind`) of all threads, without system calls. So
+//! other load of the machine does not matter.
 //!
-//! Each server is started four times: with few and many subscribers, and with few and many messages in the same time. The cost of one
-//! delivery is the difference of the differences. It excludes everything that does not grow with both numbers: the start, the
-//! connections, periodic work, and the cost of a publish without subscribers.
+//! Each server is started four times: with few and many subscribers, and with few and many messages in the same time. Many messages minus
+//! few gives the instructions for a message with its deliveries. Many subscribers minus few then gives the cost of a delivery. So the
+//! result excludes everything that does not grow with both numbers: the start, the connections, periodic work, and a publish without
+//! subscribers.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,11 +24,11 @@ use crate::rig::{
 
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Subscribers of the topic: few and many.
+/// Numbers of subscribers of the topic: few and many.
 const SUBSCRIBERS: [u32; 2] = [50, 250];
-/// Messages: few and many. In the default time both have intervals of less than 100 ms. A shard that is idle for 100 ms has one more turn,
-/// in which it publishes its figures (2,500 instructions). If only some messages had such a turn, the cost of a publish would vary from run
-/// to run.
+/// Numbers of messages: few and many. In the default time, messages follow one another in less than 100 ms in both cases. A shard that is
+/// idle for 100 ms has one more turn, in which it publishes its figures (2,500 instructions). If such a turn came between some messages
+/// only, the cost of a publish would vary from run to run.
 const MESSAGES: [u32; 2] = [500, 1_000];
 /// Default duration of publishing, in seconds.
 const SECONDS: f64 = 20.0;
@@ -37,7 +38,7 @@ const POLL_S: f64 = 0.5;
 const TOPIC: &str = "/p/one";
 /// Callgrind's output file, in the directory of the run.
 const OUT: &str = "callgrind.out";
-/// The line of that file with the sum.
+/// The start of the line of that file that has the sum.
 const SUM: &str = "totals: ";
 
 /// Runs the scenario.
@@ -94,7 +95,7 @@ struct Cost {
     delivery: f64,
     /// For a publish without subscribers.
     publish: f64,
-    /// For each run: by few and many subscribers, then by few and many messages.
+    /// For each run: first index few or many subscribers, second index few or many messages.
     runs: [[u64; 2]; 2],
 }
 
@@ -109,7 +110,7 @@ impl Cost {
         }
         let [few, many] = SUBSCRIBERS.map(f64::from);
         let messages = f64::from(MESSAGES[1] - MESSAGES[0]);
-        // Instructions for a message with all its deliveries.
+        // Instructions for a message with all its deliveries, with few and with many subscribers.
         let [with_few, with_many] = runs.map(|[few, many]| (many as f64 - few as f64) / messages);
         let delivery = (with_many - with_few) / (many - few);
         Ok(Cost {

@@ -22,9 +22,9 @@ use crate::rig::{
 const SIZE: usize = 512;
 /// Default duration of each window, in seconds.
 const SECONDS: f64 = 5.0;
-/// The published topics: enough for all partitions.
+/// The topics of the messages. There are enough that every partition has some.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// Most batches of a partition that a node has in flight.
+/// The maximum number of batches of a partition that a node has in flight.
 const IN_FLIGHT: u64 = 2;
 /// Messages a second at which the latency is measured.
 const RATES: [u32; 2] = [1_000, 10_000];
@@ -32,7 +32,7 @@ const RATES: [u32; 2] = [1_000, 10_000];
 const SUBSCRIBERS: u32 = 1_000;
 /// Default number of topics with a kept message.
 const KEPT: u32 = 100_000;
-/// Seconds until a node has received the sizes of its streams from NATS again, and until logs are idle.
+/// Seconds until a node has received the sizes of its streams from NATS again. After this time the logs are idle, too.
 const REST_S: f64 = 5.0;
 /// Timeout for an answer of the admin port.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ struct Load {
     name: &'static str,
     flags: &'static [&'static str],
     qos: u8,
-    /// Most batches of each partition in flight in NATS. Each request has messages of all partitions.
+    /// The maximum number of batches of each partition in flight in NATS. Each request has messages of all partitions.
     in_flight: u64,
 }
 
@@ -55,7 +55,7 @@ const LOADS: [Load; 3] = [
     },
     Load {
         name: "HTTP, 16 batches of 256",
-        // The server handles one request of a connection at a time, so pipelining would not help.
+        // The server handles one request of a connection at a time, so more requests in flight on a connection would not help.
         flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
         in_flight: IN_FLIGHT,
@@ -91,7 +91,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         ..Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0)
     };
     let mut testbed = Testbed::make(args, setting, &settings(args))?;
-    // Measured first, while the nodes' heaps are still small.
+    // Memory is measured first, while the nodes' heaps are still small.
     let memory = memory(args, &mut testbed)?;
     let rates = rates(args, &mut testbed)?;
     let latency = latency(args, &testbed)?;
@@ -205,7 +205,7 @@ fn cpu_since(testbed: &mut Testbed, before: &[f64]) -> Result<Vec<f64>> {
         .collect())
 }
 
-/// The batches that a node has written to the log.
+/// The counters of what a node has written to the log.
 struct Log {
     batches: u64,
     bytes: u64,
@@ -245,7 +245,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
             Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
-        // A pipelined request would wait for the answer to the one before.
+        // With more requests in flight on a connection, a request would wait for the answer to the one before.
         let flags = ["--rate", &rate, "--connections", "16", "--in-flight", "1"];
         let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);

@@ -1,5 +1,5 @@
-//! `comet-10k`: the table of 2009. Long-polls wait on one channel. It measures the memory of each, and the time until all of
-//! them have received a message of five bytes.
+//! `comet-10k`: repeats the table of a benchmark of 2009. Up to 10,000 long-polls wait on one topic. Measured are the memory of each, and
+//! the time until all of them have received a message of five bytes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::rig::{
 };
 use crate::subscribe::Protocol;
 
-/// The channel.
+/// The topic, which the benchmark of 2009 called a channel.
 const TOPIC: &str = "pb";
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 2.0;
@@ -84,8 +84,7 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     }))
 }
 
-/// Publishes one message. Returns the milliseconds until the last subscriber received it; NaN if not all
-/// received it.
+/// Publishes one message. Returns the milliseconds until the last subscriber received it, or NaN if not all received it.
 pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usize) -> Result<f64> {
     audience.subscriber.ask("restart")?;
     let mut flags = vec!["--messages", "1", "--rate", "1"];
@@ -106,7 +105,7 @@ pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usi
     if count(&report, "/messages") != subscribers {
         return Ok(f64::NAN);
     }
-    // Long-polls send their next request before the next broadcast.
+    // In this pause the long-polls send their next requests.
     pause(0.2);
     let at = |value: &Value, name: &str| count(value, name) as f64;
     Ok((at(&report, "/last_arrival_ns") - at(&published, "/first_sent_ns")) / 1e6)

@@ -374,7 +374,7 @@ impl FollowPoller {
         Some(text.collect())
     }
 
-    /// Polls a node until it has no more changes, but for at most [`ANSWERS_PER_POLL_MAX`] answers.
+    /// Polls a node until it has no more changes, but for at most `ANSWERS_PER_POLL_MAX` answers.
     async fn poll_node(
         &self,
         own: &str,

@@ -18,7 +18,7 @@ use crore_shard_loop::counters::Counters;
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// The minimum time between two lines of one kind, unless the name of the client or topic is new.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// The maximum number of different names of one kind logged in [`LOG_INTERVAL`]: clients choose the names, and could flood the log.
+/// The maximum number of different names of one kind logged in `LOG_INTERVAL`: clients choose the names, and could flood the log.
 const NAMES_MAX: usize = 4;
 
 /// Reads the counters of all shards and logs their growth. Never returns.

@@ -87,7 +87,7 @@ impl Connection {
         Self::open_within(server, CONNECT_TIMEOUT)
     }
 
-    /// As [`Connection::open`], with another timeout for the connection attempt.
+    /// As `Connection::open`, with another timeout for the connection attempt.
     pub fn open_within(server: &Server, timeout: Duration) -> io::Result<Self> {
         let mut stream = Stream::open(server, timeout)?;
         stream.set_timeouts(Some(ANSWER_TIMEOUT), ANSWER_TIMEOUT)?;
@@ -98,7 +98,7 @@ impl Connection {
         })
     }
 
-    /// As [`Connection::open`], with a deadline: reads and writes after `end` fail.
+    /// As `Connection::open`, with a deadline: reads and writes after `end` fail.
     pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
         let left = end.saturating_duration_since(Instant::now());
         // Sockets refuse a timeout of zero.

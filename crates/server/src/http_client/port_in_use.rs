@@ -1,7 +1,7 @@
 //! Finds the remedy to suggest when a server cannot listen on an address. If the port is in use, a request finds out whether another Crore
 //! server listens there.
 //!
-//! The result is a guess for the error message of a failed start. A Crore server that requires TLS, or does not answer within [`TIMEOUT`],
+//! The result is a guess for the error message of a failed start. A Crore server that requires TLS, or does not answer within `TIMEOUT`,
 //! is taken for another program.
 
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use super::server::Server;
 
 /// Timeout for the answer of the program that listens on the port.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum size of the answer, in bytes. Answers of Crore's ports to [`NO_PATH`] are shorter.
+/// Maximum size of the answer, in bytes. Answers of Crore's ports to `NO_PATH` are shorter.
 const ANSWER_BYTES_MAX: usize = 1 << 10;
 /// A path that neither the data port nor the admin port has, so that the text of the error shows which port answers.
 const NO_PATH: &str = "/who";

@@ -80,7 +80,7 @@ pub fn hints(topic: &str) -> impl Iterator<Item = String> {
     ])
 }
 
-/// The hints of [`hints`], about a filter for which a token grants rights.
+/// The hints of `hints`, about a filter for which a token grants rights.
 pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
     let one = || format!("`{filter}` is one filter; for several repeat the flag");
     let list = filter.contains(',').then(one);

@@ -1,5 +1,5 @@
-//! One subscriber, with a [`SequenceCheck`] for each of its topics. An answer that violates the protocol is an error with a reason, and
-//! makes the run fail.
+//! One subscriber of `chaos`, with a [`SequenceCheck`] for each of its topics. An answer that violates the protocol is an error with a
+//! reason, and makes the run fail.
 
 use crore_wire::websocket::gap::CLOSE_GAP;
 
@@ -9,9 +9,9 @@ use crate::client::position::Position;
 use crate::client::subscription::{Gap, Next, ServerEvent, Subscription};
 use crate::measure::add::add;
 
-/// Limit of the broken promises that are described in words.
+/// The maximum number of broken promises that are described in words.
 const BROKEN_MAX: usize = 20;
-/// WebSocket close codes of the server: 1012 before it restarts, and the code for a frame of the client that arrived too slowly.
+/// WebSocket close codes of the server: 1012 before the server restarts, and the code for a client's frame that arrived too slowly.
 const CLOSE_RESTART: u16 = 1012;
 const CLOSE_SLOW: u16 = 1001;
 
@@ -22,11 +22,11 @@ pub struct ClientTotals {
     pub counts: Counts,
     /// Connections that were answered.
     pub opened: u64,
-    /// Of those, connections that resumed at a position.
+    /// Answered connections that resumed at a position.
     pub resumed: u64,
-    /// Connections that the server ended properly.
+    /// Connections that the server ended with a proper close.
     pub ended: u64,
-    /// Of those, connections closed with the code for lost messages.
+    /// Connections that the server closed with the code for lost messages.
     pub closed_for_gap: u64,
     /// Connections or polls that were refused for now.
     pub turned_away: u64,
@@ -34,7 +34,7 @@ pub struct ClientTotals {
     pub empty_polls: u64,
     /// Messages that differ from the published ones.
     pub corrupt: u64,
-    /// Messages of a topic without a subscription.
+    /// Messages of a topic to which the client is not subscribed.
     pub misdelivered: u64,
     /// Messages whose position differs from the one in an answer or at another subscriber.
     pub moved: u64,
@@ -90,7 +90,7 @@ impl ClientTotals {
 /// A subscriber.
 pub struct Client {
     topics: Topics,
-    /// The protocol state of its connection.
+    /// The protocol state of the connection.
     pub subscription: Subscription,
     /// Whether the connection was answered.
     pub live: bool,
@@ -107,7 +107,7 @@ impl Client {
     pub fn new(plan: ClientPlan, shared: &SharedState) -> Client {
         let check = |topic: &u32| {
             let mut check = SequenceCheck::default();
-            // A client that begins with the oldest message of a log that keeps everything must receive every message.
+            // If a client begins with the oldest message, and the log keeps everything, the client must receive every message.
             if !plan.live && shared.topics[*topic as usize].kind.kept() == u32::MAX {
                 check.promise(1);
             }
@@ -197,7 +197,7 @@ impl Client {
 }
 
 impl Topics {
-    /// Records that every message whose publish begins from now on must arrive, because the client has a position.
+    /// Records that every message whose publish begins from now on must arrive. The reason is that the client now has a position.
     fn promise(&mut self, shared: &SharedState) {
         for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
             if check.last() == 0 {

@@ -1,4 +1,4 @@
-//! A thread of clients: the sockets and reconnects of its [`Client`]s.
+//! Runs a share of the clients on one thread: the sockets and reconnects of its [`Client`]s.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,28 +15,28 @@ use crate::client::subscription::Next;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
-/// Bytes of one read.
+/// The maximum size of one read, in bytes.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Events of one wait.
+/// The maximum number of events of one wait.
 const EVENTS: usize = 512;
-/// Longest sleep.
+/// The maximum time to wait for events.
 const TURN: Duration = Duration::from_millis(20);
-/// Longest time before a client reconnects, with network faults and without.
+/// The maximum time before a client reconnects, with network faults and without.
 const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
-/// That time doubles with each unanswered connection, up to this limit. Otherwise thousands of clients that try to reach dead servers
-/// would use the processor time that these need to start.
+/// The maximum time before a reconnect doubles with each unanswered connection, up to this limit. Otherwise thousands of clients that try
+/// to reach dead servers would use the processor time that the servers need to start.
 const AWAY_MAX_NS: u64 = 5_000_000_000;
-/// First connects a second of one thread.
+/// Connects a second of one thread at the start of the run.
 const OPENING_PER_S: u64 = 2_000;
 /// Time between two counts of the complete clients.
 const POLL_NS: u64 = 100_000_000;
-/// Violations that are described in words.
+/// The maximum number of violations that are described in words.
 const REASONS_MAX: usize = 10;
 
 /// The results of a thread of clients.
 #[derive(Default)]
 pub struct ClientThreadResult {
-    /// All clients together.
+    /// The counts of all clients together.
     pub totals: ClientTotals,
     /// Connections that were cut.
     pub lost_connections: u64,
@@ -55,7 +55,7 @@ impl ClientThreadResult {
 
 struct ClientSlot {
     client: Client,
-    /// Its connects so far. Each uses the next address.
+    /// The client's connects so far. Each uses the next address.
     dials: usize,
     /// Consecutive connections without an answer.
     unanswered: u32,
@@ -78,12 +78,12 @@ pub struct ClientThread<'a> {
     result: ClientThreadResult,
     looked_ns: u64,
     complete: u32,
-    /// When the last move of a client to another address was due.
+    /// The time at which the last move of a client to another address was due.
     moved_ns: u64,
 }
 
 impl<'a> ClientThread<'a> {
-    /// Clients `first..first + count`, which connect to these addresses in turn. Must be called on the thread that runs them.
+    /// Clients `first..first + count`, which connect to these addresses in turn. Must be called on the thread that will run them.
     pub fn new(
         shared: &'a SharedState,
         addresses: &'a [SocketAddr],

@@ -1,4 +1,4 @@
-//! `chaos`: clients and publishers over a failing network, and a check of every promise of the server.
+//! `chaos`: runs clients and publishers over a failing network, and checks that the server keeps every promise.
 //!
 //! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy that cuts connections,
 //! stalls and delays them, and passes bytes in small pieces. Then the faults end, and a last message is published to every topic. Each
@@ -40,7 +40,7 @@ const CONNECTIONS: u32 = 5_000;
 const SECONDS: f64 = 300.0;
 /// Default number of requests to publish a second.
 const RATE: f64 = 100.0;
-/// Clients of one proxy thread. Each needs two descriptors, and more while half-cut connections remain.
+/// The maximum number of clients of one proxy thread. Each client needs two descriptors, and more while half-cut connections remain.
 const PER_PROXY: u32 = 8_000;
 
 /// Runs the scenario.
@@ -143,7 +143,7 @@ fn phases(
     Ok(samples)
 }
 
-/// For the result: the topics of each kind, and the length of their logs.
+/// The number of topics of each kind and the length of their logs, for the result.
 fn topics(shared: &SharedState) -> Value {
     let count = |kind| {
         shared

@@ -1,4 +1,4 @@
-//! The results of a run's threads, and the report.
+//! Collects the results of a run's threads, and reports them.
 
 use std::sync::atomic::Ordering::Relaxed;
 

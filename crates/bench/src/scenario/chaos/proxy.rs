@@ -1,8 +1,8 @@
 //! A proxy between clients and server that simulates a failing network. One thread relays connections and causes faults from a seed.
 //!
-//! Each connection is cut after an exponentially distributed time, usually in the middle of bytes that it relays. A cut is a reset of
-//! both sides, a proper close of both sides, or a reset of the client's side only, while the server keeps writing to a client that is
-//! gone. Before the cut a direction may stall, or pass bytes in small pieces. Bytes are never changed. When the faults end, stalled
+//! Each connection is cut after an exponentially distributed time, usually in the middle of the bytes that the proxy relays. A cut is a
+//! reset of both sides, a proper close of both sides, or a reset of the client's side only, so that the server keeps writing to a client
+//! that is gone. Before the cut a direction may stall, or pass bytes in small pieces. Bytes are never changed. When the faults end, stalled
 //! bytes pass and no new fault is drawn.
 
 mod counts;
@@ -22,17 +22,17 @@ use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 pub use counts::ProxyCounts;
 
-/// Longest pause between two pieces.
+/// The maximum pause between two pieces.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// How long a cut waits for bytes that it can split.
+/// How long a due cut waits for bytes, so that the cut splits them.
 const CUT_TIMEOUT_NS: u64 = 1_000_000_000;
-/// Buffered bytes of one direction at which its source is no longer read.
+/// When so many bytes of a direction are buffered, the side that sends them is no longer read.
 const HELD_BYTES: usize = 64 << 10;
-/// Size of the receive buffers towards the server. It is small, so that the server notices a stall soon.
+/// Size of the receive buffers of the connections to the server. It is small, so that the server notices a stall soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
-/// Events of one wait.
+/// The maximum number of events of one wait.
 const EVENTS: usize = 512;
-/// Longest wait for events.
+/// The maximum time to wait for events.
 const TURN: Duration = Duration::from_millis(20);
 
 /// The purpose of a timer.
@@ -45,7 +45,7 @@ enum Timer {
     Ghost,
 }
 
-/// One direction of a connection. Its index is the side from which its bytes come.
+/// One direction of a connection. Its index in `Pair::flows` is the side from which the bytes come.
 #[derive(Default)]
 struct Flow {
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ struct Flow {
     /// No bytes pass before this time.
     until_ns: u64,
     stalled_until_ns: u64,
-    /// A timer for passing the bytes is set.
+    /// A timer is set, after which the bytes may pass.
     timed: bool,
     /// The receiving socket is full.
     full: bool,
@@ -66,7 +66,7 @@ impl Flow {
     }
 }
 
-/// A client's connection (side 0) and the proxy's connection to the server for it (side 1).
+/// A client's connection to the proxy (side 0), and the proxy's connection to the server for this client (side 1).
 struct Pair {
     fds: [RawFd; 2],
     watched: [Interest; 2],
@@ -74,10 +74,10 @@ struct Pair {
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
-    /// The next bytes of this direction will be cut in the middle.
+    /// The next bytes of this direction will be cut in the middle, and the connection with them.
     armed: Option<usize>,
     open: bool,
-    /// The client's side is closed, and the server does not know yet.
+    /// The client's side is closed, but the server's side is still open.
     ghost: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct Proxy<'a> {
 const LISTENER: u64 = u64::MAX;
 
 impl<'a> Proxy<'a> {
-    /// Listens on a free port. Must be called on the thread that runs it.
+    /// Listens on a free port. Must be called on the thread that will run the proxy.
     pub fn new(
         shared: &'a SharedState,
         server: SocketAddr,
@@ -274,7 +274,7 @@ impl<'a> Proxy<'a> {
         let (key, row) = (self.key(pair, side), &mut self.pairs[pair]);
         if row.watched[side] != interest && !(row.ghost && side == 0) {
             row.watched[side] = interest;
-            // The descriptor is open and in the set, so this fails only without memory.
+            // The descriptor is open and in the epoll set, so this fails only if there is no memory.
             let _ = self.epoll.modify(row.fds[side], interest, key);
         }
     }
@@ -282,7 +282,7 @@ impl<'a> Proxy<'a> {
     fn read(&mut self, pair: usize, side: usize) {
         let row = &mut self.pairs[pair];
         if !row.watched[side].contains(Interest::IN) {
-            // Not watched for reading: epoll reports only a broken connection then.
+            // This side is not watched for reading, so epoll has reported a broken connection.
             return self.drop_pair(pair, sys::reset);
         }
         let count = match sys::receive(row.fds[side], &mut self.buffer) {

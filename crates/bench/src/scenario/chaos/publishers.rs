@@ -1,8 +1,9 @@
-//! The publishers: HTTP connections of one thread to several addresses, each with one request at a time.
+//! The publishers of `chaos`. One thread runs all of them. Each has an HTTP connection to one of several addresses, and one request at a
+//! time.
 //!
 //! Each topic belongs to one publisher, which publishes a message only after the one before is acknowledged.
 //! If the connection is cut or no answer arrives, the request is repeated with the same `Idempotency-Key`
-//! until it is answered; a batch has a key for each line. So it is known which messages were published.
+//! until it is answered. A batch has a key for each line. So it is known which messages were published.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,33 +20,33 @@ use crate::client::position::Position;
 use crate::measure::payload::Random;
 use crate::sys::{self, Dial, Epoll, Interest};
 
-/// Publishers.
+/// The number of publishers.
 const PUBLISHERS: usize = 50;
 /// Timeout for an answer.
 const TIMEOUT_NS: u64 = 8_000_000_000;
-/// Longest pause before a new connection.
+/// The maximum pause before a new connection.
 const AWAY_NS: u64 = 300_000_000;
-/// Longest sleep.
+/// The maximum time to wait for events.
 const TURN: Duration = Duration::from_millis(5);
-/// Most orders that wait at one publisher; further ones are dropped.
+/// The maximum number of orders that wait at one publisher. Further orders are dropped.
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
-/// A publisher reconnects after this many answers, so that every address gets publishers.
+/// A publisher reconnects after this many answers. So every address gets publishers from time to time.
 const ANSWERS_MAX: u32 = 20;
-/// Percentages of orders: batches (among those for ordinary topics), and topics with large messages.
+/// Percentages: of batches among the orders for ordinary topics, and of orders for topics with large messages.
 const SHARES: (u32, u32) = (5, 15);
-/// Violations that are described in words.
+/// The maximum number of violations that are described in words.
 const REASONS_MAX: usize = 10;
 
 /// An answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// When it was first sent.
+    /// When the request was first sent.
     pub begun_ns: u64,
-    /// When its answer arrived.
+    /// When the answer arrived.
     pub answered_ns: u64,
-    /// Whether it was sent more than once.
+    /// Whether the request was sent more than once.
     pub retried: bool,
 }
 
@@ -75,12 +76,12 @@ struct Order {
 #[derive(Default)]
 struct Publisher {
     fd: Option<RawFd>,
-    /// Its connects so far. Each uses the next address.
+    /// The publisher's connects so far. Each uses the next address.
     dials: usize,
     /// Answers over this connection.
     answers: u32,
     orders: VecDeque<Order>,
-    /// The present request; empty if there is none.
+    /// The request in flight, or the next one. Empty if there is none.
     request: Vec<u8>,
     topic: u32,
     first: u32,
@@ -105,7 +106,7 @@ pub struct Publishers<'a> {
 }
 
 impl<'a> Publishers<'a> {
-    /// Must be called on the thread that runs it.
+    /// Publishers that connect to these addresses. Must be called on the thread that will run them.
     pub fn new(shared: &'a SharedState, addresses: &'a [SocketAddr]) -> Result<Publishers<'a>> {
         sys::unshare_descriptor_table()?;
         Ok(Publishers {
@@ -184,7 +185,7 @@ impl<'a> Publishers<'a> {
                 count: 1,
             }
         } else {
-            // Every other order is for one of a few topics, so that some topics are busy.
+            // Every second order is for one of a few topics, so that some topics are busy.
             let among = if drawn.is_multiple_of(2) {
                 ordinary
             } else {
@@ -206,7 +207,7 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Composes the next request, connects, or gives up waiting for an answer, if that is due.
+    /// Does what is due: composes the next request, connects, or stops waiting for an answer.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
@@ -300,7 +301,7 @@ impl<'a> Publishers<'a> {
             match sys::send(fd, &publisher.request[publisher.sent..]) {
                 Ok(0) => break,
                 Ok(count) => publisher.sent += count,
-                // Still connecting: epoll reports when it is established.
+                // The connect is still in progress. Epoll reports when it is done.
                 Err(error) if error.kind() == std::io::ErrorKind::NotConnected => break,
                 Err(_) => return self.retry(index),
             }
@@ -317,7 +318,7 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Closes the connection. The request is repeated over another one, whether or not the server has read it.
+    /// Closes the connection. The request is repeated over another connection, whether or not the server has read it.
     fn retry(&mut self, index: usize) {
         self.hang_up(index);
         let publisher = &mut self.publishers[index];
@@ -388,7 +389,8 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Records an answer that violates the protocol. The messages count as published, so they are missing if they do not arrive.
+    /// Records an answer that violates the protocol. The messages of the request count as published, so they are lost if they do not
+    /// arrive.
     fn violation(&mut self, index: usize, reason: String) {
         if self.result.violations.len() < REASONS_MAX {
             self.result.violations.push(reason);

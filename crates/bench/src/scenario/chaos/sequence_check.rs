@@ -1,10 +1,10 @@
-//! Checks the messages that one client received of one topic: order, duplicates, losses, and whether announced gaps are
-//! true. It sees only message numbers.
+//! Checks the messages that one client received of one topic: order, duplicates, losses, and whether announced gaps are true. The check
+//! sees only message numbers.
 //!
 //! Messages of a topic are numbered from 1 in the order in which they were published. A missing message is a silent loss, unless a gap
 //! was announced after its publish had begun. A gap is false if no message is missing, or if the topic's log still had the
-//! newest missing message. If it is uncertain what the server could have known, the check decides in its favour: it counts
-//! publishes that had *begun* when the client received the gap.
+//! newest missing message. If it is uncertain what the server could have known, the check decides in favour of the server: a gap covers all
+//! messages whose publish had *begun* when the client received the gap.
 
 use std::ops::RangeInclusive;
 
@@ -15,15 +15,15 @@ pub struct Counts {
     pub messages: u64,
     /// Messages that arrived again.
     pub doubles: u64,
-    /// Messages that arrived after a later one.
+    /// Messages that arrived after a later message.
     pub disorders: u64,
-    /// Missing messages without a gap.
+    /// Missing messages for which no gap was announced.
     pub silent_losses: u64,
     /// Announced gaps.
     pub told_gaps: u64,
     /// Missing messages in announced gaps.
     pub told_losses: u64,
-    /// Gaps although no message was missing, or although the log still had the missing ones.
+    /// Announced gaps although no message was missing, or although the log still had the missing messages.
     pub false_gaps: u64,
 }
 
@@ -39,14 +39,14 @@ impl Counts {
 struct ToldGap {
     /// The newest message whose publish had begun.
     upto: u32,
-    /// The gap certainly concerns this topic. On a connection with several topics a gap may come without a name.
+    /// The gap certainly concerns this topic. On a connection with several topics the server may announce a gap without a topic's name.
     certain: bool,
 }
 
 /// The check of one topic of one client.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCheck {
-    /// The newest received message; 0 before the first.
+    /// The newest received message. 0 before the first.
     last: u32,
     /// The first message that must arrive, once that is known.
     promised: Option<u32>,
@@ -55,7 +55,7 @@ pub struct SequenceCheck {
 }
 
 impl SequenceCheck {
-    /// From this message on all must arrive. An earlier promise is kept.
+    /// Records that all messages from this one on must arrive. An earlier promise stays in force.
     pub fn promise(&mut self, from: u32) {
         self.promised.get_or_insert(from);
     }
@@ -109,7 +109,7 @@ impl SequenceCheck {
         }
     }
 
-    /// Counts missing messages. Returns the newest of them that is in an announced gap.
+    /// Counts the messages from `from` to `to` as missing. Returns the newest of them that the announced gap covers.
     fn miss(
         &mut self,
         from: u32,
@@ -130,7 +130,7 @@ impl SequenceCheck {
 
     /// Counts the messages that are missing at the end, after `newest` messages. Returns the silent losses.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
-        // Without a promise the client must still have the last message, because it was connected then.
+        // Without a promise the client must still have the last message, because it was connected when that message was published.
         let from = self.expected().unwrap_or(newest);
         if from <= newest && newest > 0 {
             let told = self.told.take();
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Messages and gaps (0) in the order in which a client receives them. All messages are promised.
+    /// The counts for messages and gaps (number 0) in the order in which a client receives them. All messages are promised.
     fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
         let (mut check, mut counts) = (SequenceCheck::default(), Counts::default());
         check.promise(1);
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_gap_is_false_when_nothing_was_missed_or_the_log_reached_back() {
         assert_eq!(judge(2, 2, &[(1, 1), (0, 1), (2, 2)]).false_gaps, 1);
-        // Message 4 is missing, and a log of two holds it until message 6.
+        // Message 4 is missing. A log that keeps two messages still has it until message 6 is published.
         assert_eq!(judge(2, 5, &[(3, 3), (0, 5), (5, 5)]).false_gaps, 1);
         assert_eq!(judge(2, 6, &[(3, 3), (0, 6), (5, 6), (6, 6)]).false_gaps, 0);
         assert_eq!(judge(u32::MAX, 9, &[(1, 1), (0, 9), (9, 9)]).false_gaps, 1);

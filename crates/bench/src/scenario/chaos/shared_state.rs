@@ -1,7 +1,7 @@
-//! The state that the threads of a run share: topics and their retention, the subscriptions of each client, the content of messages,
-//! and the progress of publishers and clients.
+//! The state that the threads of a `chaos` run share: topics and their retention, the subscriptions of each client, the content of
+//! messages, and the progress of publishers and clients.
 //!
-//! Everything but the progress follows from the seed and the number of connections.
+//! The seed and the number of connections determine everything except the progress.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -15,13 +15,13 @@ use strum::{IntoStaticStr, VariantArray};
 
 /// The number of ordinary topics is the number of clients divided by this.
 const CLIENTS_PER_TOPIC: u32 = 10;
-/// One in this many clients subscribes only to a topic with large messages.
+/// One in this many clients subscribes to a topic with large messages, and to nothing else.
 const LARGE_EVERY: u32 = 50;
 /// Size of a large message. A few of them fill the sockets and the outbox of a stalled client.
 const LARGE_BYTES: usize = 60_000;
 /// Bytes of a message's header: topic, number and length in hexadecimal.
 const HEADER_BYTES: usize = 24;
-/// Most topics of one client.
+/// The maximum number of topics of one client.
 const TOPICS_MAX: u32 = 5;
 
 /// The retention of a topic's log.
@@ -43,10 +43,10 @@ pub enum Retention {
 }
 
 impl Retention {
-    /// All of them.
+    /// All kinds of retention.
     pub const ALL: &[Self] = Self::VARIANTS;
 
-    /// The first level of its topics' names.
+    /// The first level of the names of topics with this retention.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -101,7 +101,7 @@ pub fn settings(accepts_per_s: u32) -> String {
 
 /// One topic.
 pub struct Topic {
-    /// Its name.
+    /// The topic's name.
     pub name: String,
     /// The retention of its log.
     pub kind: Retention,
@@ -111,11 +111,11 @@ pub struct Topic {
 pub struct ClientPlan {
     /// The number of the client.
     pub number: u32,
-    /// How it subscribes.
+    /// How the client subscribes.
     pub transport: Transport,
-    /// It begins with new messages instead of the kept ones.
+    /// Whether the client begins with new messages instead of the kept ones.
     pub live: bool,
-    /// Its topics.
+    /// The client's topics.
     pub topics: Vec<u32>,
 }
 
@@ -142,9 +142,9 @@ pub struct SharedState {
     pub live: AtomicU32,
     /// Clients that have the last message of each of their topics.
     pub complete: AtomicU32,
-    /// Longest time before a client reconnects, in seconds; 0: the default.
+    /// The maximum time before a client reconnects, in seconds. 0 means the default.
     pub away_s: AtomicU32,
-    /// Mean time after which a client moves to the next address, in seconds; 0: never.
+    /// The mean time after which a client moves to the next address, in seconds. 0 means never.
     pub stays_s: AtomicU32,
     /// The threads must end.
     pub stop: AtomicBool,
@@ -181,7 +181,7 @@ impl SharedState {
         }
     }
 
-    /// The number of ordinary topics. Those with large messages follow them.
+    /// The number of ordinary topics. The topics with large messages have the numbers after them.
     pub fn ordinary(&self) -> u32 {
         let large = Retention::ALL.iter().filter(|kind| kind.is_large()).count();
         (self.topics.len() - large) as u32
@@ -194,7 +194,7 @@ impl SharedState {
         let ordinary = self.ordinary();
         let large = self.topics.len() as u32 - ordinary;
         if number % LARGE_EVERY == LARGE_EVERY - 1 {
-            // Every transport gets each of these topics.
+            // Each topic with large messages gets clients of every transport.
             let turn = number / LARGE_EVERY;
             let topics = vec![ordinary + (turn + turn / 3) % large];
             let live = false;
@@ -217,7 +217,7 @@ impl SharedState {
                 topics.push(topic);
             }
         }
-        // A long-poll never begins live: without a position the server promises nothing between two polls.
+        // A long-poll never begins with new messages: as long as it has no position, the server promises no message between two polls.
         let live = transport != Transport::Poll && random.below(10) < 3;
         ClientPlan {
             number,
@@ -235,7 +235,7 @@ impl SharedState {
     /// Checks the position of a message, from an answer or at a subscriber, against the first reported one.
     ///
     /// # Errors
-    /// If it differs: the first reported position.
+    /// If the positions differ. The error is the first reported position.
     pub fn check_position(
         &self,
         topic: u32,

@@ -13,16 +13,16 @@ use super::publishers::Publishers;
 use super::shared_state::SharedState;
 use crate::rig::pause;
 
-/// Clients that one thread runs.
+/// The maximum number of clients that one thread runs.
 const PER_THREAD: u32 = 15_000;
 /// Timeout for opening, for the last acknowledgements and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Seconds between the last reconnect and the last messages: a subscribe request may still be in flight to the topic's home.
+/// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the topics' homes.
 const REST_S: f64 = 2.0;
 /// Polling interval of the main thread.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Stops the threads when it is dropped, however the run ends.
+/// Stops the threads when this value is dropped, however the run ends.
 pub struct StopOnDrop<'a>(pub &'a SharedState);
 
 impl Drop for StopOnDrop<'_> {
@@ -95,7 +95,7 @@ pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<(
     shared.closing.store(true, Relaxed);
     pause(REST_S);
     wait_until(shared, || Publishers::all_idle(shared))?;
-    // A client that is not complete in time has lost a message; its sequence check reports which.
+    // A client that is not complete in time has lost a message. Its sequence check reports which.
     wait_until(shared, || shared.complete.load(Relaxed) == connections)?;
     pause(REST_S);
     Ok(())

@@ -1,4 +1,4 @@
-//! The schedule of a run: faults of each kind in random order, with waits between them.
+//! Plans and causes the faults of a `cluster` run: faults of each kind in random order, with waits between them.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,13 +15,15 @@ use crate::{report, sys};
 
 /// Milliseconds between two faults: minimum and maximum.
 const CALM_MS: (u32, u32) = (1_000, 3_000);
-/// Mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, with positions of the other node.
+/// The mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, and these have
+/// positions that the other node sent.
 const STAYS_S: u32 = 10;
 /// Timeout for the recovery after a fault.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Timeout for the answer to a probing publish.
+/// Timeout for the answer to the publish that probes a node.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Recovered means that at most one in this many clients is away. Some are always disconnected because they read large messages too slowly.
+/// The cluster has recovered when at most one in this many clients is away. Some are always disconnected because they read large messages
+/// too slowly.
 const AWAY: u32 = 100;
 /// Polling interval during recovery.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -37,18 +39,18 @@ pub struct Planned {
 /// A fault that happened. All times are of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRecord {
-    /// Its kind.
+    /// The kind of the fault.
     pub fault: Fault,
-    /// When it began.
+    /// When the fault began.
     pub begun_ns: u64,
-    /// When it was repaired: the process runs again, or the cut is removed.
+    /// When the fault was repaired: the process runs again, or the cut is removed.
     pub repaired_ns: u64,
     /// When all nodes answered publishes and nearly all clients were connected.
     pub back_ns: u64,
 }
 
-/// Duration of a fault in milliseconds: minimum and maximum. They are below and above the nodes' timeouts: a node that is silent for 5 s
-/// counts as dead, and a publish waits at most 10 s.
+/// Duration of a fault in milliseconds: minimum and maximum. Faults last less and more than the nodes' timeouts: a node that is silent for
+/// 5 s counts as dead, and a publish waits at most 10 s.
 fn lasts_ms(fault: Fault) -> (u32, u32) {
     match fault {
         Fault::NodeKilled => (100, 8_000),

@@ -1,6 +1,6 @@
-//! `cluster`: faults of a cluster of two nodes and three NATS servers, all processes of this run. Clients of all transports, and
-//! publishers that retry with their keys, connect to the nodes in turn, as in `chaos` but without a proxy. In random order a node is
-//! killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), and all are killed.
+//! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all processes of this run. Clients of all transports, and
+//! publishers that retry with idempotency keys, connect to the nodes in turn, as in `chaos` but without a proxy. In random order a node is
+//! killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), and all processes are killed.
 //!
 //! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
 //! publisher and all other subscribers. A gap is allowed only if the topic's log is too short. Then each node's logs are read from the
@@ -29,7 +29,7 @@ const RATE: f64 = 40.0;
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    // Each node must have room for all clients.
+    // Each node must have room for all clients, which come to it when the other node fails.
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();

@@ -1,4 +1,4 @@
-//! How long publishes waited during a fault and the recovery after it.
+//! Computes how long publishes waited during a fault and the recovery after it.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ struct Pause {
     silence_s: f64,
     /// The longest publish, from its first attempt to its answer.
     slowest_s: f64,
-    /// The longest publish that needed one attempt.
+    /// The longest publish that was sent only once.
     slowest_at_once_s: f64,
 }
 
@@ -21,7 +21,7 @@ impl Pause {
     fn of(answers: &[Answer], from_ns: u64, to_ns: u64) -> Pause {
         let first = answers.partition_point(|answer| answer.answered_ns < from_ns);
         let last = answers.partition_point(|answer| answer.answered_ns < to_ns);
-        // Including one answer before and one after.
+        // The silence also counts from the last answer before these times, and up to the first answer after them.
         let around = &answers[first.saturating_sub(1)..(last + 1).min(answers.len())];
         let silences = around
             .windows(2)

@@ -1,7 +1,7 @@
-//! The testbed of a run: NATS servers, nodes, and their faults.
+//! The testbed of a `cluster` run: starts NATS servers and nodes, and causes and repairs their faults.
 //!
-//! If this process has the rights, the testbed has its own network namespace. There each node connects to NATS through addresses that no
-//! other node uses, so that a rule of nftables can cut off one node alone.
+//! If this process has the rights, the testbed has a network namespace of its own. There each node connects to NATS through addresses that
+//! no other node uses, so that a rule of nftables can cut off one node alone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::rig::{Nats, RunArgs, Server, Setting, program, reserve_ports};
 use crate::sys::tun;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Nodes.
+/// The number of nodes.
 pub const NODES: usize = 2;
-/// NATS servers.
+/// The number of NATS servers.
 pub const SERVERS: u16 = 3;
 
 /// A fault of the testbed.
@@ -30,7 +30,8 @@ pub enum Fault {
     /// No packet passes between a node and NATS.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// As `NodeCutOff`, but for so long that the other node gets far ahead in the same topics. What the first node appends afterwards is too late.
+    /// As `CutOff`, but for so long that the other node gets far ahead in the same topics. Batches that the first node appends afterwards
+    /// come too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
     /// `kill -9` of all nodes and all NATS servers.
@@ -38,20 +39,20 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: &[Self] = Self::VARIANTS;
 
-    /// Its name in the result.
+    /// The fault's name in the result.
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether it needs a firewall rule.
+    /// Whether the fault needs a firewall rule.
     pub fn is_cut(self) -> bool {
         matches!(self, Fault::CutOff | Fault::LongCutOff)
     }
 
-    /// The number of processes that it may affect. A run of the fault affects one of them.
+    /// The number of processes among which the fault chooses. Each time it happens it affects one of them.
     pub fn process_count(self) -> usize {
         match self {
             Fault::NodeKilled | Fault::CutOff | Fault::LongCutOff => NODES,
@@ -61,9 +62,9 @@ impl Fault {
     }
 }
 
-/// The running NATS servers and nodes.
+/// The testbed: the running NATS servers and nodes.
 pub struct Testbed {
-    /// The nodes. This field is first, so that they end before NATS.
+    /// The nodes. This field is first, so that the nodes end before NATS.
     pub nodes: Vec<Server>,
     pub nats: Nats,
     /// The nodes' reserved admin ports.
@@ -73,7 +74,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts everything. `settings` are those of a node, without the `[cluster]` table.
+    /// Starts NATS and the nodes. `settings` is a node's settings file without the `[cluster]` table.
     pub fn make(args: &RunArgs, setting: Setting, settings: &str) -> Result<Testbed> {
         let apart = tun::unshare_network().and_then(|()| tun::raise_loopback());
         let cutter = match &apart {

@@ -1,6 +1,6 @@
-//! A client that changes topics: it deletes and purges them, replaces latest values and retained messages, and lets short logs drop
-//! old messages. It makes one change at a time. So after a crash each topic has the state after the last answered change, or
-//! after the one change without an answer.
+//! A client that changes topics: it deletes and purges topics, replaces latest values and retained messages, and lets short logs drop old
+//! messages. The client makes one change at a time. So after a crash each topic must have the state after its last answered change, or, for
+//! one topic, after the one change without an answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -16,11 +16,11 @@ use crate::measure::payload::Random;
 
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest pause after an answer, in milliseconds.
+/// The maximum pause after an answer, in milliseconds.
 const REST_MS: u32 = 5;
 /// One in this many changes deletes the topic, and one purges it.
 const ENDS_EVERY: u32 = 12;
-/// Different keys of latest values.
+/// The number of different keys of latest values.
 const KEYS: u32 = 4;
 /// Messages that a short log keeps.
 pub const SHORT: usize = 3;
@@ -102,7 +102,7 @@ impl Changer {
         let wrong = reconnect_until_gone(|| {
             let mut link = Link::open(address, TIMEOUT)?;
             while !stop.load(Relaxed) {
-                // After a lost connection the change may have been made or not; only the logs tell.
+                // After a lost connection the change may or may not have been made. Only the logs show that.
                 if self.pending.is_some() {
                     return Ok(());
                 }
@@ -125,7 +125,8 @@ impl Changer {
                 self.sent += 1;
                 let number = message::number(PUBLISHERS, self.sent);
                 let message = Message::small(TOPICS + index, number);
-                // With latest values each key's value counts as retained, so this check does not apply.
+                // In a topic with latest values, each key's value counts as retained. Retained messages of their own would not be checked
+                // there.
                 let retain =
                     message::log_kind(index) != LogKind::Latest && self.random.below(2) == 0;
                 let key = self.random.below(KEYS);
@@ -167,7 +168,7 @@ impl Changer {
         }
     }
 
-    /// Compares all topics with their expected states, and continues from the states found.
+    /// Compares all topics with their expected states. From now on the states found are the expected ones.
     pub fn compare(&mut self, address: SocketAddr, faults: &mut Faults) {
         for why in self.violations.drain(..) {
             faults.add(Fault::Protocol, || why);

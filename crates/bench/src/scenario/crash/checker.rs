@@ -1,7 +1,7 @@
-//! Compares the answers and messages from before a crash with the logs after it. It uses no sockets.
+//! Compares the answers and messages from before a crash with the logs after it. This module uses no sockets.
 //!
-//! The logs keep everything, and are read after each start while nobody publishes. So a crash may add messages (those
-//! in flight), and nothing else may change.
+//! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may have more messages (those
+//! that were in flight), and nothing else may change.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use super::publisher::Answer;
 use super::subscriber::Observation;
 use crate::client::position::Position;
 
-/// Faults that are described in words.
+/// The maximum number of faults that are described in words.
 const WORDS_MAX: usize = 50;
 
 /// The kinds of faults.
@@ -24,21 +24,21 @@ pub enum Fault {
     Moved,
     /// A message is in the log twice.
     Doubled,
-    /// A message precedes one that its publisher sent earlier, or positions do not increase.
+    /// A message comes before one that the same publisher sent earlier, or positions do not increase.
     Disorder,
     /// A message that was in the log after an earlier start is gone or changed.
     Changed,
     /// A subscriber received a message that is not in the log.
     SeenIsLost,
-    /// A subscriber missed messages after the last one that it had received.
+    /// A subscriber did not receive the messages that follow the last one that it had received.
     Skipped,
     /// A subscriber received a message again, or out of order.
     SeenAgain,
     /// A subscriber received a gap although no message is lost, or received no gap although messages are lost.
     Gap,
-    /// A position has another epoch than its message, or an epoch occurs again after a later one.
+    /// The position that a client got has another epoch than the message's position in the log, or an epoch occurs again after a later one.
     Epoch,
-    /// The retained message is not the last one that was published as such.
+    /// The retained message is not the last message that was published as retained.
     Retained,
     /// An answer or a message that violates the protocol.
     Protocol,
@@ -68,7 +68,7 @@ impl Faults {
 /// The log of one topic, as read.
 #[derive(Default)]
 pub struct Log {
-    /// The epochs of its messages, in the order in which they began.
+    /// The epochs of the topic's messages, in the order in which they began.
     epochs: Vec<u32>,
     /// Position and number of each message.
     entries: Vec<(Position, u32)>,
@@ -92,14 +92,14 @@ enum Next {
 /// How far a subscriber has received each topic.
 pub struct Progress {
     next: Vec<Next>,
-    /// The log has lost its newest segment: the next observation must be a gap.
+    /// The log has lost its newest segment, so the next observation must be a gap.
     gap_due: bool,
-    /// Gaps that it may still receive: one for each of its topics.
+    /// The number of gaps that the subscriber may still receive: one for each of its topics.
     gaps: usize,
 }
 
 impl Progress {
-    /// The progress of a new subscriber, which begins with the oldest message or with any.
+    /// The progress of a new subscriber, which begins with the oldest message (`oldest`) or with any message.
     pub fn new(oldest: bool) -> Progress {
         let next = if oldest { Next::At(0) } else { Next::Any };
         Progress {
@@ -118,7 +118,7 @@ impl Progress {
         }
     }
 
-    /// Returns whether the observation is a gap that was due. If a gap was due and a message arrives first, that is a fault.
+    /// Whether the observation is a gap that was due. If a gap was due and a message arrives first, that is a fault.
     fn takes_due_gap(&mut self, who: &str, seen: Observation, faults: &mut Faults) -> bool {
         let was_due = std::mem::take(&mut self.gap_due);
         if seen == Observation::Gap {
@@ -149,12 +149,13 @@ impl Checker {
         }
     }
 
-    /// Takes the logs, which will be read again from the beginning.
+    /// Returns the logs, and begins with empty ones, since the logs will be read again from the beginning.
     pub fn take_logs(&mut self) -> Vec<Log> {
         std::mem::replace(&mut self.logs, Checker::new().logs)
     }
 
-    /// Counts the messages of `before` that are lost. The rest of each log must be a prefix of the log before.
+    /// Counts the messages of the logs `before` that are lost. The messages that are left in each log must be the first ones of the log
+    /// before.
     pub fn lost_since(&mut self, before: &[Log]) -> u64 {
         let mut lost = 0;
         for ((topic, now), before) in (0..).zip(&self.logs).zip(before) {
@@ -178,7 +179,7 @@ impl Checker {
         log.indices.contains_key(&answer.message.number)
     }
 
-    /// Checks an observation from before the log lost its newest segment. The message itself may be lost.
+    /// Checks an observation from before the log lost its newest segment. An observed message may be lost, so it is not looked for.
     pub fn check_before_loss(&mut self, who: &str, progress: &mut Progress, seen: Observation) {
         let was_due = progress.takes_due_gap(who, seen, &mut self.faults);
         if seen == Observation::Gap && !was_due {
@@ -376,7 +377,7 @@ mod tests {
         }
     }
 
-    /// A judge that has read messages 1 to 3 of publisher 0 in topic 0, at offsets 10, 20 and 30.
+    /// A checker that has read messages 1 to 3 of publisher 0 in topic 0, at offsets 10, 20 and 30.
     fn checker() -> Checker {
         let mut checker = Checker::new();
         for count in 1..=3 {
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// A subscriber got this message of the first topic.
+    /// Checks that a subscriber got this message of the first topic.
     fn saw(
         checker: &mut Checker,
         progress: &mut Progress,

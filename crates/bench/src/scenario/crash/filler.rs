@@ -1,4 +1,4 @@
-//! Fills the server's disk with messages, and deletes them again. The messages are not checked: they only take space.
+//! Fills the server's disk with messages, and deletes the messages again. Their content is not checked: they only take space.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use anyhow::{Result, bail, ensure};
 
 use crate::client::link::{End, Link};
 
-/// Topics of the messages.
+/// The number of topics of the messages.
 const TOPICS: u32 = 16;
 /// Bytes of a message.
 const SIZE: usize = 64 << 10;
-/// More messages than the disk holds.
+/// The maximum number of messages: more than the disk holds.
 const MESSAGES_MAX: u32 = 1 << 16;
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time until the server accepts messages again.
+/// Timeout until the server accepts messages again.
 const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// Interval between two attempts to publish.
 const RETRY: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ pub fn fill(address: SocketAddr) -> Result<()> {
     bail!("{MESSAGES_MAX} messages of {SIZE} B do not fill the disk");
 }
 
-/// Deletes these messages, and waits until the server accepts a publish again. Returns the time until then.
+/// Deletes the messages of `fill`, and waits until the server accepts a publish again. Returns the time until then.
 ///
 /// # Errors
 /// If the connection fails, a topic cannot be deleted, or the server does not recover.

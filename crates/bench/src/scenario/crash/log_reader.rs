@@ -14,7 +14,7 @@ use crate::client::mqtt::{Dialect, MqttArgs, Packet, client_id};
 /// Timeout for an answer or a retained message.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After all expected retained messages, the wait for unexpected ones.
+/// How long to wait for unexpected retained messages after all expected ones have arrived.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// Reads every log from where the last reading ended.
@@ -129,8 +129,7 @@ pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     }
 }
 
-/// Topic and number of the retained messages of these topics. Reads over MQTT until there are at least `least` and no more
-/// arrive.
+/// Topic and number of the retained messages of these topics. Reads over MQTT until at least `least` have arrived and no more arrive.
 pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec<(u32, u32)>, End> {
     let names: Vec<String> = topics.iter().copied().map(message::name).collect();
     let args = MqttArgs {
@@ -157,7 +156,7 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
             None => {
                 let is_whole = found.len() >= least;
                 match link.read_for(if is_whole { QUIET } else { TIMEOUT }) {
-                    // Too few: the caller's comparison reports it.
+                    // Too few have arrived. The caller's comparison reports that.
                     Err(End::Violation(_)) => return Ok(found),
                     read => read?,
                 }

@@ -1,4 +1,4 @@
-//! Topics and messages of a run. A message's number contains its publisher, and topic and number determine whether it is
+//! Topics and messages of a `crash` run. A message's number contains its publisher, and topic and number determine whether the message is
 //! retained. So a reader can check a message without further records.
 
 use std::fmt::Write;
@@ -8,21 +8,21 @@ use crate::scenario::chaos::{read_payload, write_payload};
 
 /// The number of topics. There are more than partitions, so most partitions have several.
 pub const TOPICS: u32 = 48;
-/// Topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the others.
+/// The number of topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the other topics.
 pub const CHANGED_TOPICS: u32 = 9;
-/// Groups of topics; a filter subscription receives one group.
+/// The number of groups of topics. A subscription to a filter receives one group.
 pub const GROUPS: u32 = 4;
-/// Publishers.
+/// The number of publishers.
 pub const PUBLISHERS: u32 = 32;
 /// Low bits of a message's number that count the messages of its publisher.
 const COUNT_BITS: u32 = 24;
 /// One in this many topics has a retained message.
 const RETAINED_TOPICS: u32 = 3;
-/// One in this many messages of such a topic is retained.
+/// One in this many messages of a topic with a retained message is retained.
 const RETAINED_MESSAGES: u32 = 5;
 /// One in this many messages may be much larger than the others.
 const LARGE_EVERY: u32 = 40;
-/// The size limit of such a message, in multiples of the usual limit.
+/// The size limit of a large message, in multiples of the usual limit.
 const LARGE_TIMES: u32 = 30;
 
 /// How a publisher publishes.
@@ -46,7 +46,7 @@ pub fn method(publisher: u32) -> PublishMethod {
     ][publisher as usize % 4]
 }
 
-/// Whether the publisher gives each message an idempotency key. If so, it repeats messages without an answer.
+/// Whether the publisher gives each message an idempotency key. If so, the publisher repeats messages without an answer.
 pub fn is_keyed(publisher: u32) -> bool {
     method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
 }
@@ -94,11 +94,11 @@ pub fn name(topic: u32) -> String {
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its topic.
+    /// The message's topic.
     pub topic: u32,
-    /// Its number.
+    /// The message's number.
     pub number: u32,
-    /// Bytes of its data.
+    /// The size of the data, in bytes.
     size: u32,
 }
 
@@ -124,24 +124,24 @@ impl Message {
         }
     }
 
-    /// Its data.
+    /// The message's data.
     pub fn data(&self) -> String {
         let mut text = String::with_capacity(self.size as usize + 32);
         write_payload(self.topic, self.number, self.size as usize, &mut text);
         text
     }
 
-    /// Its idempotency key, which differs from the keys of other runs by `run`.
+    /// The message's idempotency key. `run` makes it differ from the keys of other runs.
     pub fn key(&self, run: u64) -> String {
         format!("{run:x}-{:x}", self.number)
     }
 
-    /// Whether it is published as the retained message.
+    /// Whether the message is published as the retained message.
     pub fn is_retained(&self) -> bool {
         is_retained(self.topic, self.number)
     }
 
-    /// Appends its line of a batch.
+    /// Appends the message as a line of a batch.
     pub fn line(&self, key: Option<String>, out: &mut String) {
         let (name, data) = (name(self.topic), self.data());
         let key = key.map_or(String::new(), |key| {
@@ -152,7 +152,7 @@ impl Message {
     }
 }
 
-/// Whether this message is published as the retained message. Lines of a batch cannot be.
+/// Whether this message is published as the retained message. A message in a batch cannot be.
 pub fn is_retained(topic: u32, number: u32) -> bool {
     let (publisher, count) = origin(number);
     retains(topic)
@@ -160,7 +160,7 @@ pub fn is_retained(topic: u32, number: u32) -> bool {
         && count.is_multiple_of(RETAINED_MESSAGES)
 }
 
-/// Topic and number of received data, if it is complete and unchanged.
+/// Topic and number of a received message, if its data is complete and unchanged.
 pub fn read(data: &[u8]) -> Option<(u32, u32)> {
     read_payload(data).filter(|(topic, _)| *topic < TOPICS + CHANGED_TOPICS)
 }

@@ -1,11 +1,11 @@
 //! `crash`: kills the server under load, again and again, and checks that it keeps every promise.
 //!
 //! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, run
-//! until the server is killed at a random time. Then it starts again. While nobody publishes, all logs and retained messages
-//! are read and compared with the answers and with what the subscribers received. With `--power-cuts` the server's state is on a
-//! loop device, which is replaced by a copy of its bytes from the time of the cut. With `--lost-ends` the newest segment of the log is
-//! deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap. With `--full-disks` the log
-//! fills its disk before each kill; after the restart most of it is deleted, and the server must accept messages again.
+//! until the server is killed at a random time. Then the server starts again. While nobody publishes, all logs and retained messages are
+//! read and compared with the answers and with what the subscribers received. With `--power-cuts` the server's state is on a loop device.
+//! After the crash the device is replaced by a copy of its bytes from the time of the cut. With `--lost-ends` the newest segment of the log
+//! is deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap. With `--full-disks` the
+//! log fills its disk before each kill. After the restart most of its messages are deleted, and the server must accept messages again.
 //!
 //! Each client is a thread that ends with the server. The main thread then checks the records of all clients.
 

@@ -1,7 +1,7 @@
-//! A publisher: sends some messages, waits for their answers, and records them. Its state outlives its connections.
+//! A publisher of `crash`: sends some messages, waits for their answers, and records the answers. Its state outlives its connections.
 //!
-//! A publisher with keys repeats messages without an answer, with the same keys, before it sends others. One without keys
-//! never sends a message twice. So each message was sent once or has a key, and must not be in the log twice.
+//! A publisher with keys repeats messages without an answer, with the same keys, before it sends others. A publisher without keys never
+//! sends a message twice. So each message was sent once or has a key, and must not be in the log twice.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,11 +21,11 @@ use crate::measure::payload::Random;
 
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Most messages in a batch, and most MQTT messages in flight.
+/// The maximum number of messages in a batch, and of MQTT messages in flight.
 const IN_FLIGHT: (u32, u32) = (32, 16);
-/// Most requests that a publisher without keys sends before it reads the answers.
+/// The maximum number of requests that a publisher without keys sends before it reads the answers.
 const PIPELINE: u32 = 4;
-/// Longest pause after the answers, in milliseconds. It leaves the server about half of the processor time.
+/// The maximum pause after the answers, in milliseconds. The pauses leave the server about half of the processor time.
 const REST_MS: u32 = 30;
 
 /// The counts of publishers.
@@ -48,7 +48,7 @@ pub struct Counts {
 pub struct Answer {
     /// The message.
     pub message: Message,
-    /// Its position, if the answer has one.
+    /// The message's position, if the answer has one.
     pub position: Option<Position>,
 }
 
@@ -58,13 +58,13 @@ pub struct Publisher {
     run: u64,
     size: u32,
     random: Random,
-    /// The number of messages that it has sent.
+    /// The number of messages that the publisher has sent.
     pub sent: u32,
     /// Messages without an answer yet.
     in_flight: VecDeque<Message>,
     /// Answers that are not checked yet.
     pub answers: Vec<Answer>,
-    /// Its counts.
+    /// The publisher's counts.
     pub counts: Counts,
     /// Answers that violate the protocol.
     pub violations: Vec<String>,
@@ -138,7 +138,7 @@ impl Publisher {
         self.counts.retried += self.in_flight.len() as u64;
         while !self.in_flight.is_empty() || !stop.load(Relaxed) {
             if self.in_flight.is_empty() {
-                // With keys a refused request is repeated, so a later request would overtake it.
+                // A publisher with keys repeats a refused request, so a later request in flight would overtake it.
                 let several = if keyed { 1 } else { PIPELINE };
                 self.draw(if batch { IN_FLIGHT.0 } else { several });
             }

@@ -1,4 +1,4 @@
-//! The rounds of a run. Each has load, a crash, a restart, and the check of the logs.
+//! Runs the rounds of `crash`. Each round has load, a crash, a restart, and the check of the logs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -32,20 +32,20 @@ const SHARDS: (u32, u32) = (1, 3);
 const WORK_MS: (u32, u32) = (20, 1_500);
 /// In one of this many rounds the server is also killed during its start.
 const KILL_AT_START_EVERY: u32 = 5;
-/// It is killed at most this many milliseconds after that start.
+/// A server that is killed during its start is killed at most this many milliseconds after the start.
 const START_MS: u32 = 100;
 /// In one of this many rounds the server is shut down as soon as it is ready, and started again.
 const STOP_EVERY: u32 = 7;
-/// After each of this many crashes, and after the last, all logs are read from the beginning.
+/// All logs are read from the beginning after every crash whose number is a multiple of this, and after the last crash.
 const READ_AGAIN_EVERY: u32 = 10;
-/// Limit of the state directory in MiB: a base, and an addition for each crash. A round adds some 3 MiB.
+/// The size limit of the state directory: a basic size in MiB, and an addition in MiB for each crash. A round writes some 3 MiB.
 const DISK_MIB: (u32, u32) = (32, 8);
 /// Interval at which a starting or stopping server is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Longest start and longest shutdown.
+/// Timeout for a start and for a shutdown.
 const READY: Duration = Duration::from_secs(60);
-/// The limit of the state directory if the log loses its newest segments: a base in MiB, and the number of crashes for one more MiB. With this
-/// small limit segments are small, so most messages of a round survive.
+/// The size limit of the state directory if the log loses its newest segments: a basic size in MiB, and the number of crashes for one more
+/// MiB. With this small limit segments are small, so most messages of a round survive.
 const LOSING_MIB: (u32, u32) = (8, 8);
 /// In the last round subscribers run until no message has arrived for this long.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -108,11 +108,11 @@ pub struct Outcome {
     pub resumed: u64,
     /// Messages in deleted segments that had been read or answered before.
     pub lost: u64,
-    /// Gaps that subscribers received after that.
+    /// Gaps that subscribers received after the log had lost a segment.
     pub gaps: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
-    /// Seconds from each deletion on a full disk until a publish was accepted.
+    /// Seconds from each deletion of messages on a full disk until a publish was accepted.
     pub recovered_s: Vec<f64>,
     /// The faults.
     #[serde(flatten)]
@@ -136,7 +136,7 @@ impl Outcome {
 
 /// A server, its clients, and the checker.
 pub struct Rounds {
-    /// Declared first so that it is dropped before the volume, which it uses.
+    /// The server is declared first, so that it is dropped before the volume that it uses.
     server: Server,
     volume: Volume,
     address: SocketAddr,
@@ -269,7 +269,7 @@ impl Rounds {
                     disk.copy().map(Some)
                 }
             };
-            // The clients' threads wait for this, so it happens after a failure, too.
+            // The clients' threads end when the server is gone, so it is killed after a failure, too.
             server.kill();
             ensure!(!ended_by_itself?, "the server ended by itself");
             copy
@@ -280,7 +280,7 @@ impl Rounds {
         Ok(())
     }
 
-    /// Starts the server again. In some rounds it is first killed during its start, or shut down once it is ready.
+    /// Starts the server again. In some rounds the server is first killed during a start, or shut down once it is ready.
     fn start(&mut self, crash: u32) -> Result<()> {
         if crash % KILL_AT_START_EVERY == 1 {
             self.spawn()?;
@@ -355,8 +355,8 @@ impl Rounds {
         }
     }
 
-    /// Checks the logs after they have lost their newest segment. The rest must be a prefix of the old log, and every subscriber with a position
-    /// must receive a gap.
+    /// Checks the logs after they have lost their newest segment. The messages that are left must be the first ones of the old log, and
+    /// every subscriber with a position must receive a gap.
     fn compare_after_loss(&mut self) {
         let before = self.checker.take_logs();
         self.log_reader = LogReader::new();
@@ -380,7 +380,7 @@ impl Rounds {
             .start_over(self.address, &mut self.checker.faults);
     }
 
-    /// Checks that every subscriber that resumes has received its topics to the end.
+    /// Checks that every subscriber that resumes has received the last message of each of its topics.
     fn check_all_received(&mut self) {
         for (subscriber, progress) in &self.subscribers {
             for topic in subscriber.topics() {

@@ -1,5 +1,5 @@
-//! A subscriber: records every complete message with its position, and every gap. Its state outlives its connections. To resume it
-//! sends the position of the last complete message, as a browser does.
+//! A subscriber of `crash`: records every complete message with its position, and every gap. Its state outlives its connections. To resume,
+//! the subscriber sends the position of the last complete message, as a browser does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,15 +43,15 @@ impl Interest {
 /// Something that a subscriber has recorded for the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// It connected without a position: the next messages need not follow the earlier ones.
+    /// The subscriber connected without a position, so the next messages need not follow the earlier ones.
     Restart,
     /// A message.
     Message {
-        /// Its topic.
+        /// The message's topic.
         topic: u32,
-        /// Its number.
+        /// The message's number.
         number: u32,
-        /// Its position, if the transport sends one.
+        /// The message's position, if the transport sends one.
         position: Option<Position>,
     },
     /// The server announced that messages are lost.
@@ -61,13 +61,13 @@ pub enum Observation {
 /// A subscriber.
 pub struct Subscriber {
     index: u32,
-    /// The subscription over HTTP; `None`: MQTT with QoS 1.
+    /// The subscription over HTTP. `None` means MQTT with QoS 1.
     http: Option<(Transport, Subscription)>,
     interest: Interest,
     resumes: bool,
     /// Records that are not checked yet.
     pub observations: Vec<Observation>,
-    /// It disconnects after this many observations.
+    /// The subscriber disconnects after this many observations.
     observations_max: usize,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
@@ -78,7 +78,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Subscriber `index` of a run. It counts its messages in `received`, too.
+    /// Subscriber `index` of a run. Its messages are counted in `received`, too.
     pub fn new(index: u32, received: &Arc<AtomicU64>) -> Subscriber {
         let all = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
         let transport = *all.get(index as usize % 4).unwrap_or(&None);
@@ -140,7 +140,7 @@ impl Subscriber {
         }
     }
 
-    /// Its name in faults.
+    /// The subscriber's name in the descriptions of faults.
     pub fn name(&self) -> String {
         let how = if self.resumes {
             "resumes"
@@ -154,17 +154,17 @@ impl Subscriber {
         )
     }
 
-    /// The topics that it receives.
+    /// The topics that the subscriber receives.
     pub fn topics(&self) -> Vec<u32> {
         self.interest.topics()
     }
 
-    /// Whether it must receive every message from the first on.
+    /// Whether the subscriber must receive every message from the first on.
     pub fn must_receive_all(&self) -> bool {
         self.resumes
     }
 
-    /// The number of topics in which it resumes at a position.
+    /// The number of topics in which the subscriber resumes at a position.
     pub fn position_count(&self) -> usize {
         let named = |(_, http): &(_, Subscription)| self.resumes && http.position.is_some();
         match self.http.as_ref().is_some_and(named) {
@@ -259,7 +259,7 @@ impl Subscriber {
     }
 }
 
-/// The observation of a message; an error if it belongs to none of these topics.
+/// The observation of a message. An error if the message belongs to none of these topics.
 fn message(topics: &[u32], position: Option<&str>, data: &[u8]) -> Result<Observation, String> {
     let read = message::read(data).filter(|(topic, _)| topics.contains(topic));
     let Some((topic, number)) = read else {

@@ -1,7 +1,7 @@
 //! The volume for the server's state: a directory, or a file system on a loop device whose power can be cut.
 //!
-//! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while
-//! the server is stopped, contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
+//! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while the
+//! server's execution is stopped, contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
 //! first. The file system is mounted in a mount namespace of this process, and the device detaches itself, so nothing is left behind
 //! however the run ends.
 
@@ -18,7 +18,7 @@ use crate::sys;
 pub const POWER_CUT_MIB: u32 = 3 << 10;
 /// Size of the file system that the run fills.
 pub const SMALL_MIB: u32 = 192;
-/// Attempts to copy the image while the kernel does not write to it.
+/// The maximum number of attempts to copy the image at a time when the kernel does not write to it.
 const COPIES_MAX: usize = 10;
 
 /// The volume, and with it the kind of crash.
@@ -42,7 +42,7 @@ impl Volume {
         }
     }
 
-    /// Deletes the newest log segment, if the crash includes that. Returns whether it did.
+    /// Deletes the newest log segment, if this kind of crash includes that. Returns whether a segment was deleted.
     pub fn delete_newest_segment(&self) -> Result<bool> {
         let Volume::LosesNewestSegment(state) = self else {
             return Ok(false);
@@ -120,14 +120,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies the present bytes of the disk. The server must be stopped.
+    /// Copies the present bytes of the disk. The server's execution must be stopped.
     pub fn copy(&mut self) -> Result<PathBuf> {
         self.cuts += 1;
         let copy = self.image.with_file_name(format!("disk-{}", self.cuts));
         for _ in 0..COPIES_MAX {
             let before = changed(&self.image)?;
             run("cp", &["--sparse=always", text(&self.image), text(&copy)])?;
-            // If the file system's threads wrote meanwhile, the copy mixes two states.
+            // If the kernel wrote to the file meanwhile, the copy is a mixture of two states.
             if before == changed(&self.image)? {
                 return Ok(copy);
             }
@@ -135,7 +135,7 @@ impl Disk {
         bail!("the kernel does not stop writing to the disk");
     }
 
-    /// Replaces the disk by a copy. No process may use the disk any more.
+    /// Replaces the disk by a copy. No process may use the disk at this time.
     pub fn replace(&mut self, copy: PathBuf) -> Result<()> {
         self.detach()?;
         let old = std::mem::replace(&mut self.image, copy);

@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
     /// Prints the message in an envelope.
     ///
     /// # Errors
-    /// This was the last message to print ([`Stop::Done`]), the envelope is malformed, or stdout fails.
+    /// This was the last message to print (`Stop::Done`), the envelope is malformed, or stdout fails.
     pub fn deliver(&mut self, envelope: &[u8]) -> Result<(), Stop> {
         let envelope = Envelope::parse(envelope).map_err(|error| {
             Stop::Refused(format!(

@@ -1,4 +1,4 @@
-//! A server's bytes, torn and cut anywhere.
+//! Tests that a client understands a server's bytes, however the network splits them or cuts them off.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::client::subscription::Transport;
 use crate::scenario::chaos::shared_state::write_payload;
 
-/// A client of the first two topics of a world in which three messages of each had begun.
+/// A client of the first two topics. The publish of three messages of each topic has begun.
 fn client(transport: Transport) -> (SharedState, Client) {
     let shared = SharedState::new(1, 200);
     shared
@@ -31,7 +31,7 @@ fn payload(topic: u32, number: u32) -> String {
     text
 }
 
-/// A server's bytes: both topics' messages, of which the last of the second is missing.
+/// A server's bytes: the messages of both topics, without the last message of the second topic.
 fn said(transport: Transport) -> Vec<u8> {
     let order = [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)];
     let messages =
@@ -69,7 +69,7 @@ fn said(transport: Transport) -> Vec<u8> {
 }
 
 proptest! {
-    /// Any split of the bytes gives the same messages, the same position, and the one loss.
+    /// However the bytes are split, the client gets the same messages and the same position, and misses one message.
     #[test]
     fn torn_bytes_are_whole_messages(cuts in prop::collection::vec(0usize..1200, 0..12)) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// A cut anywhere delivers only complete messages, and the position is that of the last one.
+    /// If the bytes are cut off anywhere, the client gets only complete messages, and its position is that of the last one.
     #[test]
     fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {

@@ -21,7 +21,7 @@ impl ProxyCounts {
         self.resets + self.ends + self.ghosts
     }
 
-    /// For the result.
+    /// The counts for the result.
     pub fn json(&self) -> Value {
         json!({
             "connections": self.connections,

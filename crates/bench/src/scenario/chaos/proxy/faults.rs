@@ -1,4 +1,4 @@
-//! The faults of a connection and their random times: cuts, stalls, small pieces ("tears") and delays.
+//! Draws the faults of a connection and their random times: cuts, stalls, small pieces ("tears") and delays.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,13 +9,14 @@ use crate::sys::{self, Interest};
 const CUT_EVERY_NS: u64 = 20_000_000_000;
 /// Mean time to the next stall or tear of a connection, in nanoseconds.
 const STALL_OR_TEAR_EVERY_NS: u64 = 15_000_000_000;
-/// Shortest and longest stall, in nanoseconds. Some are longer than the server's timeout for a request's head (10 s).
+/// The minimum and maximum duration of a stall, in nanoseconds. Some stalls are longer than the server's timeout for a request's head (10
+/// s).
 const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
-/// Duration of a tear: bytes pass in small pieces.
+/// Duration of a tear, in which bytes pass in small pieces, in nanoseconds.
 const TORN_NS: u64 = 2_000_000_000;
-/// Largest delay of a connection, the same in both directions.
+/// The maximum delay of a connection, in nanoseconds. The delay of a connection is the same in both directions.
 const DELAY_NS: u64 = 30_000_000;
-/// Longest life of a "ghost": the client's side is closed, but the server does not know and writes on.
+/// The maximum life of a "ghost", in nanoseconds: the client's side is closed, but the server does not know this and continues to write.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
@@ -73,7 +74,7 @@ impl Proxy<'_> {
             self.pairs[pair].torn_until_ns = now + TORN_NS;
         } else {
             self.counts.stalls += 1;
-            // Squared, so that most stalls are short.
+            // The square of the random share makes most stalls short.
             let share = f64::from(self.random.below(1 << 20)) / f64::from(1u32 << 20);
             let length = STALL_NS.0 + (share * share * (STALL_NS.1 - STALL_NS.0) as f64) as u64;
             let direction = self.random.below(3).min(1) as usize;
