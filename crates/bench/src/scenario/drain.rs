@@ -1,7 +1,7 @@
-//! `drain`: a planned restart with connected clients. Clients of all transports, and publishers that retry, run as in `chaos` but
-//! without a proxy. The server is told to stop while they run. It disconnects its clients at the configured rate while publishing
-//! continues, and saves its logs; a new process continues with them. In the end every client must have received every message of
-//! its topics once and in order, and no client may have received a gap.
+//! `drain`: restarts the server as planned while clients are connected. Clients of all transports, and publishers that retry, run as in
+//! `chaos` but without a proxy. While they run, the server is told to stop. The server disconnects its clients at the configured rate while
+//! publishing continues, and saves its logs. A new process continues with these logs. In the end every client must have received every
+//! message of its topics once and in order, and no client may have received a gap.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -21,7 +21,7 @@ const CONNECTIONS: u32 = 100_000;
 const RATE: f64 = 100.0;
 /// Default number of clients that the server disconnects a second (`--connect-rate`).
 const MOVED_PER_S: u32 = 10_000;
-/// Longest time before a disconnected client reconnects, in seconds.
+/// The maximum time before a disconnected client reconnects, in seconds.
 const AWAY_S: u32 = 10;
 /// Default duration of publishing before the stop, in seconds.
 const SECONDS: f64 = 10.0;
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(report::with(outcome.json(&shared), of_this_run))
 }
 
-/// Opens, publishes, restarts the server, and waits until all clients have the last message.
+/// Waits until the clients are connected, publishes, restarts the server, and waits until all clients have the last message.
 fn phases(
     args: &RunArgs,
     shared: &SharedState,
@@ -111,7 +111,7 @@ fn phases(
         "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"
     ));
     let all_live = || shared.live.load(Relaxed) == connections;
-    // A client that found the port closed waits once more, perhaps several times.
+    // A client that finds the port closed waits before it tries again, perhaps several times.
     let mut are_all_live = false;
     for _ in 0..TIMEOUTS {
         are_all_live = are_all_live || wait_until(shared, all_live)?;

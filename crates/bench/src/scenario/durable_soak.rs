@@ -20,7 +20,7 @@ use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
 const SECONDS: f64 = 900.0;
 /// Seconds between two kills.
 const LIFE_S: f64 = 60.0;
-/// Duration of the measurement of the possible rate, in seconds.
+/// How long the possible rate is measured, in seconds.
 const PROBE_S: f64 = 10.0;
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
@@ -35,8 +35,8 @@ const SHARDS: u32 = 2;
 /// Timeout for an answer, and for a start.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Messages are dropped when space runs out, or by age. The age limit is longer than a start takes, so that messages from before a kill can be
-/// checked after it. The topics of dropped messages are deleted soon afterwards.
+/// The rules. Messages are dropped when space runs out, or by age. The age limit is longer than a start takes, so that messages from before
+/// a kill can be checked after it. The topics of dropped messages are deleted soon afterwards.
 const RULES: &str =
     "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 
@@ -200,7 +200,7 @@ fn topic(writer: u64, message: u64) -> String {
     format!("s/{writer}/{}", message / PER_TOPIC)
 }
 
-/// Looks at the topics of each writer's last answered batch, and counts those that do not have all their messages.
+/// Counts the topics that do not have all their messages, among the topics of each writer's last answered batch.
 fn count_missing(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
     let mut missing = 0;
     for (writer, counts) in (0..).zip(writers) {

@@ -1,8 +1,8 @@
-//! `fill`: connects clients to a server in a control group with little memory until the kernel kills it. It compares their number
-//! with the estimate of `crore doctor`.
+//! `fill`: connects clients to a server in a control group with little memory until the kernel kills the server. The number of clients is
+//! compared with the estimate of `crore doctor`.
 //!
-//! The doctor runs in the server's control group before the server. The clients stay outside, so that only the server's end of each
-//! connection is charged. Needs root, and a host on which control groups can be created.
+//! The doctor runs in the server's control group before the server. The clients run outside the group, so that the group is charged only
+//! for the server's end of each connection. Needs root, and a host on which control groups can be created.
 
 mod group;
 
@@ -21,17 +21,17 @@ use group::Group;
 
 /// Connects a second. The default memory is full after some ten seconds.
 const RATE_PER_S: f64 = 10_000.0;
-/// Clients that connect, as a multiple of the estimate: enough to show a relevant error.
+/// The number of clients that connect, as a multiple of the estimate. It is large enough to show a relevant error of the estimate.
 const CLIENTS_PART: f64 = 1.4;
 /// Seconds between two polls.
 const POLL_S: f64 = 0.05;
 /// Polls between two recorded samples.
 const POLLS_PER_SAMPLE: usize = 20;
-/// After this many polls without a new connection the server counts as full and alive.
+/// After this many polls without a new connection the server counts as full, although the kernel has not killed it.
 const POLLS_QUIET: usize = 200;
 /// The largest accepted relative error of the estimate.
 const ERROR_MAX: f64 = 0.1;
-/// A lower limit of the bytes of a connection. It determines the number of shards.
+/// No connection needs fewer bytes than this. The number of shards is computed from it.
 const BYTES_LEAST: u64 = 3_500;
 
 /// Runs the doctor, fills the group, and compares.
@@ -124,7 +124,7 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // Connections answered before the server's end count, so the last number is read after it.
+        // Connections that were answered before the server's end count too, so the number is also read once after that end.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
         if poll % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {
@@ -138,7 +138,7 @@ fn fill(
     Ok(Filled { reached, samples })
 }
 
-/// The doctor's report in the group, with the server's settings.
+/// Runs the doctor in the group, with the server's settings. Returns its report.
 fn ask_doctor(
     args: &RunArgs,
     group: &Group,

@@ -1,10 +1,10 @@
-//! `filters`: the cost of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive.
+//! `filters`: measures the cost of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive.
 //!
 //! Each set of filters has its own server. All servers run at the same time, but in a round their windows follow one another, so that
 //! only one server has load. Sets are compared by the processor time of a publish, with one shard. In a `hit` each publish matches
-//! one filter and is delivered to one of a thousand clients. The large and the small set have equally many clients; in the small
-//! set some clients have no filter. In a `miss` no filter matches, which the server finds only at the last level, so it
-//! only matches.
+//! one filter and is delivered to one of a thousand clients. The large and the small set have equally many clients. In the small set some
+//! clients have no filter. In a `miss` no filter matches, which the server finds only at the last level. So a `miss` is the cost of
+//! matching without delivery.
 
 mod clients;
 mod set;
@@ -25,10 +25,11 @@ use set::{PER_CLIENT, Set};
 const FEW: u32 = 1_000;
 /// Default number of filters in the large set.
 const MANY: u32 = 1_000_000;
-/// Publishes in a window of a flat set: at least half a second of the server's time, because some times are counted in hundredths of a second.
+/// Publishes in a window of a flat set. They take at least half a second of the server's time, since some times are measured only in
+/// hundredths of a second.
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
-/// The deep sets: levels, publishes in a window (fewer if each is more expensive), and name.
+/// The deep sets: the number of levels, the publishes in a window (fewer if each is more expensive), and the name.
 const DEEP: [(u32, u32, &str); 2] = [(8, 100_000, "deep_8"), (16, 10_000, "deep_16")];
 /// Seconds after subscribing before memory is read.
 const REST_S: f64 = 2.0;
@@ -96,7 +97,7 @@ fn result(args: &RunArgs, sides: &[Side]) -> Value {
             "{}: {} filters, {} refused; {hits}miss {miss:.2} us a publish (x{miss_ratio:.2})",
             side.name, side.clients.grants.granted, side.clients.grants.refused
         ));
-        // A value that was not measured is NaN, which becomes null.
+        // A value that was not measured is NaN, which becomes null in JSON.
         let value = json!({
             "offered": side.set.offered(),
             "granted": side.clients.grants.granted,
@@ -181,7 +182,7 @@ impl Side {
         })
     }
 
-    /// For every window of this kind, the server's user time of a publish in microseconds.
+    /// The server's processor time in user space for a publish, in microseconds, for every window of this kind.
     fn user_us(&self, kind: &str) -> Vec<f64> {
         let of_kind = self.windows.iter().filter(|window| window["kind"] == kind);
         let user = of_kind.filter_map(|window| window["user_us"].as_f64());

@@ -1,12 +1,12 @@
 //! `hold`: holds many connections with kernel sockets, and serves them for minutes.
 //!
-//! Its presets differ in the addresses (many local addresses, or many server ports), in the protocol and in the publishers. With
+//! The presets differ in the addresses (many local addresses, or many server ports), in the protocol and in the publishers. With
 //! `comet-million` the clients are a grid, and each publishes to its neighbours over a separate connection
-//! (`subscribe/worker/grid_publisher.rs`). With `tcp` the clients have sent MQTT's CONNECT and nothing else, and receive no messages. With
-//! the others one tool publishes.
+//! (`subscribe/worker/grid_publisher.rs`). With `tcp` the clients send MQTT's CONNECT and nothing else, and receive no messages. With the
+//! other presets one tool publishes.
 //!
-//! Every message that the server accepts must arrive exactly once, at its own client. The totals show whether the last
-//! messages are missing, which leave no gap in a sequence.
+//! Every message that the server accepts must arrive exactly once, at the right client. If the last messages of a topic are missing, this
+//! leaves no gap in the sequence numbers, so the totals are compared, too.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -23,20 +23,20 @@ use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// Connections per server port, below 14,000: the kernel first uses every second local port of its range, and when those are used
-/// up each connect searches the whole range.
+/// The maximum number of connections per server port. It is below 14,000, because the kernel first uses every second local port of its
+/// range, and when those are used up each connect searches the whole range.
 const PER_PORT: u32 = 10_000;
 /// Seconds between two messages to one client, and between two requests of a grid client.
 const EVERY_S: f64 = 60.0;
 
-/// The parameters of a run: preset, changed by flags.
+/// The parameters of a run: those of the preset, as the flags change them.
 struct Shape {
     preset: Preset,
     connections: u32,
     ports: u16,
     protocol: Protocol,
     size: usize,
-    /// Messages a second; 0: no messages, and the clients have no topic.
+    /// Messages a second. 0 means that there are no messages and the clients have no topic.
     rate: f64,
     /// Seconds between two requests of a grid client, if the clients publish themselves.
     talk_every_s: Option<f64>,

@@ -1,7 +1,7 @@
-//! `million`: a swarm of subscribers with a topic each. It finds the highest rate at which the latency stays low, then serves a part of that
-//! rate for minutes while clients come and go.
+//! `million`: holds a swarm of subscribers with a topic each. The scenario finds the highest rate of messages at which the latency stays
+//! low, then publishes at a part of that rate for minutes while clients come and go.
 //!
-//! The memory is that of the server's end of each connection. `hold` has clients with long-poll and MQTT.
+//! The measured memory is that of the server's end of each connection. For clients with long-poll and MQTT there is `hold`.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -15,21 +15,23 @@ use crate::{report, sys};
 const REST_S: f64 = 5.0;
 /// Seconds between two messages to one client at the first rate, as in 2013.
 const EVERY_S: f64 = 60.0;
-/// Limit of the 99th percentile of the latency at a rate that counts as kept. In 2013 the highest mean was 268 ms.
+/// A rate counts as kept if the 99th percentile of the latency is at most this. In 2013 the highest mean was 268 ms.
 const P99_MS_MAX: f64 = 250.0;
 /// The factor between two rates of the search.
 const STEP: f64 = 1.25;
-/// Duration of the try of a rate: as a share of the whole, and its minimum in seconds.
+/// How long a rate is tried: as a share of the whole duration, and the minimum in seconds.
 const TRY: f64 = 1.0 / 60.0;
 const TRY_S: f64 = 3.0;
-/// The part of the highest rate that is then served. A try lasts seconds; in ten minutes clients come and go, and other programs
-/// use the processor.
+/// The part of the highest rate at which is then published. The highest rate was kept for seconds only. In ten minutes clients come and go,
+/// and other programs use the processor.
 const SERVED: f64 = 0.7;
 /// Timeout for the late messages of a rate that was not kept.
 const SETTLE_NS: u64 = 120_000_000_000;
-/// The windows and their shares of the duration: no disturbance; clients close and reconnect; many clients are reset at once and reconnect.
+/// The windows and their shares of the duration: without disturbance; with clients that close and reconnect; with many clients that reset
+/// their connections at once and reconnect.
 const WINDOWS: [(&str, f64); 3] = [("calm", 0.6), ("churn", 0.2), ("tsunami", 0.2)];
-/// Clients a second that close, and clients that are reset at once, among a million or more. With fewer clients the share is the same.
+/// Clients a second that close their connection, and clients that reset it at once, among a million clients or more. Fewer clients have the
+/// same shares.
 const CHURN: u32 = 1_000;
 const CROWD: u32 = 100_000;
 
@@ -113,7 +115,7 @@ pub fn churn_of(connections: u32) -> u32 {
     share(connections, CHURN)
 }
 
-/// The share of `connections` that `of` is of a million; at most `of`.
+/// The number that is to `connections` as `of` is to a million. At most `of`.
 fn share(connections: u32, of: u32) -> u32 {
     of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32)
 }
@@ -123,12 +125,12 @@ pub fn sample(run: &mut SwarmRun) -> Result<Sample> {
     run.sample()?.context("the server was started here")
 }
 
-/// Finds the highest rate that is kept: raises it from `first` until one is not kept, then lowers it until one is.
+/// Finds the highest rate that is kept: raises the rate from `first` until it is not kept, then lowers it until it is.
 fn highest(run: &mut SwarmRun, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
     let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {
         if falls {
-            // Waits for the backlog of the last rate. TCP may retransmit after as much as a minute.
+            // This waits until the backlog of the last rate is gone. TCP may retransmit after as much as a minute.
             run.publish(first)?;
             let begin_ns = sys::now_ns();
             let is_late =

@@ -1,8 +1,9 @@
 //! `pair`: the floor (the baseline server), Crore and the chosen peers do the same work in turn. The result is the ratios of the medians.
 //!
-//! On a shared machine a server can be compared only with others on the same machine at the same time, because other work slows all of
-//! them alike. In most rows a measurement starts new processes and has one server alone. Where the servers differ little, all of them
-//! run at the same time instead, and a round measures each in several short windows, in turn. `--pin` gives server and tools a core each.
+//! On a shared machine a server can be compared only with others on the same machine at the same time, because then other work slows all of
+//! them alike. In most rows a measurement starts new processes, and its server has the machine alone. In rows where the servers differ
+//! little, all servers run at the same time instead, and a round measures each in several short windows, in turn. `--pin` gives server and
+//! tools a core each.
 //!
 //! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as the
 //! reference and without the floor. The result includes faults of the peers, but only those of Crore make the run fail.
@@ -20,7 +21,7 @@ use crate::subscribe::Protocol;
 use fan_out::fan_out_with;
 use measure::Windows;
 
-/// A server counts as saturated if it needs at least this share of its core. The median of the rounds decides.
+/// A server counts as saturated if it needs at least this share of its core, in the median of the rounds.
 const SATURATED: f64 = 0.95;
 
 /// How a round of a row is measured.
@@ -118,7 +119,7 @@ fn is_mqtt(args: &RunArgs) -> bool {
     matches!(args.subscribe_protocol(), Protocol::Mqtt | Protocol::MqttWs)
 }
 
-/// The measured servers; over MQTT only those that speak it.
+/// The measured servers. Over MQTT only those that speak it.
 fn kinds(args: &RunArgs) -> Vec<Kind> {
     if is_mqtt(args) {
         return vec![Kind::Crore, Kind::Mosquitto];
@@ -202,13 +203,14 @@ impl Side {
         is_wanted.then(|| self.core_demand() >= SATURATED)
     }
 
-    /// The share of its core that the server wanted: the time in which it ran, and the time in which it waited because others had the core.
+    /// The share of its core that the server wanted: the time in which it ran, and the time in which it waited because other processes had
+    /// the core.
     fn core_demand(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))
     }
 
-    /// The median of a value over the rounds that have it; NaN if none has.
+    /// The median of a value over the rounds that have it. NaN if no round has it.
     fn median(&self, name: &str) -> f64 {
         self.median_by(|run| run[name].as_f64())
     }
@@ -334,7 +336,7 @@ fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     json!({ "medians": medians, name: ratios })
 }
 
-/// Prints which servers were not saturated, or were measured at the limit of the load tool.
+/// Prints which servers were not saturated, and which ones the load tool could not load more.
 fn tell_bottleneck(row: &str, sides: &[Side]) {
     for side in sides {
         let bottleneck = |run: &Value| run["bottleneck"].as_str().map(str::to_string);

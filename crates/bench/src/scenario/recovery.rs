@@ -1,5 +1,5 @@
-//! `recovery`: measures the start after a kill, with a large log and with many topics with a latest value each, compared with a sequential
-//! read of the same files. Page caches are empty before each, if this process may drop them.
+//! `recovery`: measures how long a start after a kill takes, with a large log and with many topics that have a latest value each. The time
+//! is compared with a sequential read of the same files. Page caches are empty before each measurement, if this process may drop them.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -155,7 +155,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The size of all files in a directory. A file may be deleted meanwhile.
+/// The size of all files in a directory. Files that are deleted meanwhile do not count.
 pub fn size_of_all(directory: &Path) -> Result<u64> {
     let bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |it| it.len());
     Ok(files(directory)?.iter().map(bytes).sum())

@@ -1,5 +1,5 @@
-//! `reload`: windows under load in which the server reloads changed settings every second, compared with windows without. No client may be
-//! disconnected and no message lost; the latencies are compared. Choose long windows, so that each p99.9 is based on many messages.
+//! `reload`: compares the latencies in windows in which the server reloads changed settings every second with windows without reloads. No
+//! client may be disconnected and no message lost. Choose long windows, so that each p99.9 is based on many messages.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::storm::Storm;
 use crate::report;
 use crate::rig::{RunArgs, number, pause};
 
-/// The settings of a reload. They differ from turn to turn in every kind of setting that a running server can change.
+/// The settings of a reload. From one reload to the next, every kind of setting changes that a running server can change.
 fn settings(args: &RunArgs, turn: usize) -> String {
     let odd = turn % 2;
     let mut text = format!(
@@ -18,7 +18,7 @@ fn settings(args: &RunArgs, turn: usize) -> String {
         args.heartbeat
     );
     if odd == 1 {
-        // These rules precede the rule for `#` and change its number, so each home must update all its topics.
+        // These rules come before the rule for `#` and so change the number of that rule. Each home must then update all its topics.
         text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
     }
     text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"

@@ -1,10 +1,9 @@
-//! `sessions`: MQTT clients subscribe to a topic each and disconnect. It measures the memory of a session without a
-//! connection.
+//! `sessions`: measures the memory of an MQTT session without a connection. MQTT clients subscribe to a topic each and disconnect.
 //!
-//! Every server is newly started: otherwise sessions would use memory that the allocator had kept from earlier clients, and seem to
-//! cost nothing. The clients connect in batches, so that few are connected at once. Memory that connections leave behind does
-//! not grow from batch to batch, as that of sessions does. A straight line through the growth separates the two. At the end some
-//! clients reconnect and check that their session exists.
+//! Every server is newly started: otherwise sessions would use memory that the allocator had kept from earlier clients, and seem to cost
+//! nothing. The clients connect in batches, so that few are connected at once. The memory of sessions grows from batch to batch. Memory
+//! that connections leave behind does not. So a straight line through the growth separates the two. At the end some clients reconnect and
+//! check that their session exists.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,13 +23,13 @@ use crate::subscribe::Protocol;
 
 /// Number of batches, unless they would be too large or too small.
 const BATCHES: u32 = 10;
-/// Smallest and largest batch: large enough that starting the tool does not matter, and smaller than a descriptor table whose limit
-/// cannot be raised.
+/// The minimum and maximum size of a batch. The minimum is large enough that starting the tool does not matter. The maximum fits into a
+/// descriptor table whose limit cannot be raised.
 const BATCH: (u32, u32) = (500, 15_000);
 /// Seconds after a batch, so that the server has handled all disconnects.
 const REST_S: f64 = 2.0;
-/// Seconds before memory is read for the result. A server may keep memory for clients that return soon, Crore for half a minute; that is
-/// not part of a session.
+/// Seconds before memory is read for the result. A server may keep memory for clients that return soon. Crore does so for half a minute.
+/// This memory is not part of a session.
 const CALM_S: f64 = 35.0;
 /// Clients of each batch that reconnect at the end.
 const CHECKS: u32 = 20;
@@ -64,7 +63,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 /// Clients that have connected and disconnected.
 struct Batch {
-    /// The process id of their tool, which is part of their client ids.
+    /// The process id of the clients' load tool, which is part of the client ids.
     process: u32,
     count: u32,
     failed: bool,

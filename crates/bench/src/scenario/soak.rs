@@ -1,5 +1,5 @@
-//! `soak`: a swarm for hours. Its clients receive messages and heartbeats, close and reconnect, while the server reloads its settings. Each
-//! minute a sample is written to disk. The memory must not grow, and no message may be lost.
+//! `soak`: runs a swarm for hours. Its clients receive messages and heartbeats, close and reconnect, while the server reloads its settings.
+//! Each minute a sample is written to disk. The memory of the server must not grow, and no message may be lost.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +20,7 @@ const SECONDS: f64 = 6.0 * 3600.0;
 const SAMPLE_S: f64 = 60.0;
 /// Samples between two reloads.
 const RELOAD_SAMPLES: usize = 5;
-/// Default heartbeat interval in seconds. About half of the clients, which get a message a minute, need heartbeats then.
+/// Default heartbeat interval in seconds. Each client gets about one message a minute, so about half of the clients need heartbeats.
 const HEARTBEAT_S: u32 = 60;
 /// Seconds between two messages to one client at the default rate.
 const EVERY_S: f64 = 60.0;
@@ -59,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut result = outcome.json.clone();
     let grows = report_growth(&samples);
     report::say(&outcome.verdict());
-    // The samples contain the same with less detail.
+    // The samples contain the same data with less detail.
     result.as_object_mut().map(|all| all.remove("seconds"));
     let of_this_run = json!({
         "clean": outcome.faults.is_empty() && !grows,
@@ -113,7 +113,7 @@ fn minute(run: &mut SwarmRun, swarm: &SwarmArgs, n: usize) -> Result<Value> {
 
 /// Prints how the memory of the server and of the kernel changes. Returns whether one of them grows.
 fn report_growth(samples: &[Value]) -> bool {
-    // The first third is left out: tables and the allocator's reserves still grow.
+    // The first third is left out, because tables and the allocator's reserves still grow then.
     let samples = &samples[samples.len() / 3..];
     let grows = ["/server/pss_bytes", "/kernel/slabs/TCP"].map(|name| {
         let points: Vec<(f64, f64)> = samples

@@ -1,7 +1,7 @@
-//! `churn` and `tsunami`: how connecting and disconnecting clients affect those that stay connected.
+//! `churn` and `tsunami`: measure how clients that connect and disconnect affect the clients that stay connected.
 //!
-//! One publisher runs all the time. The windows before, during and after differ only in what the connections do. Messages that were
-//! published while their client was away do not count as lost; they are counted separately.
+//! One publisher runs all the time. The windows before, during and after the disturbance differ only in what the connections do. Messages
+//! that were published while their client was away do not count as lost. They are counted separately.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// Starts everything and opens the connections. Without `settings` the server has the usual ones.
+    /// Starts everything and opens the connections. Without `settings` the server has the settings of most scenarios.
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.subscribe_protocol();
@@ -147,7 +147,7 @@ pub fn churn(args: &RunArgs) -> Result<Value> {
     storm.end(json!({ "calm": calm, "churn": churned }), more)
 }
 
-/// Measures a calm window, then resets every connection; all reconnect at once.
+/// Measures a calm window, and one in which every connection is reset and all clients reconnect at once.
 pub fn tsunami(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;

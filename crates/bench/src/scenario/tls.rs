@@ -1,8 +1,8 @@
-//! `tls`: the memory of an idle connection with TLS, the cost of a handshake, and the effect of many handshakes on deliveries. The
+//! `tls`: measures the memory of an idle connection with TLS, the cost of a handshake, and the effect of many handshakes on deliveries. The
 //! peers do the same with the same certificate and the same client.
 //!
-//! The cost of a handshake is the server's processor time. The client needs about as much, so on two cores the number of
-//! handshakes a second would measure the client. The servers take turns within each round.
+//! The cost of a handshake is the server's processor time. The number of handshakes a second would not do: the client needs about as much
+//! processor time, so on two cores it would limit that number. The servers take turns within each round.
 
 mod handshakes;
 
@@ -143,7 +143,7 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
 fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
     let certificate = args.certificate.as_ref().context("a certificate")?;
     let address = server.addresses[0];
-    // Not measured: the first handshakes allocate memory and bring the first ticket.
+    // These handshakes are not measured: the first ones allocate memory and bring the first ticket.
     do_handshakes(address, certificate, resumes, 50)?;
     let before = server.sample()?;
     let Handshakes {

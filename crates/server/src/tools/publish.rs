@@ -311,12 +311,12 @@ impl Publisher<'_> {
             Some(subscribers) => format!("{subscribers} subscribers receive it"),
             None => "the server has it".to_string(),
         };
-        // A closed stderr is no reason to fail.
         let published = if is_replayed {
             "not published again"
         } else {
             "published"
         };
+        // A closed stderr is no reason to fail.
         let _ = writeln!(io::stderr(), "crore: {published} to `{topic}`: {received}");
     }
 }

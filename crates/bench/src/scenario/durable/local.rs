@@ -1,4 +1,4 @@
-//! The sides of `durable` that run locally, without a server: the bare loop, and SQLite's shell.
+//! Measures the sides of `durable` that need no server: the bare loop, and SQLite's shell.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Size of the bare loop's file: that of a server's log segment. At the end the loop starts again from the beginning.
+/// Size of the bare loop's file, in bytes: the size of a server's log segment. At the end of the file the loop continues at its beginning.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// Writes and syncs `at_once` messages in a loop. Returns messages a second.
@@ -27,7 +27,7 @@ pub fn floor(
     let (begin, mut messages, mut at) = (Instant::now(), 0, 0);
     while begin.elapsed().as_secs_f64() < seconds {
         if at + bytes.len() as u64 > FILE_BYTES {
-            // The server does not overwrite a segment, so this needs a new file.
+            // The server does not overwrite a segment, so the loop takes a new file here.
             if !zeros {
                 file = allocated(&path, false)?;
             }

@@ -1,5 +1,5 @@
-//! `durable`: publishes a second that are answered after a sync to disk, compared with a bare loop that writes and syncs the same
-//! bytes, and with programs that promise the same or somewhat less. All use the disk of the directory for temporary files
+//! `durable`: measures the publishes a second that are answered after a sync to disk. They are compared with a bare loop that writes and
+//! syncs the same bytes, and with programs that promise the same or somewhat less. All use the disk of the directory for temporary files
 //! (`TMPDIR`) and take turns. Each figure is the median of the rounds.
 
 mod local;
@@ -21,9 +21,10 @@ use strum::{IntoStaticStr, VariantArray};
 const SIZE: usize = 512;
 /// Default duration of each window, in seconds.
 const SECONDS: f64 = 2.0;
-/// The topics: as many as the largest number of connections.
+/// The topics. There are as many as the largest number of connections.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// Connections that share the MQTT messages in flight, because brokers read only a part of a connection's data in each turn.
+/// The number of connections that share the MQTT messages in flight. One would not do, because brokers read only a part of a connection's
+/// data in each turn.
 const MQTT_CONNECTIONS: u32 = 8;
 /// Default number of shards.
 const SHARDS: u32 = 2;
@@ -31,7 +32,7 @@ const SHARDS: u32 = 2;
 /// The load of a row, the same for every side.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Its name in results.
+    /// The load's name in results.
     name: &'static str,
     /// Publishes in flight.
     in_flight: u32,
@@ -89,14 +90,14 @@ enum Side {
 }
 
 impl Side {
-    /// All of them.
+    /// All sides.
     const ALL: &[Self] = Self::VARIANTS;
 
     fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Whether it supports the load: some sides have no batches.
+    /// Whether the side supports the load. Some sides have no batches.
     fn supports(self, load: &Load) -> bool {
         load.batch == 1 || !matches!(self, Side::CroreMqtt | Side::Nats | Side::Mosquitto)
     }
@@ -314,7 +315,7 @@ fn file_system(path: &Path) -> String {
         ))
     });
     let mounts_above = fields.filter(|(_, mount, ..)| path.starts_with(mount));
-    // Of several mounts on the same path the last one is visible.
+    // If there are several mounts on the same path, the last one is visible.
     let longest = mounts_above.max_by_key(|(_, mount, ..)| mount.len());
     longest.map_or("unknown".into(), |(device, _, kind, options)| {
         format!("{kind} on {device} ({options})")

@@ -1,5 +1,5 @@
-//! A control group with a memory limit, created at the top of the hierarchy and removed when dropped. Version 2, or
-//! version 1 with accounting of socket memory.
+//! A control group with a memory limit, created at the top of the hierarchy and removed when dropped. Supports version 2, and version 1
+//! with accounting of socket memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 
 /// The mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// A limit for socket memory makes version 1 account for it. This one is never reached.
+/// A limit of socket memory, which makes version 1 account for socket memory. The limit is never reached.
 const SOCKETS_BYTES: u64 = 1 << 40;
-/// Attempts to remove a group, whose last process may still be ending.
+/// The number of attempts to remove a group. The last process in the group may still be ending.
 const TRIES: u32 = 100;
 
-/// The file names of one version.
+/// The file names of one version of control groups.
 struct Names {
     version: u32,
     limit: &'static str,
@@ -104,7 +104,7 @@ impl Group {
         Ok(self.read(self.names.used)?.trim().parse()?)
     }
 
-    /// Processes that the kernel has killed because memory ran out.
+    /// The number of processes that the kernel has killed because memory ran out.
     pub fn kills(&self) -> Result<u64> {
         let events = self.read(self.names.events)?;
         let kills = events

@@ -1,8 +1,8 @@
-//! The clients of `filters`: a publisher and subscribers, MQTT 3.1.1 with QoS 0, all on the calling thread.
+//! The clients of `filters`: a publisher and subscribers that speak MQTT 3.1.1 with QoS 0, all on the calling thread.
 //!
-//! The publisher sends a batch and a ping, and sends the next batch after the answer, which means that the server has read
-//! everything. So a turn of the server always has the same number of publishes, and sockets are never full. Each message contains its
-//! number and its owner, so that every delivery is checked.
+//! The publisher sends a batch of messages and a ping. The answer means that the server has read the whole batch, and the publisher sends
+//! the next one. So a turn of the server always has the same number of publishes, and sockets are never full. Each message contains its
+//! number and its owner, so that every delivery can be checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,9 +39,9 @@ pub struct Message {
 /// The numbers of granted and refused filters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Grants {
-    /// Subscribed.
+    /// Filters to which clients are subscribed.
     pub granted: u32,
-    /// Refused in a SUBACK.
+    /// Filters that a SUBACK refused.
     pub refused: u32,
 }
 
@@ -49,11 +49,11 @@ pub struct Grants {
 #[derive(Debug, Default)]
 pub struct Tally {
     received: Vec<bool>,
-    /// Received by their owner for the first time.
+    /// Messages that their owner received for the first time.
     pub arrived: usize,
-    /// Received again.
+    /// Messages that their owner received again.
     pub doubled: usize,
-    /// Received by another client.
+    /// Messages that another client received.
     pub misdelivered: usize,
 }
 
@@ -209,7 +209,7 @@ impl Clients {
                 number += 1;
             }
             dialect.ping(&mut out);
-            // The server has read everything before, so the socket has room.
+            // The server has read everything that was sent before, so the socket has room.
             self.publisher.stream.write_all(&out)?;
             let begin = Instant::now();
             while !self.turn(SILENCE, &mut tally)? {

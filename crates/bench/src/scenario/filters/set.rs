@@ -1,17 +1,18 @@
-//! The sets of filters that `filters` compares: their distribution to clients, and topics that match or do not.
+//! The sets of filters that the scenario `filters` compares: how they are distributed to clients, and topics that match or do not match.
 
 use super::clients::{Message, NOBODY};
 use crate::measure::payload::Random;
 
-/// Filters of one client. It is constant, because the cost by the length of a client's list is not measured here.
+/// The number of filters of one client. It is the same in all sets, because the cost of long lists of filters is not measured here.
 pub const PER_CLIENT: u32 = 250;
-/// Most clients that receive messages, so that every set uses equally many sockets.
+/// The maximum number of clients that receive messages. With it the large set writes to no more sockets than the small one.
 const RECEIVERS: u32 = 1_000;
-/// The number of different topics, the same in each set, because a publish to a new topic costs the server memory.
+/// The number of different topics. It is about the same for each set, because a publish to a new topic costs the server memory.
 const NAMES: u32 = 1_000_000;
-/// Wildcards of a deep filter that the server accepts without a limit.
+/// Filters with at most this many wildcards are always accepted by the server, however many they are.
 const FREE_WILDCARDS: u32 = 2;
-/// Levels with further wildcards. All combinations in this many levels are more than the server accepts.
+/// The number of levels at which a filter may have more wildcards than that. Already their combinations are more filters than the server
+/// accepts.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.
@@ -19,8 +20,8 @@ const COMBINED_LEVELS: u32 = 12;
 pub enum Set {
     /// `filters` filters `a/{n}/+`, distributed to `clients` clients. If there are fewer filters than clients, some clients have none.
     Flat { filters: u32, clients: u32 },
-    /// Filters with `levels` levels, each `a` or `+` except the last: every combination with few `+`, and of those with more `+` the
-    /// combinations in the first levels.
+    /// Filters with `levels` levels, each `a` or `+` except the last: every combination with at most two `+`, and the combinations with
+    /// more `+` whose `+` are all in the first levels.
     Deep { levels: u32 },
 }
 
@@ -77,7 +78,7 @@ impl Set {
         }
     }
 
-    /// A message that mismatches every filter at the last level.
+    /// A message that no filter matches, which shows only at the last level of the filters.
     pub fn miss(&self, random: &mut Random) -> Message {
         let topic = match *self {
             Set::Flat { filters, .. } => {
@@ -99,7 +100,8 @@ impl Set {
     }
 }
 
-/// The levels with `+` in each filter of a deep set, as bits with the first level lowest. Filters with few `+`, which the server always accepts, are first.
+/// For each filter of a deep set, the levels that are `+`, as bits: bit 0 is the first level. The filters with few `+`, which the server
+/// always accepts, come first.
 fn shapes(levels: u32) -> Vec<u64> {
     let wild = levels - 1;
     let mut shapes = vec![0];

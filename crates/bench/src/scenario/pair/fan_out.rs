@@ -1,12 +1,13 @@
-//! A fan-out over WebSocket with a fixed number of messages in flight: a message is published when another has reached all subscribers. The
-//! rate shows how a server handles a busy topic whose publishers wait for their readers, and the latency is that of a queue of
-//! known length.
+//! Measures a fan-out over WebSocket with a fixed number of messages in flight: the next message is published when one has reached all
+//! subscribers. The rate shows how a server handles a busy topic whose publishers wait for the readers, and the latency is that of a queue
+//! of known length.
 //!
-//! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published at once they
-//! would also end at once and be published together again. Then any server could write all of them together.
+//! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published together, they
+//! would reach all subscribers at the same time, and the next ones would be published together again. Then any server could write all of
+//! them together.
 //!
-//! Publisher and subscribers are one thread, because the publisher must know at once what has arrived. All messages have the same length,
-//! so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
+//! Publisher and subscribers run on one thread, because the publisher must know at once what has arrived. All messages have the same
+//! length, so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::rig::{Kind, RunArgs, Sample, Server, Setting, bottleneck};
 use crate::subscribe::Protocol;
 use crate::sys::{self, Dial, Epoll, Interest};
 
-/// Subscribers.
+/// The number of subscribers.
 const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
@@ -32,7 +33,8 @@ const WARM_S: f64 = 1.0;
 const WINDOW_S: f64 = 5.0;
 /// Timeout for the next message.
 const TIMEOUT_NS: u64 = 20_000_000_000;
-/// Connections that are read before the publisher's turn: a small part of the subscribers, so that messages do not complete in groups.
+/// The number of connections that are read before each turn of the publisher. It is a small part of the subscribers, so that messages do
+/// not complete in groups.
 const READS_PER_TURN: usize = 32;
 const TOPIC: &str = "news";
 /// Size of one read.
@@ -214,7 +216,7 @@ impl Audience {
         Ok(())
     }
 
-    /// The number of messages that may be in flight: one at first, rising to `in_flight` during the first fan-out.
+    /// The number of messages that may be in flight. It is one at first, and rises to `in_flight` during the first fan-out.
     fn in_flight_max(&self, in_flight: u64) -> u64 {
         let connections = self.connections.len() as u64;
         in_flight.min(1 + self.deliveries * in_flight / connections)
@@ -238,7 +240,7 @@ impl Audience {
                 self.received.resize(place + 1, 0);
             }
             self.received[place] += 1;
-            // The number of a message that arrived in parts is not checked.
+            // If the start of a message arrived in an earlier read, its number is not checked.
             let start = number * frame + FRAME_HEADER_BYTES as u64;
             let payload = start.checked_sub(had).map(|it| it as usize);
             let payload = payload.and_then(|it| self.buffer.get(it..it + HEADER_BYTES));

@@ -1,4 +1,4 @@
-//! The measurements of the rows: one server, one round.
+//! The measurements of the rows of `pair`. Each measures a server in one round.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -21,8 +21,7 @@ const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
 const IDLE: u32 = 15_000;
 /// Messages a second of the row `rate`.
 const RATE: f64 = 10_000.0;
-/// Flags of a publisher that waits for acknowledgements. The number in flight is Crore's default
-/// Receive Maximum.
+/// Flags of a publisher that waits for acknowledgements. The number of messages in flight is Crore's default Receive Maximum.
 const ACKNOWLEDGED: [&str; 3] = ["--saturate", "--in-flight", "100"];
 /// Length of a log that overflows during the measurement: Nchan's default.
 const LOGGED: u32 = 10;
@@ -64,7 +63,7 @@ impl Pair {
         })
     }
 
-    /// Publishes with these flags, and measures a window while that lasts.
+    /// Publishes with these flags, and measures a window during that time.
     fn window(&mut self, args: &RunArgs, flags: &[&str]) -> Result<Value> {
         let seconds = args.duration.unwrap_or(WINDOW_S);
         let size = args.size.unwrap_or(512);
@@ -104,7 +103,7 @@ impl Pair {
             "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
             "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
             "server_cores_busy": server_busy,
-            // Time in which other processes had its core. That slows all servers alike, so it does not change their ratios.
+            // Time in which other processes had the server's core. They slow all servers alike, so the ratios of the servers do not change.
             "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),
@@ -120,8 +119,7 @@ pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
 }
 
-/// As [`unicast`] but with short logs, and the ratio to the rate without logs. A server without logs is measured
-/// once.
+/// As [`unicast`], but with short logs. The result also has the ratio to the rate without logs. A server that has no logs is measured once.
 pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     let with_keep = |keep| RunArgs {
         keep: Some(keep),
@@ -139,7 +137,7 @@ pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
 }
 
 /// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for
-/// one of 10,000 subscribers. With Mosquitto these are acknowledged packets; the floor does not answer.
+/// one of 10,000 subscribers. Mosquitto gets MQTT packets that it acknowledges instead. The floor does not answer.
 pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
@@ -160,8 +158,8 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &flags)
 }
 
-/// 10,000 messages a second, each to one of 10,000 subscribers. Half of a delivery's cost here is waking the reader, and that cost
-/// varies with time. So the windows of the servers follow each other as closely as possible.
+/// 10,000 messages a second, each to one of 10,000 subscribers. Half of a delivery's cost here is waking the reader, and that cost varies
+/// with time. So the windows of different servers follow each other as closely as possible.
 pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
@@ -170,7 +168,7 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let mut runs: Vec<Windows> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
         for (pair, runs) in pairs.iter_mut().zip(&mut runs) {
-            // A server that failed in one window would fail in the next, too.
+            // A server that failed in one window is not measured in the next, where it would fail, too.
             if let Ok(pair) = pair
                 && runs.last().is_none_or(Result::is_ok)
             {
@@ -212,7 +210,7 @@ pub fn broadcasts(args: &RunArgs, kind: Kind) -> Result<Value> {
         "clean": incomplete == 0,
         "incomplete": incomplete,
         "complaints": pair.audience.server.error_log(),
-        // Null if every broadcast was incomplete: the median of no values is NaN.
+        // Null if every broadcast was incomplete, because the median of no values is NaN.
         "last_has_it_ms": median(&whole),
         "all_ms": times,
     }))

@@ -1,4 +1,4 @@
-//! A client that only does handshakes: it connects, receives a ticket if it resumes sessions, and disconnects.
+//! A client that only does TLS handshakes: it connects, receives a session ticket if it resumes sessions, and disconnects.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -32,7 +32,7 @@ pub struct Handshakes {
 /// Does `count` handshakes, one after the other.
 ///
 /// # Errors
-/// If one fails.
+/// If a handshake fails.
 pub fn do_handshakes(
     server: SocketAddr,
     certificate: &Certificate,
@@ -78,13 +78,13 @@ fn once(
     connection.send_close_notify();
     connection.write_tls(&mut stream)?;
     stream.flush()?;
-    // Reads until the server has closed, so that its work for this handshake ends before the next one begins.
+    // This reads until the server has closed the connection, so that the server's work for this handshake ends before the next one begins.
     let mut rest = [0; 512];
     while matches!(stream.read(&mut rest), Ok(1..)) {}
     Ok(connection.handshake_kind())
 }
 
-/// Handshakes at a rate, in the background, until this is dropped.
+/// Does handshakes at a rate, in the background, until this value is dropped.
 pub struct BackgroundHandshakes {
     shared: Arc<(AtomicBool, AtomicU64)>,
     threads: Vec<JoinHandle<()>>,
