@@ -1,5 +1,5 @@
-//! System calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. They go through
-//! `rustix`, or through `crore_net` if the server needs the same call.
+//! System calls that the standard library does not offer: epoll, non-blocking sockets, signals and limits. They are made with `rustix`, or
+//! with `crore_net` if the server needs the same call.
 //!
 //! This and `sys/tun.rs` are the only files of the crate with `unsafe`. Sockets are plain descriptor numbers here, because a
 //! load tool keeps a million of them in rows of 24 bytes. The code that opened a socket closes it, on the
@@ -32,7 +32,7 @@ use rustix::process::{self, Pid};
 pub use crore_net::affinity::pin_to as pin;
 /// Nanoseconds of the machine's monotonic clock: the same in all processes of one machine.
 pub use crore_net::clock::monotonic_ns as now_ns;
-/// The events that a descriptor is watched for: `IN` (readable) and `OUT` (writable). Errors are always reported.
+/// The events for which a descriptor is watched: `IN` (readable) and `OUT` (writable). Errors are always reported.
 pub use rustix::event::epoll::EventFlags as Interest;
 pub use rustix::process::Signal;
 
@@ -56,8 +56,7 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `clock` and `time` are valid places for the results; `time` stays 0 where the process has ended
-    // between the two calls.
+    // SAFETY: `clock` and `time` are valid places for the results. If the process has ended between the two calls, `time` stays 0.
     let errno = unsafe {
         let errno = libc::clock_getcpuclockid(pid as libc::pid_t, &mut clock);
         libc::clock_gettime(clock, &mut time);
@@ -69,14 +68,14 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
     }
 }
 
-/// Lends a descriptor to one system call.
+/// Borrows a descriptor for one system call.
 #[inline]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: the holder of a descriptor forgets it when it closes it, so the descriptor is open during the call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// The events to watch of a connection that is read: readable and, if `and_writing`, also writable.
+/// The events to watch on a connection that is read: readable and, if `and_writing`, also writable.
 pub fn reading(and_writing: bool) -> Interest {
     if and_writing {
         Interest::IN | Interest::OUT
@@ -88,7 +87,7 @@ pub fn reading(and_writing: bool) -> Interest {
 /// One descriptor that is ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// The key that the descriptor was added with.
+    /// The key with which the descriptor was added.
     pub key: u64,
     /// A read gives bytes, the end or an error.
     pub readable: bool,
@@ -121,7 +120,7 @@ impl Epoll {
         Ok(epoll::add(&self.set, borrow(fd), key, interest)?)
     }
 
-    /// Changes the events that `fd` is watched for.
+    /// Changes the events for which `fd` is watched.
     pub fn modify(&self, fd: RawFd, interest: Interest, key: u64) -> io::Result<()> {
         let key = EventData::new_u64(key);
         Ok(epoll::modify(&self.set, borrow(fd), key, interest)?)
@@ -157,14 +156,14 @@ pub struct Dial {
     /// The server.
     pub remote: SocketAddr,
     /// The local address. With port 0 the kernel chooses the port at connect (`IP_BIND_ADDRESS_NO_PORT`), when it knows the
-    /// server's address. So it can use the same local port once for each port of the server.
+    /// server's address. So the same local port can be used once for each port of the server.
     pub local: Option<SocketAddr>,
     /// `SO_RCVBUF` in bytes, if it is not the system's default.
     pub receive_buffer: Option<u32>,
 }
 
-/// Opens a non-blocking connection. The flag says whether it is established already, as nearly
-/// always over loopback. Otherwise the descriptor becomes writable once it is.
+/// Opens a non-blocking connection. The flag says whether the connection is established already, as nearly always over loopback. Otherwise
+/// the descriptor becomes writable when it is.
 pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
     let family = if dial.remote.is_ipv4() {
         AddressFamily::INET
@@ -176,7 +175,7 @@ pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
         sockopt::set_socket_recv_buffer_size(&socket, bytes as usize)?;
     }
     if let Some(local) = dial.local {
-        // Not in `rustix`: the kernel chooses the port at connect.
+        // `rustix` does not have this option, with which the kernel chooses the port at connect.
         let fd = Fd(socket.as_raw_fd() as u32);
         crore_net::set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
         net::bind(&socket, &local)?;
@@ -203,7 +202,7 @@ pub fn listen(address: SocketAddr) -> io::Result<(RawFd, SocketAddr)> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
-    // A second listen only raises the backlog.
+    // The socket listens already. A second `listen` only raises the backlog.
     net::listen(&listener, BACKLOG)?;
     Ok((listener.into_raw_fd(), bound))
 }
@@ -266,8 +265,8 @@ pub fn raise_descriptor_limit() -> usize {
     crore_net::kernel::fd_table::limit() as usize
 }
 
-/// Makes a child run on one core, if given, and end when the calling thread ends: the kernel sends it SIGKILL then, or SIGINT if
-/// it has children that it must end itself.
+/// Makes a child run on `core`, if given, and end when the calling thread ends: then the kernel sends SIGKILL to the child, or SIGINT if
+/// the child has children that it must end itself.
 pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool) {
     let signal = if has_children {
         Signal::INT
@@ -278,7 +277,7 @@ pub fn bind_child(command: &mut Command, core: Option<usize>, has_children: bool
         process::set_parent_process_death_signal(Some(signal))?;
         core.map_or(Ok(()), pin)
     };
-    // SAFETY: between fork and exec only two system calls are made; nothing is allocated.
+    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -291,7 +290,7 @@ pub fn signal(pid: u32, signal: Signal) {
 
 /// Raises the scheduling priority of the calling thread, if this process may do so.
 pub fn favour_thread() {
-    /// Enough to run before hundreds of ready threads of normal priority.
+    /// This niceness is enough to run before hundreds of ready threads of normal priority.
     const NICER: i32 = -10;
     let _ = process::nice(NICER);
 }

@@ -33,8 +33,7 @@ pub fn dropped_lines() -> u64 {
         .map_or(0, |counter| counter.dropped_lines() as u64)
 }
 
-/// The count of an event that strangers can cause as often as they like. Every event is counted, but at most one in [`LOG_EVERY`] is
-/// logged.
+/// The count of an event that strangers can cause as often as they like. Every event is counted, but at most one in a minute is logged.
 #[derive(Default)]
 pub struct LoggedCount {
     count: AtomicU64,

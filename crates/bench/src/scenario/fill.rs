@@ -124,7 +124,8 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // Connections that were answered before the server's end count too, so the number is also read once after that end.
+        // `max_concurrency` still counts the connections that the server's end has closed, so a number that is read after that end is
+        // right, too.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
         if poll % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {

@@ -336,7 +336,7 @@ fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
     json!({ "medians": medians, name: ratios })
 }
 
-/// Prints which servers were not saturated, and which ones the load tool could not load more.
+/// Prints for which servers the load tool was the bottleneck, and which servers were not saturated.
 fn tell_bottleneck(row: &str, sides: &[Side]) {
     for side in sides {
         let bottleneck = |run: &Value| run["bottleneck"].as_str().map(str::to_string);

@@ -1,9 +1,9 @@
-//! The state of each connection of the subscriber.
+//! The state of each connection of the subscriber, in a row of fixed size.
 //!
-//! A row has at most 24 bytes, so a million connections cost the tool 24 MB. Server, local address and
-//! topics are not stored; they are computed from the connection's number.
+//! A row has at most 24 bytes, so a million connections cost the tool 24 MB. Server, local address and topics are not stored, but computed
+//! from the connection's number.
 
-/// The connection has no spill.
+/// In place of the index of a spill: the connection has no incomplete unit.
 pub const NO_SPILL: u32 = u32::MAX;
 
 /// The stage of a connection.
@@ -27,19 +27,20 @@ pub enum Stage {
 pub struct ConnectionRow {
     /// The descriptor; invalid while closed.
     pub fd: i32,
-    /// Index of the spill with the connection's incomplete unit, or [`NO_SPILL`].
+    /// Index of the spill: the buffer with the bytes of the connection's incomplete unit (response, frame, event or packet). Or
+    /// [`NO_SPILL`].
     pub spill: u32,
-    /// The number of the last message, if the connection has one topic; 0 before the first.
+    /// The number of the last message, if the connection has one topic. 0 before the first.
     pub sequence: u32,
     /// Bytes still missing from the current chunk.
     pub chunk_left: u32,
     /// The stage.
     pub stage: Stage,
-    /// Consecutive failed attempts to open it.
+    /// Consecutive failed attempts to open the connection.
     pub failures: u8,
     /// The publisher's run to which the sequence numbers belong.
     pub run: u16,
-    /// It was closed for a time: messages before the next one may be missing.
+    /// The connection was closed for a time, so messages before the next one may be missing.
     pub returned: bool,
     /// The server has announced a gap before the next message.
     pub told: bool,

@@ -16,12 +16,12 @@ pub struct Connections {
     pub sequences: Vec<u32>,
     /// The TLS state of each connection; empty without TLS.
     pub tls: Vec<Option<Box<Tls>>>,
-    /// The incomplete units.
+    /// The bytes of incomplete units.
     pub spills: Spills,
 }
 
 impl Connections {
-    /// Sends bytes, through TLS if it is used.
+    /// Sends bytes, through TLS if the connection uses it.
     pub fn send(&mut self, row: u32, bytes: &[u8]) -> io::Result<usize> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
@@ -30,7 +30,7 @@ impl Connections {
         }
     }
 
-    /// Receives bytes, through TLS if it is used; see [`sys::receive`].
+    /// Receives bytes as [`sys::receive`] does, through TLS if the connection uses it.
     pub fn receive(&mut self, row: u32, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let fd = self.rows[row as usize].fd;
         match self.tls.get_mut(row as usize).and_then(Option::as_mut) {
@@ -48,7 +48,7 @@ struct Spill {
     decoded: usize,
 }
 
-/// The spills. Free ones keep their capacity.
+/// The spills. Free spills keep their capacity.
 #[derive(Default)]
 pub struct Spills {
     all: Vec<Spill>,
@@ -56,8 +56,8 @@ pub struct Spills {
 }
 
 impl Spills {
-    /// Moves the connection's spill to the start of the buffer, and makes room for `more` bytes after it. Returns its length, and how
-    /// many of its bytes are decoded.
+    /// Moves the connection's spill to the start of the buffer, and makes room for `more` bytes after it. Returns the length of the spill,
+    /// and how many of its bytes are decoded.
     pub fn take(
         &mut self,
         row: &mut ConnectionRow,

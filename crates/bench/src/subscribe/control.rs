@@ -1,4 +1,5 @@
-//! The commands of a scenario to its subscriber: each is a line on standard input, answered by a JSON line on standard output.
+//! Executes the commands that a scenario sends to its subscriber. Each command is a line on standard input. The answer is a JSON line on
+//! standard output.
 //!
 //! | command | effect | answer |
 //! |---|---|---|
@@ -69,8 +70,8 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Sets how often the clients of a grid publish. With 0 it waits until no request is in flight; the workers give up requests without
-/// an answer, so the wait ends.
+/// Sets how often the clients of a grid publish. With 0 they stop, and this waits until no request is in flight. The wait ends, because the
+/// workers give up requests without an answer.
 fn talk(subscriber: &Subscriber, every_s: f64) {
     let shared = &subscriber.shared;
     send_command(subscriber, || {

@@ -1,5 +1,5 @@
-//! The grid of 2012: clients are arranged in a square, and each publishes to its neighbours. This module computes the
-//! neighbours.
+//! Computes the neighbours of a client in a grid. The clients are arranged in a square, as in the benchmark of 2012, and each publishes to
+//! its neighbours.
 
 /// The directions of messages: left, right, up and down. A client receives from at most one neighbour in each direction.
 pub const DIRECTIONS: usize = 4;

@@ -1,8 +1,8 @@
 //! `crore-bench subscribe`: holds connections and checks every message.
 //!
-//! The connections are divided among threads, because one descriptor table is limited to `RLIMIT_NOFILE`; each
-//! thread runs a `worker::Worker`. The main thread opens no socket. It prints, and executes the commands of the scenario that
-//! started it (`--control`).
+//! The connections are divided among threads, because one descriptor table is limited to `RLIMIT_NOFILE`. Each thread runs a
+//! `worker::Worker`. The main thread opens no socket. It prints, and executes the commands of the scenario that started the tool
+//! (`--control`).
 
 mod args;
 mod connection;
@@ -71,7 +71,7 @@ fn open(subscriber: &Subscriber, quiet: bool) -> f64 {
         if settled {
             break;
         }
-        // Rarely enough that the terminal and the workers' locks do not slow the opening.
+        // The pause is long enough that the terminal and the workers' locks do not slow the opening.
         std::thread::sleep(control::POLL_INTERVAL * 10);
     }
     subscriber.started.elapsed().as_secs_f64()

@@ -1,5 +1,5 @@
 //! The configuration of a subscriber's connections: servers, topics and requests. Addresses and topics of a connection are computed from
-//! its number.
+//! the connection's number.
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -15,15 +15,15 @@ use crate::client::{request, tls};
 use crate::measure::pattern::{self, Pattern};
 use crate::sys::{self, Dial};
 
-/// Most requests of a worker's grid clients at the same time. Each uses its own connection.
+/// The maximum number of requests of a worker's grid clients at the same time. Each request has a connection of its own.
 pub const GRID_REQUESTS_MAX: usize = 32;
-/// Descriptors that a worker needs besides its connections: the three standard ones, its epoll set,
-/// those that the process had open when the worker's table was created, and those of grid requests.
+/// The number of descriptors that a worker needs besides its connections: the three standard ones, the epoll set, those that the process
+/// had open when the worker's table was created, and those of grid requests.
 const OTHER_DESCRIPTORS: usize = 64 + GRID_REQUESTS_MAX;
 
 /// The configuration of the connections.
 pub struct Plan {
-    /// How they subscribe.
+    /// How the connections subscribe.
     pub protocol: Protocol,
     /// The MQTT version and options.
     pub dialect: Dialect,
@@ -33,7 +33,7 @@ pub struct Plan {
     pub assignment: Assignment,
     /// The number of threads.
     pub threads: usize,
-    /// Connects a second of all threads together; `None`: as fast as possible.
+    /// Connects a second of all threads together. `None` means as fast as possible.
     pub connect_rate: Option<f64>,
     /// Size of a message from a client to its neighbours in the grid, if the clients publish.
     pub talk: Option<usize>,
@@ -48,7 +48,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Builds the configuration from the arguments, which may be wrong or contradictory.
+    /// Builds the configuration from the arguments. Fails if they are wrong or contradict each other.
     pub fn new(args: &SubscribeArgs) -> Result<Plan> {
         let topics = Pattern::parse(&args.topics)?;
         let servers = pattern::servers(&args.server)?;
@@ -102,7 +102,8 @@ impl Plan {
         })
     }
 
-    /// The addresses of connection `number`. Consecutive numbers first vary the server, then the local address.
+    /// The addresses of connection `number`. Connections with consecutive numbers use one server after the other. After a round of all
+    /// servers comes the next local address.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
         let round = number / self.servers.len();

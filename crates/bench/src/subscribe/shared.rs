@@ -17,7 +17,7 @@ pub struct Shared {
     pub stop: AtomicBool,
     /// Connections may be opened. A scenario samples the server before.
     pub may_connect: AtomicBool,
-    /// Incremented to drop all connections at once; they reconnect.
+    /// Incremented to drop all connections at once. The clients then reconnect.
     pub drops: AtomicU32,
     /// All connections must end properly and stay closed.
     pub close_all: AtomicBool,
@@ -27,7 +27,7 @@ pub struct Shared {
     pub churn_per_s: AtomicU32,
     /// When the churn began.
     pub churn_since_ns: AtomicU64,
-    /// Microseconds between two requests of a grid client; 0: no requests.
+    /// Microseconds between two requests of a grid client. 0 means no requests.
     pub talk_every_us: AtomicU64,
     /// When `talk_every_us` was set.
     pub talk_since_ns: AtomicU64,
@@ -35,7 +35,7 @@ pub struct Shared {
     pub grid_requests: AtomicU64,
     /// Open connections.
     pub live: AtomicU64,
-    /// The most open connections at the same time.
+    /// The maximum number of open connections at the same time.
     pub live_max: AtomicU64,
     /// Connections that were given up.
     pub given_up: AtomicU64,

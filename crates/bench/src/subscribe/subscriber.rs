@@ -1,4 +1,4 @@
-//! A subscriber: starts its workers, adds up their counters, and ends them.
+//! A running subscriber: starts its workers, adds up their counters, and ends them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use super::worker::Worker;
 use crate::measure::tally::Tally;
 use crate::{report, sys};
 
-/// Stack size of a worker, whose tables are on the heap.
+/// Stack size of a worker's thread, in bytes. The worker's tables are on the heap.
 const STACK_BYTES: usize = 128 << 10;
 
 /// A running subscriber.
@@ -27,7 +27,7 @@ pub struct Subscriber {
     /// Whether the clients are a grid that can publish.
     pub talks: bool,
     threads: Vec<JoinHandle<()>>,
-    /// When it was started.
+    /// When the subscriber was started.
     pub started: Instant,
 }
 
@@ -90,7 +90,7 @@ impl Subscriber {
         self.shared.live.load(Relaxed) + out >= self.connections
     }
 
-    /// Whether a worker or Ctrl-C has ended it.
+    /// Whether a worker or Ctrl-C has ended the subscriber.
     pub fn is_over(&self) -> bool {
         self.shared.stop.load(Relaxed) || sys::interrupted()
     }

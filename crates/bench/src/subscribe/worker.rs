@@ -1,8 +1,8 @@
 //! One thread of the subscriber: a share of the connections, with its own descriptor table, epoll set and receive buffer.
 //!
-//! Invariants: a row is `Closed` if and only if it has no descriptor. An idle connection has no buffer; only the bytes of an incomplete unit
-//! (response, frame, event or packet) are kept in a spill until it is complete. A connection that fails or is closed is opened again, until
-//! [`ATTEMPTS_MAX`] consecutive attempts have failed.
+//! Invariants: a row is `Closed` if and only if it has no descriptor. An idle connection has no buffer. Only the bytes of an incomplete
+//! unit (response, frame, event or packet) are kept in a buffer, a *spill*, until the unit is complete. A connection that fails or is
+//! closed is opened again, until [`ATTEMPTS_MAX`] consecutive attempts have failed.
 
 mod grid_publisher;
 mod receive;
@@ -23,15 +23,15 @@ use crate::measure::tally::Tally;
 use crate::sys::{self, Epoll, Interest};
 use grid_publisher::GridPublishers;
 
-/// Size of one read.
+/// The maximum size of one read, in bytes.
 const RECEIVE_BYTES: usize = 128 << 10;
-/// Events of one wait.
+/// The maximum number of events of one wait.
 const EVENTS: usize = 256;
-/// How many long-polls send their next request before the next wait for events.
+/// At most this many long-polls send their next request before the next wait for events.
 const REPOLLED_TOGETHER: usize = 64;
-/// From this many answered long-polls on, some send their next request even if there are events.
+/// If this many answered long-polls have not sent their next request yet, some send it even if there are events.
 const ANSWERED_MAX: usize = 16 << 10;
-/// Most connects in progress, of all workers together: fewer than the usual accept backlog.
+/// The maximum number of connects in progress, of all workers together. It is below the usual accept backlog.
 const IN_PROGRESS_MAX: usize = 1024;
 /// Consecutive failures after which a connection is given up.
 const ATTEMPTS_MAX: u8 = 10;
@@ -48,19 +48,19 @@ pub struct Worker {
     connect_queue: ConnectQueue,
     applied: AppliedCommands,
     buffer: Vec<u8>,
-    /// Acknowledgements for the messages of one read.
+    /// The acknowledgements for the messages of one read.
     answers: Vec<u8>,
     /// The clients as publishers, if they are a grid.
     grid: Option<GridPublishers>,
     epoll: Epoll,
 }
 
-/// State of long-polls; empty for other protocols.
+/// The state of long-polls. Empty for other protocols.
 struct Polls {
     /// The header lines with the position of each connection.
     positions: Vec<Option<Box<str>>>,
-    /// Answered polls. They send their next request when there is nothing to read, because clients on separate machines would not
-    /// delay each other's reads.
+    /// Answered polls that have not sent their next request yet. They send it when there is nothing to read: otherwise their writes would
+    /// delay the reads of other clients, which could not happen if the clients were separate machines.
     answered: Vec<u32>,
 }
 
@@ -84,7 +84,7 @@ struct AppliedCommands {
 }
 
 impl Worker {
-    /// The worker for connections `first..first + count`. Must be called on its thread.
+    /// The worker for connections `first..first + count`. Must be called on the worker's thread.
     pub fn new(
         plan: Arc<Plan>,
         shared: Arc<Shared>,
@@ -136,7 +136,7 @@ impl Worker {
         })
     }
 
-    /// Opens the connections and receives until it is told to stop.
+    /// Opens the connections and receives until the worker is told to stop.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let shared = self.shared.clone();
         while !shared.stop.load(Relaxed) {
@@ -177,8 +177,8 @@ impl Worker {
         }
     }
 
-    /// How long to wait for events. The wait is short while there are connections to open, but long enough that all threads together
-    /// wake at most about a thousand times a second.
+    /// How long to wait for events. While there are connections to open, the wait is short, but long enough that all threads together wake
+    /// at most about a thousand times a second.
     fn timeout(&mut self) -> Duration {
         if !self.shared.may_connect.load(Relaxed) {
             // The connect rate applies from the command `open`, not from the start of the tool.
@@ -207,7 +207,7 @@ impl Worker {
         let drops = self.shared.drops.load(Relaxed);
         if drops != self.applied.drops {
             self.applied.drops = drops;
-            // As when a network fails: all connections are reset at once.
+            // All connections are reset at once, as when a network fails.
             (0..self.conns.rows.len() as u32)
                 .for_each(|row| self.close_and_requeue(row, sys::reset));
             self.shared.applied.fetch_add(1, Relaxed);
@@ -249,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Closes an open connection for good; over MQTT it sends DISCONNECT first.
+    /// Closes an open connection for good. Over MQTT a DISCONNECT is sent first.
     fn close_for_good(&mut self, row: u32) {
         if !self.is_live(row) {
             return;
@@ -293,7 +293,7 @@ impl Worker {
             state.returned = true;
             let several = self.plan.assignment.per_connection as usize;
             if several > 1 {
-                // `returned` covers only the next message of one topic. With several topics all sequences start again.
+                // `returned` is cleared by the next message, of whatever topic. With several topics all sequences start again instead.
                 self.conns.sequences[row as usize * several..][..several].fill(0);
             }
             if let Some(grid) = &mut self.grid {

@@ -1,4 +1,4 @@
-//! Which clients of a worker connect next or drop their connections, and how many may do so at once.
+//! Decides which clients of a worker connect next or drop their connections, and how many may do so at once.
 //!
 //! Invariant: the device's queue has room for the answers to all connects in progress.
 
@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 
 use crate::measure::payload::Random;
 
-/// Connects or drops in one turn, and in a turn that leaves packets in the device's queue. The smaller number lets the queue drain even if a step is slow.
+/// The maximum number of connects, and of drops, in one turn. While packets are left in the device's queue, the second, smaller number
+/// applies: it lets the queue drain even if a connect or drop is slow.
 const STEPS: u32 = 256;
 const FEW_STEPS: u32 = 8;
-/// Connects of a worker that may be in progress at once: well below a listener's backlog of 4,096.
+/// The maximum number of connects of a worker in progress. It is well below a listener's backlog of 4,096.
 const IN_PROGRESS_MAX: u32 = 1_024;
 
 /// How fast clients connect and drop.
@@ -29,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// The number of steps in a turn; fewer if packets are left in the device's queue.
+    /// The maximum number of connects, and of drops, in a turn. It is smaller if packets are left in the device's queue.
     pub fn steps(self, are_packets_left: bool) -> u32 {
         if are_packets_left {
             self.steps.min(FEW_STEPS)
@@ -102,7 +103,7 @@ pub struct DropQueue {
     random: Random,
     /// Resets that are still due.
     to_reset: u32,
-    /// Drops due by the drop rate, and the time up to which they are computed.
+    /// The number of drops that are due by the drop rate, and the time up to which this number is computed.
     to_drop: f64,
     counted_ns: u64,
 }
@@ -134,7 +135,7 @@ impl DropQueue {
         self.random.below(clients)
     }
 
-    /// Adds `more` resets and returns the clients that reset in this turn. Resets are made for the clients `0..` in descending order.
+    /// Adds `more` resets and returns the clients that reset in this turn. The clients with the lowest numbers reset, in descending order.
     pub fn due_resets(&mut self, more: u32, steps: u32) -> std::ops::Range<u32> {
         let last = self.to_reset + more;
         self.to_reset = last - last.min(steps);

@@ -1,12 +1,12 @@
-//! The state of a client: a row of fixed size, which is all that an idle client costs; its address and port, which follow from its
-//! index; and buffers for the few clients with unacknowledged or incomplete data.
+//! The state of a client. An idle client costs only a row of fixed size. Address and port are computed from the client's index. The few
+//! clients with unacknowledged or incomplete data have buffers, too.
 
 use super::packet::End;
 
-/// Client ports of one address. Services use the ports below the first one.
+/// The number of client ports of one address, and the first of them. Services use lower ports.
 const PORTS: u32 = 60_000;
 const PORT_FIRST: u32 = 2_048;
-/// The client has no buffers.
+/// In place of the index of buffers: the client has none.
 pub const NO_BUFFERS: u32 = u32::MAX;
 
 /// The connection state of a client.
@@ -20,9 +20,9 @@ pub enum State {
     Requested,
     /// The server has answered the request: messages are expected.
     Open,
-    /// The FIN was sent, and the server's is awaited. Data is acknowledged and ignored.
+    /// The client has sent its FIN and waits for the server's. Data is acknowledged and ignored.
     Closing,
-    /// Failed too often to try again.
+    /// The client has failed too often to try again.
     GivenUp,
 }
 
@@ -30,7 +30,7 @@ pub enum State {
 pub mod mark {
     /// No message has arrived since the connection opened.
     pub const FIRST: u8 = 1;
-    /// A slow reader.
+    /// The client is a slow reader.
     pub const SLOW: u8 = 2;
     /// An acknowledgement is due at the end of the turn.
     pub const ACK_PENDING: u8 = 4;
@@ -49,27 +49,28 @@ pub struct ClientRow {
     pub send_first: u32,
     /// The sequence number of the next byte to send.
     pub send_next: u32,
-    /// The number of the last message; 0 before the first one.
+    /// The number of the last message. 0 before the first one.
     pub last: u32,
-    /// The number of the last message published to its topic when it opened.
+    /// The number of the last message that was published to the client's topic when its connection opened.
     pub published: u32,
-    /// When it sent its SYN, in microseconds, wrapping after an hour.
+    /// When the client sent its SYN, in microseconds. The value wraps after an hour.
     pub dialed_us: u32,
-    /// The index of its buffers, or [`NO_BUFFERS`].
+    /// The index of the client's buffers, or [`NO_BUFFERS`].
     pub buffers: u32,
     /// Bytes still missing from the current chunk.
     pub chunk_left: u32,
-    /// The receive window; a slow reader's is refilled by its timer.
+    /// The receive window. A timer refills the window of a slow reader.
     pub window: u16,
     /// The connection state.
     pub state: State,
     /// Flags, see [`mark`].
     pub marks: u8,
-    /// Failed attempts to connect since it was last open.
+    /// Failed attempts to connect since the client was last open.
     pub failures: u8,
 }
 
-/// The upper limit of a client's size. The server's end of a connection costs some 4,400 bytes, so the server decides how many connections fit.
+/// The maximum size of a client's row, in bytes. The server's end of a connection costs some 4,400 bytes, so the server decides how many
+/// connections fit into the memory.
 const ROW_BYTES_MAX: usize = 128;
 const _: () = assert!(size_of::<ClientRow>() <= 40 && size_of::<ClientRow>() <= ROW_BYTES_MAX);
 
@@ -134,10 +135,10 @@ impl ClientAddresses {
     }
 }
 
-/// Data of a client that does not fit into its row; few clients have any.
+/// Data of a client that does not fit into its row. Few clients have such data.
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuffers {
-    /// Sent and not yet acknowledged.
+    /// Bytes that are sent and not yet acknowledged.
     pub unacknowledged: Vec<u8>,
     /// The received part of an incomplete answer, frame, event or line.
     pub held: Vec<u8>,
@@ -145,7 +146,7 @@ pub struct ClientBuffers {
     pub decoded: usize,
 }
 
-/// Buffers of clients. Free ones keep their capacity.
+/// The buffers of clients. Free buffers keep their capacity.
 #[derive(Default)]
 pub struct BufferPool {
     rows: Vec<ClientBuffers>,
@@ -153,7 +154,7 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// The buffers of a client, allocated if it has none.
+    /// The buffers of a client. Allocates them if the client has none.
     pub fn of(&mut self, row: &mut ClientRow) -> &mut ClientBuffers {
         if row.buffers == NO_BUFFERS {
             row.buffers = self.free.pop().unwrap_or_else(|| {
@@ -190,7 +191,7 @@ impl BufferPool {
         }
     }
 
-    /// The number of buffers in use or free: the most that were ever in use at once.
+    /// The number of buffers in use or free. This is the maximum number that was ever in use at the same time.
     pub fn allocated(&self) -> usize {
         self.rows.len()
     }

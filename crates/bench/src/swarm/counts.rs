@@ -29,11 +29,11 @@ pub struct Counts {
     pub dropped: u64,
     /// Connections that the server did not close in time after the client had closed its own end.
     pub late_closes: u64,
-    /// Messages that slow readers did not get.
+    /// Messages that slow readers did not receive.
     pub slow_missed: u64,
     /// Segments that the tool retransmitted.
     pub retransmitted: u64,
-    /// Segments that arrived too early and were dropped; the server retransmits them.
+    /// Segments that arrived before an earlier one and were dropped. The server retransmits them.
     pub out_of_order: u64,
     /// Segments whose data had arrived already.
     pub repeated: u64,
@@ -86,7 +86,7 @@ impl Counts {
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// For the result.
+    /// The counts for the result.
     pub fn json(&self) -> Value {
         let (tally, life) = (&self.tally, &self.tally.life);
         json!({

@@ -1,9 +1,9 @@
 //! `crore-bench swarm`: clients without kernel sockets, so that nearly all memory of the machine is left for the server.
 //!
-//! A client is a small row in this process (`client_row`). The tool implements the part of TCP that such a client needs (`worker`):
-//! active open, data in order, acknowledgement, retransmission, FIN and RST. Packets pass through TUN devices in a network namespace
-//! of the run (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is
-//! a real socket of the kernel.
+//! A client is a small row in this process (`client_row`). The tool implements the part of TCP that the clients need (`worker`): active
+//! open, data in order, acknowledgement, retransmission, FIN and RST. Packets pass through TUN devices in a network namespace of the run
+//! (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is a real socket of
+//! the kernel.
 //!
 //! The kernel processes a packet to the server while the tool writes it. That work counts as the tool's processor time.
 
@@ -80,7 +80,8 @@ pub fn run(args: &SwarmArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!outcome.faults.is_empty())))
 }
 
-/// Memory and processor time per connection between two samples. Only the server's end has a socket, so the kernel's figures are for one end.
+/// Memory and processor time per connection between two samples. Only the server's end of a connection has a socket, so the kernel's
+/// figures are for that end alone.
 pub fn cost(connections: u32, before: &Sample, after: &Sample) -> Value {
     let n = f64::from(connections);
     let grown = |after: u64, before: u64| (after as f64 - before as f64) / n;

@@ -1,4 +1,4 @@
-//! The network namespace of a swarm, with the TUN devices of its clients. It has no route to the outside.
+//! Makes the network namespace of a swarm, with the TUN devices of its clients. The namespace has no route to the outside.
 //!
 //! The server listens on [`SERVER`]. The clients of device `k` have addresses in 10.(64 + k).0.0/16.
 
@@ -12,13 +12,13 @@ use crate::sys::tun::{self, Interface, Tun};
 
 /// Where the server listens.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
-/// Length of a device's queue of packets to the tool: more than the fastest server sends in a tenth of a second.
+/// Length of a device's queue of packets to the tool. The fastest server sends fewer packets in a tenth of a second.
 const QUEUE_PACKETS: u32 = 1 << 16;
-/// Sets how many buckets the kernel's connection table has in namespaces that are created later.
+/// The file that sets how many buckets the kernel's connection table has in namespaces that are created later.
 const BUCKETS: &str = "/proc/sys/net/ipv4/tcp_child_ehash_entries";
-/// The most buckets that the kernel allows.
+/// The maximum number of buckets that the kernel allows.
 const BUCKETS_MAX: u64 = 16 << 20;
-/// From this many clients the system's shared connection table would be slow.
+/// With this many clients the system's connection table, which namespaces share, would be slow.
 const CROWD: u32 = 250_000;
 
 /// A namespace and its devices.
@@ -39,7 +39,7 @@ impl Namespace {
         const NEEDS: &str = "the swarm needs a network namespace of its own: run it as root";
         tun::unshare_network().context(NEEDS)?;
         if clients >= CROWD {
-            // Without root this cannot be written, and the namespace shares the system's table.
+            // Without root this file cannot be written. Then the namespace shares the system's table.
             let buckets = u64::from(clients).next_power_of_two().min(BUCKETS_MAX);
             if fs::write(BUCKETS, buckets.to_string()).is_ok() {
                 tun::unshare_network().context(NEEDS)?;

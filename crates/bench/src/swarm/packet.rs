@@ -1,4 +1,5 @@
-//! Reads and writes segments: IPv4 and TCP headers with data. The only option that is written is the maximum segment size in a SYN.
+//! Reads and writes TCP segments as packets: IPv4 and TCP headers with data. The only option that is written is the maximum segment size in
+//! a SYN.
 
 use crate::sys::tun::{PREFIX, PREFIX_BYTES};
 
@@ -6,9 +7,9 @@ use crate::sys::tun::{PREFIX, PREFIX_BYTES};
 const IP_BYTES: usize = 20;
 /// Bytes of a TCP header without options.
 const TCP_BYTES: usize = 20;
-/// The largest packet, as on most of the internet.
+/// The maximum size of a packet, in bytes, as on most of the internet.
 pub const PACKET_BYTES: usize = 1500;
-/// Bytes of data that a segment carries at most.
+/// The maximum size of the data of a segment, in bytes.
 pub const SEGMENT_BYTES: usize = PACKET_BYTES - IP_BYTES - TCP_BYTES;
 
 /// The flags of a segment (RFC 9293 §3.1).
@@ -37,20 +38,20 @@ pub struct Segment<'a> {
     pub from: End,
     /// The receiver.
     pub to: End,
-    /// The sequence number of its first byte.
+    /// The sequence number of the segment's first byte.
     pub sequence: u32,
-    /// The next sequence number that its sender expects, if [`flag::ACK`] is set.
+    /// The next sequence number that the sender expects, if [`flag::ACK`] is set.
     pub acknowledged: u32,
-    /// Its flags.
+    /// The flags.
     pub flags: u8,
-    /// The receive window of its sender, in bytes.
+    /// The receive window of the sender, in bytes.
     pub window: u16,
-    /// Its data.
+    /// The data.
     pub data: &'a [u8],
 }
 
 impl Segment<'_> {
-    /// Whether it has all of these flags.
+    /// Whether the segment has all of these flags.
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags
     }
@@ -62,7 +63,7 @@ impl Segment<'_> {
         let total = (IP_BYTES + tcp_bytes + self.data.len()) as u16;
         out.clear();
         out.extend_from_slice(&PREFIX);
-        // Version and header length; no fragments; 64 hops; TCP.
+        // These fields are: version and header length; no fragments; 64 hops; TCP.
         out.extend_from_slice(&[0x45, 0]);
         out.extend_from_slice(&total.to_be_bytes());
         out.extend_from_slice(&[0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -76,7 +77,7 @@ impl Segment<'_> {
         out.extend_from_slice(&self.acknowledged.to_be_bytes());
         out.extend_from_slice(&[(tcp_bytes as u8 / 4) << 4, self.flags]);
         out.extend_from_slice(&self.window.to_be_bytes());
-        // No checksum, as the device's header says, and no urgent data.
+        // There is no checksum, as the device's header says, and no urgent data.
         out.extend_from_slice(&[0; 4]);
         if is_syn {
             out.extend_from_slice(&[2, 4]);

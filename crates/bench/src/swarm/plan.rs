@@ -13,13 +13,13 @@ use crate::measure::pattern::Pattern;
 
 /// The configuration of the clients.
 pub struct Plan {
-    /// How they subscribe.
+    /// How the clients subscribe.
     pub protocol: Protocol,
     /// The server.
     pub server: End,
-    /// Topic `i` is that of client `i`.
+    /// The topics. Client `i` subscribes to topic `i`.
     pub topics: Pattern,
-    /// The request target to subscribe at, with a `{topic}` placeholder. `None`: Crore's.
+    /// The request target to subscribe at, with a `{topic}` placeholder. `None` means Crore's.
     pub target: Option<String>,
     /// Bytes of a message.
     pub size: usize,
@@ -71,13 +71,13 @@ pub struct Shared {
     pub open: AtomicU32,
     /// Clients that failed too often.
     pub given_up: AtomicU32,
-    /// No client is still to connect or waits for an answer.
+    /// Whether no client has to connect or waits for an answer.
     pub all_dialed: AtomicBool,
     /// Clients may connect.
     pub may_open: AtomicBool,
     /// The worker must end.
     pub stop: AtomicBool,
-    /// Clients a second that close and reconnect: the bits of an `f64`.
+    /// Clients a second that close and reconnect, as the bits of an `f64`.
     pub drop_per_s: AtomicU64,
     /// Clients that are to reset their connections now.
     pub to_reset: AtomicU32,

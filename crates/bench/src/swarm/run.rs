@@ -1,4 +1,4 @@
-//! A run of a swarm: the server in the swarm's namespace, the clients, the publisher, and a record of every second.
+//! Runs a swarm: the server in the swarm's namespace, the clients, the publisher, and a record of every second.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::publish::{self, PublishArgs, PublisherThread};
 use crate::rig::{Kind, Sample, Server, Setting, pause, topic_pattern};
 use crate::{report, sys};
 
-/// Connections per shard. A descriptor table may be limited to 20,000, and a server reserves the last ninth of its connections for other
-/// addresses if one address holds all the rest.
+/// The maximum number of connections per shard. The number is well below 20,000, a possible limit of a descriptor table, because a server
+/// reserves the last ninth of its connections for other addresses if one address holds all the rest.
 const PER_SHARD: u32 = 17_300;
 /// The default of Crore's `limits.topics_per_shard`.
 const TOPICS_PER_SHARD: u32 = 2_000_000;
-/// After this many seconds without a message no more are expected.
+/// After this many seconds without a message, no more messages are expected.
 const QUIET_S: u32 = 2;
-/// The largest share of segments that the kernel may retransmit. On a busy machine it retransmits a few, also of the publisher's
-/// connection. With more than this the latencies are those of TCP's retransmissions, not of the server.
+/// The maximum share of segments that the kernel may retransmit. On a busy machine it retransmits a few, also on the publisher's
+/// connection. With a larger share the latencies are those of TCP's retransmissions, not of the server.
 const RETRANSMITTED_MAX: f64 = 0.005;
-/// Shortest interval that is recorded.
+/// The minimum interval that is recorded, in seconds.
 const SECOND_LEAST_S: f64 = 0.3;
-/// `QUIET_S` if the tool drops packets on purpose: one that is lost six times in a row arrives after 12.6 s.
+/// Takes the place of `QUIET_S` if the tool drops packets on purpose: a packet that is lost six times in a row arrives after 12.6 s.
 const QUIET_WITH_LOSS_S: u32 = 16;
-/// Longest wait for the last messages and reconnects, in seconds: twice the time of all retries of a segment.
+/// Timeout for the last messages and reconnects, in seconds: twice the time of all retries of a segment.
 const REST_S: u32 = 2 << RETRIES;
 
 /// A run in progress.
@@ -69,7 +69,7 @@ pub struct Outcome {
     pub counts: Counts,
     /// The faults that make the run fail, each with its count.
     pub faults: Vec<(&'static str, u64)>,
-    /// For the result.
+    /// The figures for the result.
     pub json: Value,
 }
 
@@ -162,7 +162,7 @@ impl SwarmRun {
         Ok(seconds)
     }
 
-    /// Makes the Crore of this run reload its settings, which differ between odd and even turns.
+    /// Makes the Crore of this run reload its settings. They differ between odd and even turns.
     pub fn reload(&self, args: &SwarmArgs, turn: usize) -> Result<()> {
         let server = self.server.as_ref();
         let server = server.context("no server was started here")?;
@@ -191,7 +191,7 @@ impl SwarmRun {
 
     /// Waits for `seconds` and returns the counts of that time.
     pub fn window(&mut self, seconds: f64) -> Result<Counts> {
-        // Earlier counts belong to no window.
+        // The counts from before this call belong to no window.
         self.record_second()?;
         let mut sum = Counts::default();
         let mut remaining_s = seconds;
@@ -252,7 +252,7 @@ impl SwarmRun {
             .as_ref()
             .is_some_and(PublisherThread::has_ended)
         {
-            // Its result says why it ended.
+            // The publisher's result says why it ended.
             let ended = self
                 .publisher
                 .take()
@@ -286,7 +286,7 @@ impl SwarmRun {
         }
         let away = self.swarm.connections() - self.swarm.live() - self.swarm.given_up();
         let buffers = self.swarm.buffers();
-        // The workers close the devices when they end, so the counter is read before.
+        // The workers close the devices when they end, so the counter must be read first.
         let without_room = namespace::dropped_packets()?;
         let last_counts = self.swarm.stop()?;
         let mut total = std::mem::take(&mut self.total);
@@ -333,7 +333,7 @@ impl SwarmRun {
 }
 
 impl Outcome {
-    /// The faults, one a line, or that there is none.
+    /// The faults as text, one on each line, or a line that says that there are none.
     pub fn verdict(&self) -> String {
         if self.faults.is_empty() {
             return "no fault".into();
@@ -361,7 +361,7 @@ fn crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
     Server::start_at(binary, setting, &settings(args, 0), address)
 }
 
-/// Its settings. Odd turns have one more rule, which changes the numbers of the rules behind it.
+/// Crore's settings. In odd turns there is one more rule, which changes the numbers of the rules after it.
 fn settings(args: &SwarmArgs, turn: usize) -> String {
     let more = if turn % 2 == 1 {
         "[[rule]]\nmatch = \"unused/#\"\nkeep = \"latest\"\n\n"

@@ -1,12 +1,13 @@
-//! Timers, in one queue for each kind. All timers of a kind have the same delay, so they expire in the order in which they were set.
+//! The timers of a worker's clients, in one queue for each kind. All timers of a kind have the same delay, so they expire in the order in
+//! which they were set.
 //!
-//! Timers are not cancelled. When one expires, its owner checks by `sequence` whether it still applies.
+//! Timers are not cancelled. When a timer expires, the worker checks by `sequence` whether it still applies.
 
 use std::collections::VecDeque;
 
 /// Kinds of timers.
 pub mod kind {
-    /// Retransmission: the first of [`super::RETRIES`] kinds, each with twice the delay of the one before.
+    /// Retransmission. This is the first of [`super::RETRIES`] kinds. Each has twice the delay of the one before.
     pub const RETRY: usize = 0;
     /// A slow reader opens its window again.
     pub const SLOW_READ: usize = super::RETRIES;
@@ -25,9 +26,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timer {
     due_ns: u64,
-    /// The row of its client.
+    /// The row of the client.
     pub row: u32,
-    /// The TCP sequence number for which it was set.
+    /// The TCP sequence number for which the timer was set.
     pub sequence: u32,
 }
 

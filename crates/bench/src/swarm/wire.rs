@@ -1,6 +1,6 @@
-//! The link between clients and kernel: a TUN device, and simulated network faults.
+//! The link between a worker's clients and the kernel: a TUN device, and simulated network faults.
 //!
-//! Every packet is counted, also those that are lost on purpose and those that the kernel did not accept.
+//! Every packet is counted, including packets that are lost on purpose and packets that the kernel did not accept.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use super::packet::Segment;
 use crate::measure::payload::Random;
 use crate::sys::tun::Tun;
 
-/// Size of a read: larger than any packet.
+/// Size of a read, in bytes. It is larger than any packet.
 pub const READ_BYTES: usize = 2048;
 
 /// Simulated network faults, in both directions.
@@ -19,11 +19,11 @@ pub const READ_BYTES: usize = 2048;
 pub struct NetworkFaults {
     /// The share of packets that are lost.
     pub loss: f64,
-    /// The longest delay of a packet. Each delay is random, so packets overtake one another.
+    /// The maximum delay of a packet, in nanoseconds. Each delay is random, so packets overtake one another.
     pub delay_ns: u64,
 }
 
-/// A delayed packet: arrival time, sending order, whether it comes from the server, and its bytes.
+/// A delayed packet: the time when it is due, its number in the order of sending, whether it comes from the server, and its bytes.
 type DelayedPacket = Reverse<(u64, u64, bool, Vec<u8>)>;
 
 /// Counts of packets.
@@ -31,7 +31,7 @@ type DelayedPacket = Reverse<(u64, u64, bool, Vec<u8>)>;
 pub struct Traffic {
     /// Packets read from the device.
     pub received: u64,
-    /// Packets written to it.
+    /// Packets written to the device.
     pub sent: u64,
     /// Packets lost on purpose.
     pub lost: u64,
@@ -114,7 +114,7 @@ impl Wire {
         Ok(None)
     }
 
-    /// Loses or delays a packet, by chance.
+    /// Loses or delays a packet, at random. `is_ours` is whether the packet is for our clients.
     fn apply_faults(&mut self, packet: Vec<u8>, is_ours: bool, now_ns: u64) {
         /// Resolution of the random draws.
         const STEPS: u32 = 1 << 24;

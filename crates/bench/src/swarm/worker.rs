@@ -18,16 +18,16 @@ use super::wire::{READ_BYTES, Wire};
 use crate::measure::payload::mix;
 use crate::sys;
 
-/// Packets read in one turn.
+/// The maximum number of packets that are read in one turn.
 const PACKETS: usize = 256;
 /// Consecutive failed attempts after which a client gives up.
 const FAILURES_MAX: u8 = 5;
-/// Distance between the sequence numbers of a client's last connection and of its next one. A server whose old connection is
-/// still in TIME-WAIT accepts the new one then (RFC 9293 §3.6.1).
+/// Distance between the sequence numbers of a client's last connection and of its next one. With it a server whose old connection is still
+/// in TIME-WAIT accepts the new connection (RFC 9293 §3.6.1).
 const NUMBERS_APART: u32 = 1 << 17;
 /// Bytes a second that a slow reader reads.
 const SLOW_BYTES: u16 = 1_024;
-/// Longest wait for packets before commands are read again.
+/// The maximum wait for packets before commands are read again.
 const POLL_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
 const REPORT_NS: u64 = 50_000_000;
@@ -44,14 +44,14 @@ pub struct Worker {
     pending_acks: Vec<u32>,
     connect_queue: ConnectQueue,
     drop_queue: DropQueue,
-    /// Scratch buffer: held bytes of a client, followed by the new ones.
+    /// Scratch buffer: the held bytes of a client, followed by the received ones.
     joined: Vec<u8>,
     request: String,
 }
 
 /// The clients: a row for each, and buffers for few of them.
 struct Clients {
-    /// The topic index of the first one.
+    /// The topic index of the first client.
     first: u32,
     addresses: ClientAddresses,
     rows: Vec<ClientRow>,
@@ -96,9 +96,9 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to stop. Messages that have not arrived by then count as missing.
+    /// Runs until the worker is told to stop. Messages that have not arrived by then count as missing.
     pub fn run(mut self) {
-        // This one thread simulates all clients. If it waited behind hundreds of the server's threads, all clients would seem slow.
+        // This one thread simulates all clients. If hundreds of the server's threads ran before it, all clients would seem slow.
         sys::favour_thread();
         let mut packet = [0; READ_BYTES];
         let mut reported_ns = 0;
@@ -155,7 +155,8 @@ impl Worker {
             .store(self.clients.buffers.allocated() as u64, Relaxed);
     }
 
-    /// Counts the messages that have not arrived: as lost if their client was open when they were published, otherwise as missed.
+    /// Counts the messages that have not arrived: as lost if their client was open when they were published, otherwise as missed while
+    /// away.
     fn count_missing(&mut self) {
         for index in 0..self.clients.addresses.count {
             let row = self.clients.rows[index as usize];
@@ -184,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Sends the acknowledgements that no other segment has carried in this turn.
+    /// Sends the acknowledgements that are due and were not sent with another segment in this turn.
     fn send_acks(&mut self, now_ns: u64) {
         let mut pending_acks = std::mem::take(&mut self.pending_acks);
         for index in pending_acks.drain(..) {
@@ -313,7 +314,7 @@ impl Worker {
     /// Marks an open client as closed.
     fn no_longer_open(&mut self, index: u32) {
         let row = &mut self.clients.rows[index as usize];
-        // It has seen no message since it opened: those published before count as missed while away.
+        // The client has received no message since it opened. Messages that were published before count as missed while away.
         if row.is(mark::FIRST) {
             let seen = row.last.max(row.published);
             self.counts.tally.missed_away += u64::from(seen - row.last);
@@ -323,7 +324,8 @@ impl Worker {
         self.shared.open.fetch_sub(1, Relaxed);
     }
 
-    /// Closes the row. The client reconnects after a delay that begins at `now_ns`, or as soon as it may if that is `None`.
+    /// Closes the row. The client reconnects after a delay that begins at `now_ns`. If `now_ns` is `None`, it reconnects as soon as the
+    /// pace allows.
     fn schedule_reconnect(&mut self, index: u32, now_ns: Option<u64>) {
         let row = &mut self.clients.rows[index as usize];
         row.state = State::Closed;
@@ -433,7 +435,7 @@ impl Worker {
         }
     }
 
-    /// The last retry of a segment was not acknowledged.
+    /// Ends a connection whose last retry was not acknowledged.
     fn retries_exhausted(&mut self, index: u32, now_ns: u64) {
         self.reset(index, now_ns);
         match self.clients.rows[index as usize].state {

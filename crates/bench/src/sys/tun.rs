@@ -1,7 +1,7 @@
-//! Network namespaces and TUN devices. Through a TUN device a program receives IP packets from the kernel's network and sends its own.
+//! Creates network namespaces and TUN devices. Through a TUN device a program receives IP packets from the kernel and sends packets to it.
 //!
-//! Every packet begins with a header of [`PREFIX_BYTES`] (`IFF_VNET_HDR`). It says that TCP checksums are not computed, because
-//! the bytes never leave this machine's memory.
+//! Every packet begins with a header of [`PREFIX_BYTES`] (`IFF_VNET_HDR`). The header says that TCP checksums are not computed, because the
+//! bytes never leave this machine's memory.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket_with};
 use rustix::process::{getgid, getuid};
 
-/// `struct virtio_net_hdr` before each packet.
+/// The size of `struct virtio_net_hdr`, which comes before each packet.
 pub const PREFIX_BYTES: usize = 10;
 /// The header of a packet without TCP checksum: `VIRTIO_NET_HDR_F_NEEDS_CSUM`, the offset of the TCP header, and the offset of the
 /// checksum in it. All fields are in host byte order.
@@ -99,7 +99,7 @@ impl Tun {
 /// The settings of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
-    /// Its address and netmask. All other addresses of that subnet are behind the interface.
+    /// The address and netmask of the interface. All other addresses of that subnet are behind the interface.
     pub address: (Ipv4Addr, Ipv4Addr),
     /// The MTU in bytes.
     pub packet_bytes: u16,
@@ -138,7 +138,7 @@ fn raise(socket: impl AsFd, name: &str) -> io::Result<()> {
 fn request(name: &str) -> libc::ifreq {
     // SAFETY: all zeroes is a valid `ifreq`: numbers, addresses and a pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays 0.
+    // The last byte of the name stays 0.
     let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
     for (place, byte) in places.zip(name.bytes()) {
         *place = byte as libc::c_char;
@@ -152,7 +152,7 @@ fn address(address: Ipv4Addr) -> libc::sockaddr {
         sa_family: libc::AF_INET as libc::sa_family_t,
         sa_data: [0; 14],
     };
-    // The port's two bytes come first.
+    // The two bytes of the port come before the address.
     for (place, byte) in out.sa_data[2..].iter_mut().zip(address.octets()) {
         *place = byte as libc::c_char;
     }

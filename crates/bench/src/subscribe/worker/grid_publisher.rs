@@ -1,13 +1,13 @@
 //! Publishes the messages of a worker's clients to their neighbours in the grid.
 //!
-//! Once in a period a client publishes one message to each neighbour, all in one `POST /pub`. It opens a new
-//! connection for that, from its own address, and closes it after the answer. Its first connection is busy with a poll, and
-//! the answer would have to wait until the poll ends. The clients of 2012 did the same: their HTTP library opened a second
-//! socket for such a request. Publishing between two polls would be cheaper. But then a client that receives nothing would
-//! publish nothing, and the load would pass through the grid in waves until it ends.
+//! Once in a period a client publishes one message to each neighbour, all in one `POST /pub`. For that the client opens a second
+//! connection, from its own address, and closes it after the answer. Its first connection is busy with a long-poll: there the answer would
+//! have to wait until the poll ends. The clients of 2012 did the same: their HTTP library opened a second socket for such a request.
+//! Publishing between two polls would be cheaper. But then a client that receives nothing would publish nothing, and the load would pass
+//! through the grid in waves until it ends.
 //!
-//! Invariants: a client makes one request at a time, so that its messages arrive in order. Each client has one turn in a
-//! period, and a worker's turns are spread evenly over it. The number of requests in flight is limited ([`GRID_REQUESTS_MAX`]).
+//! Invariants: a client makes one request at a time, so that its messages arrive in order. Each client has one turn in a period, and a
+//! worker's turns are spread evenly over the period. The number of requests in flight is limited ([`GRID_REQUESTS_MAX`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,18 +26,18 @@ use crate::sys::{self, Epoll, Interest};
 
 /// Timeout of a request.
 const ANSWER_NS: u64 = 10_000_000_000;
-/// Shortest sleep until the next turn. Shorter sleeps would cost too much processor time.
+/// The minimum sleep until the next turn. Shorter sleeps would cost too much processor time.
 const TICK_NS: u64 = 1_000_000;
-/// Size limit of an answer: its head, and a failure reason for each neighbour.
+/// The maximum size of an answer, in bytes. An answer has a head, and a failure reason for each neighbour.
 const ANSWER_BYTES: usize = 4096;
 
 /// A request in flight, with its connection.
 struct GridRequest {
     fd: i32,
     row: u32,
-    /// When its connect began.
+    /// When the connect began.
     since_ns: u64,
-    /// The number of its messages; 0 while the connect is in progress.
+    /// The number of messages in the request. 0 while the connect is in progress.
     messages: u64,
     received: Vec<u8>,
 }
@@ -45,9 +45,9 @@ struct GridRequest {
 /// The schedule of a worker's clients.
 struct Schedule {
     rows: u32,
-    /// The worker's index divided by the number of workers. It shifts the turns, so that those of two workers do not coincide.
+    /// The worker's index divided by the number of workers. It shifts the turns, so that turns of two workers do not coincide.
     share: f64,
-    /// Rows from one turn to the next; coprime to the number of rows.
+    /// The step from the row of one turn to that of the next. It is coprime to the number of rows, so every row gets a turn.
     stride: u32,
     every_us: u64,
     since_ns: u64,
@@ -75,7 +75,7 @@ pub struct GridPublishers {
     grid: Grid,
     first: u32,
     turns: Schedule,
-    /// The number of requests of each client.
+    /// The number of requests that each client has made.
     requests_made: Vec<u32>,
     /// The number of the last message that each client received from each direction.
     last_received: Vec<[u32; DIRECTIONS]>,
@@ -146,7 +146,7 @@ impl GridPublishers {
         self.requests.iter().all(Option::is_some)
     }
 
-    /// The longest sleep; `None` if there is nothing to do before an answer arrives.
+    /// The maximum sleep. `None` if there is nothing to do before an answer arrives.
     pub fn wait_ns(&self, now_ns: u64) -> Option<u64> {
         if self.is_full() {
             return None;
@@ -211,7 +211,7 @@ impl GridPublishers {
             Ok(())
         });
         if let Err(error) = begun {
-            // The connect failed before there was a request to give up.
+            // The connect has failed, so there is no request to give up.
             if self.requests[slot].is_none() {
                 counts.unanswered += self.messages(row);
                 self.shared.grid_requests.fetch_sub(1, Relaxed);

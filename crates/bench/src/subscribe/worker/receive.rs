@@ -1,4 +1,5 @@
-//! Receiving: reads bytes, splits them into units (responses, frames, events, packets), counts messages, and sends the answers that a protocol requires.
+//! The receiving part of a worker: reads bytes, splits them into units (responses, frames, events, packets), counts messages, and sends the
+//! answers that a protocol requires.
 //!
 //! The bytes of an incomplete unit are kept, and the next read puts them before the new bytes.
 
@@ -15,7 +16,7 @@ use crate::subscribe::connection::{ConnectionRow, Stage};
 use crate::subscribe::connections::Connections;
 use crate::sys;
 
-/// A larger unit is an error.
+/// The maximum size of a unit, in bytes. A larger unit is an error.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 /// The error says how the server violated its protocol.
@@ -48,7 +49,7 @@ impl Worker {
         spills.keep(&mut rows[row as usize], bytes, decoded);
     }
 
-    /// Handles every complete unit of the received bytes, and spills the rest.
+    /// Handles every complete unit of the received bytes, and keeps the rest in the connection's spill.
     fn received(&mut self, row: u32, bytes: &mut [u8], decoded: usize, tally: &mut Tally) {
         let now_ns = sys::now_ns();
         let result = match (self.plan.protocol, self.conns.rows[row as usize].stage) {
@@ -173,7 +174,7 @@ impl Worker {
         self.keep(row, &bytes[used..end + raw], end - used)
     }
 
-    /// Sends a few bytes. It is an error if the socket is full, which does not happen to a client that keeps up.
+    /// Sends a few bytes. A full socket is an error, since it does not happen to a client that keeps up.
     fn send_bytes(&mut self, row: u32, bytes: &[u8]) -> Result {
         if bytes.is_empty() {
             return Ok(());
@@ -244,7 +245,7 @@ impl Worker {
                 self.message(row, body, now, tally);
             }
             204 | 304 | 408 => {
-                // The next poll continues from this position, so that no message is lost between the two.
+                // The next poll continues from this position, so that no message is lost between the two polls.
                 if let Some(position) = position(&head) {
                     self.polls.positions[row as usize] = Some(position);
                 }

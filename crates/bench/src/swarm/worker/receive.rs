@@ -17,7 +17,7 @@ use crate::swarm::client_row::{State, mark};
 /// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
 
-/// A longer unit is a fault.
+/// The maximum size of a unit, in bytes. A longer unit is a fault.
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 impl Worker {
@@ -188,12 +188,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks a message. The first one on a connection may skip those that were published before it opened. From then on
-    /// the numbers must have no gap.
+    /// Checks a message. Before the first message on a connection, messages may be missing that were published before the connection
+    /// opened. From then on the numbers must have no gap.
     fn message(&mut self, index: u32, payload: &[u8], now_ns: u64) {
         let is_slow = self.clients.rows[index as usize].is(mark::SLOW);
         let header = if is_slow {
-            // A slow reader delays its messages itself, so their latency does not count.
+            // A slow reader itself delays its messages, so their latency does not count.
             self.counts.tally.messages += 1;
             Header::decode(payload)
         } else {

@@ -1,7 +1,7 @@
 //! Handles the server's segments: handshake, acknowledgements, data in order, FIN and RST (RFC 9293 §3.10.7).
 //!
-//! Data that arrives out of order is dropped, and the server retransmits it. Only the simulated network faults reorder packets,
-//! and connections carry few bytes.
+//! Data that arrives out of order is dropped, and the server retransmits it. This is enough, since only the simulated network faults
+//! reorder packets, and connections carry few bytes.
 
 use super::Worker;
 use crate::swarm::client_row::{State, mark};
@@ -14,7 +14,7 @@ fn is_after(a: u32, b: u32) -> bool {
 }
 
 impl Worker {
-    /// Handles a packet of the device. Some are not for a client: an interface that comes up asks for IPv6 routers.
+    /// Handles a packet of the device. Some packets are not for a client and are ignored: an interface that comes up asks for IPv6 routers.
     pub(super) fn receive_packet(&mut self, packet: &[u8]) {
         let now_ns = sys::now_ns();
         if let Some(segment) = packet::read(packet)
@@ -42,7 +42,7 @@ impl Worker {
         }
     }
 
-    /// Answers a segment without a connection with a reset (§3.5.2).
+    /// Answers a segment that belongs to no connection with a reset (§3.5.2).
     fn reject_segment(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
         if segment.has(flag::RST) || !segment.has(flag::ACK) {
             return;
@@ -72,7 +72,7 @@ impl Worker {
         self.request = request;
     }
 
-    /// Handles a reset. One whose sequence number is not the next one is ignored (§3.10.7.4).
+    /// Handles a reset. A reset whose sequence number is not the expected one does not end the connection, but is acknowledged (§3.10.7.4).
     fn received_reset(&mut self, index: u32, segment: &Segment<'_>, now_ns: u64) {
         let row = self.clients.rows[index as usize];
         if segment.sequence != row.receive_next {
@@ -101,7 +101,7 @@ impl Worker {
         let count = acknowledged.wrapping_sub(row.send_first) as usize;
         row.send_first = acknowledged;
         if let Some(buffers) = self.clients.buffers.get(row) {
-            // A FIN has a number and no byte.
+            // A FIN takes a sequence number, but has no byte.
             let count = count.min(buffers.unacknowledged.len());
             buffers.unacknowledged.drain(..count);
             self.clients.buffers.tidy(row);
@@ -122,7 +122,7 @@ impl Worker {
         }
         let known = row.receive_next.wrapping_sub(segment.sequence) as usize;
         if known > data.len() || (known == data.len() && !is_end) {
-            // A retransmission, a window probe or a keep-alive probe.
+            // The segment is a retransmission, a window probe or a keep-alive probe.
             self.counts.repeated += u64::from(!segment.data.is_empty());
             return self.queue_ack(index);
         }
@@ -161,7 +161,7 @@ impl Worker {
                 self.send_segment(index, flag::FIN | flag::ACK, row.send_next, &[], now_ns);
                 self.server_closed(index, now_ns);
             }
-            // A protocol violation in the data before the FIN has closed it.
+            // The client is closed already, because the data before the FIN violated the protocol.
             State::Closed | State::GivenUp | State::Dialing => {}
         }
     }
