@@ -210,7 +210,7 @@ impl Floor {
     }
 }
 
-/// One delivery: one `send`, unless the socket is full.
+/// Delivers the bytes with one `send`, or with several if the socket is full.
 fn deliver(fd: i32, mut bytes: &[u8]) {
     if fd == NONE {
         return;

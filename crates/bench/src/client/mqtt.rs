@@ -239,7 +239,7 @@ impl Dialect {
         });
     }
 
-    /// Parses the packet at the start of `bytes`, if it is complete. Returns it with its length.
+    /// Parses the packet at the start of `bytes`, if it is complete. Returns the packet with its length.
     #[inline]
     pub fn packet<'a>(&self, bytes: &'a [u8]) -> Result<Option<(Packet<'a>, usize)>, Error> {
         let header = mqtt::fixed_header(bytes, PACKET_BYTES_MAX).map_err(Error::Malformed)?;

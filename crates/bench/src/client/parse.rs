@@ -18,7 +18,7 @@ use super::request::ACCEPT;
 /// The maximum size of a response head, in bytes. A longer head is an error.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// How the server violates its protocol.
+/// How the server violates the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Error {

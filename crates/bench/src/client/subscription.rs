@@ -56,7 +56,7 @@ pub enum ServerEvent<'a> {
 /// The topic in which messages are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap<'a> {
-    /// This topic. `None` if the server names no topic; then the connection must have only one.
+    /// This topic. `None` if the server names no topic. The connection must then have only one topic.
     Topic(Option<&'a [u8]>),
     /// Any topic of the connection.
     Any,

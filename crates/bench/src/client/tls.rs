@@ -60,7 +60,7 @@ impl Tls {
     /// Accepts as many of the bytes as fit into the buffer, and sends as much as the socket accepts.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket fails.
     pub fn send(&mut self, fd: i32, bytes: &[u8]) -> io::Result<usize> {
         let taken = self.0.writer().write(bytes)?;
         self.flush(fd)?;
@@ -70,7 +70,7 @@ impl Tls {
     /// Sends the waiting bytes. Returns whether all are sent.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The socket fails.
     pub fn flush(&mut self, fd: i32) -> io::Result<bool> {
         while self.0.wants_write() {
             if self.0.write_tls(&mut Socket(fd))? == 0 {
@@ -83,7 +83,7 @@ impl Tls {
     /// Receives bytes as [`sys::receive`] does.
     ///
     /// # Errors
-    /// Those of the socket, and violations of TLS.
+    /// The socket fails, or the server violates TLS.
     pub fn receive(&mut self, fd: i32, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let ended = match self.0.read_tls(&mut Socket(fd)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),

@@ -6,7 +6,7 @@ const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3
 /// Parses a time as seconds. Without a unit the number is in seconds.
 ///
 /// # Errors
-/// If it is not a time; the text names the forms.
+/// If the text is not a time. The error names the accepted forms.
 pub fn seconds(text: &str) -> Result<f64, String> {
     time(text, 1.0)
 }
@@ -14,7 +14,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// Parses a time as whole seconds.
 ///
 /// # Errors
-/// If it is not a time, has a fraction, or does not fit.
+/// If the text is not a time, the time has a fraction, or it does not fit into `T`.
 pub fn whole_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let seconds = seconds(text)?;
     let whole = (seconds.fract() == 0.0).then_some(seconds as u64);
@@ -25,7 +25,7 @@ pub fn whole_seconds<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
 /// Parses a time as milliseconds. Without a unit the number is in milliseconds.
 ///
 /// # Errors
-/// If it is not a time; the text names the forms.
+/// If the text is not a time. The error names the accepted forms.
 pub fn milliseconds(text: &str) -> Result<f64, String> {
     Ok(time(text, 0.001)? * 1_000.0)
 }

@@ -1,5 +1,5 @@
-//! `crore-bench report`: an HTML page with plots of recorded results, beside the published experiments. The page has no script and
-//! needs no network.
+//! `crore-bench report`: writes an HTML page with plots of recorded results, next to the results of published experiments. The page has no
+//! script and needs no network.
 
 mod html;
 mod plot;

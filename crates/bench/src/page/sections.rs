@@ -396,7 +396,7 @@ pub fn all(records: &[Record]) -> String {
     out
 }
 
-/// The run with the most connections among those that recorded every second.
+/// The run with the most connections, among the runs that recorded every second.
 pub fn largest(records: &[Record]) -> Option<&Record> {
     let runs = records
         .iter()

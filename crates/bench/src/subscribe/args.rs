@@ -25,7 +25,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name as a flag's value.
+    /// The protocol's name as a flag's value.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Ws => "ws",

@@ -19,7 +19,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name in flags and results.
+    /// The protocol's name in flags and results.
     pub fn name(self) -> &'static str {
         match self {
             Protocol::Ws => "ws",

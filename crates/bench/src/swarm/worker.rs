@@ -400,7 +400,7 @@ impl Worker {
         }
     }
 
-    /// Retransmits what was not acknowledged in time.
+    /// Retransmits a SYN, FIN or data that was not acknowledged in time.
     fn retry(&mut self, index: u32, level: usize, sequence: u32, now_ns: u64) {
         let row = self.clients.rows[index as usize];
         let is_under_way = !matches!(row.state, State::Closed | State::GivenUp);

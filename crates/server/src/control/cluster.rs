@@ -1,4 +1,4 @@
-//! Metrics of a cluster and its log.
+//! Collects the metrics of a cluster and of its log.
 
 use super::api::cluster::{NodeStatus, nodes};
 use super::peer_nodes::PeerNodes;

@@ -99,7 +99,7 @@ fn is_known(tag: &HeaderValue, asked: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    /// Largest total size of the page's files.
+    /// The maximum total size of the page's files, in bytes.
     const BUNDLE_BYTES_MAX: usize = 150_000;
 
     #[test]

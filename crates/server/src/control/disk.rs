@@ -1,4 +1,4 @@
-//! Statistics of the log on disk, for `/metrics` and the stats.
+//! Computes the statistics of the log on disk, for `/metrics` and `/api/v1/stats`.
 
 use std::sync::atomic::Ordering::Relaxed;
 

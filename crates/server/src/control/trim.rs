@@ -4,8 +4,8 @@
 //! A trim is due after a burst of ended connections, or if no shard accounts for much of the resident memory. Both conditions are checked
 //! once a second, which is cheap.
 //!
-//! The control thread trims, not a shard, because the allocator locks each arena while it trims it. A shard waits only if it
-//! allocates from that arena meanwhile.
+//! The control thread trims, not a shard, because the allocator locks an arena while it trims the arena. A shard waits only if it allocates
+//! from that arena meanwhile.
 //!
 //! Deliberately not here: shrinking the tables of connections and topics. They never shrink.
 

@@ -11,7 +11,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// The first of the servers is in use at first.
+    /// Servers of which the first is in use.
     ///
     /// # Panics
     /// `all` is empty.

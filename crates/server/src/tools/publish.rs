@@ -1,7 +1,7 @@
 //! `crore pub`: publishes an argument, files or stdin, each as one message, or each line as a message.
 //!
-//! Messages may be any bytes. At most one message more than the largest that a server can permit ([`MAX_MESSAGE_BYTES`]) is read into
-//! memory, since an endless input would fill the memory.
+//! Messages may be any bytes. An input that is longer than the largest message that a server can permit ([`MAX_MESSAGE_BYTES`]) is not read
+//! to its end, since an endless input would fill the memory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -189,7 +189,7 @@ fn open(source: &Path) -> io::Result<Box<dyn BufRead>> {
         return Ok(Box::new(BufReader::new(File::open(source)?)));
     }
     if io::stdin().is_terminal() {
-        // Without this line the command seems to hang.
+        // Without this message the command would seem to hang.
         let _ = writeln!(
             io::stderr(),
             "the message comes from the terminal; Ctrl-D ends it"

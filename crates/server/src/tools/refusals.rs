@@ -22,7 +22,7 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
     format!("{}{why}{tip}", head.status_line())
 }
 
-/// The reason in the body of an error, as one line without control characters that begins with `: `. Empty if the body is.
+/// The reason in the body of an error, as one line that begins with `: ` and has no control characters. Empty if the body gives no reason.
 pub fn reason(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
         // The admin port uses `error`, a data port `detail` (RFC 9457).

@@ -46,7 +46,7 @@ pub fn join<T>(thread: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 /// Runs all clients, and publishers that send `rate` requests a second, while `events` causes the events of the scenario. Stops them
-/// when `events` returns. Returns the results of the threads, and that of `events`.
+/// when `events` returns. Returns the results of the threads, and the result of `events`.
 pub fn run_clients<T>(
     shared: &SharedState,
     addresses: &[SocketAddr],

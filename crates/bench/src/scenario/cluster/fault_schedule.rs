@@ -49,8 +49,8 @@ pub struct FaultRecord {
     pub back_ns: u64,
 }
 
-/// Duration of a fault in milliseconds: minimum and maximum. Faults last less and more than the nodes' timeouts: a node that is silent for
-/// 5 s counts as dead, and a publish waits at most 10 s.
+/// Duration of a fault in milliseconds: minimum and maximum. Some faults are shorter and some are longer than the nodes' timeouts: a node
+/// that is silent for 5 s counts as dead, and a publish waits at most 10 s.
 fn lasts_ms(fault: Fault) -> (u32, u32) {
     match fault {
         Fault::NodeKilled => (100, 8_000),

@@ -125,8 +125,8 @@ impl Changer {
                 self.sent += 1;
                 let number = message::number(PUBLISHERS, self.sent);
                 let message = Message::small(TOPICS + index, number);
-                // In a topic with latest values, each key's value counts as retained. Retained messages of their own would not be checked
-                // there.
+                // Topics with latest values get no retained messages: each key's value counts as retained there, so they could not be
+                // checked.
                 let retain =
                     message::log_kind(index) != LogKind::Latest && self.random.below(2) == 0;
                 let key = self.random.below(KEYS);

@@ -103,7 +103,7 @@ impl Publisher {
         self.violations.extend(named);
     }
 
-    /// Adds at most `max` new messages to those in flight.
+    /// Adds at most `max` new messages to the messages in flight.
     fn draw(&mut self, max: u32) {
         for _ in 0..=self.random.below(max) {
             self.sent += 1;

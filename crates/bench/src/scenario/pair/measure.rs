@@ -137,7 +137,7 @@ pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
 }
 
 /// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for
-/// one of 10,000 subscribers. Mosquitto gets MQTT packets that it acknowledges instead. The floor does not answer.
+/// one of 10,000 subscribers. Mosquitto gets MQTT packets with QoS 1 instead. The floor does not answer.
 pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;

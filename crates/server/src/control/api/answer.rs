@@ -94,7 +94,7 @@ impl From<QueryRejection> for ApiError {
 
 /// Adds to the text of an error where the format of requests is described.
 fn described(wrong: &str) -> String {
-    // The extractors' messages begin with the fact that they failed. It is left out.
+    // The extractors' messages begin with the fact that the extractor failed. This beginning is left out.
     let begins = [
         ("Failed to deserialize query string: ", "the query: "),
         (

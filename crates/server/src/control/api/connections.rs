@@ -1,4 +1,4 @@
-//! Connections: listing them, showing one, and closing them.
+//! Handlers that list connections, show one, and end connections.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 

@@ -1,4 +1,4 @@
-//! MQTT sessions of disconnected clients: listing them, showing one, and ending one. Connected clients are listed as connections.
+//! Handlers that list the MQTT sessions of disconnected clients, show one, and end one. Connected clients are listed as connections.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 

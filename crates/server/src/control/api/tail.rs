@@ -2,7 +2,7 @@
 //!
 //! The answer is an event stream of the data port (docs/PROTOCOLS.md, envelopes in JSON). The control thread subscribes at the data port
 //! over the loopback, with TLS if the port requires it, and passes the bytes on unchanged. So the console needs only one origin and one
-//! token, whatever proxy is in front of the data port. A tail is bounded like every subscriber: if its client reads too slowly, it
+//! token, whatever proxy is in front of the data port. A tail is bounded like every subscriber: if its client reads too slowly, the tail
 //! continues from the log.
 //!
 //! Deliberately not here: reading the log, which is `GET /api/v1/topic/messages`.

@@ -1,4 +1,4 @@
-//! Topics, their logs, and publishing to them.
+//! Handlers that list, show, purge and delete topics, read their logs, and publish.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
@@ -23,7 +23,7 @@ use super::answer::{Answer, ApiError, ErrorBody, PageRequest, page_len, text};
 use super::cluster::Subscribers;
 use crate::control::state::AdminState;
 
-/// Greatest length of a filter, in bytes.
+/// The maximum length of a filter, in bytes.
 const FILTER_BYTES_MAX: usize = 1_000;
 
 /// A topic as its home sees it.

@@ -1,4 +1,4 @@
-//! Finds the log and its base (snapshot) in a directory, and reads the log from there on.
+//! Finds a log and its base (the snapshot that the log continues) in a directory, and reads the log after the base.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Reads a log and its base once, and reports their content and their faults.
+//! Reads a log and its base, and reports their content and their faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
