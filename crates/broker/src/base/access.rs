@@ -1,11 +1,11 @@
-//! Rights, grants, credentials and the verdicts about them, as plain values.
+//! The data types of access control: rights, grants, revocations and credentials.
 //!
-//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for a cached verdict (`budget::verdict_cache`). Without one it sends
-//! a [`Question`] to the verifier, and the [`Verdict`](crate::base::verdict::Verdict) arrives as an input. The rights of a connection with
-//! credentials are then in its row of `budget::connection_grants`.
+//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks up its verdict in a cache (`budget::verdict_cache`). On a miss the
+//! shard sends a [`Question`] to the verifier, and the [`Verdict`](crate::base::verdict::Verdict) arrives as an input. The shard then stores the grants
+//! in the connection's row of `budget::connection_grants`.
 //!
-//! Invariants: without a verdict nothing is granted. A subscription by filter needs a granted filter that covers all of it. Credentials are compared
-//! only by a keyed cryptographic hash, whose key never leaves the process.
+//! Invariants: without a verdict, credentials grant nothing. A subscription by filter needs a granted filter that covers the whole filter. Credentials
+//! are compared only by a keyed cryptographic hash, whose key never leaves the process.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,14 +19,14 @@ use crate::base::work::{FILTERS_PER_STEP, Steps};
 pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
 
-/// Most filters of one client. A token has room for fewer, so only a callback or a file could name more.
+/// Most filters of one client. A token has room for fewer, so only the access callback or a file can exceed this.
 const FILTERS_MAX: usize = 1_000;
-/// Longest filter: the longest topic name that the settings allow.
+/// Longest filter, in bytes: the longest topic name that the settings allow.
 const FILTER_BYTES_MAX: usize = 1_000;
-/// Longest name of a user.
+/// Longest user name, in bytes.
 const USER_BYTES_MAX: usize = 255;
 
-/// Why grants are refused.
+/// Why `Grants::new` fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantError {
     /// A user's name is longer than 255 bytes or has a control character.
@@ -53,13 +53,13 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
-/// Identifies the token of some grants, for revocation.
+/// The token that grants come from, and its age. Revocation looks these up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Issue {
     /// The token's number ([`Revoked::token`]); 0 without a token.
     pub token: u64,
-    /// The Unix second of its `iat`; 0 for a token without one. `u32::MAX` without a token: a password is verified
-    /// anew, so it is never too old.
+    /// The Unix second of the token's `iat` claim; 0 if the token has no `iat`. `u32::MAX` without a token: passwords have no age, so only
+    /// the revocation of all credentials of the user applies to them.
     pub issued_unix_s: u32,
 }
 
@@ -79,10 +79,10 @@ impl Issue {
     }
 }
 
-/// The grants of a client, with the user's name. One allocation, since each of a million connections may have its own.
+/// The grants of a client, with the user's name. They are one allocation, since each of a million connections may have its own grants.
 ///
-/// Layout: the token ([`Issue`], 12 bytes), the length of the name (1 byte), the name, then for each filter its rights (1 byte), its length (2 bytes)
-/// and its text.
+/// Layout: the [`Issue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
+/// text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Grants(Box<[u8]>);
 
@@ -101,7 +101,7 @@ impl fmt::Debug for Grants {
 }
 
 impl Grants {
-    /// The grants of `user` (empty for a client without a name). A filter may occur several times.
+    /// The grants of `user` (empty for a client without a name). `granted` may name a filter several times: the rights are joined.
     ///
     /// # Errors
     /// When the name or a filter is malformed, or there are too many filters.
@@ -149,7 +149,7 @@ impl Grants {
         self
     }
 
-    /// The token that issued them.
+    /// The token that the grants come from.
     pub fn issue(&self) -> Issue {
         let (token, issued) = self.0[..Issue::BYTES].split_at(8);
         Issue {
@@ -191,7 +191,7 @@ impl Grants {
         })
     }
 
-    /// Whether this right is granted for all topics that `filter` matches; it may be a topic. `steps` count the compared filters.
+    /// Whether this right is granted for all topics that `filter` matches. `filter` may be a topic. Adds the compared filters to `steps`.
     pub fn cover(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let mut compared = 0;
         let granted = |(rights, granted): (Rights, &[u8])| {
@@ -214,10 +214,10 @@ impl Grants {
     }
 }
 
-/// The tokens and users that the operator has revoked, each until a Unix second (`u32::MAX`: for ever). Both lists are sorted.
+/// The tokens and users that the operator has revoked. A revocation ends at a Unix second (`u32::MAX`: never). Both lists are sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
-    /// The number of the token ([`Revoked::token`]), and the end of the revocation.
+    /// By token number ([`Revoked::token`]): the end of the revocation.
     pub tokens: Vec<(u64, u32)>,
     /// By name.
     pub users: Vec<RevokedUser>,
@@ -235,8 +235,8 @@ pub struct RevokedUser {
 }
 
 impl Revoked {
-    /// The number of a token, from its `jti`, or from a hash of its bytes if it has none. A cryptographic hash, so that nobody can forge a token with
-    /// the number of another.
+    /// The number of a token. `name` is its `jti` claim, or a hash of its bytes if it has no `jti`. The number is from a cryptographic hash, so that
+    /// nobody can make a token with the number of another token.
     pub fn token(name: &[u8]) -> u64 {
         let mut hash =
             Blake2bMac::<U16>::new_from_slice(b"token").expect("a short key is a key of it");
@@ -251,7 +251,7 @@ impl Revoked {
             return false;
         }
         let issue = grants.issue();
-        // Entries of one name lie side by side.
+        // The list is sorted, so the entries of one user are adjacent.
         let first = self
             .users
             .partition_point(|user| *user.name < *grants.user());
@@ -295,12 +295,12 @@ pub enum Credential<'a> {
     },
 }
 
-/// Identifies a credential in caches. Without the process' key nobody can construct two credentials with the same digest.
+/// Identifies a credential in caches. It is a keyed hash: without the process's key, nobody can construct two credentials with the same digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 16]);
 
 impl Credential<'_> {
-    /// Its keyed hash (BLAKE2b, RFC 7693 section 2.9).
+    /// The keyed hash of the credential (BLAKE2b, RFC 7693 section 2.9).
     pub fn digest(&self, key: &[u8; 32]) -> Digest {
         let mut mac = Blake2bMac::<U16>::new_from_slice(key).expect("32 bytes are a key of it");
         match self {
@@ -328,9 +328,9 @@ pub struct Question {
     pub user: Option<Box<[u8]>>,
     /// The token or the password.
     pub secret: Box<[u8]>,
-    /// The generation of the shard's settings, repeated in the answer.
+    /// The generation of the shard's settings, repeated in the answer (`VerdictCache::round`).
     pub round: u32,
-    /// The client's address as a number, or the connection where the address is unknown.
+    /// The number of the party that asks: the client's address, or the connection if the address is unknown.
     pub asker: u64,
 }
 
@@ -353,7 +353,7 @@ impl Question {
 
 impl fmt::Debug for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the secret.
+        // The secret must not be printed.
         f.debug_struct("Question")
             .field("digest", &self.digest)
             .finish_non_exhaustive()

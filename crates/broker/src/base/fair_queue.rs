@@ -1,40 +1,40 @@
-//! A fair queue. A party (an address, a user or a group, as a number) has its items in order. The next item is of the party that has received the
-//! least work so far. So a crowd from one address does not delay other addresses, and a party that asks for little is served before one that asks for
-//! much.
+//! A fair queue: its next item belongs to the party that has received the least work so far. A party is an address, a user or a group, as a number.
+//! The items of one party stay in order. So a crowd from one address does not delay other addresses, and a party that needs little work is served
+//! before one that needs much.
 //!
-//! This is start-time fair queueing. A new party starts at the queue's virtual time. A party without items is remembered until the virtual time has
-//! reached its share, so that it gains nothing by leaving and coming back. When the queue is empty, all parties are equal again.
+//! The algorithm is start-time fair queueing. A new party starts at the queue's virtual time. The queue remembers a party without items until the
+//! virtual time reaches the party's share, so that a party gains nothing by leaving and coming back. When the queue runs empty, all parties are equal.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// The most parties without items that keep their allocation, so that short queues do not allocate each time.
+/// Above this number of parties, a party that runs empty frees its allocation. Below, the party keeps it, so that short queues do not allocate each time.
 const IDLE_PARTIES_MAX: usize = 64;
-/// The most bytes of these allocations.
+/// The most bytes of the allocations of parties without items.
 const IDLE_BYTES_MAX: usize = 16 << 10;
-/// The most parties without items whose shares are remembered while others have items.
+/// The most entries of `drained`.
 const DRAINED_PARTIES_MAX: usize = 4096;
 
-/// The queue.
+/// A queue that is fair between parties.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     parties: BTreeMap<u64, PartyQueue<T>>,
-    /// The parties with items, but for the served one.
+    /// The parties with items, except the served one.
     order: BinaryHeap<Reverse<Entry>>,
     /// The number of entries that were ever added to `order`.
     entries: u64,
-    /// Parties without items and without an allocation.
+    /// Parties that ran empty and freed their allocation, in this order. Their shares are remembered. Some may have items again.
     drained: VecDeque<u64>,
-    /// The virtual time: the share of the party that was served last.
+    /// The virtual time. It rises to the share of each party that is served.
     virtual_time: u64,
     /// The greatest share so far.
     share_max: u64,
-    /// The party whose item was taken last and is not charged yet.
+    /// The party whose item was taken last, until it is charged.
     served: Option<u64>,
     len: usize,
     /// Capacity, in items, of the parties with items.
     active_capacity: usize,
-    /// Capacity, in items, of the other parties.
+    /// Capacity, in items, of the parties without items.
     idle_capacity: usize,
 }
 
@@ -50,7 +50,7 @@ struct Entry {
 #[derive(Debug)]
 struct PartyQueue<T> {
     items: VecDeque<T>,
-    /// The work done for it, since the queue was empty.
+    /// The virtual time at which the party started, plus the work done for it since.
     share: u64,
 }
 
@@ -110,7 +110,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Takes the next item. The caller charges the work on it with [`FairQueue::charge`].
+    /// Takes the next item. The caller charges the work on this item with [`FairQueue::charge`].
     pub fn pop(&mut self) -> Option<T> {
         self.charge(0);
         let Reverse(Entry { share, party, .. }) = self.order.pop()?;
@@ -160,11 +160,11 @@ impl<T> FairQueue<T> {
         self.forget();
     }
 
-    /// Forgets parties without items, in the order in which they ran empty: as soon as the virtual time has reached their shares, or when there are too
-    /// many.
+    /// Forgets parties in the order in which they ran empty. A party is forgotten when the virtual time has reached its share, or when
+    /// `DRAINED_PARTIES_MAX` is exceeded.
     fn forget(&mut self) {
         while let Some(party) = self.drained.front() {
-            // A party that has items again stays, and is listed again when it runs empty.
+            // A party that has items again only leaves this list. It is listed again when it runs empty.
             let idle = self.parties.get(party);
             if let Some(idle) = idle.filter(|it| it.items.is_empty()) {
                 if idle.share > self.virtual_time && self.drained.len() <= DRAINED_PARTIES_MAX {
@@ -191,7 +191,7 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Heap bytes of the items and their parties, without the allocations that are kept for reuse.
+    /// Heap bytes of the items and of the parties. Excludes allocations that are kept for reuse.
     pub fn bytes(&self) -> usize {
         let of_party = size_of::<(u64, PartyQueue<T>)>() + size_of::<Entry>();
         self.active_capacity * size_of::<T>() + (self.order.len() + self.drained.len()) * of_party
@@ -262,7 +262,7 @@ mod tests {
     fn always_back(parties: u64, rounds: usize) -> Vec<usize> {
         let mut queue = FairQueue::default();
         let mut served = alloc::vec![0; parties as usize];
-        // Other parties came before and are remembered.
+        // These parties were served earlier. The queue remembers them.
         for other in 0..100 {
             queue.push(1_000_000 + other, 0);
         }
@@ -290,7 +290,7 @@ mod tests {
             let served = always_back(parties, parties as usize * 4);
             assert!(served.iter().all(|n| (6..=10).contains(n)), "{served:?}");
         }
-        // Too many to remember: some are served twice before others once.
+        // More parties than the queue remembers: some are served twice before others are served once.
         let served = always_back(6_000, 6_000);
         assert!(served.iter().all(|n| *n > 0));
     }

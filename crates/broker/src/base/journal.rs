@@ -1,9 +1,9 @@
-//! Events of clients (connect, subscribe, refusal, disconnect) for the operator's log at `debug`.
+//! The journal collects client events (connect, subscribe, refusal, disconnect) for the operator's log at level `debug`.
 //!
-//! A journal exists only while the log has this level. Otherwise each place that would write an event costs one branch.
+//! A journal exists only while the log has this level. Without a journal, each place that could record an event costs one branch.
 //!
-//! Invariants: text that clients choose is cut at [`DETAIL_BYTES_MAX`]. When [`EVENTS_MAX`] events wait, further ones are only counted. The memory
-//! that it needs for connections is charged ([`Journal::held_bytes`]).
+//! Invariants: text that clients choose is cut at [`DETAIL_BYTES_MAX`]. While [`EVENTS_MAX`] events wait, new events are only counted. The memory
+//! that the journal holds for connections is charged ([`Journal::held_bytes`]).
 
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
@@ -14,17 +14,17 @@ use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
 
-/// Longest detail and longest client id of an event.
+/// Longest user, client id and detail of an event.
 const DETAIL_BYTES_MAX: usize = 200;
-/// Most events that wait. They are taken after each input, and one input rarely makes more.
+/// The most events that wait. The shard takes them after each input, and one input rarely causes more.
 const EVENTS_MAX: usize = 1024;
-/// Bytes for each connection besides its client id: an entry of the tree, whose nodes are two thirds full.
+/// Bytes for each connection besides its client id: an entry of `Journal::connections`, whose tree nodes are two thirds full.
 const CONNECTION_BYTES: usize = size_of::<(u32, ConnectionNames)>() * 3 / 2;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// A connection was let in.
+    /// A connection was admitted.
     Connected,
     /// The connection opened an MQTT session. The detail is the client id.
     SessionOpened,
@@ -34,7 +34,7 @@ pub enum EventKind {
     Refused,
     /// The connection ended. The detail is the reason.
     Disconnected,
-    /// Events were dropped, because too many occurred at once. Has their number.
+    /// This many events were dropped, because too many occurred at once.
     Dropped(u64),
 }
 
@@ -51,7 +51,7 @@ pub struct ClientEvent {
     pub user: Box<str>,
     /// The MQTT client id, or empty.
     pub client_id: Box<str>,
-    /// Depends on the kind. Has no control characters.
+    /// The detail, as the kind defines it. Without control characters.
     pub detail: Box<str>,
 }
 
@@ -76,13 +76,14 @@ pub(crate) struct Journal {
     dropped: u64,
     /// The names of each connection, by slot.
     connections: BTreeMap<u32, ConnectionNames>,
-    /// Bytes of the client ids in `known`.
+    /// Bytes of the client ids in `connections`.
     id_bytes: usize,
-    /// The reason for the end of the connection that this input ends.
+    /// Why the current input ends its connection; empty if the input has not ended a connection.
     why: String,
 }
 
-/// The names of a connection that its row does not have: the client id, and the address, which a socket no longer has once its peer has left.
+/// What identifies a connection in events and is not in its row: the client id, and the peer's address. The socket has the address only until the peer
+/// has left.
 #[derive(Clone, Debug, Default)]
 struct ConnectionNames {
     peer: Option<IpAddr>,
@@ -139,14 +140,14 @@ impl Journal {
         });
     }
 
-    /// Sets the reason for the end of the connection that this input ends. The first call wins.
+    /// Sets why the current input ends its connection. The first call wins.
     pub fn set_reason(&mut self, words: &str) {
         if self.why.is_empty() {
             self.why = printable(words.as_bytes());
         }
     }
 
-    /// Bytes that it holds for connections.
+    /// Bytes that the journal holds for connections.
     pub fn held_bytes(&self) -> usize {
         self.connections.len() * CONNECTION_BYTES + self.id_bytes
     }
@@ -158,13 +159,13 @@ impl Journal {
             let what = EventKind::Dropped(core::mem::take(&mut self.dropped));
             events.push(ClientEvent::without(what, None, ""));
         }
-        // The input is over, so an unused reason is stale.
+        // The input has been handled: a reason that no event has used is stale.
         self.why.clear();
         events
     }
 }
 
-/// Bytes of a client as text for one line of the log. UTF-8 without control characters is unchanged; anything else is escaped.
+/// Turns a client's bytes into text for one line of the log. UTF-8 without control characters stays as it is. Any other text is escaped.
 fn printable(bytes: &[u8]) -> String {
     let plain = core::str::from_utf8(bytes).ok();
     let plain = plain.filter(|text| !text.contains(char::is_control));

@@ -1,11 +1,12 @@
-//! The lives of a log. Each start of a server on a log begins a life with a new epoch, and records where the life before ended.
+//! The lives of a log: they show whether a client's position is from before the restore of a backup. Each start of a server on a log begins a life with
+//! a new epoch, and records where the previous life ended.
 //!
-//! A position names the epoch of a life. A log that is restored from a backup lacks all later messages: it knows the lives up to the backup, and
-//! where each ended *in this log*. A position of a later life, or beyond the end of its life, is therefore of another branch of history. Its client
-//! is told a gap, even if the log has assigned the same offset again.
+//! A position names the epoch of a life. A log that was restored from a backup knows only the lives up to the backup, and where each of them ended *in
+//! this log*. So a position is from another branch of history if its epoch is unknown, or if its offset is beyond the end of its life. The client then
+//! gets a gap, even if the log has assigned this offset again.
 //!
 //! Invariants: each start draws a random epoch, so an epoch identifies one process. Offsets rise over all lives of a log, and a life begins at the
-//! same offset in all partitions. So an offset alone determines its life ([`Lives::epoch_of`]), and the text of a message's position never changes.
+//! same offset in all partitions. So the offset of a message determines its life ([`Lives::epoch_of`]), and the text of its position never changes.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,9 +18,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ids::PartitionId;
 use super::position::{Position, parse_decimal};
 
-/// Lives that are remembered. A position of an older one gets a gap.
+/// The most past lives that are remembered. A position of an older life gets a gap.
 pub const LIVES_MAX: usize = 1000;
-/// The first line of the file.
+/// The first line of the text.
 const TITLE: &str = "crore lives 1\n";
 /// Prefix of the checksum on the last line.
 const SUM: &str = "sum ";
@@ -28,9 +29,9 @@ const SUM: &str = "sum ";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     epoch: u32,
-    /// The first offset that it could assign.
+    /// The first offset of the life.
     base: u64,
-    /// By partition: the last offset assigned in this life or before.
+    /// By partition: the last offset that was assigned in this life or an earlier one.
     ends: Vec<u64>,
 }
 
@@ -56,15 +57,15 @@ impl Lives {
         }
     }
 
-    /// Ends the current life and begins another. `ends` are the last offsets of the partitions. Earlier ends are cut to them: in a restored log
-    /// they may be beyond the log.
+    /// Ends the current life and begins another. `ends` are the last offsets of the partitions. The recorded ends of earlier lives are cut to them: a log
+    /// that was restored may end before a recorded end.
     pub fn begin(&mut self, epoch: u32, ends: &[u64]) {
         for life in &mut self.past {
             let before = life.base.saturating_sub(1);
             let known = life.ends.iter_mut().zip(ends);
             known.for_each(|(end, now)| *end = (*end).min((*now).max(before)));
         }
-        // A subscriber may have been given the position just before the life's first message.
+        // A subscriber may hold the position just before the first message of the life.
         let before = self.base.saturating_sub(1);
         let ends: Vec<_> = ends.iter().map(|end| (*end).max(before)).collect();
         let last = ends.iter().copied().max().unwrap_or(0);
@@ -78,7 +79,7 @@ impl Lives {
         self.past.drain(..most);
     }
 
-    /// Whether no past life is known.
+    /// Whether the current life is the only known one.
     pub fn is_first(&self) -> bool {
         self.past.is_empty()
     }
@@ -88,7 +89,7 @@ impl Lives {
         self.base
     }
 
-    /// Whether this epoch is known.
+    /// Whether a known life has this epoch.
     pub fn has(&self, epoch: u32) -> bool {
         self.epoch == epoch || self.past.iter().any(|life| life.epoch == epoch)
     }
@@ -97,8 +98,8 @@ impl Lives {
     pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
         let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
         let lives = named.map_or(&[][..], |named| &self.past[..=named]);
-        // A position by filter has one epoch for all partitions, but the offset of a quiet partition may be of an earlier life. So each offset is
-        // checked against the life that assigned it, or against the life that begins just after it.
+        // A position by filter has one epoch for all partitions, but the offset of a quiet partition may be from an earlier life. So the offset is
+        // checked against the life that assigned it. An offset just before the start of a life is checked against that life.
         let begun = lives.partition_point(|life| life.base <= seen.offset.saturating_add(1));
         let life = lives.get(begun.saturating_sub(1));
         let end = life.and_then(|life| life.ends.get(usize::from(partition)));
@@ -120,7 +121,7 @@ impl Lives {
         life.map_or(self.epoch, |life| life.epoch)
     }
 
-    /// The lives as text: a line for each with its epoch, its first offset, and its last offset in each partition.
+    /// The lives as text. Each line is a life: its epoch, its first offset and, for a past life, its last offset in each partition.
     pub fn text(&self) -> String {
         let mut text = String::from(TITLE);
         // Writing to a string does not fail.
@@ -162,7 +163,7 @@ impl Lives {
     }
 }
 
-/// Reads a line.
+/// Reads the line of one life.
 fn life(line: &str) -> Option<Life> {
     let (epoch, numbers) = line.split_once(' ')?;
     let mut numbers = numbers.split(' ').map(|it| parse_decimal(it.as_bytes()));
@@ -192,7 +193,7 @@ mod tests {
         let knows = |partition, epoch, offset| lives.knows(partition, Position { epoch, offset });
         assert!(knows(0, 7, 10) && knows(0, 9, 25) && knows(1, 9, 14) && knows(1, 7, 0));
         assert!(!knows(0, 7, 11) && !knows(0, 9, 26) && !knows(1, 7, 1));
-        // Lives of a log that was restored from an older backup, and partitions that do not exist.
+        // An unknown epoch, and a partition that does not exist.
         assert!(!knows(0, 8, 1) && !knows(2, 9, 0));
     }
 

@@ -1,8 +1,8 @@
 //! Finds the partitions that may have lost batches in a damaged log.
 //!
-//! Batches of a partition are numbered without gaps, and the log counts the batches of all partitions. A partition has certainly lost a batch if a
-//! number is missing. It may have lost one if no later batch proves the opposite. It has lost none if all lost batches are known to be of other
-//! partitions.
+//! The batches of a writer in a partition are numbered without gaps, and a damage may tell how many batches were lost. A partition has certainly lost a
+//! batch if a number is missing where the log is damaged. It may have lost one if no later batch of the same writer proves the opposite. It has lost none
+//! if the missing numbers of all partitions account for all lost batches.
 //!
 //! Invariant: a partition that has lost a batch is always reported.
 
@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
-/// A batch of a partition.
+/// A batch of one partition.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     writer: u64,
     number: u64,
-    /// The number of damages of the log before it.
+    /// How many damages of the log precede the batch.
     damages_before: u64,
 }
 
@@ -24,22 +24,22 @@ struct Batch {
 struct PartitionBatches {
     first: Option<Batch>,
     last: Batch,
-    /// The number of batches that are certainly missing.
+    /// The number of missing batch numbers: batches that are certainly lost.
     missing: u64,
-    /// More may be missing.
+    /// More batches may be lost.
     may_miss_more: bool,
 }
 
-/// Detects losses while a log is replayed after the checkpoints.
+/// Detects lost batches while the part of the log after the checkpoints is replayed.
 pub struct LossDetector {
     partitions: Vec<PartitionBatches>,
     damages: u64,
-    /// The number of batches lost to all damages, if known.
+    /// The number of batches that all damages together have lost, if it is known for each.
     lost: Option<u64>,
 }
 
 impl LossDetector {
-    /// A detector for a log with `partitions` partitions. No batch is recorded.
+    /// A detector for a log with `partitions` partitions. It has recorded nothing.
     pub fn new(partitions: PartitionId) -> LossDetector {
         LossDetector {
             partitions: alloc::vec![PartitionBatches::default(); partitions.into()],
@@ -48,7 +48,7 @@ impl LossDetector {
         }
     }
 
-    /// Records damage at this point of the log, and the number of lost batches, if it is known.
+    /// Records a damage at this point of the log. `batches` is the number of batches that it has lost, if known.
     pub fn record_damage(&mut self, batches: Option<u64>) {
         self.damages += 1;
         self.lost = self.lost.zip(batches).map(|(all, more)| all + more);
@@ -59,7 +59,7 @@ impl LossDetector {
         self.damages > 0
     }
 
-    /// Records the next batch of the log. The caller leaves out batches that the checkpoints contain.
+    /// Records the next batch of the log. The caller skips batches that a checkpoint contains.
     pub fn record_batch(&mut self, partition: PartitionId, writer: u64, number: u64) {
         let batch = Batch {
             writer,
@@ -76,8 +76,8 @@ impl LossDetector {
         known.last = batch;
     }
 
-    /// The partitions that may have lost a batch. Called after the last batch. `documents` has, for each partition, the writer and the number of
-    /// the last batch in its checkpoint.
+    /// The partitions that may have lost a batch. Called after the last batch. `documents` are the checkpoints: for each partition, the writer and the
+    /// number of the last batch in its checkpoint.
     pub fn partitions_with_loss(
         mut self,
         documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
@@ -106,7 +106,7 @@ impl LossDetector {
 }
 
 impl PartitionBatches {
-    /// Counts the batches that are missing between a batch and the one before it, if the log is damaged there.
+    /// Counts the missing numbers between a batch and the one before it in the partition, if the log is damaged there.
     fn follow(&mut self, before: Batch, batch: Batch) {
         if batch.damages_before > before.damages_before {
             let is_same_writer = before.writer == batch.writer;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Four batches of two partitions, and the lost ones.
+    /// The partitions that are reported if these of four batches are `lost`. `counts`: whether the number of lost batches is known.
     fn touched(lost: &[usize], counts: bool, documents: &[(PartitionId, (u64, u64))]) -> Vec<u16> {
         let all = [(0, 1), (1, 1), (0, 2), (1, 2)];
         let mut it = LossDetector::new(3);
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn partitions_that_have_lost_nothing_are_not_touched() {
         assert!(touched(&[], true, &[]).is_empty());
-        // The number is missing, and nothing else is.
+        // A number of partition 1 is missing, which accounts for the lost batch.
         assert_eq!(touched(&[1], true, &[(1, (7, 0))]), [1]);
-        // No batch follows the damage, so the lost one may be of any partition.
+        // Partitions 0 and 2 have no batch after the damage, so the lost batch may be of either.
         assert_eq!(touched(&[2], true, &[]), [0, 2]);
         // The number of lost batches is unknown.
         assert_eq!(touched(&[1], false, &[]), [1, 2]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Writers change, batches are lost, and checkpoints contain the first ones.
+        /// Writers change, batches are lost, and checkpoints contain the first batches.
         #[test]
         fn no_loss_is_silent(
             all in prop::collection::vec((0..3_u16, any::<bool>()), 1..40),

@@ -1,4 +1,4 @@
-//! Plain values that all other rooms use: settings and rules, time, positions, reasons, the format of a snapshot. Knows nothing of shards.
+//! Data types that all other modules use: settings and rules, time, positions, reasons, the format of a snapshot. They do not depend on shards.
 
 pub mod access;
 pub mod fair_queue;

@@ -1,12 +1,12 @@
-//! How other nodes of a cluster name and reach this one.
+//! The name of a node of a cluster and the address of its admin API, as the other nodes see them.
 
 use alloc::string::String;
 
 /// A node's name and the address of its admin API; either may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// The address of its admin API.
+    /// The address of the node's admin API.
     pub link: String,
 }

@@ -1,37 +1,37 @@
-//! Examples for the operator's log: of each kind of trouble, the first site, packet or topic since the last report.
+//! Examples of trouble for the operator's log: for each kind of trouble, the first origin, packet or topic since the last report.
 //!
-//! Invariant: each kind holds at most one example, until the report takes it.
+//! Invariant: each kind has at most one example, which stays until a report takes it.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Longest name, in bytes. Clients choose names.
+/// Longest name in an example, in bytes. Clients choose names.
 const NAME_BYTES_MAX: usize = 100;
-/// Longest text of a refusal, in characters. It may quote a client's value.
+/// Longest text of a refusal, in characters. The text may quote a client's value.
 const WORDS_MAX: usize = 400;
 
 /// A kind of trouble that operators are told about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A `Host` that is not the loopback, on a server that answers the loopback only.
+    /// A `Host` that is not a loopback name, on a server that answers loopback names only.
     Host,
     /// An `Origin` whose request was refused.
     Origin,
-    /// An `Origin` whose browser hides the answer from the page.
+    /// An `Origin` whose request was answered, though the browser hides the answer from the page.
     Reader,
     /// The path of a WebSocket upgrade that was answered 404.
     Upgrade,
-    /// A refused packet of an MQTT client, unless for want of rights.
+    /// A packet of an MQTT client that was refused for another reason than a missing right.
     Mqtt,
-    /// A topic whose log was too short for a subscriber.
+    /// A topic whose log no longer had the messages that a subscriber asked for.
     ShortLog,
-    /// The text that refused an event stream or a WebSocket.
+    /// The text of the refusal of an event stream or a WebSocket.
     Stream,
-    /// A path, topic or filter for which a client lacked a right, with the user.
+    /// A path, topic or filter for which a client lacked a right, with the client's user name.
     Denied,
-    /// A topic whose publish was refused for want of room for its idempotency key.
+    /// A topic to which a publish was refused because there was no room for its idempotency key.
     Keys,
-    /// An MQTT client whose session ends with its connection, although it asked for a longer one.
+    /// An MQTT client that asked for a session which outlives its connection, but did not get one.
     ShortSession,
 }
 
@@ -40,7 +40,7 @@ pub enum Notice {
 pub(crate) struct Notices(Vec<(Notice, String)>);
 
 impl Notices {
-    /// Keeps a name as an example, if it is the first of its kind.
+    /// Stores a name as the example of this kind, if the kind has none.
     pub fn note(&mut self, kind: Notice, name: &[u8]) {
         self.note_with_reason(kind, "", name);
     }
@@ -50,7 +50,7 @@ impl Notices {
         self.0.iter().any(|(met, _)| *met == kind)
     }
 
-    /// Like [`Notices::note`]; the example begins with the reason.
+    /// Like [`Notices::note`], but the example begins with the reason.
     pub fn note_with_reason(&mut self, kind: Notice, reason: &str, name: &[u8]) {
         if !self.has(kind) {
             let plain = name.escape_ascii().take(NAME_BYTES_MAX).map(char::from);
@@ -58,7 +58,7 @@ impl Notices {
         }
     }
 
-    /// Keeps the text of a refusal as an example, if it is the first of its kind.
+    /// Stores the text of a refusal as the example of this kind, if the kind has none.
     pub fn note_refusal(&mut self, kind: Notice, words: &str) {
         if !self.has(kind) {
             let plain = words.chars().take(WORDS_MAX).map(|c| match c {

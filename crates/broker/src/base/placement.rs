@@ -1,5 +1,5 @@
-//! The home of each topic and session. A name hashes to one of [`SLOTS`] slots (`crore_wire::topic::slot`). Each slot belongs to a partition, and each
-//! partition to a home.
+//! Placement determines which home keeps a topic or a session. The name hashes to one of [`SLOTS`] slots (`crore_wire::topic::slot`). Each slot belongs
+//! to a partition, and each partition to a home.
 //!
 //! Invariant: the partition of a name depends only on the number of partitions, not on the number of homes or shards.
 
@@ -18,13 +18,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// A placement of 1 to [`SLOTS`] partitions at 1 to `partitions` homes.
+    /// The placement of `partitions` (1 to [`SLOTS`]) at `homes` (1 to `partitions`).
     pub const fn new(partitions: PartitionId, homes: ShardId) -> Placement {
         assert!(0 < homes && homes <= partitions && partitions as usize <= SLOTS);
         Placement { partitions, homes }
     }
 
-    /// The placement of a server: as many homes as there are shards, cores and partitions for them.
+    /// The placement of a server. Each home needs a shard, a core and a partition, so the smallest of these numbers is the number of homes.
     pub fn of_server(partitions: PartitionId, shards: usize, cores: usize) -> Placement {
         let homes = shards.min(cores).clamp(1, partitions.into());
         Placement::new(partitions, homes as ShardId)
@@ -60,12 +60,12 @@ impl Placement {
         self.home_of(self.partition_of(name))
     }
 
-    /// The partitions of a home, by [`Placement::place_at_home`].
+    /// The partitions of a home, in the order of [`Placement::place_at_home`].
     pub fn of_home(self, home: ShardId) -> impl Iterator<Item = PartitionId> {
         (home..self.partitions).step_by(usize::from(self.homes))
     }
 
-    /// The homes that take over the partitions that `home` had under the placement `before`, in order.
+    /// The homes that take over a partition which `home` had under the placement `before`, in ascending order.
     pub fn heirs(self, before: Placement, home: ShardId) -> impl Iterator<Item = ShardId> {
         let is_heir = move |heir: &ShardId| {
             let mut all = before.of_home(home);
@@ -79,20 +79,20 @@ impl Placement {
         (self.partitions - home).div_ceil(self.homes) as usize
     }
 
-    /// Index of a partition among those of its home.
+    /// The index of a partition among the partitions of its home.
     pub const fn place_at_home(self, partition: PartitionId) -> usize {
         (partition / self.homes) as usize
     }
 }
 
-/// Default number of partitions of a new state.
+/// The default number of partitions of a server that is not in a cluster.
 pub const PARTITIONS: PartitionId = 16;
 
-/// An offset in a partition and the slot of its topic, in 8 bytes. Offsets have 56 bits.
+/// An offset in a partition (56 bits) and the slot of its topic (8 bits), in two words.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Slotted([u32; 2]);
 
-/// Position of the slot in the upper word.
+/// The lowest bit of the slot in the upper word.
 const SLOT_SHIFT: u32 = 24;
 const OFFSET_HIGH: u32 = (1 << SLOT_SHIFT) - 1;
 

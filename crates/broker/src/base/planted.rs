@@ -1,16 +1,16 @@
-//! Faults that the simulator plants to prove that it finds them. Without the feature `planted` each check is a constant `false`, so the product
-//! contains none of this.
+//! Faults that the simulator plants on purpose, to prove that its checks find them. Without the feature `planted` each check is a constant `false`, so
+//! the product contains no fault.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A fault. At most one is switched on, for the whole process.
+/// A planted fault. At most one is switched on in a process.
 #[cfg_attr(feature = "planted", derive(strum::VariantArray))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
     /// A subscription takes live messages before its last page.
     LiveBeforeHead = 1,
-    /// A tell for the former topic of a row is accepted.
+    /// A tell for the previous topic of a row is accepted.
     OldSerial,
     /// A connection that leaves during a fan-out leaves no tombstone.
     NoTombstone,
@@ -18,7 +18,7 @@ pub enum Fault {
     NoFloor,
     /// Publishers do not wait for credit.
     NoCredit,
-    /// A connection that may go on is not woken.
+    /// A connection that waited and may continue is not woken.
     LostWake,
     /// A subscription that continues from the log asks for a page twice.
     DoubleResume,
@@ -38,9 +38,9 @@ pub enum Fault {
     ForgottenIds,
     /// A publish is acknowledged before it is committed.
     EarlyAck,
-    /// A session that ends releases its retention of logs twice.
+    /// A session that ends releases twice the logs that it made homes keep.
     DoubleRelease,
-    /// A connection takes over a session before the holder has given it back.
+    /// A connection takes over a session before the connection that holds the session has given it back.
     HastyTakeover,
     /// A session's stored position is one too high.
     FarPosition,
@@ -48,7 +48,7 @@ pub enum Fault {
     OwnCopies,
     /// A page that ends early names an offset that is one too high.
     LostSeam,
-    /// A position by filter ignores earlier messages of other partitions in the same run.
+    /// A position by filter lacks earlier messages of other partitions in the same run.
     StaleVector,
     /// A message whose partition moves to another home at a restart is left behind.
     LeftBehind,
@@ -64,7 +64,7 @@ pub enum Fault {
     EarlyFence,
     /// Two publishes with one idempotency key, both in flight, are both applied.
     KeyTwice,
-    /// Durations are measured by the wall clock.
+    /// Durations are measured with the wall clock.
     WallClock,
     /// A checkpoint lacks a message that the home has.
     DroppedLive,
@@ -82,14 +82,14 @@ pub enum Fault {
     ForgottenWriters,
     /// A position of a past life is accepted, even beyond the end of that life.
     OneLife,
-    /// Batches that no checkpoint contains are purged from the log of a cluster.
+    /// Batches that no checkpoint contains are removed from the log of a cluster.
     EarlyPurge,
 }
 
-/// The fault that is switched on; 0: none.
+/// The fault that is switched on, or 0.
 static PLANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Switches this fault on, and any other off.
+/// Switches this fault on and all others off.
 #[cfg(feature = "planted")]
 pub fn plant(fault: Option<Fault>) {
     PLANTED.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);

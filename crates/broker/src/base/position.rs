@@ -1,9 +1,12 @@
 //! Positions: how far a subscriber has read, as text for an SSE `id:`, an `ETag` and a URL.
 //!
-//! The text begins with a version character:
+//! The first character of the text is its version:
 //! - `1` is a position in one topic: the epoch in hexadecimal, `-`, the offset in decimal.
-//! - `2` is a position in a set of topics: the hash of the set, `-`, and in base64url a varint for each topic, with the epoch where it changes.
-//! - `3` is the position of a subscription by filter: the number of partitions in hexadecimal, `-`, and the same for each partition.
+//! - `2` is a position in a set of topics: the hash of the set in hexadecimal, `-`, and a vector of positions, one for each topic.
+//! - `3` is a position of a subscription by filter: the number of partitions in hexadecimal, `-`, and a vector of positions, one for each partition.
+//!
+//! A vector is base64url. A position in it is a varint: twice the offset, plus 1 if its epoch is not that of the position before. The new epoch follows
+//! as 4 bytes, little endian.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,23 +16,23 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::ids::PartitionId;
 
-/// A point in a topic's history: the last message that was read.
+/// A point in the history of a topic or a partition: the last message that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Position {
     /// The epoch of the log's life (`base/lives.rs`).
     pub epoch: u32,
-    /// The message's offset in its partition. Rises strictly; may have holes.
+    /// The message's offset in its partition. The offsets of successive messages rise, but not always by 1.
     pub offset: u64,
 }
 
 impl Position {
-    /// An offset in the life of a log.
+    /// The position at this offset, in the life of the log with this epoch.
     pub const fn new(epoch: u32, offset: u64) -> Position {
         Position { epoch, offset }
     }
 }
 
-/// The start of a subscription.
+/// Where a subscription starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
     /// The default of the rule and the transport.
@@ -40,20 +43,20 @@ pub enum Since {
     Oldest,
     /// The newest N kept messages.
     Newest(u32),
-    /// The first message after this second (`If-Modified-Since` without an `ETag`).
+    /// The first message after this Unix second (`If-Modified-Since` without an `ETag`).
     After(u32),
     /// The first message after this position.
     At(Position),
-    /// The position is of another server or another set: a gap, then the oldest message.
+    /// The client's position belongs to another server or to another set of topics: the client gets a gap, then the oldest message.
     Unknown,
-    /// A long-poll sent back text that is no position: a gap, then the next message. With the oldest message, a client whose proxy alters every
-    /// position would get the same answer for ever.
+    /// A long-poll sent back text that is no position: the client gets a gap, then the next message. If it got the oldest message, a client whose
+    /// proxy alters every position would get the same answer for ever.
     Unreadable,
 }
 
-/// Longest suffix that is cut off a position, in bytes.
+/// Longest suffix that a proxy may have added to a position, in bytes.
 const SUFFIX_BYTES_MAX: usize = 32;
-/// Most places at which a cut is tried.
+/// The most prefixes of a text that are tried as a position.
 const CUTS_MAX: usize = 8;
 
 /// A position that cannot be read.
@@ -114,18 +117,19 @@ fn write_vector(
     debug_assert_eq!(encoded, Ok(len.div_ceil(3)), "there is room for it");
 }
 
-/// Reads the start for a set of `count` topics with the hash `set`: one entry for each. A valid position of another set gives `Unknown` for all.
+/// Reads the start of a subscription to a set of `count` topics with the hash `set`. Returns one start for each topic. A valid position of another set
+/// gives `Unknown` for each.
 pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malformed> {
     parse_as(text, b'2', set, count)
 }
 
-/// Like [`parse`], for a subscription by filter: one entry for each partition. Positions of topics give `Unknown`, even with a single partition,
-/// because they do not cover losses of other topics. So do positions by filter of old servers without partitions, which had the version of sets.
+/// Like [`parse`], for a subscription by filter. Returns one start for each partition. Positions of topics give `Unknown`, even with a single partition,
+/// because they say nothing about losses of other topics. Version `2` gives `Unknown`, too: servers before partitions used it for filters.
 pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
     parse_as(text, b'3', count.into(), count.into())
 }
 
-/// Accepts positions of the version `kind` with the head `of`. Other valid ones give `Unknown`.
+/// Reads a start. A position must have the version `kind`, and the number `of` before the dash. Any other valid position gives `Unknown`.
 fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, Malformed> {
     let all = |since| Ok(alloc::vec![since; count]);
     match text {
@@ -164,8 +168,8 @@ fn parse_as(text: &[u8], kind: u8, of: u32, count: usize) -> Result<Vec<Since>, 
     }
 }
 
-/// Reads a position that a client sent back, with `parse`. A proxy that compresses an answer may have added a suffix to its `ETag`, such as `-gzip`,
-/// `;br`, `--zstd` or `"-gzip`.
+/// Reads with `parse` a position that a client sent back. A proxy that compresses an answer may have added a suffix to the `ETag`, such as `-gzip`,
+/// `;br`, `--zstd` or `"-gzip`. The suffix is ignored.
 pub fn read_back(
     text: &[u8],
     parse: impl Fn(&[u8]) -> Result<Vec<Since>, Malformed>,
@@ -177,7 +181,7 @@ pub fn read_back(
     }
     let ends = (1..text.len()).rev().take(SUFFIX_BYTES_MAX);
     let cuts = ends.filter(|at| !text[*at].is_ascii_alphanumeric());
-    // The longest prefix that is a position is the right one: a set with a suffix would have another number of topics.
+    // The longest prefix that is a position is the right one: with a part of the suffix, a set would have another number of topics.
     for cut in cuts.take(CUTS_MAX) {
         match parse(&text[..cut]) {
             Ok(all) if all.iter().all(is_position) => return Ok(all),
@@ -188,7 +192,7 @@ pub fn read_back(
     found
 }
 
-/// The later of two positions that a client sent for the same topic. `epoch` is the current epoch of the logs.
+/// The later of two starts that a client sent for the same topic. `epoch` is the current epoch of the logs.
 pub fn later(one: Since, other: Since, epoch: u32) -> Since {
     let rank = |since: Since| match since {
         Since::At(at) => (1 + u32::from(at.epoch == epoch), at.offset),
@@ -251,7 +255,7 @@ pub fn write_hex(out: &mut Vec<u8>, value: u32) {
     );
 }
 
-/// Reads a decimal number: digits only, none on overflow.
+/// Reads a decimal number. `None` if the text has other characters than digits, or the number overflows.
 pub fn parse_decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
         return None;
@@ -263,7 +267,7 @@ pub fn parse_decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Reads a hexadecimal number. Leading zeros are refused, so that most dates (`2026-11-26` after the version) are no position.
+/// Reads a hexadecimal number. Leading zeros are refused, so that most dates are no position: in `2026-11-26`, the version is `2` and the number `026`.
 fn parse_hex(text: &[u8]) -> Option<u32> {
     let is_padded = text.len() > 1 && text[0] == b'0';
     if text.is_empty() || text.len() > 8 || is_padded || text.iter().any(u8::is_ascii_uppercase) {

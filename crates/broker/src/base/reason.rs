@@ -1,6 +1,6 @@
-//! The table of reasons for which the server ends a connection or refuses a request. A row has the status, codes, text and counter of the reason in
-//! every protocol. Code that ends a connection names the reason, and its row determines how each protocol ends it. `docs/REASONS.md` is generated
-//! from this table, so no other page lists the reasons.
+//! The table of reasons for which the server ends a connection or refuses a request. A row has the reason's code in each protocol, its text and its
+//! counter. Code that ends a connection names the reason, and the row determines how the connection's protocol ends it. `docs/REASONS.md` is generated
+//! from this table.
 //!
 //! Deliberately not here: errors in the bytes of a protocol (`crore-wire` has their texts and codes beside each parser), and the reason codes that
 //! MQTT itself prescribes for a packet.
@@ -30,13 +30,13 @@ words! {
     }
 }
 
-/// Appended to a refusal for want of credentials, by protocols that add where to put the token.
+/// A protocol appends this to the refusal of a client without credentials, followed by the place of the token in a request.
 pub const SEND_A_TOKEN: &str = "; send a token as ";
 
-/// The number of a limit and its unit.
+/// Reads a limit from the settings: its value and its unit.
 type Limit = fn(&Settings) -> (usize, &'static str);
 
-/// A row of the table. `None` in the column of a protocol: it never ends for this reason.
+/// A row of the table. `None` in the column of a protocol: the protocol has no code for this reason.
 pub struct Row {
     /// The name of the variant.
     pub name: &'static str,
@@ -50,16 +50,16 @@ pub struct Row {
     pub mqtt: Option<ReasonCode>,
     /// The label of `crore_closed_connections_total`.
     pub closed: Closed,
-    /// The text for clients and logs, in one line. Code that knows more may use a more exact one.
+    /// The text for clients and logs, in one line. Code that knows more may use a more exact text.
     pub text: &'static str,
     /// The remedy for the operator; empty where the text names it.
     pub remedy: &'static str,
-    /// The limit whose value is appended to the text. Only limits of one client: clients are not told the limits that all share.
+    /// The limit whose value is appended to the text. Only limits for a single client have one: clients are not told the limits that all share.
     limit: Option<Limit>,
 }
 
-/// The table has sections; a counter may sum a section. A row is one line: name, HTTP status, close code, MQTT's reason code, counter, text, optionally
-/// the operator's remedy, and optionally the setting of the limit with its unit.
+/// Defines the table. It has sections, since a counter may sum a section. A row is one line: name, HTTP status, close code of a WebSocket, reason code
+/// of MQTT, counter, text, optionally the remedy for the operator, and optionally the setting of the limit with its unit.
 macro_rules! reasons {
     (@limit) => { None };
     (@limit $section:ident $field:ident $unit:literal) => {
@@ -81,7 +81,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them, in the order of the table.
+            /// All reasons, in the order of the table.
             pub const ALL: &[Reason] = &[$($(Reason::$name,)*)*];
         }
 
@@ -99,7 +99,7 @@ macro_rules! reasons {
     };
 }
 
-/// A status or a close code; 0 means none.
+/// A status or a close code, as the table has it: 0 means none.
 const fn number(code: u16) -> Option<u16> {
     match code {
         0 => None,
@@ -123,7 +123,7 @@ const LASTED: Option<ReasonCode> = Some(ReasonCode::MAXIMUM_CONNECT_TIME);
 
 #[rustfmt::skip]
 reasons! {
-    /// Ends of connections.
+    /// Why connections end.
     Ends {
         PeerClosed, 0, 1000, NONE, Peer, "the client closed the connection";
         TooSlow, 408, 1001, SPECIFIC, Timeout, "the request, frame or packet took too long to arrive", "timeouts.head_s, timeouts.body_s and timeouts.progress_bytes_per_s say how slow they may be";
@@ -205,7 +205,7 @@ reasons! {
         VerifierUnreachable, 503, 0, UNAVAILABLE, Full, "the credentials cannot be verified now; try again", "the callback at access.callback.url must answer 200, 401 or 403 within access.callback.timeout_s, and a JWKS at access.key.url 200";
         VerifierBusy, 503, 0, BUSY, Full, "too many credentials wait to be verified; try again", "raise access.questions_max or access.password_threads, or access.cache_s";
     }
-    /// Rights that ended.
+    /// Credentials that ended while they were used.
     Expiry {
         Expired, 401, 4401, LASTED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
         Revoked, 401, 4401, NOT_AUTHORIZED, Refused, "the token or the user has been revoked", "`crore admin revoke` lists what is revoked, and until when";
@@ -227,7 +227,7 @@ reasons! {
         InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
         InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
     }
-    /// Limits.
+    /// Limits of memory, connections and sessions.
     Limits {
         InputsFull, 503, 1013, QUOTA, Full, "too many requests are under way", "they have come in part and use up limits.memory_bytes";
         MemoryFull, 503, 1013, QUOTA, Full, "limits.memory_bytes is reached, and this client holds most", "docs/SETTINGS.md says what counts; `crore admin memory` shows it";
@@ -255,7 +255,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The refusal of a client without credentials that lacks this right.
+    /// The reason to refuse a client that lacks this right and has no credentials.
     pub const fn needs(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNeedsCredentials,
@@ -266,7 +266,7 @@ impl Reason {
         }
     }
 
-    /// The refusal of a client whose credentials do not grant this right.
+    /// The reason to refuse a client whose credentials do not grant this right.
     pub const fn lacks(right: Right) -> Reason {
         match right {
             Right::Publish => Reason::PublishNotGranted,
@@ -277,7 +277,7 @@ impl Reason {
         }
     }
 
-    /// Its row of the table.
+    /// The row of this reason.
     pub fn row(self) -> &'static Row {
         &ROWS[self as usize]
     }
@@ -292,7 +292,7 @@ impl Reason {
         self.row().text
     }
 
-    /// The text, with the value of the limit that was reached.
+    /// The text for the client, with the value of the limit that was reached, if the row names a limit.
     pub fn words(self, settings: &Settings) -> Cow<'static, str> {
         let Row { text, limit, .. } = self.row();
         match limit.map(|limit| limit(settings)) {

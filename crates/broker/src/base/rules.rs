@@ -1,7 +1,8 @@
-//! The rules of topics. A topic is governed by the first rule whose filter matches it, else by the default rule. The topic's row has the rule's number.
+//! The rules of topics: what the server keeps of a topic, and for how long. The first rule whose filter matches a topic governs it, else the default
+//! rule. The topic's row has the rule's number.
 //!
-//! The server's own topics, below `$SYS/`, have a built-in rule that keeps the newest message of each. Its other columns are copied from the rule that
-//! governs `$SYS/broker`.
+//! The server's own topics, below `$SYS/`, have a built-in rule that keeps the newest message of each topic. Its other fields are copied from the
+//! operator's rule for `$SYS/broker`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,14 +13,14 @@ use crate::base::access::Right;
 use crate::base::settings::{Keep, Rule};
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 
-/// Most rules of the operator. A topic's row has one byte for the number of a rule.
+/// The most rules of the operator. A topic's row has one byte for the number of a rule.
 pub const RULES_MAX: usize = 256 - BUILT_IN;
-/// Built-in rules: the default rule, the rule of the server's own topics, and the rule of retained messages.
+/// The number of built-in rules: the default rule, the rule of `$SYS/`, and the rule of retained messages.
 const BUILT_IN: usize = 3;
 /// Prefix of the server's own topics.
 const SYS: &[u8] = b"$SYS/";
 
-/// The operator's rules, followed by the built-in ones: the default rule, the rule of `$SYS/`, and the rule of retained messages.
+/// All rules: the operator's rules, the default rule, the rule of `$SYS/`, and the rule of retained messages, in this order.
 #[derive(Clone, Debug)]
 pub struct Rules {
     all: Vec<Rule>,
@@ -29,7 +30,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Takes at most [`RULES_MAX`] rules.
+    /// Adds the built-in rules to the operator's: at most [`RULES_MAX`].
     pub fn new(rules: &[Rule]) -> Self {
         assert!(rules.len() <= RULES_MAX, "the configuration refuses more");
         let mut all: Vec<_> = rules.iter().map(without_history).collect();
@@ -43,7 +44,7 @@ impl Rules {
             })
         };
         let sys = newest(&all[governing(rules, b"$SYS/broker")]);
-        // The server publishes them anew after a start, so they need no log.
+        // The server publishes these topics again after each start, so they need no log.
         all.push(Rule {
             durable: false,
             ..sys
@@ -72,7 +73,7 @@ impl Rules {
         self.name_publishers
     }
 
-    /// Whether messages of this topic name the publisher's user. `steps` count the compared rules.
+    /// Whether messages of this topic name the publisher's user. Adds the compared rules to `steps`.
     pub fn names_publisher(&self, name: &[u8], steps: &Steps) -> bool {
         let number = self.number_for(name);
         steps.add(usize::from(number) / FILTERS_PER_STEP);
@@ -92,7 +93,7 @@ impl Rules {
         self.get(self.number_for(name)).durable
     }
 
-    /// The operator's rules whose topics are not written to the engine's log.
+    /// The numbers of the operator's rules whose topics are not written to the engine's log.
     pub fn unlogged(&self) -> impl Iterator<Item = u8> {
         let rules = (0..).zip(self.of_operator());
         rules
@@ -100,7 +101,7 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// The operator's rules, and the default one, whose topics are written to the engine's log.
+    /// The numbers of the rules (the operator's and the default one) whose topics are written to the engine's log.
     pub fn logged(&self) -> impl Iterator<Item = u8> {
         let rules = (0..).zip(&self.all[..=self.of_operator().len()]);
         rules
@@ -108,7 +109,7 @@ impl Rules {
             .map(|(number, _)| number)
     }
 
-    /// Text that says which topics are written to the engine's log; empty if all are. Rules with the same text agree about every topic.
+    /// A text that says which topics are written to the engine's log; empty if all are. Two sets of rules with the same text agree about every topic.
     pub fn durability(&self) -> String {
         if self.unlogged().next().is_none() {
             return String::new();
@@ -124,26 +125,26 @@ impl Rules {
         &self.all[..self.all.len() - BUILT_IN]
     }
 
-    /// Whether both assign the same rule to every topic, with the same kind of log.
+    /// Whether both sets of rules assign the same rule number to every topic, and the same kind of log to every number.
     pub fn govern_alike(&self, others: &Rules) -> bool {
         let forms = |rule: &Rule| (rule.filter.clone(), rule.keep);
         self.all.iter().map(forms).eq(others.all.iter().map(forms))
     }
 
-    /// The number of the rule with this filter, among the operator's and the default.
+    /// The number of the first rule with this filter: an operator's or the default one.
     pub fn with_filter(&self, filter: &[u8]) -> Option<u8> {
         let all = &self.all[..=self.of_operator().len()];
         let is = |rule: &Rule| rule.filter.as_bytes() == filter;
         Some(all.iter().position(is)? as u8)
     }
 
-    /// The number of the rule of retained messages: it keeps the newest of a topic, without a limit of age.
+    /// The number of the rule of retained messages. This rule keeps the newest message of a topic, without a limit of age.
     pub fn retained(&self) -> u8 {
         (self.all.len() - 1) as u8
     }
 
-    /// Whether everybody has this right on all topics that `filter` matches; it may be a topic. The first rule that governs any of them must govern all of
-    /// them and grant the right. `steps` count the compared rules.
+    /// Whether everybody has this right on all topics that `filter` matches. `filter` may be a topic. The first rule that governs any of these topics must
+    /// govern all of them and grant the right. Adds the compared rules to `steps`.
     pub fn opens(&self, right: Right, filter: &[u8], steps: &Steps) -> bool {
         let governs =
             |rule: &Rule| rule.filter == "#" || topic::overlaps(rule.filter.as_bytes(), filter);
@@ -157,7 +158,7 @@ impl Rules {
         })
     }
 
-    /// Whether everybody has this right on some topics.
+    /// Whether a rule grants everybody this right.
     pub fn open(&self, right: Right) -> bool {
         self.all.iter().any(|rule| rule.open.has(right))
     }
@@ -168,14 +169,14 @@ impl Rules {
         &self.all[number as usize]
     }
 
-    /// Number of rules, with the built-in ones.
+    /// The number of rules, including the built-in ones.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 }
 
-/// The rule, without limits of a log's bytes and age if it keeps only the latest values: these are state, which stays until it is replaced, removed or
-/// expired.
+/// The rule. If it keeps only the latest values, without its limits of the log's bytes and age: latest values are state, which stays until it is
+/// replaced, is removed or expires.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {
         Keep::Log => rule.clone(),
@@ -187,9 +188,9 @@ fn without_history(rule: &Rule) -> Rule {
     }
 }
 
-/// The first of these rules that governs a topic, or the number after the last one: the default rule.
+/// The number of the first of these rules that governs a topic. If none does: the number after the last one, which is the default rule's.
 fn governing(rules: &[Rule], name: &[u8]) -> usize {
-    // A rule `#` means all topics, also those that begin with `$`.
+    // A rule `#` means all topics, including those that begin with `$`.
     let governs = |rule: &Rule| rule.filter == "#" || topic::matches(rule.filter.as_bytes(), name);
     rules.iter().position(governs).unwrap_or(rules.len())
 }

@@ -1,5 +1,5 @@
-//! The settings of the shards: the operator's settings ([`crore_settings`]), access control, and this node's name. The server reads them from
-//! `crore.toml` and flags; the simulator generates them.
+//! The settings of the shards: the operator's settings ([`crore_settings`]), access control, and the name of this node. The server reads them from
+//! `crore.toml` and flags. The simulator generates them.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -18,11 +18,11 @@ use crate::base::node::Node;
 pub struct Settings {
     /// Paths and cross-site policy of HTTP.
     pub http: Http,
-    /// Hard limits. Past each one the client gets an error.
+    /// Hard limits. A client that reaches one gets an error.
     pub limits: Limits,
-    /// Time limits of peers.
+    /// Time limits for the peers of connections.
     pub timeouts: Timeouts,
-    /// Heartbeats to silent connections.
+    /// Heartbeats on connections without other traffic.
     pub heartbeat: Heartbeat,
     /// Whether WebSocket clients may negotiate permessage-deflate (RFC 7692).
     pub deflate: Deflate,
@@ -36,30 +36,30 @@ pub struct Settings {
     pub mqtt: Mqtt,
     /// How clients are moved to another server before this one stops.
     pub drain: Drain,
-    /// Name and address of this node in a cluster.
+    /// The name and address of this node in a cluster.
     pub node: Node,
-    /// Behaviour by topic. The first rule whose filter matches a topic governs it, else [`Rule::default`].
+    /// The rules of topics. The first rule whose filter matches a topic governs it, else [`Rule::default`].
     pub rules: Vec<Rule>,
 }
 
-/// Access control, but for keys and passwords, which only the verifier has.
+/// Access control, without the keys and passwords: only the verifier has these.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
-    /// Whether only granted actions are allowed. If not, everybody may do everything, and credentials are ignored.
+    /// Whether an action needs a grant. If not, everybody may do everything, and credentials are ignored.
     pub closed: bool,
-    /// The grants of everybody, also without credentials.
+    /// The grants of every client, with or without credentials.
     pub anonymous: Grants,
-    /// Whether `anonymous` includes subscriptions by filters with wildcards.
+    /// Whether the grants `anonymous` allow subscriptions by filters with wildcards.
     pub anonymous_wildcards: bool,
-    /// The cookie that may hold a token; empty for none.
+    /// The name of the cookie that may hold a token; empty: no cookie.
     pub cookie: String,
-    /// The query parameter that may hold a token; empty for none.
+    /// The name of the query parameter that may hold a token; empty: no parameter.
     pub query: String,
-    /// Longest token, or user and password together; 401 past it.
+    /// Longest token, or longest user and password together, in bytes. The answer to longer ones is 401.
     pub token_bytes: usize,
-    /// Verdicts that each shard caches.
+    /// The most verdicts that each shard caches.
     pub verdicts_per_shard: usize,
-    /// Key of the digests that identify credentials in caches; random in each process.
+    /// The key of the digests that identify credentials in caches. It is random in each process.
     pub key: [u8; 32],
     /// Tokens and users that the operator has revoked.
     pub revoked: Arc<Revoked>,
@@ -67,7 +67,7 @@ pub struct Access {
     pub operator: Option<(Digest, Arc<Grants>)>,
 }
 
-/// Defaults that are safe on a small machine. Settings that depend on the host are for 2 GiB of memory.
+/// Defaults that are safe on a small machine. Settings that depend on the host are those of a host with 2 GiB of memory.
 impl Default for Settings {
     fn default() -> Self {
         Settings {

@@ -1,14 +1,15 @@
-//! The format of a snapshot: the state of a home for its successors at a planned restart. It has the epoch and offsets of the topics, their logs and
-//! retained messages, groups, and MQTT sessions. Clients with a position or a session continue as if there had been no restart.
+//! The format of a snapshot: the state that a home leaves to the homes of the next process at a planned restart. A snapshot has the epoch and offsets of
+//! the topics, their logs and retained messages, groups, and MQTT sessions. So clients with a position or a session continue as if there had been no
+//! restart.
 //!
-//! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`], the last one has the number of records.
-//! It is written and read block by block, so that neither side holds more than one block.
+//! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`]. The last block has the number of records.
+//! The snapshot is written and read block by block, so that writer and reader hold only one block in memory.
 //!
-//! Each record belongs to a partition, by itself or by its topic, so a server with another number of homes can read it: each home reads the snapshots
-//! of all homes that had one of its partitions, and skips records of other partitions.
+//! A server with another number of homes can read the snapshots, because each record names its partition, or a topic that determines the partition. A
+//! home reads the snapshots of all homes that had one of its partitions, and skips the records of other partitions.
 //!
-//! Invariants: a snapshot is taken when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at
-//! all. Damaged bytes are refused. A session has its stored form (`mail/session/stored.rs`): when that changes, [`FORMAT`] does too.
+//! Invariants: a snapshot is written when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at
+//! all: damaged bytes are refused. A session is written as in `mail/session/stored.rs`. A change of that encoding needs a new [`FORMAT`].
 //!
 //! Deliberately not here: files, and the removal of unused snapshots.
 
@@ -25,15 +26,15 @@ use crate::base::placement::{Placement, SLOTS};
 
 /// The first bytes of every snapshot.
 pub const MAGIC: &[u8; 12] = b"crore state\n";
-/// The version of the format. No other one is read.
+/// The version of the format. Other versions are refused.
 pub const FORMAT: u16 = 9;
 /// Bytes before the first block.
 pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 /// Bytes before each block: its length and its checksum.
 pub const BLOCK_HEAD_BYTES: usize = 12;
-/// A block is closed at this length. Its last record may make it longer.
+/// A block ends with the record that reaches this length.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
-/// Longest block: a full one and the longest message.
+/// Longest block: [`BLOCK_BYTES`] and the longest message.
 const BLOCK_BYTES_MAX: usize = 512 << 20;
 
 /// Why a snapshot is refused.
@@ -46,10 +47,10 @@ impl core::fmt::Display for Damaged {
     }
 }
 
-/// The first block. But for `home`, it is the same in all snapshots of one stop.
+/// The first block of a snapshot. Only `home` differs between the snapshots of one stop of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Identifies the stop.
+    /// Identifies the stop of the server.
     pub set: u64,
     /// The epoch of the logs.
     pub epoch: u32,
@@ -63,7 +64,7 @@ pub struct Head {
     pub home: ShardId,
     /// Time of the snapshot, as [`Now::unix_s`](crate::Now::unix_s), like all times in it.
     pub unix_s: u32,
-    /// The wall clock at that time. No other clock outlives the process.
+    /// The wall clock at the time of the snapshot: the only clock that outlives the process.
     pub wall_s: u32,
 }
 
@@ -121,18 +122,18 @@ impl Head {
 
 const NO_HEAD: Damaged = Damaged("its head is none");
 
-/// The home that wrote the records.
+/// The home that wrote a snapshot, as seen by the home that reads it.
 pub(crate) struct Origin {
     pub placement: Placement,
     pub home: ShardId,
-    /// The epoch of the logs at that time.
+    /// The epoch of the logs when the snapshot was written.
     pub epoch: u32,
     /// Whether to restore local state: sessions, groups, and filters that keep messages.
     pub local: bool,
 }
 
 impl Origin {
-    /// The slots that the home `me` takes over from the one that wrote the records.
+    /// The slots that the home `me` takes over from the home that wrote the snapshot.
     pub fn slots(&self, now: Placement, me: ShardId) -> impl Iterator<Item = u8> {
         let (former, home) = (self.placement, self.home);
         let is = move |slot: &u8| {
@@ -145,7 +146,7 @@ impl Origin {
     /// Whether the home `me` takes over the topic or session of this name.
     ///
     /// # Errors
-    /// When the name does not belong to the home that wrote it.
+    /// When the name does not belong to the home that wrote the snapshot.
     pub fn is_for(&self, name: &[u8], now: Placement, me: ShardId) -> Result<bool, Damaged> {
         match self.placement.home_of_name(name) == self.home {
             true => Ok(now.home_of_name(name) == me),
@@ -165,7 +166,7 @@ pub fn preamble() -> [u8; PREAMBLE_BYTES] {
 /// The format of the snapshot that begins with these bytes.
 ///
 /// # Errors
-/// When they are not the beginning of a snapshot.
+/// When the bytes are not the beginning of a snapshot.
 pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     if bytes[..MAGIC.len()] != MAGIC[..] {
         return Err(Damaged("it is no state of a crore"));
@@ -176,7 +177,7 @@ pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     ]))
 }
 
-/// The length and checksum of the `number`th block.
+/// The head of the `number`th block: its length and its checksum.
 pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     let mut head = [0; BLOCK_HEAD_BYTES];
     head[..4].copy_from_slice(&(block.len() as u32).to_le_bytes());
@@ -184,10 +185,10 @@ pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     head
 }
 
-/// Length of the block after this head.
+/// The length of the block after this head.
 ///
 /// # Errors
-/// When it is longer than any block.
+/// When the length is more than that of the longest block.
 pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
     let [a, b, c, d, ..] = *head;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -197,10 +198,10 @@ pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
     }
 }
 
-/// Checks that this is the `number`th block, undamaged.
+/// Checks that `block` is the `number`th block and undamaged.
 ///
 /// # Errors
-/// When it is not.
+/// When the head does not match the block.
 pub fn check_block(
     head: &[u8; BLOCK_HEAD_BYTES],
     number: u64,
@@ -212,39 +213,39 @@ pub fn check_block(
     }
 }
 
-/// Kinds of records.
+/// The kinds of records in a snapshot.
 pub(crate) mod kind {
-    /// The home as a whole.
+    /// What concerns the whole home.
     pub const HOME: u8 = 1;
     /// A topic.
     pub const TOPIC: u8 = 2;
-    /// A filter that keeps the messages of its topics.
+    /// A filter whose subscriptions of QoS 1 and 2 make the home keep messages.
     pub const FILTER: u8 = 3;
     /// A shared subscription.
     pub const GROUP: u8 = 4;
     /// The last message that a topic lost.
     pub const LOSS: u8 = 5;
-    /// A forgotten topic that had lost messages.
+    /// The last message that a forgotten topic lost.
     pub const FORGOTTEN: u8 = 6;
-    /// The last loss of the forgotten topics of a rule.
+    /// The last message that any forgotten topic of a rule lost.
     pub const RULE_LOSS: u8 = 7;
     /// A message.
     pub const MESSAGE: u8 = 8;
     /// The answer to an idempotency key.
     pub const ANSWER: u8 = 9;
-    /// A session.
+    /// An MQTT session whose client is away.
     pub const SESSION: u8 = 10;
-    /// A row without a session.
+    /// A row of the session table without such a session. It keeps the row's serial.
     pub const NO_SESSION: u8 = 11;
     /// The end of the snapshot.
     pub const END: u8 = 12;
-    /// The partition of the following sessions.
+    /// The partition of the session records that follow.
     pub const SESSIONS: u8 = 13;
-    /// The writers of a partition.
+    /// The writer set of a partition.
     pub const WRITER_SET: u8 = 14;
 }
 
-/// A block that is being written, with the number of records.
+/// A block that is being written, with the number of records in the snapshot so far.
 pub(crate) struct Block<'a> {
     pub bytes: &'a mut Vec<u8>,
     pub records: u64,
@@ -258,11 +259,11 @@ impl Block<'_> {
         FieldWriter(self.bytes)
     }
 
-    /// Whether to begin the next block.
+    /// Whether the next record should begin a new block.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= BLOCK_BYTES
     }
 }
 
-/// A record names a topic that the snapshot does not have.
+/// The error for a record that names a topic which the snapshot does not have.
 pub(crate) const NO_TOPIC: Damaged = Damaged("a topic is missing");

@@ -1,9 +1,9 @@
-//! A shared sum. Each part adds its changes, so nobody has to walk all parts for the sum.
+//! A sum that several structures keep together. Each structure adds its own changes, so that a reader of the sum need not visit all of them.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The sum. Clones share it. Only one thread changes it at a time, so it needs no atomic read-modify-write.
+/// A shared sum. All clones refer to the same sum. Only one thread at a time changes it, so a change needs no atomic read-modify-write.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(Arc<AtomicUsize>);
 

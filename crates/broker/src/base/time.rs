@@ -1,17 +1,17 @@
-//! Time as an input: the broker has no clock.
+//! Time as an input: the broker has no clock, so its caller passes the time.
 //!
-//! Durations are measured with [`Now`], which never goes back and never jumps, whatever happens to the wall clock. The wall clock is used only for
-//! dates that clients or operators see or name, and for the expiry of tokens. `Wall` converts between the two.
+//! Durations are measured with [`Now`], which never goes back and never jumps when the wall clock does. The wall clock is used only for dates that
+//! clients or operators see or name, and for the expiry of tokens. `Wall` converts between the two clocks.
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since the shard began, without the time in which the machine was suspended. For deadlines of peers: they can send nothing to a
-    /// suspended machine, so that time must not count.
+    /// Seconds since the shard began, without the time in which the machine was suspended. For the deadlines of peers: while the machine was
+    /// suspended, peers could send nothing to it, so that time must not count.
     pub s: u32,
-    /// Unix seconds as this process counts them. The count begins with the wall clock and adds every second, also while the machine is suspended.
-    /// It never goes back, and a planned restart continues it, so it may differ from the wall clock. For ages, times to live, sessions, windows
-    /// and rates.
+    /// Unix seconds as this process counts them. The count starts at the wall clock and rises each second, also while the machine is suspended. It
+    /// never goes back, and a planned restart continues it. So it may differ from the wall clock. For ages, times to live, sessions, the window of
+    /// idempotency keys, and rates.
     pub unix_s: u32,
 }
 
@@ -19,12 +19,12 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Wall {
     offset_s: i32,
-    /// The maximum of `ahead_s`.
+    /// The maximum of `offset_s` so far.
     offset_s_max: i32,
 }
 
 impl Wall {
-    /// Sets the offset of the wall clock from the counted time. It is negative if the wall clock is behind.
+    /// Sets the wall clock's offset from [`Now::unix_s`]. The offset is negative if the wall clock is behind.
     pub fn set(&mut self, offset_s: i32) {
         self.offset_s = offset_s;
         self.offset_s_max = self.offset_s_max.max(offset_s);
@@ -35,15 +35,15 @@ impl Wall {
         now.unix_s.saturating_add_signed(self.offset_s)
     }
 
-    /// The date of a counted second. Another shard may be a second ahead, but a date is never later than now.
+    /// The date of a counted second. The second may be from another shard that is a second ahead: the date is never later than now.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)
             .saturating_add_signed(self.offset_s)
     }
 
-    /// The counted second that a client means by a date. A date in the future was probably shown before the wall clock was set back. Then the client
-    /// means the second that had this date at that time.
+    /// The counted second that a client means by a date. A date in the future was probably sent to the client before the wall clock was set back. Then the
+    /// client means the second that had this date before.
     pub fn counted(self, unix_s: u64, now: Now) -> u32 {
         let later = unix_s > u64::from(self.unix_s(now));
         let offset_s = if later {
@@ -86,7 +86,7 @@ mod tests {
                     NOW.unix_s - 5
                 );
             }
-            // A date that was shown before the clock was set back must still lead to its second, as long as it is in the future.
+            // A date from before the clock was set back must still give its second, as long as the date is in the future.
             for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
                 assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
             }

@@ -1,4 +1,5 @@
-//! The limits of work in one turn. The server uses the defaults. The simulator uses small ones, so that cases that are rare in a server occur often.
+//! The limits of a shard's work in one turn. The server uses the defaults. The simulator uses small limits, so that cases that are rare in a server occur
+//! often.
 
 /// Rows that are prefetched together: about the number of cache misses that a core can have in flight.
 pub(crate) const PREFETCHED: usize = 16;
@@ -6,36 +7,36 @@ pub(crate) const PREFETCHED: usize = 16;
 /// Limits of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnLimits {
-    /// Members visited in one turn before the sockets are polled again. A visit is a write to a socket (2 to 15 microseconds), so this is 1 to 4 ms. It
-    /// must be short, because the answer to a client may need several turns, and each may wait for another shard on its core.
+    /// The most subscribers that a turn visits before the sockets are polled again. A visit is a write to a socket (2 to 15 microseconds), so the default
+    /// takes 0.5 to 4 ms. A turn must be short, because an answer may need several turns, and each may wait for another shard on the same core.
     pub visits_per_turn: u32,
-    /// Steps (see [`crate::base::work`]) for all inputs of a turn together, and as many again for its end. About 0.5 ms, or 2 ms with cold memory. A
-    /// publish is one or two steps, so a turn handles some two thousand.
+    /// The most steps (see [`crate::base::work`]) of all inputs of a turn together. The end of a turn may take as many again. The default takes about
+    /// 0.5 ms, or 2 ms with cold memory. A publish is one or two steps, so a turn handles 2,000 to 4,000 publishes.
     pub steps_per_turn: u32,
-    /// Most messages in a page of history. A subscriber that resumes far back must not block the lane.
+    /// The most messages in a page of history. A subscriber that resumes far back must not block the lane.
     pub page_messages: usize,
-    /// Most bytes in a page of history; one message always fits. Pages with a longer message wait in a separate queue (`home/page_queue.rs`).
+    /// The most bytes in a page of history. A longer message is a page of its own, and such pages wait in a separate queue (`home/page_queue.rs`).
     pub page_bytes: usize,
-    /// Log entries that one page of history examines, when it reads by filter or seeks in a long log. Up to a third of a turn's steps, since an entry
-    /// that is read by filter takes several.
+    /// The most log entries that one page of history examines, if it reads by filter or seeks in a long log. An entry that is read by filter takes
+    /// several steps, so a page takes up to a third of a turn's steps.
     pub page_visits: usize,
-    /// Topics that one page of an interest snapshot examines: a quarter of a turn's steps.
+    /// The most topics that one page of an interest snapshot examines: a quarter of a turn's steps.
     pub interest_rows: u32,
-    /// Backpressure begins when carriers hold the frames of more turns than this: parties with much in flight wait before they publish or subscribe.
-    /// Past four times as many, all parties wait. This bounds the memory of messages in flight when carriers fall behind, and the time that a message
-    /// waits behind messages for other parties' filters.
+    /// Backpressure begins when carriers still hold the frames of more turns than this: parties with much in flight wait before they publish or
+    /// subscribe. Above four times this number, all parties wait. When carriers fall behind, this bounds the memory of the messages in flight, and the
+    /// time that a message waits for the messages of other parties.
     pub turns_under_way: usize,
-    /// Credit that each publish in flight to a home uses besides its bytes, since it delays requests of other clients.
+    /// The bytes of credit that each publish in flight to a home uses besides the bytes of its message, since the publish delays other clients.
     pub ask_bytes: usize,
-    /// A home with at least this many topics and filters prefetches rows for the next publishes. Fewer rows (some hundred bytes each) stay in the
-    /// core's caches, and prefetching would waste 20 ns a publish.
+    /// A home with at least this many topics and filters prefetches rows for the next publishes. Fewer rows (each has some hundred bytes) stay in the
+    /// core's caches, so prefetching would waste 20 ns for each publish.
     pub cold_rows: usize,
-    /// Expired messages and idle topics that a home removes in a turn, besides one for each publish of the turn: some 100 us.
+    /// The most expired messages and idle topics that a home removes in a turn, besides one for each publish of the turn. The default takes some 100 us.
     pub forgets_per_turn: usize,
-    /// Connections that one tick examines; more if the table is too large to be walked in a second at this rate. With the default heartbeat some forty
-    /// of them are due, which takes 0.5 ms.
+    /// The connections that one tick examines. A tick examines more if the table is too large to be walked in a second at this rate. With the default
+    /// heartbeat interval, some forty of them are due for a heartbeat, which takes 0.5 ms.
     pub rows_per_tick: u32,
-    /// Connections that one tick ends: some milliseconds, if each has a session and subscriptions.
+    /// The most connections that one tick ends. The default takes some milliseconds if each connection has a session and subscriptions.
     pub ends_per_tick: usize,
 }
 

@@ -1,20 +1,20 @@
-//! The verifier's answers about credentials: who the client is, or why it is refused.
+//! The verifier's answers about credentials: who the client is, or why the credentials are refused.
 
 use crate::base::access::{Digest, Known};
 use crate::base::reason::Reason;
 
-/// The verdict on a request's credential; `Ok(None)` is an anonymous client.
+/// Who sent a request, or why its credentials were refused. `Ok(None)` is a client without credentials.
 pub type Identity = Result<Option<Known>, Reason>;
 
 /// The verifier's answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The credential.
+    /// The digest of the credential.
     pub digest: Digest,
     /// The grants, or why the credential was refused.
     pub found: Result<Known, Reason>,
-    /// A shard may cache the answer until this second, as [`Now::unix_s`](crate::Now::unix_s).
+    /// The second until which a shard may cache the answer, as [`Now::unix_s`](crate::Now::unix_s).
     pub believed_until_s: u32,
-    /// The round of the question. An answer from before a change of the settings is not cached.
+    /// The generation of the settings at the time of the question. An answer from before a change of the settings is not cached.
     pub round: u32,
 }

@@ -1,6 +1,6 @@
-//! A macro for enums whose variants have a word for operators, such as the value of a metric's label, and a description.
+//! A macro for enums whose variants operators see: each variant has a word (such as the value of a metric's label) and a description.
 
-/// A row is one line: variant, word, description.
+/// Defines the enum. A row is one line: variant, word, description.
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $type:ident { $($name:ident, $word:literal, $text:literal;)* }) => {
         $(#[$meta])*
@@ -16,7 +16,7 @@ macro_rules! words {
             /// All words with their descriptions, in Markdown.
             pub const WORDS: &str = concat!($("; `", $word, "`: ", $text),*);
 
-            /// The word.
+            /// The word for operators.
             pub fn name(self) -> &'static str {
                 match self {
                     $($type::$name => $word,)*

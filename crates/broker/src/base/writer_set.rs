@@ -1,7 +1,7 @@
-//! The writers of a partition whose log several processes write. The writer set decides which of their batches are valid, and which writer
-//! is the steward: the node that runs wills, expiry and checkpoints for the partition.
+//! The writer set of a partition in a cluster, where several processes write to the partition's log. The writer set decides which batches are valid, and
+//! which writer is the steward: the node that runs wills, expiry and checkpoints for the partition.
 //!
-//! Invariant: the writer set is a fold over the records of the partition, so all processes have the same one.
+//! Invariant: the writer set depends only on the records of the partition in the order of the log, so it is the same in all processes.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
-/// The most writers of a set. A further one evicts the writer whose last batch is the oldest. Later batches of that writer are void.
+/// The most writers of a set. A new writer then evicts the writer whose last batch is the oldest. Later batches of the evicted writer are void.
 const WRITERS_MAX: usize = 256;
 
 /// Batch numbers are below this.
@@ -20,22 +20,22 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 #[derive(Clone, Copy)]
 struct Writer {
     id: u64,
-    /// The number of its last valid batch.
+    /// The number of the writer's last valid batch.
     number: u64,
-    /// Its later batches are void.
+    /// The writer was declared dead: its later batches are void.
     is_dead: bool,
 }
 
-/// The writers of a partition.
+/// The writer set of a partition.
 #[derive(Default)]
 pub(crate) struct WriterSet {
-    /// Ordered by their last batches, the newest last.
+    /// In the order of their last changes, the newest last.
     writers: Vec<Writer>,
-    /// The steward; `None` from its death until another writer applies.
+    /// The writer that is the steward; `None` from its death until another writer applies.
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning. Then the first batch of each writer is valid, whatever its number.
+    /// The log has lost its beginning. So the first batch of a writer that is found is valid, whatever its number.
     has_lost: bool,
 }
 
@@ -49,7 +49,8 @@ impl WriterSet {
         })
     }
 
-    /// Changes a writer, which becomes the newest. A void batch must not change the writer set, since its own writer does not read it again.
+    /// Changes a writer, which becomes the newest. Never called for a void batch: the node that wrote it does not take it again, so the writer set would
+    /// differ between nodes.
     fn put(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);
@@ -60,8 +61,8 @@ impl WriterSet {
         self.writers.push(writer);
     }
 
-    /// Takes the next batch of the log, and returns whether it is valid. It is void if it is a duplicate, follows a gap in its writer's numbers, or is
-    /// of a dead writer.
+    /// Takes the next batch of the log, and returns whether the batch is valid. It is void if it is a duplicate, if it follows a gap in the numbers of its
+    /// writer, or if its writer is dead.
     pub fn accept(&mut self, id: u64, number: u64) -> bool {
         let writer = self.find(id);
         let is_alive = !writer.is_dead || planted::is(Fault::DeadAccepted);
@@ -77,7 +78,7 @@ impl WriterSet {
         counts
     }
 
-    /// Notes that the log has lost its beginning, before anything of it is read.
+    /// Records that the log has lost its beginning. Called before the first batch is read.
     pub fn set_lost(&mut self) {
         self.has_lost = true;
     }
@@ -93,7 +94,7 @@ impl WriterSet {
         writers.map(|it| it.id)
     }
 
-    /// Declares a writer dead from here on. Returns whether it was alive.
+    /// Declares a writer dead from this point of the log on. Returns whether the writer was alive.
     pub fn declare_dead(&mut self, id: u64) -> bool {
         let writer = self.find(id);
         self.put(Writer {
@@ -117,14 +118,14 @@ impl WriterSet {
         self.dead().any(|it| it == id)
     }
 
-    /// Makes a living writer the steward, if there is none. It stays the steward until its death.
+    /// Makes a living writer the steward, if there is no steward. The steward remains until its death.
     pub fn apply_as_steward(&mut self, id: u64) {
         if self.steward.is_none() && !self.is_dead(id) {
             self.steward = Some(id);
         }
     }
 
-    /// Writes the set. All processes write the same bytes.
+    /// Writes the writer set. All processes write the same bytes.
     pub fn write(&self, out: &mut FieldWriter<'_>) {
         out.number(self.last);
         out.word(self.steward.unwrap_or(0));

@@ -1,4 +1,4 @@
-//! Encoding of the numbers and byte strings in records.
+//! The encoding of numbers and byte strings in the records of snapshots and logs.
 
 use alloc::vec::Vec;
 
@@ -14,16 +14,16 @@ impl FieldWriter<'_> {
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
-    /// A number below 2^63, small ones in few bytes.
+    /// A number below 2^63, as a varint: a small number takes few bytes.
     pub fn number(&mut self, value: u64) {
         debug_assert!(value >> 63 == 0);
         write_varint(self.0, value);
     }
-    /// A 64-bit number of fixed length, for hashes and seeds.
+    /// A number of 8 bytes, little endian, for hashes and seeds.
     pub fn word(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
-    /// The length, then the bytes.
+    /// The length of the bytes, then the bytes.
     pub fn field(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
@@ -63,13 +63,13 @@ impl<'a> FieldReader<'a> {
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
-    /// A 16-bit number of fixed length.
+    /// A number of 2 bytes, little endian.
     pub fn fixed16(&mut self) -> Result<u16, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
         Ok(u16::from_le_bytes(*word))
     }
-    /// A 32-bit number of fixed length.
+    /// A number of 4 bytes, little endian.
     pub fn fixed32(&mut self) -> Result<u32, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
