@@ -34,7 +34,7 @@ pub const PREAMBLE_BYTES: usize = MAGIC.len() + 2;
 pub const BLOCK_HEAD_BYTES: usize = 12;
 /// A block ends with the record that reaches this length.
 pub(crate) const BLOCK_BYTES: usize = 256 << 10;
-/// Longest block: [`BLOCK_BYTES`] and the longest message.
+/// Longest block: `BLOCK_BYTES` and the longest message.
 const BLOCK_BYTES_MAX: usize = 512 << 20;
 
 /// Why a snapshot is refused.

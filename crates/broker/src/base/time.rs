@@ -24,7 +24,7 @@ pub(crate) struct Wall {
 }
 
 impl Wall {
-    /// Sets the wall clock's offset from [`Now::unix_s`]. The offset is negative if the wall clock is behind.
+    /// Sets the wall clock's offset from `Now::unix_s`. The offset is negative if the wall clock is behind.
     pub fn set(&mut self, offset_s: i32) {
         self.offset_s = offset_s;
         self.offset_s_max = self.offset_s_max.max(offset_s);

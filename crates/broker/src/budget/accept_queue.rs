@@ -1,10 +1,10 @@
-//! The accept queue of a shard: connections that the transport has accepted and the shard has not admitted yet. The queue decides which one is next,
-//! and limits the rate of admissions.
+//! The accept queue of a shard: connections that the transport has accepted and the shard has not admitted yet. The queue decides which connection is
+//! next, and limits the rate of admissions.
 //!
-//! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. Past the rate it admits nobody for some
-//! milliseconds. A connection that is refused after it left the queue costs a quarter of an admitted one.
+//! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. When the rate is used up, the queue admits
+//! nobody for some milliseconds. A connection that leaves the queue and is then refused costs a quarter of an admitted one.
 //!
-//! Deliberately elsewhere: which connections the server has room for ([`admission`](super::admission)), and how they are accepted (the transport).
+//! Deliberately elsewhere: how many connections the server has room for ([`admission`](super::admission)), and how it accepts them (the transport).
 
 use core::net::IpAddr;
 
@@ -12,16 +12,16 @@ use crate::base::fair_queue::FairQueue;
 use crate::base::ids::Link;
 use crate::budget::admission::{Client, Party};
 
-/// The most connections that wait, even if the shard has room for many.
+/// The most connections that wait in a queue.
 const WAITING_MAX: usize = 512;
-/// A shard with room for this number of connections lets one wait.
+/// The shard's room for connections, divided by this, is the number of connections that may wait.
 const WAITING_PART: u32 = 16;
-/// Pause once the rate is used up: the shortest time that a coarse clock can measure.
+/// The pause when the rate is used up: the shortest time that a coarse clock can measure.
 const PAUSE_MS: u64 = 10;
-/// The burst after a quiet time: the connections that the rate admits in this time.
+/// The burst after a quiet time is the number of connections that the rate admits in this time.
 const BURST_MS: u64 = 50;
 
-/// Connections that wait to be admitted. The owner of the queue closes them.
+/// Connections that wait to be admitted. The queue never closes a connection: its owner does.
 #[derive(Debug)]
 pub struct AcceptQueue {
     waiting: FairQueue<(Link, IpAddr)>,
@@ -32,7 +32,7 @@ pub struct AcceptQueue {
 }
 
 impl AcceptQueue {
-    /// The queue of a shard with room for `room` connections. `per_s` 0 means no limit. `seed` keys the hash of addresses.
+    /// The queue of a shard with room for `room` connections. `per_s` is the rate of admissions; 0: no limit. `seed` keys the hash of addresses.
     pub fn new(per_s: u32, room: u32, seed: u64) -> AcceptQueue {
         AcceptQueue {
             waiting: FairQueue::default(),
@@ -43,7 +43,7 @@ impl AcceptQueue {
         }
     }
 
-    /// Whether one more may wait.
+    /// Whether one more connection may wait.
     pub fn has_room(&self) -> bool {
         self.waiting.len() < self.waiting_max
     }
@@ -78,17 +78,17 @@ impl AcceptQueue {
         Some(next)
     }
 
-    /// Charges a connection that was answered without being queued.
+    /// Charges the rate for a connection that was answered without being queued.
     pub fn charge(&mut self) {
         self.rate.take();
     }
 
-    /// Gives back three quarters of the charge for the connection that was taken last, since it was refused.
+    /// Gives back three quarters of the charge for the connection that was taken last. Called if that connection was refused.
     pub fn refund_refused(&mut self) {
         self.rate.give_back(TOKEN / 4 * 3);
     }
 
-    /// Removes the rate. Called when the shard stops accepting, so that it admits all waiting connections at once.
+    /// Removes the rate limit. Called when the shard stops accepting, so that it admits all waiting connections at once.
     pub fn lift_rate(&mut self) {
         self.rate = Rate::new(0);
         self.paused_until_ms = 0;
@@ -105,7 +105,7 @@ impl AcceptQueue {
     }
 }
 
-/// A token bucket, in thousandths of connections.
+/// A token bucket in units of a thousandth of a connection.
 #[derive(Debug)]
 struct Rate {
     per_s: u64,
@@ -113,7 +113,7 @@ struct Rate {
     at_ms: u64,
 }
 
-/// The cost of one connection, in units of the bucket.
+/// The units of the bucket that one connection costs.
 const TOKEN: u64 = 1_000;
 
 impl Rate {

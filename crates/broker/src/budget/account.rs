@@ -1,9 +1,10 @@
-//! The account of the memory that clients make the server hold: one sum for the process. Shards draw from it in lots (`shard_account.rs`).
+//! The account of the memory that clients make the server hold: one sum for the process, with a limit. Shards draw from the account in lots
+//! (`shard_account.rs`). When the sum nears its limit, `client/relief` frees memory.
 //!
-//! The sum may exceed its limit by one input of each shard: an input is charged after its bytes have arrived, and the shard reacts before the next
+//! The sum may exceed the limit by one input of each shard: an input is charged after its bytes have arrived, and the shard frees memory before the next
 //! input.
 //!
-//! Rows, names and logs are not part of the sum, since they have their own limits. `client/relief` acts when the sum nears its limit.
+//! Rows, names and logs are not part of the sum, since they have their own limits.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -12,25 +13,25 @@ pub use crate::budget::part::Part;
 /// How near the sum is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// There is room.
+    /// The sum is at most 3/4 of the limit.
     Calm,
-    /// Past 3/4: slow consumers give up their outboxes and continue from positions.
+    /// Above 3/4: the outboxes of slow consumers are dropped, and these continue from their positions in the log.
     Near,
-    /// Past 7/8: clients that hold much get no new memory.
+    /// Above 7/8: clients that hold much get no new memory.
     Full,
-    /// Past 15/16: connections of clients that hold much are closed.
+    /// Above 15/16: connections of clients that hold much are closed.
     Tight,
-    /// Past the limit: connections are closed, those that hold most first.
+    /// Above the limit: connections are closed, those that hold most first.
     Over,
 }
 
-/// The sum of the process. All methods may be called from any shard.
+/// The account of the process. All methods may be called from any shard.
 #[derive(Debug)]
 pub struct Account {
     limit_bytes: AtomicUsize,
-    /// Drawn by all shards.
+    /// Bytes that all shards together have drawn.
     drawn_bytes: AtomicUsize,
-    /// Bytes of large messages, which belong to no shard.
+    /// Bytes of large messages and of mail in flight, which belong to no shard.
     messages_bytes: AtomicUsize,
 }
 
@@ -59,27 +60,27 @@ impl Account {
         self.messages_bytes.load(Relaxed)
     }
 
-    /// Charges a large message that is in no log.
+    /// Charges bytes that belong to no shard: a large message that is in no log, or mail in flight.
     pub fn charge_message(&self, bytes: usize) {
         self.messages_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Releases a large message that is in no log.
+    /// Releases bytes that `charge_message` charged.
     pub fn release_message(&self, bytes: usize) {
         self.messages_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// Bytes that shards have drawn, and large messages.
+    /// The sum: what the shards have drawn, and what belongs to no shard.
     pub(super) fn used_bytes(&self) -> usize {
         self.drawn_bytes.load(Relaxed) + self.messages_bytes()
     }
 
-    /// A shard draws bytes.
+    /// Adds bytes that a shard draws.
     pub(super) fn draw(&self, bytes: usize) {
         self.drawn_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// A shard gives back drawn bytes.
+    /// Subtracts bytes that a shard gives back.
     pub(super) fn give_back(&self, bytes: usize) {
         self.drawn_bytes.fetch_sub(bytes, Relaxed);
     }
@@ -89,7 +90,7 @@ impl Account {
         self.level_without(0)
     }
 
-    /// The level if `bytes` fewer were used.
+    /// The level that the sum would have without `bytes` of it.
     pub(super) fn level_without(&self, bytes: usize) -> Level {
         let limit = self.limit_bytes();
         match self.used_bytes().saturating_sub(bytes) {

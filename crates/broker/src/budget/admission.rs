@@ -1,12 +1,12 @@
 //! Limits on connections, sessions, publishes and topics, over all shards of the process. The counters are atomics that any shard may change, without
 //! a lock and without mail.
 //!
-//! Addresses have no rows. The keyed hash of an address selects one counter in each of two tables, and the lower count is used (a count-min sketch).
+//! Counters by address are a count-min sketch: the keyed hash of an address selects one counter in each of two tables, and the lower count is used.
 //! Addresses that share both counters share one limit, so a client may be refused too early, but never too late. The tables are large enough to make
-//! this rare (`client::LOAD_PART`), and the key prevents attacks on another client's counters.
+//! this rare (`client::LOAD_PART`). The key of the hash is secret, so nobody can aim at another client's counters.
 //!
-//! Invariants: each `enter` is followed by one `leave`; a refused `enter` changes nothing. Two concurrent `enter`s may both be refused although there
-//! is room for one. Two messages that are kept at the same time may both take the last room.
+//! Invariants: each successful `enter` is followed by one `leave`, and a refused `enter` changes nothing. Of two concurrent `enter`s, both may be refused
+//! although there is room for one. Two messages that are kept at the same time may exceed a limit together.
 //!
 //! Deliberately elsewhere: the answers to refused clients (`client/admission.rs`, `protocol/http/turned_away.rs`).
 
@@ -43,10 +43,10 @@ use crate::budget::totals::Totals;
 const CUT_OFF_S: u32 = 5;
 /// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
 const WAITS_S: u32 = 5;
-/// Size of [`RecentNames`]: 16 KiB.
+/// The number of hashes in [`RecentNames`]: 16 KiB.
 const RECENT_NAMES: usize = 4096;
 
-/// The counters. All shards share them, and they survive a change of the settings.
+/// The limits and counters of admission. All shards share them, and the counters survive a change of the settings.
 #[derive(Clone, Debug)]
 pub struct Admission(Arc<Counts>);
 
@@ -57,36 +57,36 @@ impl Deref for Admission {
     }
 }
 
-/// The counters and limits. All methods may be called from any shard. Aligned, so that it shares no cache line.
+/// The limits and counters. All methods may be called from any shard. Aligned, so that no other data shares a cache line with them.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
     connections: Quota<Clients>,
-    /// Connections that all shards have descriptors for; 0 if no shard has reported.
+    /// The number of connections for which all shards together have descriptors; 0 if no shard has reported its number.
     connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
     sessions: Quota<Clients>,
     /// Followers of interest.
     followers: Quota<Clients>,
     kept: Kept,
-    /// Bytes of absent MQTT sessions (without a connection), by party.
+    /// Bytes of absent MQTT sessions (sessions without a connection), by party.
     absent: Option<Clients>,
     rates: Rates,
     /// The memory that clients make all shards hold.
     pub account: Account,
-    /// Sums of the shards' counts.
+    /// Sums over all shards, for reports.
     pub totals: Totals,
-    /// Idempotency keys of all homes.
+    /// The number of idempotency keys of all homes.
     pub keys: Keys,
-    /// The parties that wait while carriers are behind.
+    /// Backpressure: the parties that must wait while carriers are behind.
     pub valve: Valve,
-    /// Hashes of the cluster's clients with short sessions that the operator's log has named recently.
+    /// MQTT clients of a cluster whose sessions are shorter than they asked for, and which the operator's log has named recently.
     pub short_sessions: RecentNames,
     engine: EngineState,
     seed: u64,
 }
 
-/// Hashes of names that the operator's log has had recently. Its size is fixed: of two names with one place, the later one replaces the other.
+/// Hashes of the names that the operator's log has mentioned recently. The table has a fixed size: a hash replaces an earlier hash in its place.
 #[derive(Debug)]
 pub struct RecentNames([AtomicU32; RECENT_NAMES]);
 
@@ -97,7 +97,7 @@ impl Default for RecentNames {
 }
 
 impl RecentNames {
-    /// Whether it has this hash.
+    /// Whether the table has this hash.
     pub fn has(&self, hash: u32) -> bool {
         self.place(hash).load(Relaxed) == hash | 1
     }
@@ -112,7 +112,7 @@ impl RecentNames {
     }
 }
 
-/// A limited number of places: the taken ones, the limit, and the number that each client has.
+/// A limited number of places: how many are taken, the limit, and how many each client has taken.
 #[derive(Debug)]
 struct Quota<C> {
     taken: AtomicU32,
@@ -134,37 +134,37 @@ impl<C> Quota<C> {
 #[derive(Debug)]
 struct Kept {
     by_client: Clients,
-    /// Whether they are counted: only if they have a limit or are on disk.
+    /// Whether the bytes are counted: only if each client has a limit, or the messages are on disk.
     is_counted: AtomicBool,
 }
 
 /// The state of the engine, as the shards know it.
 #[derive(Debug, Default)]
 struct EngineState {
-    /// The engine takes no more records for now.
+    /// The engine's disk is full: the engine takes no records.
     disk_is_full: AtomicBool,
     disk: Disk,
     /// The second in which the log of the cluster became full; 0 while it has room.
     log_full_s: AtomicU32,
     /// The second in which this node read its last heartbeat from the cluster's log.
     heartbeat_s: AtomicU32,
-    /// How often this node was declared dead (fenced).
+    /// How often this node was fenced (declared dead).
     deaths: AtomicU32,
 }
 
 /// Rates of publishes and of new topics.
 #[derive(Debug)]
 struct Rates {
-    /// The rate of publishes of all clients together ([`Rate::pack`]).
+    /// The rate limit for the publishes of all clients together ([`Rate::pack`]).
     publishes: AtomicU64,
-    /// The bucket of this rate.
+    /// The token bucket of this rate limit.
     publish_bucket: AtomicU64,
     publishers: Option<Buckets>,
     topic_makers: Option<Buckets>,
 }
 
 impl Admission {
-    /// Counters with these limits. `seed` keys the hash of addresses.
+    /// Admission with these limits. `seed` keys the hash of addresses.
     pub fn new(settings: &Settings, seed: u64) -> Admission {
         let limits = &settings.limits;
         let counts = Counts {
@@ -216,7 +216,7 @@ impl Admission {
 }
 
 impl Counts {
-    /// Changes the limits, except those by address: the size of their tables depends on them.
+    /// Changes the limits, except the limits by address: the size of the tables depends on these.
     pub fn change(&self, settings: &Settings) {
         let limits = &settings.limits;
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
@@ -232,7 +232,7 @@ impl Counts {
             .store(settings.interest.followers_max, Relaxed);
     }
 
-    /// Connections that entered and have not left.
+    /// The number of connections that entered and have not left.
     pub fn connections(&self) -> u32 {
         self.connections.taken.load(Relaxed)
     }
@@ -245,7 +245,7 @@ impl Counts {
     /// Admits a connection, if the process has room.
     ///
     /// # Errors
-    /// [`Reason::ConnectionsFull`]; then it must not [`leave`](Self::leave).
+    /// [`Reason::ConnectionsFull`]. A refused connection must not [`leave`](Self::leave).
     pub fn enter(&self) -> Result<(), Reason> {
         if self.connections.taken.fetch_add(1, Relaxed) >= self.connections.most.load(Relaxed) {
             self.connections.taken.fetch_sub(1, Relaxed);
@@ -254,17 +254,17 @@ impl Counts {
         Ok(())
     }
 
-    /// An admitted connection is closed.
+    /// Called when an admitted connection is closed.
     pub fn leave(&self) {
         self.connections.taken.fetch_sub(1, Relaxed);
     }
 
-    /// A shard reports its room for connections.
+    /// Adds the number of connections for which a shard has descriptors.
     pub fn add_room(&self, connections: u32) {
         self.connections_room.fetch_add(connections.into(), Relaxed);
     }
 
-    /// Connections that may still be admitted.
+    /// How many more connections may be admitted.
     fn free_connections(&self) -> usize {
         let most = u64::from(self.connections.most.load(Relaxed));
         let most = match self.connections_room.load(Relaxed) {
@@ -274,17 +274,17 @@ impl Counts {
         most.saturating_sub(self.connections().into()) as usize
     }
 
-    /// Counts an admitted connection for its client, within the client's limit and its share of all connections.
+    /// Counts an admitted connection for its client, if that is within the client's limit and its share of all connections.
     ///
     /// # Errors
-    /// [`Reason::ConnectionsOfAddress`] past the limit, [`Reason::ConnectionsFull`] past the share; then it must not
+    /// [`Reason::ConnectionsOfAddress`] above the limit, [`Reason::ConnectionsFull`] above the share. A refused connection must not
     /// [`leave_client`](Self::leave_client).
     pub fn enter_client(&self, client: Client) -> Result<(), Reason> {
         let owners = &self.connections.by_client;
         if !client.is_known() {
             return Ok(());
         }
-        // The connection itself has been counted already.
+        // `enter` has counted the connection itself, so its place counts as free.
         let free = self.free_connections() + 1;
         if !shares::may_take(owners.held_by(client), free, shares::NEARLY_ALL) {
             return Err(Reason::ConnectionsFull);
@@ -295,7 +295,7 @@ impl Counts {
         }
     }
 
-    /// A client's connection is closed.
+    /// Called when a connection that was counted for its client is closed.
     pub fn leave_client(&self, client: Client) {
         if client.is_known() {
             self.connections.by_client.subtract(client, 1);
@@ -307,18 +307,18 @@ impl Counts {
         self.sessions.taken.load(Relaxed) < self.sessions.most.load(Relaxed)
     }
 
-    /// A home's number of sessions has changed.
+    /// Counts a change of a home's number of sessions.
     pub fn count_sessions(&self, before: u32, after: u32) {
-        // A difference below zero is added as its complement.
+        // A decrease is added as a wrapping number.
         self.sessions
             .taken
             .fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// Counts a session for its client, within the client's limit and its share of all sessions.
+    /// Counts a session for its client, if that is within the client's limit and its share of all sessions.
     ///
     /// # Errors
-    /// [`Reason::SessionsOfAddress`]; then it must not [`leave_session`](Counts::leave_session).
+    /// [`Reason::SessionsOfAddress`]. A refused session must not [`leave_session`](Counts::leave_session).
     pub fn enter_session(&self, client: Client) -> Result<(), Reason> {
         let owners = &self.sessions.by_client;
         if !client.is_known() {
@@ -335,7 +335,7 @@ impl Counts {
         }
     }
 
-    /// A session moves from one client to another, even past the limit, since no session is created.
+    /// Counts a session for another client than before, even above that client's limit, since no session is created.
     pub fn move_session(&self, from: Client, to: Client) {
         if to.is_known() {
             self.sessions.by_client.add(to, 1);
@@ -343,25 +343,25 @@ impl Counts {
         self.leave_session(from);
     }
 
-    /// A client's session has ended.
+    /// Called when a counted session has ended.
     pub fn leave_session(&self, client: Client) {
         if client.is_known() {
             self.sessions.by_client.subtract(client, 1);
         }
     }
 
-    /// The party of an MQTT session.
+    /// The party that is charged for an MQTT session.
     pub fn party_of_session(&self, name: &[u8], owner: Client) -> Party {
         Party::of_session(name, owner, self.seed)
     }
 
-    /// Bytes of the party's absent sessions at all homes. May include those of other parties that share both counters.
+    /// Bytes of the party's absent sessions at all homes. Includes the sessions of parties that share both counters with this party.
     pub fn absent_bytes(&self, party: Party) -> usize {
         let absent = self.absent.as_ref();
         absent.map_or(0, |absent| absent.count(party.key()) as usize)
     }
 
-    /// The bytes of the party's absent sessions have changed.
+    /// Counts a change of the bytes of the party's absent sessions.
     pub fn change_absent(&self, party: Party, before: usize, after: usize) {
         let Some(absent) = &self.absent else { return };
         match after > before {
@@ -375,7 +375,7 @@ impl Counts {
         self.absent.as_ref().is_none_or(Clients::is_empty)
     }
 
-    /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
+    /// Counts a connection that begins to follow interest. False if it may not, because the limit or the client's share is reached.
     pub fn enter_follower(&self, client: Client) -> bool {
         let owners = &self.followers.by_client;
         let taken = self.followers.taken.fetch_add(1, Relaxed);
@@ -394,7 +394,7 @@ impl Counts {
         enters
     }
 
-    /// A counted follower is closed.
+    /// Called when a counted follower is closed.
     pub fn leave_follower(&self, client: Client) {
         if client.is_known() {
             self.followers.by_client.subtract(client, 1);
@@ -406,7 +406,7 @@ impl Counts {
     /// Counts a publish in the second `unix_s`.
     ///
     /// # Errors
-    /// When the rate of the client's address or of the process is reached.
+    /// When the rate limit of the client's address or of the process is reached.
     pub fn publish(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         if !Buckets::take(&self.rates.publishers, client, unix_s) {
             return Err(Reason::PublishRateOfAddress);
@@ -421,7 +421,7 @@ impl Counts {
     /// Counts a new topic in the second `unix_s`.
     ///
     /// # Errors
-    /// When the rate of the client's address is reached.
+    /// When the rate limit of the client's address is reached.
     pub fn make_topic(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         match Buckets::take(&self.rates.topic_makers, client, unix_s) {
             true => Ok(()),
@@ -434,7 +434,7 @@ impl Counts {
         self.kept.is_counted.load(Relaxed)
     }
 
-    /// Counts kept messages by client from now on, since clients have shares of the disk. Called before anything is kept.
+    /// Counts kept messages by client from now on, since clients have shares of the disk. Called before any message is kept.
     pub fn count_logs(&self) {
         self.kept.is_counted.store(true, Relaxed);
     }
@@ -442,7 +442,7 @@ impl Counts {
     /// Checks that a message of this client may be kept.
     ///
     /// # Errors
-    /// When the kept messages of its address leave no room.
+    /// When the message would exceed the limit of kept bytes of the client's address.
     pub fn may_keep(&self, client: Client, bytes: usize) -> Result<(), Reason> {
         match !client.is_known() || self.kept.by_client.has_room(client, bytes as u64) {
             true => Ok(()),
@@ -450,11 +450,11 @@ impl Counts {
         }
     }
 
-    /// Checks that the engine takes messages of a client. Its disk must have room, and the client must be within its share of it, both by its kept bytes
-    /// and by the bytes that it has written since room was freed.
+    /// Checks that the engine may write messages of a client. The engine's disk must have room, and the client must be within its share of the disk: by
+    /// the bytes that are kept, and by the bytes that it has written since room was last freed.
     ///
     /// # Errors
-    /// [`Reason::DiskFull`], or [`Reason::LogFull`] in a cluster whose publishers have waited for room.
+    /// [`Reason::DiskFull`], or in a cluster [`Reason::LogFull`] once the log has been full for `WAITS_S`.
     pub fn may_write(&self, client: Client, unix_s: u32) -> Result<(), Reason> {
         let EngineState {
             disk_is_full, disk, ..
@@ -474,27 +474,27 @@ impl Counts {
         }
     }
 
-    /// A client has written a message to the engine's disk.
+    /// Counts the bytes of a message of this client that goes to the engine's disk.
     pub fn write(&self, client: Client, bytes: usize) {
         self.engine.disk.written.add(client, bytes as u64);
     }
 
-    /// Sets the free and all bytes of the engine's disk.
+    /// Sets the free bytes and the size of the engine's disk.
     pub fn set_disk_room(&self, free_bytes: u64, all_bytes: u64) {
         self.engine.disk.set_room(free_bytes, all_bytes);
     }
 
-    /// The engine's disk is full, or has room again.
+    /// Sets whether the engine's disk is full.
     pub fn set_disk_full(&self, is_full: bool) {
         self.engine.disk_is_full.store(is_full, Relaxed);
     }
 
-    /// The cluster's log became full in this second, or has room again (0).
+    /// Sets the second in which the cluster's log became full; 0 when it has room again.
     pub fn set_log_full(&self, unix_s: u32) {
         self.engine.log_full_s.store(unix_s, Relaxed);
     }
 
-    /// Seconds since the cluster's log became full; none while it has room.
+    /// Seconds since the cluster's log became full; `None` while it has room.
     fn log_is_full_for(&self, unix_s: u32) -> Option<u32> {
         match self.engine.log_full_s.load(Relaxed) {
             0 => None,
@@ -502,22 +502,23 @@ impl Counts {
         }
     }
 
-    /// Whether publishers wait for the room that the next checkpoint makes in the cluster's log. After `WAITS_S` they are [refused](Self::may_write).
+    /// Whether publishers should wait, since the next checkpoint makes room in the cluster's full log. After `WAITS_S` they are
+    /// [refused](Self::may_write).
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }
 
-    /// This node has read its own heartbeat from the cluster's log.
+    /// Records that this node has read its own heartbeat from the cluster's log.
     pub fn note_heartbeat(&self, unix_s: u32) {
         self.engine.heartbeat_s.store(unix_s, Relaxed);
     }
 
-    /// Whether this node has read no heartbeat of its own for so long that it may be cut off from the log; true before the first.
+    /// Whether this node may be cut off from the log: it has not read a heartbeat of its own for `CUT_OFF_S`, or never.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
         unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) >= CUT_OFF_S
     }
 
-    /// This node has read that it was declared dead (fenced), and continues as a new writer.
+    /// Records that this node was fenced: it has read that it was declared dead, and continues as a new writer.
     pub fn died(&self) {
         self.engine.deaths.fetch_add(1, Relaxed);
     }
@@ -527,14 +528,14 @@ impl Counts {
         self.engine.deaths.load(Relaxed)
     }
 
-    /// A message of this client is kept.
+    /// Counts a message of this client that the log begins to keep.
     pub fn keep(&self, owner: Client, bytes: usize) {
         if self.counts_logs() && owner.is_known() {
             self.kept.by_client.add(owner, bytes as u64);
         }
     }
 
-    /// A message of this client is no longer kept.
+    /// Subtracts a message of this client that the log no longer keeps.
     pub fn drop_kept(&self, owner: Client, bytes: usize) {
         if self.counts_logs() && owner.is_known() {
             self.kept.by_client.subtract(owner, bytes as u64);

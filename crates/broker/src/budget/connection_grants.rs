@@ -1,6 +1,7 @@
-//! The grants of connections with credentials, in a row of 12 bytes for each. The rows are in pages. A page exists only while one of its rows is used.
+//! The grants of connections with credentials: a table with a row of 12 bytes for each connection. The table has pages of rows. A page exists only while
+//! one of its rows is used.
 //!
-//! Invariant: a row's index is its connection's slot. The row is removed with the connection.
+//! Invariant: the index of a row is the slot of its connection. The row is removed with the connection.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -8,7 +9,7 @@ use alloc::vec::Vec;
 
 use crate::base::access::{Grants, Known};
 
-/// Rows of a page, which has 6 KiB.
+/// The rows of a page. A page has 6 KiB.
 const ROWS_PER_PAGE: usize = 512;
 
 struct Page {
@@ -27,11 +28,11 @@ impl Page {
     }
 }
 
-/// The table.
+/// The table of grants, by connection.
 #[derive(Default)]
 pub struct ConnectionGrants {
     pages: Vec<Option<Box<Page>>>,
-    /// A spare page, so that single requests with credentials do not allocate one each time.
+    /// A spare page, so that single requests with credentials do not allocate a page each time.
     spare: Option<Box<Page>>,
     used: u32,
 }
@@ -41,7 +42,7 @@ const fn page_and_row(slot: u32) -> (usize, usize) {
 }
 
 impl ConnectionGrants {
-    /// Connections with a row.
+    /// The number of connections with a row.
     pub fn len(&self) -> u32 {
         self.used
     }

@@ -1,8 +1,8 @@
-//! Bytes in flight between two shards, which are in no shard's account. They are charged to the process, with the large messages.
+//! Charges for bytes in flight between two shards. No shard's account has these bytes, so they are charged to the process, like large messages.
 
 use crate::budget::admission::Admission;
 
-/// A charge for bytes in flight, released on drop.
+/// A charge for bytes in flight. Drop releases it.
 #[derive(Debug, Default)]
 pub struct InFlightCharge(Option<(Admission, usize)>);
 

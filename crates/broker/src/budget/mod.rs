@@ -1,4 +1,4 @@
-//! Limits and counters of the process: who may connect, the memory that clients make the server hold, cached credentials, and statistics.
+//! Limits and counters of the process: admission of connections, memory that clients make the server hold, grants and cached verdicts, statistics.
 
 pub mod accept_queue;
 pub mod account;

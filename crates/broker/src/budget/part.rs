@@ -1,4 +1,4 @@
-//! The parts of the memory account: the purposes for which clients make the server hold bytes.
+//! The parts of the memory account: for which purposes clients make the server hold bytes.
 
 use crate::base::words::words;
 

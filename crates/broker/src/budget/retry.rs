@@ -1,34 +1,34 @@
-//! Retry delays for refused clients. They differ between clients, so that a crowd does not return at once.
+//! Retry delays for refused clients. The delays differ between clients, so that a crowd does not return all at once.
 
 use core::ops::RangeInclusive;
 
-/// Range of the delay: long enough to spread a crowd, short enough for a single client.
+/// The range of the delay: long enough to spread a crowd, short enough for a single client.
 pub(crate) const RETRY_AFTER_S: RangeInclusive<u32> = 5..=20;
 
-/// Delay in seconds. `spread` is any number that differs between clients.
+/// The delay in seconds. `spread` is any number that differs between clients.
 pub(crate) fn retry_after_s(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start(), RETRY_AFTER_S.end());
     first + mixed(spread) % (last - first + 1)
 }
 
-/// Delay in milliseconds.
+/// The delay in milliseconds.
 pub(crate) fn retry_after_ms(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     first + mixed(spread) % (last - first)
 }
 
-/// Delay, in milliseconds, for the clients of a shard that stops. With a thousand connections or more it is as above; with fewer it is shorter, since a
-/// restart takes a second and a few clients are no crowd.
+/// The delay in milliseconds for the clients of a shard that stops. If the shard has at least `CROWD` connections, the delay is that of
+/// `retry_after_ms`. With fewer connections it is shorter, since a restart takes a second and few clients are no crowd.
 pub(crate) fn return_ms(spread: u32, connections: u32) -> u32 {
     let part = connections.clamp(100, CROWD);
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     (first + mixed(spread) % (last - first)) * part / CROWD
 }
 
-/// Connections of a shard that need the whole range of delays.
+/// The number of connections of a shard that need the whole range of delays.
 const CROWD: u32 = 1_000;
 
-/// A hash that spreads neighbouring numbers.
+/// A hash that gives adjacent numbers different values.
 fn mixed(spread: u32) -> u32 {
     spread.wrapping_mul(0x9E37_79B9).rotate_left(15) >> 7
 }

@@ -1,14 +1,17 @@
-//! The memory account of one shard. It draws from the account of the process in lots, so that handling a message touches no memory that shards share.
+//! The memory account of one shard. The shard draws from the account of the process in lots, so that handling a message rarely touches memory that shards
+//! share.
 //!
-//! Invariants: each charged byte is released once. A shard has drawn at least the bytes that it holds, and at least its floor.
+//! A shard draws its *floor* when it starts and keeps it, so that it can work whatever the other shards hold.
+//!
+//! Invariants: each charged byte is released once. A shard has always drawn at least the bytes that it holds, and at least its floor.
 
 use crate::budget::account::{Account, Level};
 use crate::budget::admission::Admission;
 use crate::budget::part::Part;
 
-/// Largest lot. Large, so that a shard draws rarely.
+/// The largest lot, and the largest floor. With large lots, a shard draws rarely.
 const LOT_BYTES_MAX: usize = 256 << 10;
-/// Smallest lot, even if many shards share a small account.
+/// The smallest lot, even if many shards share a small account.
 const LOT_BYTES_MIN: usize = 4 << 10;
 
 /// The account of one shard.
@@ -25,7 +28,7 @@ pub struct ShardAccount {
 impl ShardAccount {
     /// The account of one of `shards` shards.
     pub fn new(admission: Admission, shards: usize) -> ShardAccount {
-        // A quarter of the limit is divided among the shards in advance, so that a shard can work whatever the others hold.
+        // The floors of all shards together are at most a quarter of the limit.
         let share = admission.account.limit_bytes() / 4 / shards.max(1);
         let lot_bytes = (share / 4).clamp(LOT_BYTES_MIN, LOT_BYTES_MAX);
         let floor_bytes = share.min(LOT_BYTES_MAX);
@@ -40,22 +43,22 @@ impl ShardAccount {
         }
     }
 
-    /// Bytes of a part.
+    /// The bytes that are charged to a part.
     pub fn part(&self, part: Part) -> usize {
         self.parts[part as usize]
     }
 
-    /// Bytes of each part, in the order of [`Part::ALL`].
+    /// The bytes that are charged to each part, in the order of [`Part::ALL`].
     pub fn parts(&self) -> [usize; Part::ALL.len()] {
         self.parts
     }
 
-    /// Bytes of all parts.
+    /// The bytes that are charged to all parts together.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Adds bytes to a part.
+    /// Charges bytes to a part.
     pub fn charge(&mut self, part: Part, bytes: usize) {
         self.parts[part as usize] += bytes;
         self.held_bytes += bytes;
@@ -66,13 +69,13 @@ impl ShardAccount {
         }
     }
 
-    /// Removes bytes from a part.
+    /// Releases bytes of a part.
     pub fn release(&mut self, part: Part, bytes: usize) {
         debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
         let bytes = bytes.min(self.parts[part as usize]);
         self.parts[part as usize] -= bytes;
         self.held_bytes -= bytes;
-        // One lot is kept in reserve.
+        // Above the floor, the shard keeps one lot in reserve.
         let needed = self.held_bytes.next_multiple_of(self.lot_bytes) + self.lot_bytes;
         let needed = match self.held_bytes <= self.floor_bytes {
             true => self.floor_bytes,
@@ -85,7 +88,7 @@ impl ShardAccount {
         }
     }
 
-    /// An item of the part changed its size.
+    /// Charges or releases the difference when an item of the part changes its size.
     pub fn change(&mut self, part: Part, before: usize, after: usize) {
         if after > before {
             self.charge(part, after - before);
@@ -94,29 +97,29 @@ impl ShardAccount {
         }
     }
 
-    /// Sets the bytes of a part.
+    /// Sets the bytes that are charged to a part.
     pub fn set(&mut self, part: Part, bytes: usize) {
         self.change(part, self.part(part), bytes);
     }
 
-    /// Bytes that must be released so that `bytes` more fit below [`Level::Full`].
+    /// How many bytes must be released before `bytes` more can be charged without reaching [`Level::Full`].
     pub fn lacks(&self, bytes: usize) -> usize {
         if self.held_bytes + bytes < self.floor_bytes {
             return 0;
         }
         let account = self.account();
         let most = account.limit_bytes() - account.limit_bytes() / 8;
-        // Bytes that are drawn and unused need no new lot.
+        // Drawn bytes that are not used need no new lot.
         let more = bytes.saturating_sub(self.drawn_bytes - self.held_bytes);
         (account.used_bytes() + more).saturating_sub(most)
     }
 
-    /// The level of the process; for this shard it is calm while the shard holds less than its floor.
+    /// The level of the process's account, or `Level::Calm` while the shard holds less than its floor.
     pub fn level(&self) -> Level {
         self.level_without(0)
     }
 
-    /// The level if the shard held `bytes` fewer.
+    /// The level that this shard would have if it held `bytes` fewer.
     pub fn level_without(&self, bytes: usize) -> Level {
         match self.held_bytes.saturating_sub(bytes) < self.floor_bytes {
             true => Level::Calm,
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!(accounts[0].level(), Level::Tight);
         accounts[0].charge(Part::Received, 7 << 18);
         assert_eq!(accounts[0].level(), Level::Over);
-        // Only a shard that holds more than its floor is concerned.
+        // The level concerns only a shard that holds at least its floor.
         accounts[1].charge(Part::Received, 1000);
         assert_eq!(accounts[1].level(), Level::Calm);
         accounts[1].charge(Part::Received, 1 << 20);

@@ -1,8 +1,8 @@
-//! The statistics of a shard: counters of events, and gauges of what it holds ([`Accounts`]).
+//! The statistics of a shard: counters of events ([`Stats`]), and gauges of what the shard holds ([`Accounts`]).
 //!
-//! A new counter is a row of [`COUNTERS`], a new gauge a row of [`Accounts`]. A refusal needs no row: the code that tells a client counts its reason
-//! ([`Refusals`]). A metric of several reasons is a row in the second part of the table of counters. The metrics and docs/OPERATIONS.md are generated
-//! from these tables; `crore admin stats` lists the rows with a `refusal` text.
+//! To add a counter, add a row to [`COUNTERS`]; to add a gauge, add a row to [`Accounts`]. A refusal needs no row: the code that tells a client the reason
+//! counts it ([`Refusals`]). A metric for several reasons is a row in the second part of the table of counters. The metrics and docs/OPERATIONS.md are
+//! generated from these tables. `crore admin stats` lists the rows that have a `refusal` text.
 //!
 //! Invariant: when the last connection is closed, the last mail has arrived and the last topic is removed, all gauges are zero. The simulator checks
 //! this.
@@ -14,7 +14,7 @@ use crate::base::words::words;
 use crate::budget::part::Part;
 
 words! {
-    /// The protocol of a connection, or its state.
+    /// The protocol of a connection. For some connections, its state.
     pub enum Transport {
         Http, "http", "requests; a publisher, or not known yet";
         LongPoll, "longpoll", "a long-poll that waits";
@@ -26,29 +26,29 @@ words! {
     }
 }
 
-/// A counter, for reports.
+/// A counter as reports see it.
 pub struct Counter {
     /// The name of the metric; empty if it has none.
     pub metric: &'static str,
-    /// The counted events, in Markdown.
+    /// What is counted, in Markdown.
     pub help: &'static str,
-    /// The text for the list of refusals of `crore admin stats`; empty if it counts no refusals.
+    /// The text for the list of refusals of `crore admin stats`; empty if the counter counts no refusals.
     pub refusal: &'static str,
-    /// Its value.
+    /// Reads the value.
     pub of: fn(&Stats) -> u64,
 }
 
-/// Number of refusals by reason.
+/// The number of refusals, by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusals([u64; Reason::ALL.len()]);
 
 impl Refusals {
-    /// Refusals for this reason.
+    /// The number of refusals for this reason.
     pub fn of(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Refusals for all reasons of a section.
+    /// The number of refusals for all reasons of a section.
     pub fn of_section(&self, section: Section) -> u64 {
         let all = Reason::ALL.iter().zip(&self.0);
         let of = all.filter(|(reason, _)| reason.row().section == section);
@@ -76,8 +76,8 @@ impl AddAssign for Refusals {
     }
 }
 
-/// A row is one line: the field, optionally its metric, optionally its text in the list of refusals, and the help. The rows of the second part have a
-/// sum of refusals in the place of a field.
+/// Defines the counters. A row is one line: the field, optionally its metric, optionally its text in the list of refusals, and the help. A row of the
+/// second part has a sum of refusals in place of a field.
 macro_rules! counters {
     ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
      $([$of:expr] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
@@ -158,7 +158,7 @@ counters! {
 }
 
 impl Stats {
-    /// Counts sent messages and the sum of their bytes.
+    /// Counts sent messages. `bytes` is the sum of their bytes.
     #[inline]
     pub(crate) fn sent(&mut self, messages: usize, bytes: usize) {
         self.delivered += messages as u64;
@@ -166,28 +166,29 @@ impl Stats {
     }
 }
 
-/// A gauge that has a metric.
+/// A gauge that has a metric, as reports see it.
 pub struct Gauge {
     /// The name of the metric.
     pub metric: &'static str,
     /// The help, in Markdown.
     pub help: &'static str,
-    /// Whether the metric has a value for each shard; else it is the sum.
+    /// Whether the metric has a value for each shard. If not, its value is the sum over all shards.
     pub by_shard: bool,
-    /// Its value.
+    /// Reads the value.
     pub of: fn(&Accounts) -> u64,
 }
 
-/// A row is one line: the field and its type, optionally its metric (`metric`: the sum, `by_shard`: a value for each shard), and the help.
+/// Defines the gauges. A row is one line: the field and its type, optionally its metric (`metric`: the sum, `by_shard`: a value for each shard), and the
+/// help.
 macro_rules! holdings {
     ($($name:ident: $type:ident $(, $scope:ident $metric:literal)?: $help:literal;)*) => {
         /// Gauges: what a shard holds now.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Accounts {
             $(#[doc = $help] pub $name: $type,)*
-            /// Connections by [`Transport`], from the last sweep.
+            /// The number of connections by [`Transport`], as the last sweep counted them.
             pub transports: [u32; Transport::ALL.len()],
-            /// Bytes that clients make the shard hold, by [`Part`]. The first shard has the large messages of the whole process.
+            /// Bytes that clients make the shard hold, by [`Part`]. The first shard counts the large messages of the whole process.
             pub parts: [usize; Part::ALL.len()],
         }
 
@@ -248,11 +249,11 @@ impl Accounts {
     }
 }
 
-/// Bytes that the sockets of a shard have received and sent since it began.
+/// Bytes that the sockets of a shard have received and sent since the shard began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketBytes {
-    /// Received from sockets.
+    /// Bytes received from sockets.
     pub received_bytes: u64,
-    /// Accepted by sockets.
+    /// Bytes accepted by sockets.
     pub sent_bytes: u64,
 }

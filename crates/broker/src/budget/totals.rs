@@ -1,10 +1,10 @@
-//! Sums over all shards, for reports about the server's state. Each shard adds its changes once a second, so that messages cost nothing extra.
+//! Sums over all shards, for reports about the server's state. Each shard adds its changes once a second, so that a message needs no shared counter.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::stats::{Accounts, SocketBytes, Stats};
 
-/// A row is one line: the name, a function that reads the count of a shard, and the meaning.
+/// Defines the sums. A row is one line: the name, a function that reads the count of a shard, and the meaning.
 macro_rules! totals {
     ($($name:ident, $of:expr, $text:literal;)*) => {
         /// A sum over all shards.
@@ -44,7 +44,7 @@ totals! {
     Gaps, |stats, _, _| stats.gaps, "Subscriptions that missed messages which were not kept long enough";
 }
 
-/// The sums. All methods may be called from any shard.
+/// The sums over all shards. All methods may be called from any shard.
 #[derive(Debug, Default)]
 pub struct Totals {
     sums: [AtomicU64; COUNT],
@@ -52,18 +52,18 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The sum over all shards.
+    /// The value of a sum.
     pub fn get(&self, total: Total) -> u64 {
         self.sums[total as usize].load(Relaxed)
     }
 
-    /// The maximum number of connected MQTT clients, sampled whenever a shard adds its changes.
+    /// The highest number of connected MQTT clients so far. It is sampled whenever a shard adds its changes.
     pub fn clients_max(&self) -> u64 {
         self.clients_max.load(Relaxed)
     }
 }
 
-/// The counts of one shard that it has added to the sums.
+/// The counts of one shard, as it has last added them to the sums.
 #[derive(Debug, Default)]
 pub struct AddedCounts([u64; COUNT]);
 
@@ -79,7 +79,7 @@ impl AddedCounts {
         let now = counts_of(stats, accounts, socket_bytes);
         for ((sum, last), now) in totals.sums.iter().zip(&mut self.0).zip(now) {
             if now != *last {
-                // A decrease is added as its complement.
+                // A decrease is added as a wrapping number.
                 sum.fetch_add(now.wrapping_sub(*last), Relaxed);
                 *last = now;
             }
@@ -88,7 +88,7 @@ impl AddedCounts {
         totals.clients_max.fetch_max(clients, Relaxed);
     }
 
-    /// Whether no count has changed since the last update, except the bytes of sockets.
+    /// Whether no count has changed since the last update. Ignores the bytes of sockets.
     pub fn is_up_to_date(&self, stats: &Stats, accounts: &Accounts) -> bool {
         let socket_bytes = SocketBytes {
             received_bytes: self.0[Total::ReceivedBytes as usize],

@@ -1,6 +1,6 @@
-//! A cache of the verifier's answers, so that the credentials of a publisher with a thousand requests a second are verified once.
+//! A cache of accepted credentials, so that the credentials of a publisher with a thousand requests a second are verified once.
 //!
-//! Past its limit the cache drops the oldest answer. It has no refusals: a refused client may ask again as often as the queue of questions allows.
+//! When the cache is full, it drops the oldest answer. Refusals are not cached: the queue of questions limits how often refused clients can ask again.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -12,19 +12,19 @@ pub struct VerdictCache {
     known: BTreeMap<Digest, (Known, u32)>,
     /// The keys of `known`, in order of arrival.
     order: VecDeque<Digest>,
-    /// Generation of the settings.
+    /// The generation of the settings.
     round: u32,
 }
 
 impl VerdictCache {
-    /// The answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s), `wall_s` the wall clock, which the
-    /// expiry of tokens refers to.
+    /// The cached answer about this credential, if it is still valid. `now_s` is [`Now::unix_s`](crate::Now::unix_s). `wall_s` is the wall clock, by
+    /// which tokens expire.
     pub fn get(&self, digest: Digest, now_s: u32, wall_s: u32) -> Option<&Known> {
         let (known, until_s) = self.known.get(&digest)?;
         (now_s < *until_s && wall_s < known.until_unix_s).then_some(known)
     }
 
-    /// Caches an answer until the second `until_s`, among at most `most` answers.
+    /// Caches an answer until the second `until_s`. The cache has at most `entries_max` answers.
     pub fn keep(&mut self, digest: Digest, known: Known, until_s: u32, entries_max: usize) {
         if entries_max == 0 {
             return;
@@ -40,7 +40,7 @@ impl VerdictCache {
         }
     }
 
-    /// Empties the cache after a change of the settings, and begins a new round, so that answers to earlier questions are not cached.
+    /// Empties the cache after a change of the settings, and begins a new round. Answers to questions of earlier rounds are not cached.
     pub fn clear(&mut self) {
         *self = VerdictCache {
             round: self.round.wrapping_add(1),
@@ -80,7 +80,7 @@ mod tests {
             cache.get(digest(2), 7, 7).is_none(),
             "the token itself is over"
         );
-        // A step of the wall clock changes the token's expiry, but not the lifetime of the cached answer.
+        // If the wall clock is set, the token may expire, but the lifetime of the cached answer stays.
         assert!(cache.get(digest(2), 6, 7).is_none());
         assert!(cache.get(digest(2), 9, 6).is_some());
         assert!(cache.get(digest(1), 9, 90_000).is_some());

@@ -1,4 +1,4 @@
-//! The state that all shards of a process share.
+//! The world: the state that all shards of a process share.
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::placement::Placement;
@@ -6,22 +6,22 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 
-/// The source of the offsets and times of records.
+/// Who assigns the offsets and times of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offsets {
-    /// The process, which is the only writer.
+    /// This process, which is the only writer of its log.
     #[default]
     ByWriter,
-    /// The log, which several processes write: a cluster.
+    /// The log of a cluster, to which several processes write.
     ByLog,
 }
 
-/// The state that all shards of a process share. Read-only, but for the counters of `admission`.
+/// The state that all shards of a process share. Read-only, except the counters of `admission`.
 #[derive(Debug)]
 pub struct World {
     /// The operator's settings.
     pub settings: Settings,
-    /// The rules, with the default one.
+    /// The rules, including the built-in ones.
     pub rules: Rules,
     /// The number of shards.
     pub shards: ShardId,
@@ -31,13 +31,13 @@ pub struct World {
     pub partitions: PartitionId,
     /// The epoch of the logs.
     pub epoch: u32,
-    /// Identifies this process among the writers of the engine's log. None without an engine: then homes apply records at once.
+    /// Identifies this process among the writers of the engine's log. `None` without an engine: then homes apply writes at once.
     pub writer: Option<u64>,
-    /// The source of records' offsets.
+    /// Who assigns the offsets of records.
     pub offsets: Offsets,
-    /// Seed of the hash of topic names, against collision attacks.
+    /// The seed of the hashes of names, against collision attacks.
     pub seed: u64,
-    /// The counts of all shards together.
+    /// The limits and counters that all shards share.
     pub admission: Admission,
 }
 
@@ -47,7 +47,7 @@ impl World {
         Placement::new(self.partitions, self.homes)
     }
 
-    /// Whether there is an engine: homes append records to its log, and apply them once they are committed.
+    /// Whether there is an engine. Then homes append records to its log, and apply them once they are committed.
     #[inline]
     pub fn appends(&self) -> bool {
         self.writer.is_some()
@@ -62,7 +62,7 @@ impl World {
 
 #[cfg(test)]
 impl World {
-    /// For tests: all shards are homes.
+    /// A world for tests, in which all shards are homes.
     pub(crate) fn for_tests(settings: Settings, shards: ShardId) -> alloc::sync::Arc<World> {
         alloc::sync::Arc::new(World {
             rules: Rules::new(&settings.rules),

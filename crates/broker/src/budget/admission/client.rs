@@ -1,4 +1,4 @@
-//! Clients as hashes of their addresses, and counters by client: two tables, of which the lower count is used.
+//! Clients as hashes of their addresses, and counters by client: a client has a counter in each of two tables, and the lower count is used.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -6,24 +6,24 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Minimum and maximum number of counters in each of the two tables (the latter 32 MiB each).
+/// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// The size of the tables: if all connections (or sessions, or bytes) were used, each by another address, the mean count would be one eighth of the
-/// limit of an address.
+/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean count of a counter is this part of the limit of an
+/// address.
 const LOAD_PART: usize = 8;
 
-/// The client of a connection: the keyed hash of its address, and whether it comes through a trusted proxy.
+/// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Client(u32);
 
 impl Client {
-    /// No client: not counted by address.
+    /// The address is unknown: nothing is counted.
     pub const NOBODY: Client = Client(0);
-    /// A client behind a trusted proxy that has not named it (yet).
+    /// A client behind a trusted proxy that has not named the client's address (yet).
     pub const RELAYED: Client = Client(1);
 
-    /// The client with this address. IPv6 addresses count by their /64 prefix, which is the smallest that one customer gets.
+    /// The client with this address. IPv6 addresses count by their /64 prefix, which is the smallest network that one customer gets.
     pub fn of(address: IpAddr, seed: u64) -> Client {
         let hash = match address.to_canonical() {
             IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
@@ -32,12 +32,12 @@ impl Client {
         Client((hash as u32 | 2) & !1)
     }
 
-    /// The same client, through a trusted proxy.
+    /// The same client, but through a trusted proxy.
     pub fn relayed(self) -> Client {
         Client(self.0 | 1)
     }
 
-    /// Whether it comes through a trusted proxy: then each request may be of another client.
+    /// Whether the client comes through a trusted proxy. Then each request of the connection may be from another client.
     pub fn is_relayed(self) -> bool {
         self.0 & 1 == 1
     }
@@ -47,19 +47,19 @@ impl Client {
         self.0 > 1
     }
 
-    /// As a number, for a snapshot.
+    /// The client as a number, for a snapshot.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 
-    /// Back from [`Client::number`].
+    /// The inverse of [`Client::number`].
     pub(crate) fn from_number(number: u32) -> Client {
         Client(number)
     }
 
-    /// Its index in each of two tables with `counters` counters, a power of two.
+    /// The index of the client's counter in each of two tables. `counters` is the number of counters of a table, a power of two.
     pub(super) fn places(self, counters: usize) -> [usize; 2] {
-        // Without the proxy's bit and the bit that every client has.
+        // Bit 0 marks clients of a proxy, and bit 1 is set in every hash.
         let key = u64::from(self.0 >> 2);
         // Fibonacci hashing: the high bits of the product depend on all bits of the key.
         let other = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
@@ -78,7 +78,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Counters with the limit `max` for each client and `all_max` for all. None if `max` is 0.
+    /// Counters with the limit `max` for each client. `all_max` is the limit for all clients together. `None` if `max` is 0.
     pub fn new(max: usize, all_max: usize) -> Option<Clients> {
         let counters = all_max
             .saturating_mul(LOAD_PART)
@@ -92,8 +92,8 @@ impl Clients {
         })
     }
 
-    /// Counters without a limit, for shares of a resource. A few counters are enough: a count that is too high matters only when the resource is nearly
-    /// used up.
+    /// Counters without a limit, for shares of a resource. Few counters are enough, since a count that is too high matters only when the resource is
+    /// nearly used up.
     pub fn without_limit() -> Clients {
         let table = || (0..COUNTERS_MIN).map(|_| AtomicU64::new(0)).collect();
         Clients {
@@ -113,7 +113,7 @@ impl Clients {
         [&self.counts[0][first], &self.counts[1][second]]
     }
 
-    /// Adds one, if that is within the limit.
+    /// Adds one, if the client stays within the limit. False if not.
     pub fn enter(&self, client: Client) -> bool {
         let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
         let enters = before[0].min(before[1]) < self.max;
@@ -129,19 +129,19 @@ impl Clients {
         one.min(other)
     }
 
-    /// Whether `more` are within the limit.
+    /// Whether the client stays within the limit with `more`.
     pub fn has_room(&self, client: Client, more: u64) -> bool {
         self.count(client) + more <= self.max
     }
 
-    /// Adds `more`, even past the limit.
+    /// Adds `more`, even above the limit.
     pub fn add(&self, client: Client, more: u64) {
         for count in self.of(client) {
             count.fetch_add(more, Relaxed);
         }
     }
 
-    /// Subtracts `less`, which were added before.
+    /// Subtracts `less`, which was added before.
     pub fn subtract(&self, client: Client, less: u64) {
         for count in self.of(client) {
             let before = count.fetch_sub(less, Relaxed);
@@ -149,7 +149,7 @@ impl Clients {
         }
     }
 
-    /// Sets all counts to zero. For counts that are never subtracted.
+    /// Sets all counts to zero. Only for counters from which nothing is subtracted.
     pub fn clear(&self) {
         for count in self.counts.iter().flatten() {
             count.store(0, Relaxed);

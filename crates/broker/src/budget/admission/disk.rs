@@ -1,19 +1,19 @@
-//! Shares of the engine's disk: a client that keeps or writes very much is refused while others may write.
+//! Shares of the engine's disk: when the disk is nearly full, clients that keep or write much are refused first.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::client::Clients;
 use super::shares;
 
-/// A client that holds less than this part of the disk may write as long as there is any room, whatever the others hold.
+/// A client that holds less than this part of the disk may write as long as the disk has any room, whatever other clients hold.
 const LITTLE_PART: u64 = 256;
 
-/// The room on the disk, as the engine reported it last.
+/// The room on the disk, as the engine last reported it.
 #[derive(Debug)]
 pub(super) struct Disk {
     free_bytes: AtomicU64,
     all_bytes: AtomicU64,
-    /// Bytes written by client since room was freed last.
+    /// By client: the bytes written since room was last freed.
     pub written: Clients,
 }
 
@@ -29,7 +29,7 @@ impl Default for Disk {
 }
 
 impl Disk {
-    /// Whether a client that holds `held` bytes may write more.
+    /// Whether a client that holds `held` bytes may write another message.
     pub fn may_take(&self, held: u64) -> bool {
         let share = self
             .free_bytes
@@ -38,7 +38,8 @@ impl Disk {
         held < share.max(self.all_bytes.load(Relaxed) / LITTLE_PART)
     }
 
-    /// Sets the free bytes. If they have grown, earlier writes are in a checkpoint or deleted, so the bytes written by client count from zero.
+    /// Sets the free bytes and the size of the disk. If the free bytes have grown, earlier writes are in a checkpoint or deleted, so the bytes written by
+    /// client start again at zero.
     pub fn set_room(&self, free: u64, all: u64) {
         self.all_bytes.store(all, Relaxed);
         if self.free_bytes.swap(free, Relaxed) < free {

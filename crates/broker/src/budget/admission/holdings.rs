@@ -1,30 +1,31 @@
-//! The bytes that each client holds of a shared resource, and the client that holds most. When room is needed, that client's entries are evicted first.
+//! The bytes that each client holds of a shared resource, and the client that holds most. When room is needed, the entries of that client are evicted
+//! first.
 //!
-//! As in the parent module, a client has one counter in each of two tables, and the lower count is used. One of 65,536 clients shares both counters with
-//! a given one, and is taken for it.
+//! As in the parent module, a client has one counter in each of two tables, and the lower count is used. Two clients share both counters with a
+//! probability of 1 in 65,536. Then they count as one client.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// Counters of each table. Few are enough: beside a client that holds very much, the sum of all others in a counter is small.
+/// The counters of each table. Few are enough: compared with a client that holds very much, the sum of all other clients of a counter is small.
 const COUNTERS: usize = 256;
 
-/// Only a client that holds more than this part of the resource loses entries in favour of others. So at least this many clients must collude to evict
-/// the entries of others.
+/// Only a client that holds more than one part in this many loses entries in favour of others. So at least this many clients must collude to evict the
+/// entries of others.
 const LARGE_PART: u64 = 16;
-/// It must also hold this many times as much as a spared client. Clients that hold about the same are treated alike.
+/// The client must also hold more than this many times as much as a spared client. Clients that hold about the same are treated alike.
 const LARGER_TIMES: u64 = 2;
 
-/// The counts. Clones share them. Only one thread counts at a time.
+/// The bytes that each client holds. All clones refer to the same counts. Only one thread at a time changes them.
 #[derive(Clone, Debug)]
 pub struct Holdings(Arc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
     tables: [[AtomicU64; COUNTERS]; 2],
-    /// The client that held most at the last change of this field. It may hold less by now.
+    /// The client that held most when this field last changed. It may hold less by now.
     largest: AtomicU32,
 }
 
@@ -62,7 +63,7 @@ impl Holdings {
         }
     }
 
-    /// Subtracts bytes of a client, which were added before.
+    /// Subtracts bytes of a client that were added before.
     #[inline]
     pub fn subtract(&self, client: Client, bytes: usize) {
         for count in self.of(client) {
@@ -78,7 +79,7 @@ impl Holdings {
         self.held_by(largest)
     }
 
-    /// Whether this client's entries are spared, because another client holds far more of the resource, whose size is `all_bytes`.
+    /// Whether this client's entries are spared, because another client holds far more. `all_bytes` is the size of the resource.
     #[inline]
     pub fn spares(&self, client: Client, all_bytes: usize) -> bool {
         let largest = self.largest_bytes();
@@ -109,7 +110,7 @@ mod tests {
         holdings.subtract(large, 200);
         holdings.add(other, 1);
         assert!(!holdings.spares(other, 1_000), "nobody holds much any more");
-        // Through a trusted proxy it is the same client.
+        // A client counts as the same client when it comes through a trusted proxy.
         assert_eq!(holdings.held_by(small.relayed()), 100);
     }
 

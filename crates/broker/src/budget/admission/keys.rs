@@ -1,10 +1,10 @@
-//! The idempotency keys of all homes, counted together. With a log on disk no key may be evicted early, so a new key needs a free place. The limit is for
-//! all homes, so a publisher to one topic may use the places of all.
+//! Counts the idempotency keys of all homes. With a log on disk, no key may be evicted early, so a new key needs a free place. The limit is for all homes
+//! together, so a publisher to one topic may use the places of all homes.
 //!
-//! Publishers (users, or addresses of clients without a name) are hashed into [`GROUPS`] groups. A group may take one more while it holds less than
-//! [`MOST`] times the free places.
+//! Publishers (users, or addresses of clients without a name) are hashed into [`GROUPS`] groups. A group may take one more place while it holds less
+//! than [`MOST`] times the free places.
 //!
-//! Invariant: each added key is removed once. Homes that reserve concurrently may each take the last place, and exceed the limit by one each.
+//! Invariant: each added key is removed once. Homes that reserve concurrently may each take the last place, and so exceed the limit by one each.
 
 use core::array::from_fn;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use super::shares::{MOST, may_take};
 /// Groups of publishers.
 pub const GROUPS: usize = 64;
 
-/// The counts.
+/// The number of keys: of all publishers, and of each group.
 #[derive(Debug)]
 pub struct Keys {
     all: AtomicU32,
@@ -37,7 +37,7 @@ pub fn group_of(publisher: Party) -> usize {
 }
 
 impl Keys {
-    /// Takes a place for a key of this group, of `most` for all. False if there is none.
+    /// Takes a place for a key of this group. `most` is the number of places for all groups. False if there is no place for the group.
     pub fn reserve(&self, group: usize, most: usize) -> bool {
         let own = self.groups[group].load(Relaxed) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
@@ -60,12 +60,12 @@ impl Keys {
         self.groups[group].fetch_sub(count, Relaxed);
     }
 
-    /// The keys of the largest group, and the number that it may have, of `most` for all.
+    /// The number of keys of the largest group, and the number that this group may reach. `most` is the number of places for all groups.
     pub fn largest(&self, most: usize) -> (u64, u64) {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
         let own = groups.max().unwrap_or(0) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
-        // Each key that it takes leaves one free place less.
+        // Each key that the group takes also leaves one free place less.
         let more = (MOST * free).saturating_sub(own).div_ceil(MOST + 1);
         (own as u64, (own + more) as u64)
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::budget::admission::Client;
 
-    /// A poor hash would put many publishers into one group.
+    /// With a poor hash, many publishers would share a group.
     #[test]
     fn publishers_spread_over_all_groups() {
         let names = (0..2_000).map(|n| Party::user(&alloc::format!("user {n}"), 1));

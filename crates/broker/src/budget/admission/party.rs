@@ -1,4 +1,4 @@
-//! The party to which resources are charged: a user, or else a client's address.
+//! The party to which resources are charged: a user, or the address of clients without a user name.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -7,17 +7,17 @@ use super::client::Client;
 const USER: u64 = 1 << 63;
 const CONNECTION: u64 = 1 << 62;
 
-/// The keyed hash of a user's name; without a name, that of the client's address; without an address, the connection.
+/// The keyed hash of a user's name. For a client without a name: the keyed hash of its address, or the connection if the address is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party(u64);
 
 impl Party {
-    /// A user, by a name that is not empty.
+    /// The user with this name, which must not be empty.
     pub fn user(name: &str, seed: u64) -> Party {
         Party(xxh3_64_with_seed(name.as_bytes(), seed) | USER)
     }
 
-    /// Clients without a name at an address, or only this connection if the address is unknown.
+    /// The clients without a name at an address. If the address is unknown, only the connection in row `slot`.
     pub fn without_name(client: Client, slot: u32) -> Party {
         match client.is_known() {
             true => Party::of_address(client),
@@ -25,12 +25,12 @@ impl Party {
         }
     }
 
-    /// Clients without a name at an address. All clients of unknown address are one party.
+    /// The clients without a name at an address. All clients of unknown address are one party.
     pub fn of_address(client: Client) -> Party {
         Party(u64::from(client.number()))
     }
 
-    /// The party of an MQTT session: the user after the NUL in its name, or else the address of its owner.
+    /// The party of an MQTT session: the user, if the session's name has one after a NUL, or the address of `owner`.
     pub fn of_session(name: &[u8], owner: Client, seed: u64) -> Party {
         let user = name.splitn(2, |byte| *byte == 0).nth(1).unwrap_or_default();
         match core::str::from_utf8(user) {
@@ -39,30 +39,30 @@ impl Party {
         }
     }
 
-    /// The key of its counters.
+    /// The key that selects the party's counters.
     pub(super) fn key(self) -> Client {
         Client::from_number((self.0 ^ self.0 >> 32) as u32)
     }
 
-    /// Its group, of `groups` equally likely ones.
+    /// The party's group. Each of the `groups` groups is equally likely.
     #[inline]
     pub fn group_of(self, groups: usize) -> usize {
-        // Fibonacci hashing: of an address, the two low bits are the same for most, and the 32 high bits are zero.
+        // Fibonacci hashing, since not all bits are random: if the party is an address, the 32 high bits are zero and the two low bits hardly vary.
         let hash = self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         ((hash * groups as u64) >> 32) as usize
     }
 
-    /// Whether it is a user.
+    /// Whether the party is a user.
     pub fn is_user(self) -> bool {
         self.0 & USER != 0
     }
 
-    /// As a number.
+    /// The party as a number.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// Back from [`Party::number`].
+    /// The inverse of [`Party::number`].
     pub(crate) fn from_number(number: u64) -> Party {
         Party(number)
     }

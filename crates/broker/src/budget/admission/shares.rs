@@ -1,9 +1,9 @@
-//! Fair shares of a limited resource: connections, topics, sessions, followers of interest, filters, questions about credentials. No client may use it
-//! up.
+//! Fair shares of a limited resource (connections, topics, sessions, followers of interest, filters, questions about credentials), so that no client can
+//! use up the resource.
 //!
 //! A client may take one more while it holds little, or less than the free amount times a factor: 1 ([`HALF`]), 4 ([`MOST`]) or 8 ([`NEARLY_ALL`]). So
-//! the first client can get half, four fifths or eight ninths, and each further one the same part of the rest. Whatever a few clients take, something
-//! remains for a client that holds little. Nothing is taken away from a client.
+//! the first client can get half, four fifths or eight ninths, and each further client the same part of the rest. A client that holds little still finds
+//! something free after a few clients have taken all that they can get. Nothing is taken away from a client.
 //!
 //! Clients are keyed hashes of addresses. All clients of unknown address count as one.
 
@@ -11,50 +11,51 @@ use alloc::collections::BTreeMap;
 
 use super::client::Client;
 
-/// A client may hold as much as is free. Four clients leave one sixteenth for others.
+/// A client may hold as much as is free. Four clients that take all they can get leave one sixteenth for others.
 pub const HALF: usize = 1;
-/// A client may hold four times the free amount. For sessions: a gateway has the sessions of all its devices, and the default limit is high.
+/// A client may hold four times the free amount. Used for sessions, since a gateway has the sessions of all its devices and the default limit is high,
+/// and for idempotency keys.
 pub const MOST: usize = 4;
-/// A client may hold eight times the free amount. For connections: a proxy that does not name its clients has the connections of all of them, and a load
-/// test comes from one address.
+/// A client may hold eight times the free amount. Used for connections, since a proxy that does not name its clients has the connections of all of them,
+/// and a load test comes from one address. Also used for the disk.
 pub const NEARLY_ALL: usize = 8;
-/// A client that holds less than this may take one more as long as any is free.
+/// A client that holds less than this number may take one more as long as any is free.
 const LITTLE: usize = 4;
 
-/// Whether a client that holds `own` may take one more of the `free` ones. `times` is the factor.
+/// Whether a client that holds `own` may take one more, if `free` are free. `times` is the factor.
 pub fn may_take(own: usize, free: usize, times: usize) -> bool {
     free > 0 && own < free.saturating_mul(times).max(LITTLE)
 }
 
-/// The clients that hold rows of a table. Recorded only once the table is half full: before that nobody can hold too many, and the record would cost
-/// memory.
+/// The clients that hold rows of a table. Only rows that are taken while the table is more than half full are recorded: before, nobody can hold too many,
+/// and the records would cost memory.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// By row.
+    /// The client of each recorded row.
     holders: BTreeMap<u32, Client>,
-    /// By client.
+    /// The number of recorded rows, by client.
     held: BTreeMap<u32, u32>,
 }
 
 impl Holders {
-    /// Whether this client may take one more row of a table with `taken` of at most `most` rows.
+    /// Whether this client may take one more row of a table that has `taken` rows and may have `most`.
     pub fn may_take(&self, client: Client, taken: usize, most: usize) -> bool {
         may_take(self.held_by(client), most.saturating_sub(taken), HALF)
     }
 
-    /// The client that is recorded for this row, or [`Client::NOBODY`].
+    /// The client of this row, or [`Client::NOBODY`] if the row is not recorded.
     #[inline]
     pub fn holder(&self, row: u32) -> Client {
         let holder = self.holders.get(&row);
         holder.copied().unwrap_or(Client::NOBODY)
     }
 
-    /// Rows that are recorded for this client.
+    /// The number of rows that are recorded for this client.
     pub fn held_by(&self, client: Client) -> usize {
         self.held.get(&client.number()).copied().unwrap_or(0) as usize
     }
 
-    /// The client has taken a row of a table that now has `taken` of at most `most` rows.
+    /// Records that the client has taken a row of a table that now has `taken` rows and may have `most`.
     #[inline]
     pub fn took(&mut self, row: u32, client: Client, taken: usize, most: usize) {
         if taken > most / 2 && client != Client::NOBODY {
@@ -63,7 +64,7 @@ impl Holders {
         }
     }
 
-    /// A row has become free.
+    /// Called when a row becomes free.
     #[inline]
     pub fn freed(&mut self, row: u32) {
         if !self.holders.is_empty() {
@@ -96,7 +97,7 @@ mod tests {
             (1_000_000, MOST),
             (1_000_000, NEARLY_ALL),
         ] {
-            // The worst order: one client after another takes all that it can get.
+            // In the worst order, one client after another takes all that it can get.
             let mut free = most;
             for _ in 0..4 {
                 let mut held = 0;

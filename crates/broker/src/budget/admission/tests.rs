@@ -56,7 +56,7 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     assert!(admission.enter_session(one).is_ok());
     assert_eq!(admission.enter_session(one), Err(Reason::SessionsOfAddress));
     assert!(admission.enter_session(other).is_ok());
-    // A session may always move, even to an address that is at its limit. The former address gets the place back.
+    // A session may always move, even to an address that has reached its limit. The previous address gets the place back.
     admission.move_session(one, other);
     assert!(admission.enter_session(one).is_ok());
     admission.leave_session(other);
@@ -86,8 +86,8 @@ fn one_customer_of_ipv6_is_one_client() {
     );
 }
 
-/// Addresses share counters, so a client below its limit may be refused because of others. The module claims that this is rare. Here the addresses
-/// have all allowed connections, each half of its own limit, and fewer than one connection in 1,000 is refused.
+/// Addresses share counters, so a client below its limit may be refused because of others. The module claims that this is rare. In this test the
+/// addresses together open all allowed connections, each half of its own limit. Fewer than one connection in 1,000 may be refused.
 #[test]
 fn few_are_refused_for_others() {
     let (addresses, each) = (20_000, 5);
@@ -127,9 +127,9 @@ fn a_rate_is_a_burst_and_then_so_many_a_second() {
     assert_eq!(taken(one, 1_002), 10);
     assert_eq!(taken(one, 9_999), 30);
     assert_eq!(taken(other, 9_999), 30);
-    // New topics do not count as publishes: they have a rate of their own, which has no limit here.
+    // New topics do not count as publishes. They have another rate, which has no limit in this test.
     assert!((0..1_000).all(|_| admission.make_topic(one, 9_999).is_ok()));
-    // A client without an address has only the limit of the process: 100, of which 60 are taken in this second.
+    // Only the limit of the process applies to a client without an address: 100, of which 60 are taken in this second.
     assert_eq!(taken(Client::NOBODY, 9_999), 40);
     assert_eq!(
         admission.publish(Client::NOBODY, 9_999),

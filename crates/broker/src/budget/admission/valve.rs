@@ -1,11 +1,11 @@
 //! Backpressure while carriers are behind: the parties that have most deliveries in flight must wait.
 //!
-//! For each turn, a home counts the visits that carriers must still do for each party's messages and requests ([`Weights`]). While too many of its turns
-//! are in flight, it stops the parties that have at least the average in flight ([`Heavy`]); others continue. All shards check the [`Valve`] before they
-//! take a publish or a subscription.
+//! For each turn, a home counts the visits that carriers must make for each party's messages and requests ([`Weights`]). While too many of its turns are
+//! in flight, the home stops the parties that have at least the average in flight ([`Heavy`]). Other parties continue. Every shard checks the [`Valve`]
+//! before it takes a publish or a subscription.
 //!
-//! Parties are hashed into groups, so that a turn has few counts however many parties it serves. A party shares the group of a given other one with a
-//! probability of 1 in `GROUPS`, and then waits with it.
+//! Parties are hashed into groups, so that a turn has few counts, however many parties it serves. Two parties are in the same group with a probability
+//! of 1 in `GROUPS`, and then wait together.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use super::party::Party;
 /// Groups of parties.
 const GROUPS: usize = 256;
 
-/// The visits that carriers must do for each group's messages and answers of a turn. A list, since most turns serve few parties.
+/// The visits that carriers must make for a turn, by group. A list of pairs, since most turns serve few parties. A group may occur several times.
 #[derive(Debug, Default)]
 pub struct Weights(Vec<(u8, u32)>);
 
@@ -35,13 +35,13 @@ impl Weights {
         self.0.clear();
     }
 
-    /// Bytes of heap.
+    /// Bytes on the heap.
     pub fn own_bytes(&self) -> usize {
         self.0.capacity() * size_of::<(u8, u32)>()
     }
 }
 
-/// The groups that wait for the carriers of one home.
+/// A set of groups: those that one home stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heavy([u64; GROUPS / 64]);
 
@@ -49,7 +49,7 @@ impl Heavy {
     /// All groups.
     pub const ALL: Heavy = Heavy([u64::MAX; GROUPS / 64]);
 
-    /// The groups that have at least the average in flight. All groups, if nothing is in flight.
+    /// The groups that have at least the average number of visits in flight. All groups, if nothing is in flight.
     pub fn of<'a>(turns: impl Iterator<Item = &'a Weights>) -> Heavy {
         let mut sums = [0; GROUPS];
         for (group, visits) in turns.flat_map(|turn| &turn.0) {
@@ -64,7 +64,7 @@ impl Heavy {
         heavy
     }
 
-    /// Whether any group waits.
+    /// Whether the set has a group.
     pub fn is_any(&self) -> bool {
         *self != Heavy::default()
     }
@@ -74,10 +74,10 @@ impl Heavy {
     }
 }
 
-/// The number of homes that stop each group.
+/// The parties that must wait: for each group, the number of homes that stop it.
 #[derive(Debug)]
 pub struct Valve {
-    /// Homes that stop any group.
+    /// The number of homes that stop any group.
     homes: AtomicU32,
     groups: [AtomicU32; GROUPS],
 }
@@ -104,7 +104,7 @@ impl Valve {
         !self.is_open() && self.groups[party.group_of(GROUPS)].load(Relaxed) > 0
     }
 
-    /// A home stops the groups `after` instead of `before`.
+    /// Records that a home now stops the groups `after`, instead of `before`.
     pub fn change(&self, before: &Heavy, after: &Heavy) {
         let change = |count: &AtomicU32, before: bool, after: bool| match (before, after) {
             (false, true) => {
