@@ -1,9 +1,10 @@
-//! The format of a batch: a header and records. The engine stores its length and checksum. All numbers are little endian.
+//! The format of a batch of a log: a header, then records. The engine stores the length and checksum of the batch. Numbers in the header are little
+//! endian.
 //!
 //! ```text
 //!  0 u8 format     1 u8 flags, 0     2 u16 partition
 //!  4 u64 writer   12 u64 number     20 u64 first offset   28 u32 unix second   32 u32 records   36 records
-//! record: varint length, u8 kind, varint offset minus that of the first record, body (`record`)
+//! record: varint length, u8 kind, varint offset minus the first offset, body (`record`)
 //! ```
 
 use alloc::sync::Arc;
@@ -19,12 +20,12 @@ use crate::mail::Fact;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
-/// The version of the format of batches and records. A change of the format also needs a new format of a cluster (`FORMATS` of the server).
+/// The version of the format of batches and records. If it changes, the version of the cluster's format must change too (`FORMATS` of the server).
 pub const FORMAT: u8 = 1;
 
-/// A replicated log must store a message, or a change of a topic, within this many seconds of its admission. Otherwise it is void for every
-/// reader. So a record takes effect before its publisher is told that the outcome is unknown (`LATE_S` in `queue`), or never. The bound is three
-/// seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may be a second ahead of the log's. Notes are
+/// A replicated log must store a message, or a change of a topic, within this many seconds of its admission. A fact that is stored later is void for
+/// every reader. So a record takes effect before its publisher is told that the outcome is unknown (`LATE_S` in `queue`), or never. The bound is three
+/// seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may be a second ahead of the log's clock. Notes are
 /// valid at any time, since no publisher waits for them.
 pub const BOUND_S: u32 = 7;
 
@@ -33,13 +34,13 @@ pub const BOUND_S: u32 = 7;
 pub struct Header {
     /// The partition.
     pub partition: PartitionId,
-    /// The number of the process that wrote it.
+    /// The number of the process that wrote the batch.
     pub writer: u64,
-    /// The number of the batch among those of its writer in the partition.
+    /// The number of the batch among the batches of its writer in the partition.
     pub number: u64,
-    /// The offset of its first record, if the writer assigns offsets; otherwise 0.
+    /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. If unlogged facts precede the first record, its offset is higher.
     pub first: u64,
-    /// When its records were admitted, in Unix seconds.
+    /// When the records were admitted, in Unix seconds.
     pub unix_s: u32,
     /// The number of records.
     pub records: u32,
@@ -85,16 +86,16 @@ impl Header {
 /// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// A message, or a change of a topic. The hash of the topic's name has seed 0.
+    /// A message, or a change of a topic. The hash of the topic's name is made with seed 0.
     Fact(&'a Fact<'a>),
     /// A note about the partition, or about the processes that write to it.
     Note(Note<'a>),
 }
 
-/// Checks a batch of the log before any of it is applied: its format, the order of its records, and each field as when a client publishes.
+/// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client publishes.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails is void: no node wrote it, since nodes check before they write. Only this function
-/// decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check before they write. All nodes must
+/// agree on that, whether they read the batch live, at their start or for a checkpoint. So only this function decides.
 ///
 /// # Errors
 /// What is wrong with the batch.
@@ -132,7 +133,7 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
 /// Reads a batch of the log, for tools that show a log: calls `each` with every record and its offset.
 ///
 /// # Errors
-/// The batch is malformed. `each` was called with the records before the fault.
+/// The batch is malformed. `each` was already called for the records before the fault.
 pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header, Damaged> {
     let header = Header::read(batch)?;
     let mut records = FieldReader(&batch[HEADER_BYTES..]);
@@ -150,10 +151,10 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     Ok(header)
 }
 
-/// The header of a batch that the log has stored.
+/// The header of a batch that the log has stored, with the time at which it was written.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredHeader {
-    /// The header with the offset of the first record and the second that are valid for all readers.
+    /// The header. Its `first` and `unix_s` are those that apply for all readers: in a replicated log, the log has assigned them.
     pub header: Header,
     /// When the records were admitted, by the clock of the writer.
     pub written_s: u32,
@@ -166,27 +167,26 @@ impl StoredHeader {
         StoredHeader { header, written_s }
     }
 
-    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have published
-    /// newer values meanwhile. The batch still counts in the numbers of its writer.
+    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have published newer
+    /// values in the meantime. The batch number still counts, so the writer's next batch is valid.
     pub fn is_late(&self) -> bool {
         is_late(self.written_s, self.header.unix_s)
     }
 }
 
-/// Whether messages and changes of topics that were admitted in the second `written_s` are void, since a replicated log stored them as late as
-/// in `stored_s`.
+/// Whether messages and changes of topics are void, if they were admitted in the second `written_s` and a replicated log stored them in `stored_s`.
 pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > BOUND_S
 }
 
-/// The records of a committed batch that are not applied yet.
+/// An iterator over the records of a committed batch.
 pub(crate) struct Records {
     stored: StoredHeader,
     batch: Arc<[u8]>,
     at: usize,
 }
 
-/// A committed record.
+/// A record of a committed batch.
 pub(crate) struct Record {
     pub stored: StoredHeader,
     batch: Arc<[u8]>,
@@ -198,7 +198,7 @@ impl Record {
         &self.batch[self.range.clone()]
     }
 
-    /// Whether it is the last record of its batch.
+    /// Whether this is the last record of its batch.
     pub fn is_last(&self) -> bool {
         self.range.end == self.batch.len()
     }
@@ -214,7 +214,7 @@ impl Records {
         }
     }
 
-    /// The second of the batch.
+    /// The Unix second of the batch.
     pub fn unix_s(&self) -> u32 {
         self.stored.header.unix_s
     }
@@ -223,7 +223,7 @@ impl Records {
         self.at >= self.batch.len()
     }
 
-    /// The range of the next record's bytes. The batch was checked before; if there is no record all the same, the range is empty and at the end.
+    /// The range of the next record's bytes in the batch. After the last record, it is empty and at the end of the batch.
     fn range(&self) -> Range<usize> {
         let end = self.batch.len();
         let mut from = FieldReader(&self.batch[self.at..]);

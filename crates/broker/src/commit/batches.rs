@@ -1,7 +1,7 @@
-//! The batches of a partition that the log does not have yet: the open batch, and those in flight.
+//! The batches of a partition that are not committed: the open batch, to which records are added, and the batches in flight to the log.
 //!
-//! Invariants: several batches may be in flight. A batch that is not committed is appended again unchanged, with all batches after it. All records
-//! of a batch were admitted in the same second, which is in its header: so waiting for the engine does not change a record's time.
+//! Invariants: a batch in flight that is not committed is appended again unchanged, with all batches after it. All records of a batch were admitted
+//! in the second that its header has, so waiting for the engine does not change the time of a record.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,19 +13,19 @@ use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::FieldWriter;
 
-/// The most records of a batch. A batch with this many offsets is full, too.
+/// The most records of a batch. A batch that has used this many offsets takes no more records.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
-/// A batch with this many bytes is full; a single record may be longer.
+/// A batch with this many bytes is full. The last record may exceed the number.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
-/// The capacity that the buffer of a partition keeps from batch to batch. It is small, since there may be hundreds of partitions.
+/// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
-/// A mark reserves this many offsets: so a million unlogged facts need one mark.
+/// The offsets that a mark reserves for unlogged facts. With this number, a million unlogged facts need one mark.
 const MARK_STEP: u64 = 1 << 20;
-/// The most batches of a partition in flight: enough to keep an engine busy whose answer takes some turns.
+/// The most batches of a partition in flight: enough to keep an engine busy that needs some turns to answer.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
-/// The same for a replicated log: one batch is sent while another is stored, and all other records wait for one next batch. With NATS, 16 in flight
-/// bring no higher rate of publishes, but twice as many batches, which every node must read.
+/// The most batches of a partition in flight to a replicated log: one is sent while another is stored, and further records wait in the open batch. With
+/// NATS, 16 in flight do not raise the rate of publishes, but double the number of batches, which every node must read.
 pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
 /// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
@@ -33,34 +33,34 @@ pub(super) const RESEND_S: u32 = 2;
 /// The batch that records are added to.
 #[derive(Default)]
 struct OpenBatch {
-    /// The bytes, with room for the header.
+    /// Room for the header, then the records.
     bytes: Vec<u8>,
     records: u32,
-    /// The number of its offsets: of its records, and of unlogged facts between them.
+    /// The number of offsets that the batch uses: one for each record, and one for each unlogged fact before or between the records.
     offsets: u32,
     /// The second in which the records were admitted.
     unix_s: u32,
 }
 
-/// The batches of one partition.
+/// The batches of one partition that are not committed.
 pub(super) struct Batches {
     partition: PartitionId,
     /// The number of this process among the writers of the log.
     pub writer: u64,
-    /// Whether the log is replicated: it has other writers, and gives records their offsets.
+    /// Whether the log is replicated: it has other writers too, and the log assigns the offsets.
     pub is_replicated: bool,
     open: OpenBatch,
-    /// The highest offset that an unlogged fact may have.
+    /// The last mark: the highest offset that an unlogged fact may have.
     mark: u64,
-    /// Batches that are closed and not committed, the oldest first.
+    /// Closed batches that are not committed, the oldest first.
     pub in_flight: VecDeque<Batch>,
-    /// How many of them, from the oldest on, the engine has.
+    /// How many batches in flight, from the oldest on, were passed to the engine.
     sent: usize,
-    /// When they were last appended, or one of them was committed.
+    /// When the oldest batch in flight was last appended, or a batch was last committed, in seconds (`Now::s`).
     progress_s: u32,
     /// The number of the last closed batch.
     last_number: u64,
-    /// The offset after the last closed batch and the unlogged facts that follow it.
+    /// The first offset after the last closed batch and its unlogged facts.
     next_offset: u64,
 }
 
@@ -80,9 +80,9 @@ impl Batches {
         }
     }
 
-    /// Adds a record to the open batch and returns its length. Before that, a batch that is full or of another second is closed. `encode` appends the
-    /// record to the buffer; its argument is the record's offset minus that of the batch's first record. `sequence` is the last offset of the
-    /// partition.
+    /// Adds a record to the open batch and returns the length of the record. If the open batch is full or has another second, it is closed first.
+    /// `encode` appends the record to the buffer. The argument of `encode` is the offset of the record minus the first offset of the batch. `sequence` is
+    /// the last offset of the partition.
     pub fn write(
         &mut self,
         unix_s: u32,
@@ -107,27 +107,28 @@ impl Batches {
         buffer.len()
     }
 
-    /// Skips an offset of the open batch, for an unlogged fact. If the log gives offsets, those before the open batch are free without that.
+    /// Skips an offset of the open batch, for an unlogged fact. Not needed if the log assigns the offsets and the open batch has no records: then the
+    /// offsets before the batch are free.
     pub fn skip_offset(&mut self) {
         if !self.is_replicated || self.open.records > 0 {
             self.open.offsets += 1;
         }
     }
 
-    /// The highest offset that a mark and an unlogged fact after it would have now.
+    /// The highest offset that an unlogged fact would have if a mark and the fact were queued now.
     fn highest_offset(&self, sequence: u64) -> u64 {
         self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
     }
 
-    /// Whether the log must have a new mark before the next unlogged fact gets its offset. If the log gives offsets, those up to the next batch are
-    /// free. `sequence` is the last offset of the partition.
+    /// Whether the log needs a new mark before the next unlogged fact gets an offset. Never if the log assigns the offsets: then those up to the next batch
+    /// are free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_replicated
             && self.highest_offset(sequence) > self.mark
             && !planted::is(Fault::NoMark)
     }
 
-    /// The new mark, if the log must have one.
+    /// The new mark, if the log needs one.
     pub fn mark(&mut self, sequence: u64) -> Option<u64> {
         self.needs_mark(sequence).then(|| {
             self.mark = self.highest_offset(sequence) + MARK_STEP;
@@ -135,7 +136,7 @@ impl Batches {
         })
     }
 
-    /// The bytes of the open batch's buffer.
+    /// The capacity of the open batch's buffer.
     pub fn open_bytes(&self) -> usize {
         self.open.bytes.capacity()
     }
@@ -149,7 +150,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Unlogged facts may have got offsets after the last batch; others may still wait.
+        // Some unlogged facts may have their offsets after the last batch already, and others may still wait for theirs.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
@@ -182,8 +183,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch, unless too many are in flight. Appends the batches that the engine does not have, and appends all in flight again if
-    /// none was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
+    /// Closes the open batch, unless too many batches are in flight. Appends the closed batches that were not passed to the engine yet. If no batch was
+    /// committed for [`RESEND_S`], appends all batches in flight again. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,
@@ -225,22 +226,22 @@ impl Batches {
         }
     }
 
-    /// Continues as the next writer, after the log declared this one dead: its batches in flight are void. The first batches of the next writer have
-    /// the same records.
+    /// Continues as the next writer, after the log has declared this writer dead. The batches in flight are void, so the next writer appends their records
+    /// in its first batches.
     pub fn restart_as_next_writer(&mut self) {
         self.writer += 1;
         (self.last_number, self.sent) = (0, 0);
         self.renumber();
     }
 
-    /// Handles the report that the log has a batch of this writer: returns the batch if it is valid.
+    /// Handles the report that the log has the batch `number` of this writer. Returns the batch if it is valid.
     pub fn committed(&mut self, number: u64, now_s: u32) -> Option<Arc<[u8]>> {
         let next = self.last_number + 1 - self.in_flight.len() as u64;
         if number < next {
             return None;
         }
         if number > next && !planted::is(Fault::GapAccepted) {
-            // A batch is missing: append it and all after it again.
+            // A batch is missing in the log: append it and all batches after it again.
             self.sent = 0;
             return None;
         }
@@ -250,7 +251,7 @@ impl Batches {
         Some(batch.bytes)
     }
 
-    /// When the oldest record that is not committed was admitted.
+    /// The Unix second in which the oldest record that is not committed was admitted.
     pub fn oldest_s(&self) -> Option<u32> {
         let in_flight = self.in_flight.front().map(|batch| batch.header.unix_s);
         let open = || (self.open.records > 0).then_some(self.open.unix_s);

@@ -1,33 +1,34 @@
-//! Which batches of a partition's log may be removed, since checkpoints contain them, and where a node begins to read at its start.
+//! Decides which batches of a partition's log may be removed because checkpoints contain them, and where a node begins to read the log at its start.
 //!
-//! Invariant: the log has a batch, or a checkpoint contains it. So every node can restore the state of all acknowledged messages.
+//! Invariant: each batch is in the log or in a checkpoint. So every node can restore all acknowledged messages.
 
 use crate::base::planted::{self, Fault};
 
-/// How many checkpoints of each partition are kept: if the newest one is damaged, a node can begin with the one before.
+/// How many checkpoints of each partition are kept: if the newest checkpoint is damaged, a node can begin with the one before.
 pub const CHECKPOINTS_KEPT: usize = 2;
 
-/// What exists of a partition's log: its first batch, and the checkpoints.
+/// What is stored of a partition: the batches of the log from the first one on, and the checkpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct LogExtent<'a> {
-    /// The number of the first batch in the log; batches have the numbers 1, 2, 3, and so on.
+    /// The number of the first batch in the log. Batches are numbered 1, 2, 3, and so on, over all writers.
     pub first: u64,
-    /// The last batch of each checkpoint, the newest checkpoint first.
+    /// For each checkpoint, the newest first: the number of the last batch that it contains.
     pub contained: &'a [u64],
 }
 
-/// Batches are missing: neither the log nor a checkpoint has them.
+/// Batches are missing: they are neither in the log nor in the newest checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// The last missing batch.
+    /// The number of the last missing batch.
     pub until: u64,
 }
 
 impl LogExtent<'_> {
-    /// All batches before the returned one may be removed. `wanted` is the first batch that is still wanted. The older checkpoint must contain what
-    /// is removed. If the log is full and that removes nothing, the newest checkpoint suffices; the caller must verify that it is intact.
+    /// All batches before the returned number may be removed. `wanted` is the first batch that the limits of the log keep. Removed batches must be in the
+    /// older checkpoint. If that removes nothing and the log is full, it is enough that they are in the newest checkpoint. Then the caller must verify that
+    /// the newest checkpoint is intact.
     ///
-    /// The last batch of a checkpoint stays, since it identifies the checkpoint as one of this log.
+    /// The last batch of a checkpoint stays in the log, since it identifies the checkpoint as one of this log.
     pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return wanted;
@@ -41,10 +42,10 @@ impl LogExtent<'_> {
         }
     }
 
-    /// The last batch of the newest checkpoint: a node begins with that checkpoint and reads the log after this batch.
+    /// The last batch of the newest checkpoint; 0 without a checkpoint. A node begins with that checkpoint and reads the log after this batch.
     ///
     /// # Errors
-    /// Batches are missing between them: without these the node would lack acknowledged messages.
+    /// Batches between the checkpoint and the log are missing, so the node would lack acknowledged messages.
     pub fn replay_after(&self) -> Result<u64, Hole> {
         let contained = self.contained.first().copied().unwrap_or(0);
         match contained + 1 < self.first {
@@ -70,7 +71,7 @@ mod tests {
             (1, &[40, 20], 50, false, 20),
             (1, &[40, 20], 10, false, 10),
             (1, &[40, 20], 50, true, 20),
-            // Nobody can publish until there is room.
+            // The log is full, so nobody can publish until there is room.
             (1, &[40], 50, true, 40),
             (20, &[40, 20], 50, true, 40),
             (20, &[40, 20], 50, false, 0),

@@ -1,23 +1,22 @@
 //! Commits the writes of homes through an engine: an ordered log on disk or in a cluster.
 //!
 //! A write is admitted, committed and applied:
-//! 1. The home admits it. Rights, limits and room of this process can refuse it only here.
-//! 2. The home encodes it as a record (`record`) into the open batch of its partition (`batch`). At the end of the turn the batch is handed to the
-//!    engine ([`Io::append`](crate::Io::append)). The request waits in the queue of its partition (`queue`) until
+//! 1. The home admits the write. Only here can it be refused, for lack of rights, by limits, or because this process has no room.
+//! 2. The home encodes the write as a record (`record`) and adds the record to the open batch of its partition (`batches`). At the end of the turn the
+//!    batch goes to the engine ([`Io::append`](crate::Io::append)). The request waits in the queue of its partition (`queue`) until
 //!    [`Input::Committed`](crate::Input::Committed) reports that the log has the batch.
-//! 3. The home applies it: only now it has an offset, an answer and deliveries.
+//! 3. The home applies the write. Now the write gets its offset, its answer and its deliveries.
 //!
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! The engine need not be reliable: its log must be ordered, and a batch that is appended again and again must be in it at some time. Batches
-//! have consecutive numbers for each writer, and are valid in that order. A duplicate is void; so is a batch after a gap, which its writer appends
-//! again.
+//! The engine may lose and repeat batches: its log need only be ordered, and must have a batch at some time if that batch is appended again and again.
+//! The batches of a writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after a gap is void too, and
+//! its writer appends it again.
 //!
-//! A replicated log ([`World::is_shared`](crate::World::is_shared): a cluster) has several writers. Batches of other writers are applied in the
-//! order of the log, with those of this process. The log gives each record its offset, `sequence << 12 | place in the batch`
-//! ([`OFFSET_BITS`](crate::OFFSET_BITS)), and its second.
+//! A replicated log ([`World::is_shared`](crate::World::is_shared): a cluster) has several writers. The batches of all writers are applied in the order of
+//! the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch` ([`OFFSET_BITS`](crate::OFFSET_BITS)).
 //!
-//! Invariants: the records of a partition are applied in the order of the log, and applying refuses none. The requests of a shard to a partition
+//! Invariants: the records of a partition are applied in the order of the log, and applying refuses no record. The requests of a shard to a partition
 //! take effect in the order in which they were made, so that a subscription sees all earlier publishes.
 
 pub mod batch;
@@ -49,17 +48,17 @@ impl AsRef<[u8]> for Batch {
     }
 }
 
-/// The report of an engine that the log of a partition has a batch. Reports are in the order of the log.
+/// An engine's report that the log of a partition has a batch. The reports of a partition come in the order of its log.
 #[derive(Debug)]
 pub struct Committed {
-    /// The batch's header. If the log gives offsets, `first` is the offset that it gave, and `unix_s` the second in which it stored the batch, by its
-    /// own clock. So no process's clock decides for others.
+    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the second in which the log stored
+    /// the batch, by the log's clock. So no process decides by its own clock for other processes.
     pub header: Header,
-    /// The batch, if the log has other writers. It is ignored if this process wrote it.
+    /// The batch, if the log has other writers. Ignored if this process wrote the batch.
     pub batch: Option<ForeignBatch>,
 }
 
-/// A checked batch that another process may have written. Its bytes count in a backlog until it is applied.
+/// A checked batch that another process may have written. Its bytes count in a backlog until the batch is applied or dropped.
 #[derive(Debug)]
 pub struct ForeignBatch {
     bytes: Arc<[u8]>,
@@ -67,10 +66,10 @@ pub struct ForeignBatch {
 }
 
 impl ForeignBatch {
-    /// Checks a batch of the log ([`batch::check`]), and counts it in this backlog.
+    /// Checks a batch of the log ([`batch::check`]), and counts the batch in this backlog.
     ///
     /// # Errors
-    /// Why it is void.
+    /// Why the batch is void.
     pub fn checked(
         bytes: Arc<[u8]>,
         placement: Placement,
@@ -94,7 +93,7 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has reported and that are not applied yet. An engine stops reading its log while they are many.
+/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, an engine does not read its log further.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 

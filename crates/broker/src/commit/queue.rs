@@ -1,11 +1,11 @@
-//! Requests to a home that wait for the engine: writes whose records are not committed yet, and the requests after them.
+//! The queues of requests to a home that wait for the engine: writes whose records are not committed yet, and the requests after them.
 //!
-//! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all partitions of
-//! the home has an entry in each queue: it takes effect when it is the first everywhere, and until then nothing after it does.
+//! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all partitions of the
+//! home has an entry in each queue. It takes effect when its entry is the first in each queue, and until then no later request takes effect.
 //!
-//! In a replicated log, records of other writers are applied between those of this process, in the order of the log. A request that writes
-//! nothing does not wait for them, nor for notes of this process. Whether a batch is valid is decided when all before it is applied, since an
-//! earlier record may declare its writer dead.
+//! In a replicated log, records of other writers are applied between the records of this process, in the order of the log. A request that writes
+//! nothing waits neither for these records nor for the notes of this process. A batch is judged valid or void only when all earlier batches are applied,
+//! since an earlier record may declare the writer of the batch dead.
 //!
 //! Invariant: the writes of a queue are in the order of their records in the log (`batches`).
 
@@ -20,24 +20,24 @@ use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 
-/// The capacity that the buffer of a record keeps for the next one.
+/// The capacity that the buffer for encoding a record keeps for the next record.
 const RECORD_KEPT_BYTES: usize = 512 << 10;
-/// Seconds after which a request is late: its sender is told that the outcome is unknown.
+/// The age in seconds at which a request is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
 const _: () = assert!(LATE_S >= BOUND_S + 3);
 
-/// A request that waits.
+/// The entry of a request in a queue.
 struct Entry<T> {
-    /// Whether it waits for its record: the next one of this process.
+    /// Whether the request waits for a record. Its record is then the next record of this process in the log.
     writes: bool,
     asked_s: u32,
-    /// `None` in the queues of the partitions if it concerns all of them: then `all_partitions` has it.
+    /// The request. `None` in the queues of the partitions if the request concerns all of them: then `all_partitions` has the request.
     request: Option<T>,
-    /// The bytes that were counted for it.
+    /// The bytes that were counted for the request.
     bytes: usize,
 }
 
-/// Requests in the order in which they were made.
+/// Entries in the order in which their requests were made.
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
     /// The entries before this index are known to be late.
@@ -69,7 +69,7 @@ impl<T> RequestQueue<T> {
 struct CurrentBatch {
     records: Records,
     is_own: bool,
-    /// Holds the batch in its backlog until it is applied.
+    /// Keeps the batch counted in its backlog while its records are applied.
     foreign: Option<ForeignBatch>,
 }
 
@@ -82,9 +82,9 @@ struct Queue<T> {
     current: Option<CurrentBatch>,
 }
 
-/// The request or record that takes effect next.
+/// What takes effect next.
 pub(crate) enum Next<T> {
-    /// A request, with its record if it writes one.
+    /// A request, with its record if it waited for one.
     Request(T, Option<Record>),
     /// A record that no request waits for.
     Record(Record),
@@ -103,30 +103,31 @@ fn bytes_of(foreign: Option<&ForeignBatch>) -> usize {
     foreign.map_or(0, |it| it.bytes().len())
 }
 
-/// The queues of a home.
+/// The queues of all partitions of a home.
 pub(crate) struct Commits<T> {
     is_replicated: bool,
     queues: Vec<Queue<T>>,
-    /// The requests that concern all partitions.
+    /// The requests that concern all partitions of the home.
     all_partitions: RequestQueue<T>,
     /// The queue that is examined first.
     next: usize,
-    /// The queue in which late requests are searched next, as of `late_s`. The last one is `all_partitions`.
+    /// The index of the queue in which the search for late requests continues. After the queues of the partitions comes `all_partitions`. With a higher
+    /// index, no search is in progress. The search is for requests that were late at `late_s`.
     late_queue: usize,
     late_s: u32,
-    /// Whether a request or record may be able to take effect.
+    /// Whether a request or record may be ready to take effect.
     may_have_due: bool,
     /// The number of waiting requests.
     requests: usize,
-    /// The bytes of waiting requests and of committed batches.
+    /// The bytes of waiting requests, and of committed batches of other writers.
     bytes: usize,
-    /// Whether open batches may have buffers. These are kept until a second begins in which no request waits.
+    /// Whether open batches may have buffers. The buffers are kept until a second begins while no request waits.
     has_buffers: bool,
     record: Vec<u8>,
 }
 
 impl<T> Queue<T> {
-    /// Makes the next valid committed batch the current one; false if there is none.
+    /// Makes the next valid committed batch the current one. False if there is no such batch.
     fn begin(
         &mut self,
         held_bytes: &mut usize,
@@ -186,7 +187,7 @@ impl<T> Queue<T> {
 }
 
 impl<T> Commits<T> {
-    /// Empty queues for the partitions of a home. A shard that is no home has none.
+    /// Empty queues for the partitions of a home. A shard that is no home has no queues.
     pub fn new(placement: Placement, home: u16, writer: u64, is_replicated: bool) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
@@ -218,7 +219,7 @@ impl<T> Commits<T> {
         }
     }
 
-    /// Whether an unlogged fact can take effect at once. `sequence` is the last offset of the partition.
+    /// Whether an unlogged fact can take effect at once in the partition at this index. `sequence` is the last offset of the partition.
     pub fn is_free_unlogged(&self, at: usize, sequence: u64) -> bool {
         self.is_free(Scope::Partition(at)) && !self.queues[at].batches.needs_mark(sequence)
     }
@@ -256,8 +257,8 @@ impl<T> Commits<T> {
         self.may_have_due = true;
     }
 
-    /// Queues a write to the partition at this index. `encode` appends its record; its argument is the record's offset minus that of the batch's
-    /// first record. `sequence` is the last offset of the partition. Returns the bytes of the record.
+    /// Queues a write to the partition at this index. `encode` appends the record of the write. The argument of `encode` is the offset of the record minus
+    /// the first offset of the batch. `sequence` is the last offset of the partition. Returns the length of the record.
     pub fn write(
         &mut self,
         at: usize,
@@ -273,7 +274,7 @@ impl<T> Commits<T> {
         len
     }
 
-    /// Writes a note that no request waits for, to a replicated log.
+    /// Adds a note to the open batch of a replicated log. No request waits for the note.
     pub fn note(&mut self, at: usize, now: Now, sequence: u64, note: &Note<'_>) {
         let encode = |out: &mut Vec<u8>, offset_delta| note.encode(out, offset_delta);
         let batches = &mut self.queues[at].batches;
@@ -281,8 +282,8 @@ impl<T> Commits<T> {
         self.has_buffers = true;
     }
 
-    /// Queues an unlogged fact of the partition at this index, which holds `bytes`. If its offset is above the last mark, it waits for a new mark as
-    /// its record. After a crash the partition continues after the mark, so that no offset is given twice.
+    /// Queues an unlogged fact of the partition at this index. The fact holds `bytes`. If its offset would be above the last mark, it waits for a new mark,
+    /// which is then its record. After a crash the partition continues above the last mark, so that no offset is assigned twice.
     pub fn push_unlogged(
         &mut self,
         at: usize,
@@ -304,8 +305,8 @@ impl<T> Commits<T> {
         bytes
     }
 
-    /// The request or record that takes effect next. `counts` tells whether the next batch in the log of a partition is valid; its arguments are the
-    /// partition's index, the writer, and the batch's number.
+    /// Takes the request or record that takes effect next. `counts` tells whether the next batch in the log of a partition is valid. Its arguments are the
+    /// index of the partition, the writer, and the number of the batch.
     pub fn next(
         &mut self,
         now: Now,
@@ -321,7 +322,7 @@ impl<T> Commits<T> {
             let Some(next) = queue.next(held, now.s, self.is_replicated, counts) else {
                 continue;
             };
-            // After a batch it is the next queue's turn, so that a queue that is filled again and again does not delay the others.
+            // After the last record of a batch, the next queue has its turn, so that a queue that fills again and again does not delay the others.
             self.next = at + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
@@ -344,7 +345,7 @@ impl<T> Commits<T> {
         entry.request
     }
 
-    /// Whether a request or record may be able to take effect.
+    /// Whether a request or record may be ready to take effect.
     pub fn may_have_due(&self) -> bool {
         self.may_have_due
     }
@@ -378,7 +379,7 @@ impl<T> Commits<T> {
         self.queues[at].batches.restart_as_next_writer();
     }
 
-    /// The second of the oldest record that is not applied. Later records are of this second or a later one.
+    /// The second of the oldest record that is not applied, or the present second. No record that is applied later has an earlier second.
     pub fn oldest_s(&self, now: Now) -> u32 {
         if self.requests == 0 {
             return now.unix_s;
@@ -389,8 +390,8 @@ impl<T> Commits<T> {
         all.fold(now.unix_s, u32::min)
     }
 
-    /// Closes batches and passes them to `append`, and again those that the engine does not commit. `sequence` returns the last offset of the partition
-    /// at an index.
+    /// Closes batches and passes them to `append`. Batches that the engine does not commit are passed again. `sequence` returns the last offset of the
+    /// partition at an index.
     pub fn send(
         &mut self,
         now: Now,
@@ -404,7 +405,7 @@ impl<T> Commits<T> {
             let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
             if self.requests == 0 {
-                // Without requests there is only a note each second: its buffer is not kept.
+                // Without requests the partition writes only a note each second, so its buffer is not kept.
                 batches.free();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -425,7 +426,7 @@ impl<T> Commits<T> {
         self.may_have_due = true;
     }
 
-    /// Begins to search late requests. Called once a second.
+    /// Begins the search for late requests, if a request waits. Called once a second.
     pub fn look_for_late(&mut self, now_s: u32) {
         if self.requests > 0 {
             (self.late_queue, self.late_s) = (0, now_s);
@@ -439,8 +440,8 @@ impl<T> Commits<T> {
         self.late_queue <= self.queues.len()
     }
 
-    /// Continues the search for late requests by one entry. Returns each late request once, after all earlier requests to the same partitions; it
-    /// stays in its queue.
+    /// Continues the search for late requests by one entry. Returns each late request once, and leaves it in its queue. A request to one partition comes
+    /// after all earlier requests to only that partition. Requests that concern all partitions come last.
     pub fn next_late(&mut self) -> Option<&mut T> {
         let line = match self.queues.get_mut(self.late_queue) {
             Some(queue) => &mut queue.line,

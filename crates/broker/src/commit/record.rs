@@ -1,8 +1,8 @@
-//! The encoding of a record: a fact, or a [`Note`] about the partition or the processes that write to it.
+//! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), or a [`Note`] about the partition or its writers.
 //!
-//! A record begins with its kind and its offset in the batch; that of a fact continues with the topic. What only this process knows is not
-//! encoded: the client and whom to answer. MQTT sessions, groups, subscriptions and the counts of subscribers that need messages kept are local
-//! state of a home, too.
+//! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues with the
+//! topic. What only this process needs is not encoded: the client, and whom to answer. MQTT sessions, groups and subscriptions are not records either:
+//! they are local state of a home.
 
 use alloc::vec::Vec;
 
@@ -26,20 +26,20 @@ const MARK: u8 = 7;
 const BEAT: u8 = 8;
 const DEAD: u8 = 9;
 const STEWARD: u8 = 10;
-/// A reader that does not know a kind with this bit may skip it.
+/// If a kind has this bit, a reader that does not know the kind may skip the record.
 const OPTIONAL: u8 = 0x80;
 
-/// Flags of a message.
+/// Flags of a message: its QoS in two bits, and what else it has.
 const QOS: u8 = 3;
 const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
 const HAS_TTL: u8 = 16;
 const HAS_KEY: u8 = 32;
-/// All flags.
+/// All known flags.
 const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
-    /// Appends the record of a fact. Its offset is that of the first record of its batch plus `offset_delta`.
+    /// Appends the record of a fact. `offset_delta` is the offset of the record minus the first offset of the batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
         out.byte(match self {
@@ -65,11 +65,11 @@ impl<'a> Fact<'a> {
         }
     }
 
-    /// Decodes the record of a fact and calls `then` with its offset minus that of the first record of its batch, and with the fact. `seed` keys the
-    /// hash of the topic's name; `client` is the client that is charged.
+    /// Decodes the record of a fact. Calls `then` with the offset of the record minus the first offset of the batch, and with the fact. `seed` keys the
+    /// hash of the topic's name. `client` is the client that is charged.
     ///
     /// # Errors
-    /// The record is no fact, or malformed.
+    /// The record is not a fact, or is malformed.
     pub(crate) fn decode<T>(
         record: &'a [u8],
         seed: u64,
@@ -105,32 +105,33 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// A record that is no fact.
+/// A record that is not a fact: it concerns the partition or its writers, and no client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
-    /// A mark: unlogged facts may have offsets up to this one.
+    /// A mark: unlogged facts may have offsets up to this offset.
     Mark(u64),
     /// The writer of the batch is alive.
     Beat(Beat<'a>),
     /// This writer is dead: its batches after this record are void.
     Dead(u64),
-    /// This writer is the steward, which does what one process does for all, unless there is a living steward already.
+    /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless another living writer is the
+    /// steward.
     Steward(u64),
 }
 
 /// A heartbeat of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beat<'a> {
-    /// The name of the process, or empty.
+    /// The name of the node, or empty.
     pub name: &'a [u8],
-    /// The address of its admin API, or empty.
+    /// The address of the node's admin API, or empty.
     pub link: &'a [u8],
-    /// Number of its connections.
+    /// The number of the process's connections.
     pub connections: u64,
 }
 
 impl<'a> Note<'a> {
-    /// Appends the record of a note. Its offset is that of the first record of its batch plus `offset_delta`.
+    /// Appends the record of a note. `offset_delta` is the offset of the record minus the first offset of the batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
         out.byte(match self {
@@ -151,7 +152,7 @@ impl<'a> Note<'a> {
         }
     }
 
-    /// Decodes a note: its offset minus that of the first record of its batch, and the note. `None` if the record is a fact.
+    /// Decodes a note. Returns the offset of the record minus the first offset of the batch, and the note. `None` if the record is not a note.
     ///
     /// # Errors
     /// The record is malformed.
@@ -165,7 +166,7 @@ impl<'a> Note<'a> {
         let note = match kind {
             MARK => Note::Mark(from.number()?),
             BEAT => {
-                // A later version may append fields: it is a heartbeat all the same.
+                // A later version may append fields to a heartbeat. They are ignored.
                 let beat = Beat {
                     name: from.field()?,
                     link: from.field()?,
@@ -181,11 +182,11 @@ impl<'a> Note<'a> {
     }
 }
 
-/// Checks a record of this partition that another process may have written: its kind, its encoding, and each field. Returns its offset minus that
-/// of the first record of its batch; `None` for an unknown record that may be skipped.
+/// Checks a record of this partition that another process may have written: its kind, its encoding, and each field. Returns the offset of the record
+/// minus the first offset of the batch. `None` for a record of an unknown kind that may be skipped.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the record.
 pub(crate) fn check(
     record: &[u8],
     partition: PartitionId,
@@ -198,7 +199,7 @@ pub(crate) fn check(
     }
     if let Some((offset_delta, note)) = Note::decode(record)? {
         if let Note::Beat(beat) = note {
-            // Both are shown in consoles and terminals.
+            // Consoles and terminals show both fields.
             check_fields(beat.name, b"", beat.link).map_err(Damaged)?;
         }
         return Ok(Some(offset_delta));

@@ -32,7 +32,7 @@ fn write_bytes(commits: &mut Commits<u32>, place: usize, request: u32, record: &
     commits.write(place, request, at(0), 100, encode);
 }
 
-/// The partitions, numbers and counts of records of the batches that are appended.
+/// Ends a turn. Returns the batches that are appended: for each, the partition, its number and the number of its records.
 fn sent(commits: &mut Commits<u32>, s: u32) -> Vec<(PartitionId, u64, u32)> {
     let mut all = Vec::new();
     commits.send(
@@ -141,7 +141,7 @@ fn duplicates_gaps_and_other_writers_do_not_count() {
     commits.committed(0, committed(0, 1));
     commits.committed(0, committed(0, 1));
     assert_eq!(due(&mut commits), [1]);
-    // The second batch was lost: it is appended again at once, with all after it.
+    // The log has the third batch, but not the second: the second is appended again at once, with all batches after it.
     commits.committed(0, committed(0, 3));
     assert!(due(&mut commits).is_empty());
     assert_eq!(sent(&mut commits, 0), [(0, 2, 1), (0, 3, 1)]);
@@ -185,7 +185,7 @@ fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     commits.push(Scope::All, 5, 0, at(1));
     write(&mut commits, 0, 3);
     assert!(late(&mut commits, LATE_S - 1).is_empty());
-    // A request is not reported as late before an earlier request.
+    // The last write is old enough, but is not reported as late before the requests in front of it.
     assert_eq!(late(&mut commits, LATE_S), [1]);
     assert_eq!(late(&mut commits, LATE_S + 1), [2, 3, 5]);
     assert!(late(&mut commits, 3 * LATE_S).is_empty());
@@ -210,7 +210,7 @@ fn a_batch_ends_at_its_limits() {
     assert_eq!(sent(&mut commits, 0), [(1, 1, 1), (1, 2, 1)]);
 }
 
-/// A record has the second in which it was admitted, however long the engine takes.
+/// The second of a record is that of its admission, however long the engine takes.
 #[test]
 fn a_batch_has_records_of_one_second() {
     let mut commits = commits();
@@ -270,7 +270,7 @@ fn few_batches_are_in_flight_however_long_the_engine_takes() {
             commits.committed(0, committed(0, number));
         }
         assert_eq!(due(&mut commits).len(), most);
-        // The facts that waited are one batch.
+        // The facts that waited form one batch.
         let rest = 40 - most as u32;
         assert_eq!(sent(&mut commits, 0), [(0, newest + 1, rest)]);
     }

@@ -1,4 +1,4 @@
-//! Tests of records: what was encoded decodes to the same, and nothing else decodes.
+//! Tests of records: an encoded record decodes to the same fact or note, and other bytes are refused.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn change(change: Change, name: &[u8]) -> Fact<'_> {
     }
 }
 
-/// An encoded record decodes to the same fact.
+/// Checks that an encoded fact decodes to the same fact, and that a shorter or longer record is refused.
 fn is_read_again(fact: &Fact<'_>, offset_delta: u32) {
     let record = encoded(fact, offset_delta);
     let is_same = decoded(&record, |place, again| {
@@ -56,8 +56,8 @@ fn all_kinds_are_read_again() {
     }
 }
 
-/// Nodes of the previous and of the next version must read the records that a node of a cluster writes. Other bytes need another
-/// [`FORMAT`](crate::commit::batch::FORMAT).
+/// Nodes of the previous and the next version must be able to read the records that a node of a cluster writes. If these bytes change,
+/// [`FORMAT`](crate::commit::batch::FORMAT) must change too.
 #[test]
 fn records_of_format_1_are_these_bytes() {
     let message = Publish {
@@ -122,7 +122,7 @@ fn records_of_format_1_are_these_bytes() {
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // There are no other kinds.
+    // Only the kinds 1 to 10 are known.
     assert!((1..=10).all(|kind| unknown(&[kind]).is_none()));
     assert!((11..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
