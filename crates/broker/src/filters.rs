@@ -1,14 +1,16 @@
-//! A trie of filters by their levels. The cost of a match depends on the levels of the topic and on the number of matches, not on the number of filters.
+//! A trie that finds the filters which match a topic. The cost of a match depends on the levels of the topic and on the number of matches, not on the
+//! number of filters.
 //!
-//! A node is one level under one parent. All nodes with text are in one hash index, by parent and level. `+` and `#` are linked directly from their parent.
-//! The last node of a filter has a value of the owner's choice. Before matching several topics, call [`Filters::prefetch`] to prefetch.
+//! A node is one level under one parent. All nodes with text are in one hash index, by parent and text. A parent links directly to its children `+` and
+//! `#`. The last node of a filter has a value, which the owner of the trie chooses. Before several topics are matched, [`Filters::prefetch`] saves cache
+//! misses.
 //!
 //! Invariants: a node exists while a filter ends at it or it has children. For each level of a topic, a match visits at most one node for each *shape* of
-//! the filters up to that level. A shape is the set of levels that are `+`; the text of the other levels must be the topic's. Filters with at most
-//! [`FREE_WILDCARDS`] such levels have few shapes. The number of other shapes is limited, so that a match cannot visit 2^levels nodes.
+//! the filters up to that level. A shape is the set of levels that are `+`: the text of all other levels must be the topic's. Filters with at most
+//! [`FREE_WILDCARDS`] levels `+` have few shapes. The number of other shapes is limited, so that a match cannot visit 2^levels nodes.
 //!
 //! A match counts the visited nodes as steps of the shard's work. The result for a topic is cached until another topic is matched or a filter is opened
-//! or closed, because one publish matches several times, and a burst of messages often has one topic.
+//! or closed, because one publish matches several times, and the messages of a burst often have the same topic.
 //!
 //! Callers validate filters before they open them ([`crore_wire::topic::check_filter`]).
 
@@ -29,25 +31,25 @@ use crate::store::slab::{NONE, Slab, Vacant};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 
-/// Most levels of a filter. Usual topic names have under ten. The cost of a publish with the worst filters grows with the cube of this, since two `+` may
-/// be anywhere: some 20 us with 16 levels, 1 ms with 64.
+/// The most levels of a filter. Usual topic names have under ten. With the worst filters, the cost of a publish grows with the cube of this number, since
+/// two `+` may be anywhere: some 20 us with 16 levels, 1 ms with 64.
 pub const LEVELS_MAX: usize = 16;
-/// Nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
+/// The nodes that a match visits in the time of a step. It is more than one, because the nodes near the root are in the CPU's cache.
 const NODES_PER_STEP: usize = 4;
-/// Most matches of a topic that are cached.
+/// The matches of a topic are cached if the topic has at most this many.
 const FOUND_KEPT: usize = 4096;
 
 /// Why a filter was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// More levels than [`LEVELS_MAX`].
+    /// The filter has more levels than [`LEVELS_MAX`].
     Levels,
-    /// It would be a new shape, and [`SHAPES_MAX`] or the client's share of it is reached.
+    /// The filter has a new shape, and [`SHAPES_MAX`] or the client's share of it is reached.
     Shapes,
 }
 
 impl Refused {
-    /// In one line.
+    /// The reason for the client, in one line.
     pub const fn reason(self) -> &'static str {
         match self {
             Refused::Levels => "a filter has more than 16 levels",
@@ -58,10 +60,10 @@ impl Refused {
     }
 }
 
-/// Free bytes of a trie are charged only beyond this.
+/// The free bytes of a trie are charged only above this number.
 const FREE_MAX: usize = 1 << 20;
 
-/// Set in `children` when a filter ends here.
+/// A flag in `Node::children`: a filter ends at this node.
 const ENDS: u32 = 1 << 31;
 
 /// A node of the trie.
@@ -69,9 +71,9 @@ struct Node {
     hash: u32,
     next: u32,
     parent: u32,
-    /// The text of the level; none for `+` and `#`.
+    /// The text of the level; `NONE` for `+` and `#`.
     level: Blob,
-    /// The owner's value.
+    /// The value of the filter that ends at this node.
     value: u32,
     /// The number of children, and the flag [`ENDS`].
     children: u32,
@@ -110,12 +112,12 @@ impl Placed for Node {
 
 chained!(Node);
 
-/// Filters, each with a value of the owner's choice.
+/// The trie: open filters, each with a value that the owner chooses.
 pub struct Filters {
     nodes: Slab<Node>,
     index: Index,
     levels: Names,
-    /// The nodes of `+` and `#` at the first level.
+    /// The nodes of a first level `+` and `#`.
     plus: u32,
     many: u32,
     filters: u32,
@@ -130,14 +132,14 @@ pub struct Filters {
 /// The cached matches of a topic.
 #[derive(Default)]
 struct Found {
-    /// Whether no filter was opened or closed since.
+    /// Whether no filter was opened or closed since the match.
     is_valid: bool,
     topic: Vec<u8>,
     ids: Vec<u32>,
 }
 
 impl Filters {
-    /// An empty trie. `seed` keys the hash of levels, against collision attacks. `steps` count the work of matches.
+    /// An empty trie. `seed` keys the hash of levels, against collision attacks. Matches add their work to `steps`.
     pub fn new(seed: u64, steps: &Steps) -> Self {
         Filters {
             nodes: Slab::default(),
@@ -160,12 +162,12 @@ impl Filters {
         self.filters == 0
     }
 
-    /// Filters that are open.
+    /// The number of open filters.
     pub fn len(&self) -> u32 {
         self.filters
     }
 
-    /// Bytes of the nodes, their buckets and their texts. Includes free capacity beyond `FREE_MAX`.
+    /// Bytes of the nodes, their buckets and their texts. Includes free capacity above `FREE_MAX`.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -176,12 +178,12 @@ impl Filters {
         self.bytes = occupied.max(reserved.saturating_sub(FREE_MAX));
     }
 
-    /// Bytes that a filter needs if it shares no level with another.
+    /// Bytes that a filter needs if it shares no node with another filter.
     pub fn bytes_alone(filter: &[u8]) -> usize {
         levels(filter).count() * (size_of::<Node>() + 8) + filter.len()
     }
 
-    /// Whether any filter matches.
+    /// Whether any open filter matches the topic.
     #[inline]
     pub fn has_match(&self, topic: &[u8]) -> bool {
         let mut found = false;
@@ -191,7 +193,7 @@ impl Filters {
         found
     }
 
-    /// Finds a filter, or adds it for this party, with the value `NONE`.
+    /// Returns the id of a filter. If the filter is not open, adds it for this party, with the value `NONE`.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -214,7 +216,7 @@ impl Filters {
         Ok(at)
     }
 
-    /// The filter, if it is open.
+    /// The id of a filter, if it is open.
     pub fn find(&self, filter: &[u8]) -> Option<u32> {
         let mut at = NONE;
         for level in levels(filter) {
@@ -245,7 +247,7 @@ impl Filters {
         path.join(&b'/')
     }
 
-    /// The text of a node's level, `+` and `#` included.
+    /// The text of a node's level. It may be `+` or `#`.
     fn level(&self, id: u32) -> &[u8] {
         let node = self.nodes.get(id);
         let (plus, many) = self.wildcards(node.parent);
@@ -256,7 +258,7 @@ impl Filters {
         }
     }
 
-    /// The first open filter in row `from` or later.
+    /// The open filter with the lowest id from `from` on.
     pub fn next_open(&self, from: u32) -> Option<u32> {
         let ends = |id: &u32| {
             let node = self.nodes.try_get(*id);
@@ -303,7 +305,7 @@ impl Filters {
         }
     }
 
-    /// Adds every open filter that matches the topic.
+    /// Adds the ids of all open filters that match the topic to `ids`.
     fn collect(&self, topic: &[u8], ids: &mut Vec<u32>) {
         let mut levels = [Level::default(); LEVELS_MAX + 1];
         let mut count = 0;
@@ -312,7 +314,7 @@ impl Filters {
             *at = Level { text, hash };
             count += 1;
         }
-        // No filter has more levels than these.
+        // `levels` has room for `LEVELS_MAX` levels and one more. No filter has more levels, so the rest of the topic does not matter.
         let wild = !topic::is_reserved(topic);
         let visited = self.visit(NONE, &levels[..count], wild, ids);
         self.count(visited);
@@ -323,8 +325,8 @@ impl Filters {
         self.steps.add(nodes / NODES_PER_STEP);
     }
 
-    /// Visits a node, and its descendants that match `rest`, the following levels. Returns the number of visited nodes. `wild`: whether wildcards match
-    /// here.
+    /// Visits a node and its descendants that match `rest`, the remaining levels of the topic. Adds the ids of the filters that match to `ids`. Returns the
+    /// number of visited nodes. `wild`: whether wildcards may match the next level.
     fn visit(&self, at: u32, rest: &[Level<'_>], wild: bool, ids: &mut Vec<u32>) -> usize {
         let (plus, many) = self.wildcards(at);
         if wild && many != NONE {
@@ -358,7 +360,7 @@ impl Filters {
         (node.plus, node.many)
     }
 
-    /// Whether a node has children besides `+` and `#`. Many nodes have none, and this saves a failing look-up in the index with its cache misses.
+    /// Whether a node has children other than `+` and `#`. Many nodes have none: then a look-up in the index, with its cache misses, would find nothing.
     #[inline]
     fn has_texts(&self, at: u32) -> bool {
         if at == NONE {
@@ -412,7 +414,7 @@ impl Filters {
         id
     }
 
-    /// Removes a node without children; returns its parent.
+    /// Removes a node without children. Returns its parent.
     fn prune(&mut self, id: u32) -> u32 {
         let (parent, level) = (self.nodes.get(id).parent, self.nodes.get(id).level);
         if level != Blob::NONE {
@@ -456,7 +458,7 @@ struct Level<'a> {
     hash: u64,
 }
 
-/// The hash of a level under a parent. The upper half of the product depends on all bits of both.
+/// The hash of a level under a parent. The upper half of the product depends on all bits of the parent and of the level's hash.
 #[inline]
 fn hash_under(parent: u32, level: u64) -> u32 {
     let mixed = level ^ u64::from(parent).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -467,7 +469,7 @@ fn levels(filter: &[u8]) -> impl Iterator<Item = &[u8]> {
     filter.split(|b| *b == b'/')
 }
 
-/// Whether some topic is matched by both filters. Either may be a topic.
+/// Whether both filters match some topic. Each may also be a topic.
 pub fn overlap(one: &[u8], other: &[u8]) -> bool {
     let wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
     if topic::is_reserved(one) && wild(other) || topic::is_reserved(other) && wild(one) {

@@ -1,14 +1,15 @@
-//! The home of topics: their names, offsets and logs, and the carriers with their subscribers.
+//! The home of topics: the part of a shard that keeps the names, offsets and logs of its partitions' topics, and knows which carriers (shards with
+//! subscribers) each topic has.
 //!
 //! Invariants:
-//! * A topic's row lives while the topic has carriers, messages, or an offset younger than `position_age_s` of its rule. It may be evicted
-//!   earlier to make room for a new topic.
-//! * When a row is freed, the floor of its slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from
-//!   an old position is told a gap.
+//! * A topic's row lives while the topic has carriers or messages, or while its last offset is younger than `position_age_s` of its rule. The row may be
+//!   evicted earlier to make room for a new topic.
+//! * When a row is freed, the floor of its slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old position
+//!   gets a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
-//! The home knows no connections: it addresses a carrier by the carrier's row for the topic and that row's serial. The parts of `Home` own
-//! their data and do not know `Home`; the files with an `impl Home` join them.
+//! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns its
+//! data and does not use `Home`. The files with an `impl Home` connect the fields.
 
 pub(crate) mod sessions;
 
@@ -87,17 +88,17 @@ use crate::log;
 use crate::store::index::Chained as _;
 use crate::store::slab::NONE;
 
-/// The message of `expect`: only shards with a home receive asks.
+/// The message for `expect`, since only shards with a home receive asks.
 pub(crate) const HERE: &str = "only homes are asked";
 
-/// All topics of the partitions that this shard keeps.
+/// The topics of all partitions that this shard keeps.
 pub struct Home {
     pub(crate) topics: TopicTable,
     pub(crate) logs: Logs,
     pub(crate) subscriptions: Subscriptions,
-    /// Followers of interest, and topics with interest at other nodes.
+    /// Followers of interest, and topics that have subscribers at other nodes.
     pub(crate) interest: TopicInterest,
-    /// The first answers by idempotency key.
+    /// The first answer to each idempotency key.
     pub(crate) retries: Retries,
     /// Pages that subscribers, groups and followers wait for.
     pub(crate) page_queue: PageQueue,
@@ -105,7 +106,7 @@ pub struct Home {
     compressor: MessageCompressor,
     /// The limits of a page and of a turn.
     pub turn_limits: TurnLimits,
-    /// Steps of work done since the start, by all parts.
+    /// The steps of work that all parts of the home have done since the start.
     steps: Steps,
     admission: Admission,
 }
@@ -128,8 +129,8 @@ impl Home {
         home
     }
 
-    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the byte budget of the logs.
-    /// `epoch` is that of the present life, and `seed` keys all hashes.
+    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the limits of topics and of the logs'
+    /// bytes. `epoch` is the epoch of the current life, and `seed` keys all hashes.
     pub fn new(
         settings: &Settings,
         rules: &Rules,
@@ -166,7 +167,7 @@ impl Home {
         }
     }
 
-    /// Whether the home has no topics, no filters and no groups.
+    /// Whether the home has no topics, no filters and no shared subscriptions.
     pub fn is_idle(&self) -> bool {
         self.topics.rows.len() == 0
             && self.subscriptions.filters.is_empty()
@@ -184,7 +185,7 @@ impl Home {
         }
     }
 
-    /// Whether this home and the shard's own filters are too large for the CPU's cache, so that [`prefetch`](Home::prefetch) pays.
+    /// Whether this home and the filters of the shard's connections are too large for the CPU's cache. Then [`prefetch`](Home::prefetch) saves time.
     pub fn is_large(&self, local_filters: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
@@ -192,8 +193,8 @@ impl Home {
         rows as usize + local_filters.len() >= self.turn_limits.cold_rows
     }
 
-    /// Reads ahead what publishes to these topics will touch: rows, names, the ends of logs, and the filter tries. All reads are independent,
-    /// so their cache misses overlap. At most [`PREFETCHED`] topics.
+    /// Prefetches what publishes to these topics will read: rows, names, the ends of logs, and the tries of filters. The reads of different topics do not
+    /// depend on each other, so their cache misses overlap. At most [`PREFETCHED`] topics.
     pub fn prefetch(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
         let mut ids = [NONE; PREFETCHED];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
@@ -208,7 +209,7 @@ impl Home {
             }
         }
         let found = ids.iter().filter(|id| **id != NONE);
-        // A row of 40 bytes often spans two cache lines: both ends are read.
+        // A row of 40 bytes often spans two cache lines, so both ends are read.
         let touch = |sum, id: &u32| {
             let row = self.topics.rows.get(*id);
             sum ^ self.topics.names.get(row.name).len() ^ row.flags as usize

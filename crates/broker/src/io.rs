@@ -1,5 +1,5 @@
-//! The interface between a shard's logic and the network. The server implements it over sockets, the simulator in memory. A socket is an opaque
-//! [`Link`] here.
+//! The interface between a shard and its surroundings: the network, other shards, the log and the operator. Events come in as `Input`, and effects go out
+//! through `Io`. The server implements `Io` over sockets, the simulator in memory. A socket is an opaque [`Link`].
 
 use crate::budget::stats::SocketBytes;
 use core::net::IpAddr;
@@ -13,35 +13,35 @@ use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
 use crate::store::shared::Part;
 
-/// How a link is closed.
+/// How to close a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Send no more. The peer may still send, until `Now` or `Reset` follows.
+    /// Send nothing more. The peer may still send, until the shard closes the link with `Now` or `Reset`.
     Drain,
-    /// Close both directions. Bytes sent before still arrive.
+    /// Close both directions. Bytes that were sent still arrive.
     Now,
     /// Close at once and tell the peer that bytes are lost (TCP RST).
     Reset,
 }
 
-/// All that a shard does outside itself: to links, to other shards, to the log and for the operator. Failures are reported only as
+/// All effects of a shard: on links, on other shards, on the log, and reports for the operator. If an effect on a link fails, the only report is
 /// [`Input::Closed`].
 pub trait Io {
-    /// Starts to read a link. Each later event of the link carries the id `conn`.
+    /// Starts to read a link. The link's events then carry the id `conn`.
     fn open(&mut self, link: Link, conn: ConnId);
     /// Sends the parts in order. Returns the number of bytes that the socket accepted.
     fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize;
-    /// Sets the readiness events that the shard wants.
+    /// Sets which readiness events of the link the shard wants.
     fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
-    /// Closes the link. After `Now` and `Reset` it no longer exists.
+    /// Closes the link. After `Now` or `Reset` the link no longer exists.
     fn close(&mut self, link: Link, how: Close);
     /// Sends mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
     /// Appends a batch to the log of its partition, in the order of the calls. If the commit of a batch takes too long, the shard
-    /// appends this batch and all later ones again. Called only if the world's shards append
+    /// appends this batch and all later batches again. Called only if there is an engine
     /// ([`World::appends`](crate::World::appends)).
     fn append(&mut self, _batch: Batch) {}
-    /// The peer's address, if it is known. Called only for the reports that operators order.
+    /// The peer's address, if it is known. Called only for the reports and the log that operators ask for.
     fn peer(&self, _link: Link) -> Option<IpAddr> {
         None
     }
@@ -49,28 +49,28 @@ pub trait Io {
     fn is_secure(&self, _link: Link) -> bool {
         false
     }
-    /// Reports an event for the operator's log of clients ([`Shard::log_clients`](crate::Shard::log_clients)).
+    /// Reports a client event for the operator's log ([`Shard::log_clients`](crate::Shard::log_clients)).
     fn client_event(&mut self, _event: &ClientEvent) {}
-    /// Reports that `deliveries` messages were written to the sockets of their subscribers. All were read from their publishers at
-    /// `stamp` or later. Does nothing where latency is not measured.
+    /// Reports `deliveries` writes of messages to the sockets of subscribers. All these messages were read from their publishers at
+    /// `stamp` (`Shard::stamp`) or later. Does nothing where latency is not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
-    /// Bytes that the sockets have received and sent; 0 where they are not counted.
+    /// The bytes that the sockets have received and sent; 0 where they are not counted.
     fn socket_bytes(&self) -> SocketBytes {
         SocketBytes::default()
     }
-    /// Bytes that the transport buffers for its links in user space.
+    /// The bytes that the transport holds in user space for its links, such as TLS records.
     fn held_bytes(&self) -> usize {
         0
     }
     /// Answers an order of the operator.
     fn report(&mut self, _ticket: Ticket, _report: Report) {}
-    /// Asks the verifier to check a credential of a connection that waits. One [`Input::Verdict`] answers it. False when too many questions wait or
+    /// Asks the verifier to check a credential of a connection that waits. The answer is one [`Input::Verdict`]. False if too many questions wait or
     /// there is no verifier: then no answer comes, and the shard refuses the credential.
     fn question(&mut self, _conn: ConnId, _question: Question) -> bool {
         false
     }
-    /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. One [`Input::Counted`] answers it.
-    /// False when there are no other nodes: then no answer comes.
+    /// Asks the other nodes of the cluster for their number of subscribers of a topic, for a request that waits. The answer is one [`Input::Counted`].
+    /// False if there are no other nodes: then no answer comes.
     fn count(&mut self, _to: ReplyTo, _topic: &[u8]) -> bool {
         false
     }
@@ -82,11 +82,11 @@ pub enum Input<'a> {
     Accepted(Link, IpAddr),
     /// Bytes were received. The shard may change them in place.
     Received(ConnId, &'a mut [u8]),
-    /// The socket is writable. The shard writes at most this many of its waiting bytes. If some are left, report the event again.
+    /// The socket is writable. The shard writes at most this many of the connection's waiting bytes. If some are left, report the event again.
     Writable(ConnId, usize),
     /// The peer has closed its sending side.
     End(ConnId),
-    /// The link failed.
+    /// The link has failed.
     Closed(ConnId),
     /// Mail from another shard.
     Mail(Mail),
@@ -96,9 +96,9 @@ pub enum Input<'a> {
     Verdict(ConnId, Verdict),
     /// The answer to [`Io::count`].
     Counted(ReplyTo, RemoteSubscribers),
-    /// A batch is committed to the log of its partition. The batches of a partition are reported in log order.
+    /// A batch is committed to the log of its partition. The batches of a partition are reported in the order of the log.
     Committed(Committed),
-    /// Time has passed. Due at the beginning of each second, and earlier when [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) asks for it.
+    /// Time has passed. Due at the beginning of each second, or earlier if [`Shard::tick_in_ms`](crate::Shard::tick_in_ms) says so.
     Tick,
 }
 
@@ -124,7 +124,7 @@ impl Input<'_> {
     }
 }
 
-/// Sockets for tests: they accept all bytes and record them, and how links were closed.
+/// An `Io` for tests, whose sockets accept all bytes. It records the bytes, and how links were closed.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct Recorded {

@@ -1,7 +1,7 @@
 //! The logic of the Crore server: shards, topics, logs and connections.
 //!
-//! Sans-io: no sockets, no clock, no threads. Bytes, readiness, mail and time arrive as [`Input`], and all effects leave through [`Io`], so that the
-//! server and the simulator run the same code.
+//! The crate is sans-io: it has no sockets, clock or threads. Bytes, readiness, mail and time arrive as [`Input`], and all effects leave through [`Io`].
+//! So the server and the simulator run the same code.
 #![no_std]
 #![forbid(unsafe_code)]
 

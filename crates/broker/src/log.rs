@@ -1,14 +1,14 @@
-//! The log of a partition in memory: its kept messages. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
-//! the list of its rule (in order of arrival, for age). The bytes are stored in size classes and reused.
+//! The log of a partition in memory: the messages that are kept. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
+//! the list of its rule (in order of arrival, for limits of age). The messages' bytes are stored in slots of fixed sizes. A freed slot is reused.
 //!
-//! A message that a limit removes is **lost**: a reader that has not read it is told a gap. A message that was superseded or has expired is not
-//! lost: no reader may expect it.
+//! A message that a limit removes is **lost**: a reader that has not read it gets a gap. A message that was superseded or has expired is not lost, since
+//! no reader may expect it.
 //!
 //! Invariants:
 //! * An entry is in the chain of exactly one topic and in the list of exactly one rule.
 //! * A topic without entries has no chain, unless its newest messages were removed without being lost.
-//! * An entry's `previous` is the offset of the entry before it in its chain; for the oldest, the last lost offset.
-//! * The byte count is the space that the entries occupy.
+//! * An entry's `previous` is the offset of the entry before it in its chain. For the oldest entry, it is the last lost offset.
+//! * The byte count of the log is the space that its entries occupy.
 //!
 //! Deliberately not here: rights, topic names and subscribers.
 
@@ -53,7 +53,7 @@ use crate::store::blobs::Blobs;
 use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Slab};
 
-/// The approximate bytes of a member of the set `expiries`.
+/// The approximate bytes of an element of `Log::expiries`.
 const EXPIRY_BYTES: usize = 20;
 
 /// All kept messages of one partition.
@@ -64,14 +64,14 @@ pub struct Log {
     keys: Keys,
     counts: Counts,
     lists: Lists,
-    /// Entries with a time to live of their own: chain, second of expiry, entry. They find the expired entries of a chain without a scan.
+    /// The entries whose message has a time to live: (chain, second of expiry, entry). This finds the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
-    /// Chains with messages of deleted or emptied topics, see `orphans.rs`.
+    /// Chains whose topics were deleted or emptied before their messages were removed, see `orphans.rs`.
     orphaned: BTreeSet<u32>,
-    /// Counts the steps of work.
+    /// Counts the steps of the shard's work.
     steps: Steps,
     cursors: Cursors,
-    /// The losses that readers by filter are told as gaps.
+    /// The losses of which readers by filter are told.
     pub losses: Losses,
     /// Counters of messages that were removed without being lost.
     pub unneeded: Unneeded,
@@ -83,14 +83,14 @@ struct Counts {
     home: HomeCounts,
 }
 
-/// The counters that all logs of a home share. Copies refer to the same counters.
+/// The counters that all logs of a home share. All clones refer to the same counters.
 #[derive(Clone, Default)]
 pub struct HomeCounts {
     /// Kept bytes by client.
     pub holdings: Holdings,
-    /// Number of topics whose losses are remembered.
+    /// The number of topics whose losses are remembered.
     pub losses: Tally,
-    /// Number of chains with messages of deleted or emptied topics.
+    /// The number of orphaned chains.
     pub orphans: Tally,
 }
 
@@ -115,22 +115,22 @@ pub struct Unneeded {
     pub expired: u64,
 }
 
-/// Bytes of a log, or of several.
+/// The bytes of one log, or of several logs together.
 #[derive(Clone, Copy, Default)]
 pub struct LogBytes {
-    /// Bytes of the messages, their rows included.
+    /// Bytes of the messages, including their rows.
     pub messages: usize,
-    /// Bytes of the chunks that store them, with free slots.
+    /// Bytes of the chunks that store the messages, including free slots.
     pub chunks: usize,
-    /// Bytes of the chains' rows.
+    /// Bytes of the rows of the chains.
     pub chains: usize,
 }
 
 impl Log {
-    /// The most bytes of chunks of a log without messages.
+    /// The most bytes that the chunks of a log without messages keep.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
-    /// An empty log of topics with these rules. It counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
+    /// An empty log for topics with these rules. The log counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
     /// messages' keys.
     pub fn new(
         rules: &Rules,
@@ -156,7 +156,7 @@ impl Log {
         }
     }
 
-    /// Bytes of the messages, their rows included.
+    /// Bytes of the messages, including their rows.
     pub fn bytes(&self) -> usize {
         self.blobs.bytes()
             + self.entries.len() as usize * size_of::<Entry>()
@@ -182,7 +182,7 @@ impl Log {
         self.entries.len()
     }
 
-    /// The number of chains: topics with messages, or whose newest messages have expired, and orphaned chains.
+    /// The number of chains: of topics with messages, of topics whose newest messages were removed without being lost, and orphaned ones.
     pub fn chains(&self) -> u32 {
         self.chains.len()
     }
@@ -201,7 +201,7 @@ impl Log {
         }
     }
 
-    /// Bytes of a chain's messages, their rows included; `NONE` is an empty chain.
+    /// Bytes of a chain's messages, including their rows; `NONE` is an empty chain.
     pub fn chain_bytes(&self, chain: u32) -> u32 {
         match chain {
             NONE => 0,
@@ -209,8 +209,9 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain and removes the message that it supersedes. Trims the chain to `messages_max` messages and to its rule's
-    /// bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be removed: then [`Log::trim`] continues.
+    /// Appends a message to a topic's chain (`NONE`: a new one), and removes the message that the new one supersedes. `number` is the number of `rule`.
+    /// Trims the chain to `messages_max` messages and to the rule's bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be
+    /// removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
@@ -224,7 +225,7 @@ impl Log {
         if latest && chain != NONE {
             self.supersede(chain, new.headers.key);
         }
-        // The chain is trimmed first, so that the new message can reuse the place of a removed one.
+        // The chain is trimmed first, so that the new message can reuse the slot of a removed one.
         let frame_bytes = new.frame.len();
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut must_trim = false;
@@ -235,8 +236,8 @@ impl Log {
             if must_trim {
                 break;
             }
-            // Expired messages are removed first, whether or not a reader has removed them already. So a server that reads the log of an engine
-            // keeps the same messages as the server that wrote it.
+            // Expired messages are removed first: otherwise the result would depend on whether a reader has removed them before. So a server that replays
+            // an engine's log keeps the same messages as the server that wrote it.
             if !self.drop_expired(chain, NONE, new.time_s) {
                 chain = self.drop_oldest(chain, new.time_s);
             }
@@ -270,7 +271,7 @@ impl Log {
         (chain, must_trim)
     }
 
-    /// Adds an entry to the list of its rule, but not yet to its chain. Returns the entry and the bytes that it occupies.
+    /// Adds an entry for a message to the list of its rule, but not to its chain. Returns the entry and the bytes that it occupies.
     fn insert(&mut self, chain: u32, previous: u64, new: &NewMessage<'_>) -> (u32, usize) {
         let end_s = new
             .headers
@@ -316,7 +317,7 @@ impl Log {
     }
 }
 
-/// Encodes a large message in the layout of a log's entry, as shared memory; returns the slice with its frame.
+/// Encodes a large message into shared memory, in the layout of an entry's bytes. Returns the slice that has the frame.
 pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();

@@ -1,10 +1,10 @@
-//! Mail between shards: one mail per peer and turn, in order.
+//! Mail between shards. In a turn, a shard sends at most one mail to each other shard. Mail arrives in order.
 //!
-//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log); a home **tells** carriers. A message
-//! crosses to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
+//! A *carrier* (the shard that holds a connection) **asks** a *home* (the shard that holds a topic's log), and a home **tells** carriers. A message
+//! is sent to each shard once: all frames of a turn are in one shared [`Frames`], and each tell refers to its frame by a span.
 //!
-//! `ask` and `tell` define these requests and replies, `fact` the changes of topics, `answer` the addressee and the outcome of a request,
-//! `interest` the notifications of followers. `lanes` collects all of them during a turn and makes the mail.
+//! `ask` has the requests to homes, `tell` what homes send to carriers, `fact` the messages and changes of topics, `answer` the addressee and the outcome
+//! of a request, and `interest` the notifications of followers. `lanes` collects asks and tells during a turn and makes the mail.
 
 pub mod fields;
 pub(crate) mod inbox;
@@ -39,18 +39,18 @@ pub use tell::{FilterPage, LatestValues, Page, SessionReply, Tell};
 pub struct Mail {
     /// The sender.
     pub from: ShardId,
-    /// Asks to the receiver as a home.
+    /// Asks for the receiver's home.
     pub asks: Vec<Ask>,
     /// The bytes that the asks' spans refer to.
     pub bytes: Vec<u8>,
-    /// The bytes of the sender's credit that the asks use.
+    /// How many bytes of the sender's credit the asks use.
     pub weight: usize,
-    /// Tells to the receiver as a carrier.
+    /// Tells of the sender's home for the receiver's connections.
     pub tells: Vec<Tell>,
     /// The frames that the tells' records refer to.
     pub frames: Option<Arc<Frames>>,
-    /// Credit given back: the weight of earlier asks of the receiver that the sender has handled.
+    /// The bytes of credit that the receiver gets back: the weight of its earlier asks that the sender has handled.
     pub credit_bytes: usize,
-    /// When the sender read the messages that the asks publish: the [`Shard::stamp`](crate::Shard::stamp) of its turn.
+    /// When the sender read the messages that the asks publish: the [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
     pub stamp: u64,
 }

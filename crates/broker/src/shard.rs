@@ -1,7 +1,8 @@
-//! A shard: its connections, the topics that they subscribe to, and perhaps a home. A turn takes inputs, and at its end sends all results.
+//! A shard: the part of the server that one thread runs. It has connections, the topics to which they subscribe, and perhaps a home. In a turn, a shard
+//! handles inputs; at the end of the turn it sends the results.
 //!
-//! Invariants: deliveries of a turn are sent in the order of the lanes; the work for one input, and at the end of a turn, is bounded (see
-//! `work.rs`); no input from the network causes a panic.
+//! Invariants: the deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded (see
+//! `work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -65,39 +66,39 @@ use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
 use crate::shard::sys_values::SysTopics;
 
-/// The number of mails posted and received.
+/// How many mails were posted and received.
 #[derive(Default)]
 struct MailCount {
     posted: u64,
     received: u64,
 }
 
-/// A shard. Generic over [`Io`] in each call, never `dyn`.
+/// A shard. Its methods are generic over [`Io`] and never use `dyn Io`.
 pub struct Shard {
     front: Front,
     /// The home, if the shard has one.
     home: Option<Home>,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,
-    /// Facts and asks in flight to the engine.
+    /// Requests that wait for the engine to commit records.
     commits: Commits<PendingRequest>,
-    /// This home's view of the cluster, if there is one.
+    /// The home's view of the cluster, if this process is a node of one.
     cluster: Option<Box<ClusterView>>,
     sys: SysTopics,
-    /// Present while clients are moved off.
+    /// Present while clients are moved to another server.
     draining: Option<DrainProgress>,
     /// Present while a snapshot is written.
     saving: Option<Box<SnapshotWriter>>,
-    /// The clock is stopped: the shard is about to end.
+    /// Ticks are ignored, because the shard is about to end.
     stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
-    /// Whether the sweep checks each connection's rights and limits anew.
+    /// Whether the sweep must check the rights and limits of connections again, after a change of the settings.
     review: crate::protocol::Review,
 }
 
 impl Shard {
-    /// A shard of this world, started at `now`.
+    /// A shard of this world that starts at `now`.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         let home = (me < world.homes).then(|| Home::of(&world, me));
         let steps = home.as_ref().map(|home| home.steps().clone());
@@ -123,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// For tests.
+    /// The front of the shard, for tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front
@@ -139,7 +140,7 @@ impl Shard {
         }
     }
 
-    /// Changes settings and rules. The shards, placement, epoch and seed of the new world are the same.
+    /// Changes settings and rules. The new world must have the same shards, placement, epoch and seed.
     pub fn change(&mut self, world: Arc<World>) {
         let of = |world: &World| {
             let World {
@@ -167,7 +168,7 @@ impl Shard {
         self.front.gate.verdict_cache().clear();
     }
 
-    /// The counters of this shard, since its start.
+    /// The counters of this shard since its start.
     pub fn stats(&self) -> Stats {
         let mut stats = self.front.clients.meter.stats;
         if let Some(home) = &self.home {
@@ -176,8 +177,8 @@ impl Shard {
         stats
     }
 
-    /// Sets the time of the turn, by a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages
-    /// published in this turn are written.
+    /// Sets the stamp of the turn: the time by a clock that all shards share and that is never 0. [`Io::written`] gets the stamp when messages that
+    /// were published in this turn are written.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -188,7 +189,7 @@ impl Shard {
         self.front.clients.ctx.wall.set(ahead_s);
     }
 
-    /// Limits the number of connections, if the transport has room for fewer than the settings allow.
+    /// Limits the number of connections to `most`, if the transport has room for fewer than the settings allow.
     pub fn limit_connections(&mut self, most: u32) {
         self.front.gate.limit(most);
         let admission = &self.front.clients.ctx.world.admission;
@@ -209,14 +210,14 @@ impl Shard {
             .then(|| self.front.clients.conns.get(conn.slot).link)
     }
 
-    /// The number of the party charged for a connection's work: its address, or the connection itself if the address is unknown.
+    /// The number of the party that is charged for a connection's work: the client's address, or the connection if the address is unknown.
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
     }
 
-    /// Whether it needs no ticks: no connections, sessions or topics, nothing in flight to the engine, and all counts added to the totals
-    /// of all shards.
+    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all its counts are added
+    /// to the totals of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -229,7 +230,7 @@ impl Shard {
                 .is_up_to_date(&self.stats(), &self.accounts())
     }
 
-    /// From now on reports client events to [`Io::client_event`].
+    /// Begins to report client events to [`Io::client_event`].
     pub fn log_clients(&mut self) {
         self.front.clients.meter.journal = Some(Box::default());
     }
@@ -295,7 +296,7 @@ impl Shard {
             ),
             Input::Tick => {
                 self.tick(io);
-                // The tick's own work does not count, so that each turn serves some input.
+                // The work of the tick itself does not count, so that each turn also serves other inputs.
                 self.front.clients.meter.work.begin();
             }
         }
@@ -304,12 +305,12 @@ impl Shard {
         self.take_own_asks();
     }
 
-    /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left, so the caller must not sleep.
+    /// Ends the turn: delivers within the budget and posts the mail. Returns whether work is left: then the caller must not sleep.
     pub fn flush<I: Io>(&mut self, now: Now, io: &mut I) -> bool {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // Once a turn: a snapshot of a million topics takes many turns.
+        // Requests only one page for each follower and turn, since an interest snapshot of a million topics takes many turns.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -319,7 +320,7 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // Now, while no delivery uses this turn's frames; it leaves half of the budget.
+        // Waiting requests continue before deliveries use this turn's frames. They use at most half of the budget.
         self.continue_waiting(io);
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
@@ -387,9 +388,9 @@ impl Shard {
             || self.front.queues.has_paging()
     }
 
-    /// Whether work waits for a condition that no event announces. If so, the shard should be called again within a millisecond or two.
+    /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.
     pub fn is_waiting(&self) -> bool {
-        // Throttled pages wait until carriers have delivered.
+        // Throttled pages wait until carriers have delivered earlier messages.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
@@ -421,7 +422,7 @@ fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
     }
 }
 
-/// Admits a connection or turns it away.
+/// Admits an accepted connection, or turns it away.
 fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpAddr, io: &mut I) {
     if !clients.ctx.is_expected(peer) {
         clients.meter.stats.untrusted += 1;

@@ -1,10 +1,10 @@
-//! The filters that a shard's connections subscribe to: their members, and how far each connection has read.
+//! The filters to which a shard's connections subscribe: the members of each filter, and how far each connection has read.
 //!
-//! A connection has *parts* and *groups*. A part is one filter, with a number of the protocol's choice. A group is the filters that were subscribed
-//! together; they are read together, with one offset for each partition.
+//! A connection has *parts* and *groups*. A part is a subscription of the connection to one filter, with a number that the protocol chooses. A group is the
+//! parts that were subscribed together. They are read together, with one offset for each partition.
 //!
-//! Invariants: a filter is open here while it has members. It is registered at every home from the first member's attach to the last member's leave. A
-//! group that is live in all partitions has no positions of its own; `seen` applies to it.
+//! Invariants: a filter is open here while it has members. It is registered at every home from the attach of its first member until its last member
+//! leaves. A group that is live in all partitions stores no positions: its positions are `Matching::seen`.
 
 mod filtered;
 
@@ -21,7 +21,7 @@ use crate::store::slab::{NONE, Side};
 
 pub use filtered::{At, Filtered, Group, OVER, Part};
 
-/// A connection, with one of its parts.
+/// A member of a filter: a connection, with the part that subscribes to the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The connection's row.
@@ -30,7 +30,7 @@ pub struct Member {
     pub part: u32,
 }
 
-/// Refers to the members of one filter. Valid until a member joins or leaves.
+/// A filter with a reference to its members. Valid until a member joins or leaves.
 #[derive(Clone, Copy)]
 pub struct Set {
     /// The filter's row.
@@ -39,11 +39,11 @@ pub struct Set {
     members: u32,
 }
 
-/// A filter in the walk of a message over its members. Members may join and leave during the walk.
+/// A filter whose members a walk visits, to deliver a message to them. Members may join and leave during the walk.
 struct Walked {
     set: u32,
-    /// The number of members that are still to be visited: the first ones, from the end. When a member leaves, the last member takes its place, and a new
-    /// member is added at the end. So the walk misses no old member, visits some twice, and may visit a few new ones.
+    /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the end. When a
+    /// member leaves, the last member takes its place. So the walk misses no old member, may visit some twice, and may visit a few new members.
     left: u32,
 }
 
@@ -62,24 +62,24 @@ impl Default for Members {
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
-    /// The clients that opened the filters of the table's second half.
+    /// The clients that opened filters while the table was more than half full.
     holders: Holders,
-    /// By home: the filters that the walk of its current message still has to visit, in reverse.
+    /// By home: the filters that the walk for the home's current message has not finished. The last one is next.
     walks: BTreeMap<ShardId, Vec<Walked>>,
     /// By partition: the offset up to which all live subscribers have read.
     pub seen: Vec<u64>,
 }
 
-/// The effects of a member's leave.
+/// What the caller must do after a member has left.
 pub struct Left {
-    /// The member that was moved to its place.
+    /// The member that was moved to the place of the member that left. Its part needs the new place.
     pub moved: Option<Member>,
-    /// The text of the filter, if this was its last member.
+    /// The text of the filter, if its last member left. The homes must be told.
     pub ended: Option<Vec<u8>>,
 }
 
 impl Matching {
-    /// A table without filters. `steps` count the work of matches.
+    /// A table without filters. Matches add their work to `steps`.
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),
@@ -90,38 +90,38 @@ impl Matching {
         }
     }
 
-    /// Adds its counts to `accounts`.
+    /// Adds the counts of filters and member sets to `accounts`.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.carrier_filters = self.filters.len();
         accounts.carrier_sets += self.members.len();
     }
 
-    /// Bytes of the filters and their members.
+    /// Bytes of the filters, and of the rows of their member sets.
     pub fn bytes(&self) -> usize {
         self.filters.bytes() + self.members.len() as usize * size_of::<Members>()
     }
 
-    /// Filters that are open.
+    /// The number of filters that have members.
     pub fn len(&self) -> usize {
         self.filters.len() as usize
     }
 
-    /// The row of a filter that has members.
+    /// The row of a filter, if it has members.
     pub fn find(&self, filter: &[u8]) -> Option<u32> {
         self.filters.find(filter)
     }
 
-    /// The filter in a row.
+    /// The text of the filter in a row.
     pub fn name(&self, row: u32) -> Vec<u8> {
         self.filters.name(row)
     }
 
-    /// Whether this client may subscribe to a filter, if the shard may have at most `most` filters.
+    /// Whether this client may subscribe to a filter. `most` is the limit of the shard's filters.
     pub fn may_join(&self, filter: &[u8], client: Client, most: usize) -> bool {
         self.find(filter).is_some() || self.holders.may_take(client, self.len(), most)
     }
 
-    /// Adds a member; returns the filter's row and the member's place.
+    /// Adds a member to a filter. Returns the filter's row and the member's place in it.
     ///
     /// # Errors
     /// When the filter is refused.
@@ -153,7 +153,7 @@ impl Matching {
         }
     }
 
-    /// Removes the member at this place.
+    /// Removes the member at this place of a filter.
     #[must_use]
     pub fn leave(&mut self, row: u32, place: u32) -> Left {
         let id = self.filters.value(row);
@@ -188,12 +188,12 @@ impl Matching {
         rows
     }
 
-    /// Prefetches for the matches of several topics, see [`Filters::prefetch`].
+    /// Prefetches what the matches of these topics read ([`Filters::prefetch`]).
     pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         self.filters.prefetch(topics);
     }
 
-    /// Calls `each` with the member set of each filter that matches the topic.
+    /// Calls `each` with each filter that matches the topic.
     pub fn sets(&self, topic: &[u8], mut each: impl FnMut(Set)) {
         self.filters.matches(topic, |row| {
             let members = self.filters.value(row);
@@ -201,7 +201,7 @@ impl Matching {
         });
     }
 
-    /// Begins a walk over the members of these filters. Each home has at most one walk at a time.
+    /// Begins a walk over the members of these filters, for a message of this home. Each home has at most one walk at a time.
     pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
         let walked = sets.map(|set| Walked {
             set: set.members,
@@ -211,7 +211,7 @@ impl Matching {
         self.walks.insert(home, walked);
     }
 
-    /// Puts the next members of the home's walk into `into`, at most `most`; none when the walk is over.
+    /// Fills `into` with the next members of the home's walk: at most `most`, and none when the walk is over.
     pub fn walk(&mut self, home: ShardId, most: usize, into: &mut Vec<Member>) {
         into.clear();
         let Some(walk) = self.walks.get_mut(&home) else {
@@ -234,7 +234,7 @@ impl Matching {
         self.walks.remove(&home);
     }
 
-    /// Members of a filter.
+    /// The members of a filter.
     #[inline]
     pub fn members(&self, set: Set) -> &[Member] {
         match self.members.get(set.members) {

@@ -1,9 +1,9 @@
-//! Prefetching for the matches of several topics. With a million filters, each level of a topic means a bucket, a node and a text that are in no CPU cache,
-//! and each must be read before the next is known. One topic after another, these cache misses add up. Here several topics descend their levels in
-//! parallel, so that their misses overlap.
+//! Prefetching for the matches of several topics. With a million filters, each level of a topic needs a bucket, a node and a text that are in no CPU cache,
+//! and each must be read before the next is known. If topics are matched one after another, these cache misses add up. Here several topics descend their
+//! levels side by side, so that their cache misses overlap.
 //!
-//! This finds no matches. For each topic it follows one path, by text nodes where they exist and by `+` elsewhere, and compares texts only by hash. The
-//! match itself reads the rest.
+//! Prefetching finds no matches. For each topic it follows one path, by text nodes where they exist and by `+` elsewhere, and compares texts only by
+//! their hashes. The match itself reads what is missing.
 
 use super::*;
 use crate::base::turn_limits::PREFETCHED;
@@ -11,17 +11,17 @@ use crate::base::turn_limits::PREFETCHED;
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
 struct Descent<'a> {
-    /// The remaining levels; `None` at the end.
+    /// The remaining levels; `None` when the descent has ended.
     rest: Option<&'a [u8]>,
-    /// The current node; [`NONE`] at first.
+    /// The current node; [`NONE`] above the first level.
     at: u32,
     hash: u32,
-    /// The probable next node.
+    /// The node of the next level, if its hash is not that of another text.
     next: u32,
 }
 
 impl Filters {
-    /// Prefetches for the matches of the first `PREFETCHED` topics.
+    /// Prefetches what the matches of the first `PREFETCHED` topics read.
     pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;
@@ -43,7 +43,7 @@ impl Filters {
         }
     }
 
-    /// One level of each topic: all buckets, then all nodes, then all texts.
+    /// Prefetches one level of each topic: first all buckets, then all nodes, then all texts.
     fn prefetch_level(&self, descents: &mut [Descent<'_>]) {
         let mut ended = [false; PREFETCHED];
         for (descent, ended) in descents.iter_mut().zip(&mut ended) {
@@ -57,7 +57,7 @@ impl Filters {
             }
             descent.rest = Some(rest.get(end + 1..).unwrap_or_default());
         }
-        // A chain has one node or two, seldom more.
+        // Hash chains rarely have more than two nodes.
         for _ in 0..2 {
             for descent in descents.iter_mut().filter(|descent| descent.next != NONE) {
                 let node = self.nodes.get(descent.next);

@@ -1,31 +1,32 @@
-//! The shapes of filters (the set of levels that are `+`), and the parties that introduced them.
+//! The limit of the number of shapes of filters. A shape is the set of levels that are `+`. Each party may introduce a share of the shapes.
 //!
-//! Invariant: a shape is recorded while a filter with more than [`FREE_WILDCARDS`] `+` has it.
+//! Invariant: a shape with more than [`FREE_WILDCARDS`] `+` is recorded while a filter has this shape.
 
 use alloc::collections::BTreeMap;
 
 use super::{LEVELS_MAX, Refused, levels};
 use crate::budget::admission::shares;
 
-/// Filters with at most this many `+` are accepted whatever their shape: with two, a name of eight levels has 37 shapes.
+/// Filters with at most this many `+` are accepted, whatever their shape. For filters of eight levels, there are 37 such shapes.
 pub const FREE_WILDCARDS: u32 = 2;
-/// Most shapes with more `+` than that. A publish visits at most this many more nodes for each level of its topic: 2,048 for eight levels.
+/// The most shapes with more than `FREE_WILDCARDS` levels `+`. For these shapes, a publish visits at most this many nodes for each level of its topic: 2,048
+/// for eight levels.
 pub const SHAPES_MAX: usize = 256;
 
-/// No party: its shapes are not limited to a share.
+/// No party: the shapes of these filters are not limited to a share.
 pub const NO_PARTY: u64 = 0;
-/// The party of filters that a planned restart restores: they are never refused.
+/// The party of filters that a planned restart restores. These are never refused for their shape.
 pub const RESTORED: u64 = u64::MAX;
 
-/// A shape in use.
+/// A recorded shape.
 struct Shape {
-    /// Number of filters with this shape.
+    /// The number of filters with this shape.
     filters: u32,
-    /// The party that introduced it.
+    /// The party that introduced the shape.
     party: u64,
 }
 
-/// The shapes with more than [`FREE_WILDCARDS`] `+`, as bit sets of levels.
+/// The recorded shapes. The key has a bit for each level that is `+`.
 #[derive(Default)]
 pub(super) struct Shapes(BTreeMap<u16, Shape>);
 
@@ -34,7 +35,7 @@ impl Shapes {
         self.0.is_empty()
     }
 
-    /// Counts a new filter of this party.
+    /// Counts a new filter of this party, unless its shape is refused.
     pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Refused> {
         let shape = of(filter).ok_or(Refused::Levels)?;
         if shape.count_ones() > FREE_WILDCARDS {
@@ -47,7 +48,7 @@ impl Shapes {
         Ok(())
     }
 
-    /// Whether this party may introduce a new shape, by its share of them.
+    /// Whether this party may introduce another shape within its share.
     fn may_bring(&self, party: u64) -> bool {
         let shapes = self.0.values();
         let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
@@ -55,7 +56,7 @@ impl Shapes {
         party == RESTORED || shares::may_take(own.count(), free, shares::HALF)
     }
 
-    /// A counted filter is closed.
+    /// Called when a counted filter is closed.
     pub fn forget(&mut self, filter: &[u8]) {
         let shape = of(filter).expect("it was taken");
         if let Some(known) = self.0.get_mut(&shape) {
@@ -67,7 +68,7 @@ impl Shapes {
     }
 }
 
-/// The shape of a filter: a bit for each level that is `+`. None if it has too many levels.
+/// The shape of a filter: a bit for each level that is `+`. `None` if the filter has too many levels.
 fn of(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
     for (n, level) in levels(filter).enumerate() {

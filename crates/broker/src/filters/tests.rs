@@ -1,4 +1,4 @@
-//! Tests of the trie against a plain list of filters.
+//! Tests of the trie. The expected matches come from a plain list of filters.
 
 use super::*;
 use alloc::collections::BTreeSet;
@@ -163,7 +163,7 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
         filters.open((deep + "/a").as_bytes(), NO_PARTY),
         Err(Refused::Levels)
     );
-    // All shapes of twelve levels: 79 have at most two wildcards.
+    // Filters of all shapes of twelve levels: 79 shapes have at most two wildcards.
     let text = |shape: u32| -> String {
         let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "a" };
         (0..12).map(level).collect::<Vec<_>>().join("/")
@@ -208,7 +208,7 @@ fn a_topic_that_is_matched_again_costs_its_matches_only() {
     assert_eq!(cost(&deep), first);
 }
 
-/// Bytes that a trie has reserved.
+/// The bytes that a trie has reserved.
 fn reserved(filters: &Filters) -> usize {
     filters.nodes.bytes() + filters.index.bytes() + filters.levels.reserved_bytes()
 }
@@ -235,7 +235,7 @@ fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
     assert!(filters.bytes() < 1_000);
 }
 
-/// Filters that keep a chunk alive hold memory, which must be counted.
+/// A few open filters can keep chunks that are nearly empty. The memory of these chunks must be counted.
 #[test]
 fn memory_that_a_trie_cannot_give_back_is_counted() {
     let mut filters = Filters::new(7, &Steps::default());

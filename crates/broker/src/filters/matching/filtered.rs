@@ -1,64 +1,65 @@
-//! The filters of one connection, in groups, and how far each group has read.
+//! The subscriptions of one connection by filter: its parts (one for each filter), the groups of parts, and how far each group has read. The module
+//! `filters::matching` explains parts and groups.
 
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::store::slab::NONE;
 
-/// One filter of a connection.
+/// A part: the subscription of a connection to one filter.
 pub struct Part {
-    /// The filter's row; `NONE` if this part is free.
+    /// The row of the filter; `NONE` if this entry is free.
     pub row: u32,
-    /// Its index among the filter's members.
+    /// The index of the connection among the filter's members.
     pub place: u32,
-    /// The serial of its group.
+    /// The serial of the part's group.
     pub group: u32,
-    /// The protocol's number.
+    /// The number that the protocol chose for the part.
     pub id: u32,
-    /// The next part of its group, or the next free part.
+    /// The next part of the group's list. In a free entry: the next free entry.
     next: u32,
 }
 
 /// How far a group has read in one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct At {
-    /// The offset of the last message that it has read.
+    /// The offset up to which the group has read the partition; `OVER` if it reads nothing more of the partition.
     pub offset: u64,
-    /// See [`crate::mail::FilterPage`].
+    /// The offset at which the subscription began, see [`crate::mail::FilterPage`].
     pub from: u64,
-    /// See [`crate::mail::FilterPage`].
+    /// The number of the last loss before the subscription began, see [`crate::mail::FilterPage`].
     pub base: u64,
     /// The epoch of the log.
     pub epoch: u32,
-    /// Whether it takes live messages.
+    /// Whether the group takes live messages of the partition.
     pub live: bool,
-    /// Whether a page is in flight.
+    /// Whether a page that the group requested is in flight. Also set if the offset is `OVER`.
     pub asked: bool,
-    /// Whether the first page, which tells the start, has not arrived yet.
+    /// Whether the group waits for its first page of the partition, which tells the offset at which the subscription begins.
     pub new: bool,
-    /// Whether it has read a page in the current round over the partitions.
+    /// Whether the group has read a page of this partition in the current round. In a round, each partition in which the group is behind has one turn.
     pub had_turn: bool,
 }
 
-/// The offset in a partition that the group has read completely: it asks for no further page.
+/// The offset of a group that only sends retained messages again, once it has sent those of the partition: the group requests no more pages of it.
 pub const OVER: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<At>() == 32);
 
-/// Filters that were subscribed together.
+/// A group: the parts of a connection that were subscribed together.
 pub struct Group {
-    /// Its number, which the connection never reuses.
+    /// The number of the group. The connection never reuses it.
     pub serial: u32,
-    /// The part that joined last.
+    /// The first part of the group's list: the one that joined last.
     first: u32,
-    /// Number of the newest messages of each topic with which it began; 0 if it began otherwise.
+    /// If the group began with the newest messages of each topic: how many of each topic; otherwise 0.
     pub newest: u32,
-    /// By partition; empty if the group is live in all.
+    /// By partition: how far the group has read. Empty if the group is live in all partitions.
     positions: Vec<At>,
 }
 
 impl Group {
-    /// By partition; empty if the group is live in all.
+    /// By partition: how far the group has read. Empty if the group is live in all partitions.
     pub fn positions(&self) -> &[At] {
         &self.positions
     }
@@ -71,17 +72,17 @@ impl Group {
     }
 }
 
-/// The filters of a connection. The cost of an operation hardly depends on their number.
+/// The subscriptions of a connection by filter. A part is found by its index, a group by binary search, so that many filters cost little.
 pub struct Filtered {
-    /// By index; free entries are reused.
+    /// The parts, by index. Free entries are reused.
     parts: Vec<Part>,
-    /// Sorted by serial.
+    /// The groups, sorted by serial.
     groups: Vec<Group>,
-    /// Groups made so far.
+    /// The serial of the next group.
     serials: u32,
-    /// The first free part.
+    /// The first free entry of `parts`.
     free: u32,
-    /// Groups that are not live in all partitions.
+    /// The number of groups that are not live in all partitions.
     behind: u32,
 }
 
@@ -98,7 +99,7 @@ impl Default for Filtered {
 }
 
 impl Filtered {
-    /// Bytes, including those of the struct. Costs a step for each group.
+    /// Bytes of the struct and of its heap. Visits each group.
     pub fn bytes(&self) -> usize {
         let positions: usize = (self.groups.iter())
             .map(|group| group.positions.capacity())
@@ -109,12 +110,12 @@ impl Filtered {
             + positions * size_of::<At>()
     }
 
-    /// Number of parts, in use and free.
+    /// The number of entries for parts, used and free.
     pub fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Adds a group without filters, live in all partitions. Returns its serial. `newest`: see [`Group::newest`].
+    /// Adds a group without parts, live in all partitions. Returns its serial. `newest`: see [`Group::newest`].
     pub fn add_group(&mut self, newest: u32) -> u32 {
         let serial = self.serials;
         self.serials += 1;
@@ -127,7 +128,7 @@ impl Filtered {
         serial
     }
 
-    /// The index of the next part.
+    /// The index that the next part will have.
     pub fn next_place(&self) -> u32 {
         match self.free {
             NONE => self.parts.len() as u32,
@@ -135,7 +136,8 @@ impl Filtered {
         }
     }
 
-    /// Adds a part to a group, at [`Self::next_place`]: the filter's row, the index among its members, and the protocol's number.
+    /// Adds a part to a group, at the index [`Self::next_place`]. `row` is the row of the filter, `place` the connection's index among the members of the
+    /// filter, and `id` the number that the protocol chose.
     pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
         let at = self.next_place();
         let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
@@ -158,7 +160,8 @@ impl Filtered {
         }
     }
 
-    /// Removes a part, and the group with its last part. Returns the filter's row and the index among its members; none if the part is free.
+    /// Removes a part. If it was the last part of its group, removes the group. Returns the row of the filter and the connection's index among the filter's
+    /// members; `None` if the entry is free.
     pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
         let part = self.parts.get_mut(at as usize)?;
         if part.row == NONE {
@@ -187,7 +190,7 @@ impl Filtered {
         Some((row, place))
     }
 
-    /// Removes a group that has no parts, if it exists.
+    /// Removes a group without parts, if it exists.
     pub fn end_group(&mut self, serial: u32) {
         let Some(number) = self.number_of(serial) else {
             return;
@@ -200,7 +203,7 @@ impl Filtered {
         }
     }
 
-    /// Sets the part's index among the members of its filter.
+    /// Sets a part's index among the members of its filter.
     pub fn set_place(&mut self, part: u32, place: u32) {
         if let Some(part) = self.parts.get_mut(part as usize) {
             part.place = place;
@@ -223,7 +226,7 @@ impl Filtered {
         self.number_of(serial).map(|number| &self.groups[number])
     }
 
-    /// How far a group has read in this partition; none if it is live in all.
+    /// How far a group has read in this partition; `None` if the group is live in all partitions.
     pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut At> {
         let number = self.number_of(serial)?;
         self.groups[number]
@@ -244,7 +247,7 @@ impl Filtered {
         self.behind += u32::from(!group.positions.is_empty());
     }
 
-    /// Drops the positions of a group that is live in all partitions.
+    /// Drops the positions of a group if it is live in all partitions.
     pub fn settle(&mut self, serial: u32) {
         let positions = (self.number_of(serial)).map(|n| &mut self.groups[n].positions);
         if let Some(positions) = positions {
@@ -254,8 +257,8 @@ impl Filtered {
         }
     }
 
-    /// The partition from which the group should request its next page. The partitions in which it is behind take turns, so that a busy one does not block
-    /// the others. None while a page of the group is in flight, which bounds the bytes in flight.
+    /// The partition of which the group should request its next page. The partitions in which the group is behind take turns, so that a busy partition does
+    /// not block the others. `None` while a page of the group is in flight: this bounds the bytes in flight.
     pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
         let number = self.number_of(serial)?;
         let positions = &mut self.groups[number].positions;
@@ -271,7 +274,7 @@ impl Filtered {
         next.map(|partition| partition as PartitionId)
     }
 
-    /// Whether a group is behind in a partition and has not asked for its next page.
+    /// Whether any group is behind in a partition and has not requested its next page.
     pub fn is_behind(&self) -> bool {
         let waits = |at: &At| !at.live && !at.asked;
         self.behind > 0
@@ -286,13 +289,13 @@ impl Filtered {
         self.parts.get(at as usize).filter(|part| part.row != NONE)
     }
 
-    /// All parts, with their indexes.
+    /// All parts and their indexes.
     pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
         let all = (0..).zip(&self.parts);
         all.filter(|(_, part)| part.row != NONE)
     }
 
-    /// The parts of a group, the last added one first.
+    /// The parts of a group and their indexes, the last added part first.
     pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &Part)> {
         let mut at = self.group(serial).map_or(NONE, |group| group.first);
         core::iter::from_fn(move || {
@@ -303,7 +306,7 @@ impl Filtered {
         })
     }
 
-    /// Whether the part takes live messages of this partition.
+    /// Whether a part takes live messages of this partition.
     #[inline]
     pub fn is_live(&self, part: u32, partition: PartitionId) -> bool {
         self.part(part).is_some_and(|part| {

@@ -1,4 +1,4 @@
-//! Tests of a connection's filters and of the members of a shard's filters, against plain lists.
+//! Tests of a connection's subscriptions by filter, and of the members of a shard's filters. The expected results come from plain lists.
 
 use super::*;
 use crate::base::ids::PartitionId;
@@ -10,11 +10,11 @@ const PARTITIONS: PartitionId = 3;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Adds a group with a number of parts.
+    /// Adds a group with this number of parts.
     Begin(u8),
     /// Removes a part.
     Remove(prop::sample::Index),
-    /// Sets the state of a group in its partitions: live, asked, or behind.
+    /// Sets the state of a group in each partition: whether it is live, and whether a page is in flight.
     Set(prop::sample::Index, [(bool, bool); 3]),
     /// The group becomes live in one partition.
     Live(prop::sample::Index, PartitionId),
@@ -31,7 +31,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The model of a group: its parts by index, with row and number, and its partitions.
+/// The model of a group: the row and number of each part, and the state in each partition.
 type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
 
 fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
@@ -123,7 +123,7 @@ proptest! {
     fn members_are_found_by_the_filters_they_joined(
         acts in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
     ) {
-        // The model: each filter's name by its number, and its members, each with the row and the index given to it last.
+        // The model: the name of each filter by number, and its members. Each member has the row and the place that it was last given.
         let name = |filter: u32| format!("t/{filter}/+");
         let mut matching = Matching::new(1, 7, &Default::default());
         let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();
