@@ -117,7 +117,7 @@ pub struct Filters {
     nodes: Slab<Node>,
     index: Index,
     levels: Names,
-    /// The nodes of a first level `+` and `#`.
+    /// The nodes `+` and `#` at the first level. They have no parent.
     plus: u32,
     many: u32,
     filters: u32,

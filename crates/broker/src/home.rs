@@ -4,8 +4,8 @@
 //! Invariants:
 //! * A topic's row lives while the topic has carriers or messages, or while its last offset is younger than `position_age_s` of its rule. The row may be
 //!   evicted earlier to make room for a new topic.
-//! * When a row is freed, the floor of its slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old position
-//!   gets a gap.
+//! * When a row is freed, the floor of the topic's slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old
+//!   position gets a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
 //! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns its

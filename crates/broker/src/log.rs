@@ -66,7 +66,7 @@ pub struct Log {
     lists: Lists,
     /// The entries whose message has a time to live: (chain, second of expiry, entry). This finds the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
-    /// Chains whose topics were deleted or emptied before their messages were removed, see `orphans.rs`.
+    /// Chains of deleted or emptied topics, whose messages are still to be removed, see `orphans.rs`.
     orphaned: BTreeSet<u32>,
     /// Counts the steps of the shard's work.
     steps: Steps,

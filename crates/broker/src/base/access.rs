@@ -31,7 +31,7 @@ const USER_BYTES_MAX: usize = 255;
 pub enum GrantError {
     /// A user's name is longer than 255 bytes or has a control character.
     User,
-    /// More filters than 1,000.
+    /// There are more than 1,000 filters.
     TooMany,
     /// One of the filters is malformed.
     Filter(Right, TopicError),
@@ -219,7 +219,7 @@ impl Grants {
 pub struct Revoked {
     /// By token number ([`Revoked::token`]): the end of the revocation.
     pub tokens: Vec<(u64, u32)>,
-    /// By name.
+    /// The revoked users, sorted by name.
     pub users: Vec<RevokedUser>,
 }
 
@@ -324,7 +324,7 @@ impl Credential<'_> {
 pub struct Question {
     /// The credential's digest, repeated in the answer.
     pub digest: Digest,
-    /// The user's name; none for a token.
+    /// The user's name; `None` for a token.
     pub user: Option<Box<[u8]>>,
     /// The token or the password.
     pub secret: Box<[u8]>,

@@ -2,8 +2,9 @@
 //! The items of one party stay in order. So a crowd from one address does not delay other addresses, and a party that needs little work is served
 //! before one that needs much.
 //!
-//! The algorithm is start-time fair queueing. A new party starts at the queue's virtual time. The queue remembers a party without items until the
-//! virtual time reaches the party's share, so that a party gains nothing by leaving and coming back. When the queue runs empty, all parties are equal.
+//! The algorithm is start-time fair queueing. A party's *share* is the queue's virtual time when the party came, plus the work done for the party since.
+//! The party with the lowest share is next. The queue remembers a party without items until the virtual time reaches the party's share, so that a party
+//! gains nothing by leaving and coming back. When the queue runs empty, all parties are equal.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
@@ -12,7 +13,7 @@ use core::cmp::Reverse;
 const IDLE_PARTIES_MAX: usize = 64;
 /// The most bytes of the allocations of parties without items.
 const IDLE_BYTES_MAX: usize = 16 << 10;
-/// The most entries of `drained`.
+/// The most parties in `drained`. Bounds the memory for parties without items.
 const DRAINED_PARTIES_MAX: usize = 4096;
 
 /// A queue that is fair between parties.
@@ -181,7 +182,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Items in the queue.
+    /// The number of items in the queue.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,5 +1,5 @@
-//! The lives of a log: they show whether a client's position is from before the restore of a backup. Each start of a server on a log begins a life with
-//! a new epoch, and records where the previous life ended.
+//! The lives of a log. They show whether a client's position is still valid after the log was restored from a backup. Each start of a server on a log
+//! begins a life with a new epoch, and records where the previous life ended.
 //!
 //! A position names the epoch of a life. A log that was restored from a backup knows only the lives up to the backup, and where each of them ended *in
 //! this log*. So a position is from another branch of history if its epoch is unknown, or if its offset is beyond the end of its life. The client then

@@ -1,8 +1,8 @@
 //! Finds the partitions that may have lost batches in a damaged log.
 //!
-//! The batches of a writer in a partition are numbered without gaps, and a damage may tell how many batches were lost. A partition has certainly lost a
-//! batch if a number is missing where the log is damaged. It may have lost one if no later batch of the same writer proves the opposite. It has lost none
-//! if the missing numbers of all partitions account for all lost batches.
+//! The batches of a writer in a partition are numbered without gaps. For a damaged place of the log, the number of lost batches may be known. A partition
+//! has certainly lost a batch if a number is missing around a damaged place. It may have lost one if no batch of the same writer after that place proves
+//! the opposite. It has lost none if the missing numbers of all partitions account for all lost batches.
 //!
 //! Invariant: a partition that has lost a batch is always reported.
 
@@ -15,7 +15,7 @@ use crate::base::ids::PartitionId;
 struct Batch {
     writer: u64,
     number: u64,
-    /// How many damages of the log precede the batch.
+    /// How many damaged places of the log precede the batch.
     damages_before: u64,
 }
 
@@ -34,7 +34,7 @@ struct PartitionBatches {
 pub struct LossDetector {
     partitions: Vec<PartitionBatches>,
     damages: u64,
-    /// The number of batches that all damages together have lost, if it is known for each.
+    /// The number of batches that are lost at all damaged places together, if it is known for each place.
     lost: Option<u64>,
 }
 
@@ -48,13 +48,13 @@ impl LossDetector {
         }
     }
 
-    /// Records a damage at this point of the log. `batches` is the number of batches that it has lost, if known.
+    /// Records a damaged place at this point of the log. `batches` is the number of batches that are lost there, if known.
     pub fn record_damage(&mut self, batches: Option<u64>) {
         self.damages += 1;
         self.lost = self.lost.zip(batches).map(|(all, more)| all + more);
     }
 
-    /// Whether damage was recorded.
+    /// Whether a damaged place was recorded.
     pub fn is_damaged(&self) -> bool {
         self.damages > 0
     }

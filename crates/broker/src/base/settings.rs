@@ -22,11 +22,11 @@ pub struct Settings {
     pub limits: Limits,
     /// Time limits for the peers of connections.
     pub timeouts: Timeouts,
-    /// Heartbeats on connections without other traffic.
+    /// Heartbeats on connections to which nothing was sent for a while.
     pub heartbeat: Heartbeat,
     /// Whether WebSocket clients may negotiate permessage-deflate (RFC 7692).
     pub deflate: Deflate,
-    /// Retries of publishes.
+    /// Retries of publishes that have an idempotency key.
     pub publish: Publishing,
     /// Clients that follow interest: which topics have subscribers.
     pub interest: Interest,

@@ -62,7 +62,7 @@ pub struct Head {
     pub homes: ShardId,
     /// The home that wrote this snapshot.
     pub home: ShardId,
-    /// Time of the snapshot, as [`Now::unix_s`](crate::Now::unix_s), like all times in it.
+    /// The time of the snapshot as [`Now::unix_s`](crate::Now::unix_s), like all times in the snapshot.
     pub unix_s: u32,
     /// The wall clock at the time of the snapshot: the only clock that outlives the process.
     pub wall_s: u32,
@@ -223,11 +223,11 @@ pub(crate) mod kind {
     pub const FILTER: u8 = 3;
     /// A shared subscription.
     pub const GROUP: u8 = 4;
-    /// The last message that a topic lost.
+    /// The last loss of a topic.
     pub const LOSS: u8 = 5;
-    /// The last message that a forgotten topic lost.
+    /// The last loss of a forgotten topic, with the topic's name.
     pub const FORGOTTEN: u8 = 6;
-    /// The last message that any forgotten topic of a rule lost.
+    /// The last loss of those forgotten topics of a rule whose names are no longer remembered.
     pub const RULE_LOSS: u8 = 7;
     /// A message.
     pub const MESSAGE: u8 = 8;

@@ -35,7 +35,7 @@ impl Wall {
         now.unix_s.saturating_add_signed(self.offset_s)
     }
 
-    /// The date of a counted second. The second may be from another shard that is a second ahead: the date is never later than now.
+    /// The date of a counted second. The date is never later than now, even if the second is from another shard that is a second ahead.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)

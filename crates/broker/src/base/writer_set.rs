@@ -35,7 +35,7 @@ pub(crate) struct WriterSet {
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning. So the first batch of a writer that is found is valid, whatever its number.
+    /// The log has lost its beginning. So the first batch that is left of a writer is valid, whatever its number.
     has_lost: bool,
 }
 

@@ -94,7 +94,7 @@ impl AcceptQueue {
         self.paused_until_ms = 0;
     }
 
-    /// Connections that wait.
+    /// The number of waiting connections.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }

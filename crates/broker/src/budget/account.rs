@@ -15,7 +15,7 @@ pub use crate::budget::part::Part;
 pub enum Level {
     /// The sum is at most 3/4 of the limit.
     Calm,
-    /// Above 3/4: the outboxes of slow consumers are dropped, and these continue from their positions in the log.
+    /// Above 3/4: slow consumers lose their outboxes and continue from their positions in the log.
     Near,
     /// Above 7/8: clients that hold much get no new memory.
     Full,

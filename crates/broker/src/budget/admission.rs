@@ -152,7 +152,7 @@ struct EngineState {
     deaths: AtomicU32,
 }
 
-/// Rates of publishes and of new topics.
+/// Rate limits of publishes and of new topics.
 #[derive(Debug)]
 struct Rates {
     /// The rate limit for the publishes of all clients together ([`Rate::pack`]).
@@ -309,7 +309,7 @@ impl Counts {
 
     /// Counts a change of a home's number of sessions.
     pub fn count_sessions(&self, before: u32, after: u32) {
-        // A decrease is added as a wrapping number.
+        // For a decrease, both operations wrap around.
         self.sessions
             .taken
             .fetch_add(after.wrapping_sub(before), Relaxed);

@@ -79,7 +79,7 @@ impl AddedCounts {
         let now = counts_of(stats, accounts, socket_bytes);
         for ((sum, last), now) in totals.sums.iter().zip(&mut self.0).zip(now) {
             if now != *last {
-                // A decrease is added as a wrapping number.
+                // For a decrease, both operations wrap around.
                 sum.fetch_add(now.wrapping_sub(*last), Relaxed);
                 *last = now;
             }

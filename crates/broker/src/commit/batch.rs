@@ -179,7 +179,7 @@ pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > BOUND_S
 }
 
-/// An iterator over the records of a committed batch.
+/// The records of a committed batch, to be taken one by one.
 pub(crate) struct Records {
     stored: StoredHeader,
     batch: Arc<[u8]>,

@@ -24,9 +24,9 @@ pub struct Hole {
 }
 
 impl LogExtent<'_> {
-    /// All batches before the returned number may be removed. `wanted` is the first batch that the limits of the log keep. Removed batches must be in the
-    /// older checkpoint. If that removes nothing and the log is full, it is enough that they are in the newest checkpoint. Then the caller must verify that
-    /// the newest checkpoint is intact.
+    /// All batches before the returned number may be removed. `wanted` is the first batch to keep by the log's limits of bytes and age. Batches that are
+    /// removed must be in the older checkpoint. If that removes nothing and the log is full, it is enough that they are in the newest checkpoint. Then the
+    /// caller must verify that the newest checkpoint is intact.
     ///
     /// The last batch of a checkpoint stays in the log, since it identifies the checkpoint as one of this log.
     pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {

@@ -16,7 +16,7 @@ struct Descent<'a> {
     /// The current node; [`NONE`] above the first level.
     at: u32,
     hash: u32,
-    /// The node of the next level, if its hash is not that of another text.
+    /// Probably the node of the next level: it has the hash of the level's text.
     next: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The limit of the number of shapes of filters. A shape is the set of levels that are `+`. Each party may introduce a share of the shapes.
+//! Limits the number of shapes of filters. A shape is the set of levels that are `+`. Each party may introduce a share of the shapes.
 //!
 //! Invariant: a shape with more than [`FREE_WILDCARDS`] `+` is recorded while a filter has this shape.
 

@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean count of a counter is this part of the limit of an
-/// address.
+/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean count of a counter is the limit of an address divided
+/// by this.
 const LOAD_PART: usize = 8;
 
 /// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.
@@ -18,7 +18,7 @@ const LOAD_PART: usize = 8;
 pub struct Client(u32);
 
 impl Client {
-    /// The address is unknown: nothing is counted.
+    /// No client: the address is unknown, so nothing is counted by address.
     pub const NOBODY: Client = Client(0);
     /// A client behind a trusted proxy that has not named the client's address (yet).
     pub const RELAYED: Client = Client(1);
@@ -129,7 +129,7 @@ impl Clients {
         one.min(other)
     }
 
-    /// Whether the client stays within the limit with `more`.
+    /// Whether the client stays within the limit if `more` is added.
     pub fn has_room(&self, client: Client, more: u64) -> bool {
         self.count(client) + more <= self.max
     }

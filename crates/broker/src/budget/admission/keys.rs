@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::party::Party;
 use super::shares::{MOST, may_take};
 
-/// Groups of publishers.
+/// The number of groups of publishers.
 pub const GROUPS: usize = 64;
 
 /// The number of keys: of all publishers, and of each group.

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::party::Party;
 
-/// Groups of parties.
+/// The number of groups of parties.
 const GROUPS: usize = 256;
 
 /// The visits that carriers must make for a turn, by group. A list of pairs, since most turns serve few parties. A group may occur several times.
