@@ -2,8 +2,7 @@
 //! number of filters.
 //!
 //! A node is one level under one parent. All nodes with text are in one hash index, by parent and text. A parent links directly to its children `+` and
-//! `#`. The last node of a filter has a value, which the owner of the trie chooses. Before several topics are matched, [`Filters::prefetch`] saves cache
-//! misses.
+//! `#`. The last node of a filter has a value, which the owner of the trie chooses. If several topics are to be matched, call [`Filters::prefetch`] first.
 //!
 //! Invariants: a node exists while a filter ends at it or it has children. For each level of a topic, a match visits at most one node for each *shape* of
 //! the filters up to that level. A shape is the set of levels that are `+`: the text of all other levels must be the topic's. Filters with at most
@@ -34,7 +33,7 @@ pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 /// The most levels of a filter. Usual topic names have under ten. With the worst filters, the cost of a publish grows with the cube of this number, since
 /// two `+` may be anywhere: some 20 us with 16 levels, 1 ms with 64.
 pub const LEVELS_MAX: usize = 16;
-/// The nodes that a match visits in the time of a step. It is more than one, because the nodes near the root are in the CPU's cache.
+/// The nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
 const NODES_PER_STEP: usize = 4;
 /// The matches of a topic are cached if the topic has at most this many.
 const FOUND_KEPT: usize = 4096;
@@ -314,7 +313,7 @@ impl Filters {
             *at = Level { text, hash };
             count += 1;
         }
-        // `levels` has room for `LEVELS_MAX` levels and one more. No filter has more levels, so the rest of the topic does not matter.
+        // No filter has more levels than these, so further levels of the topic do not matter.
         let wild = !topic::is_reserved(topic);
         let visited = self.visit(NONE, &levels[..count], wild, ids);
         self.count(visited);
@@ -360,7 +359,7 @@ impl Filters {
         (node.plus, node.many)
     }
 
-    /// Whether a node has children other than `+` and `#`. Many nodes have none: then a look-up in the index, with its cache misses, would find nothing.
+    /// Whether a node has children other than `+` and `#`. Many nodes have none, and this check saves the cache misses of a look-up in the index.
     #[inline]
     fn has_texts(&self, at: u32) -> bool {
         if at == NONE {

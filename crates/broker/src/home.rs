@@ -8,8 +8,8 @@
 //!   position gets a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.
 //!
-//! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns its
-//! data and does not use `Home`. The files with an `impl Home` connect the fields.
+//! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns
+//! its data and does not use `Home`. The files with an `impl Home` connect them.
 
 pub(crate) mod sessions;
 

@@ -93,7 +93,7 @@ pub struct Shard {
     stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
-    /// Whether the sweep must check the rights and limits of connections again, after a change of the settings.
+    /// Whether the sweep must check the connections' rights and limits again, after a change of the settings.
     review: crate::protocol::Review,
 }
 

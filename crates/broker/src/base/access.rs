@@ -58,8 +58,7 @@ impl core::error::Error for GrantError {}
 pub struct Issue {
     /// The token's number ([`Revoked::token`]); 0 without a token.
     pub token: u64,
-    /// The Unix second of the token's `iat` claim; 0 if the token has no `iat`. `u32::MAX` without a token: passwords have no age, so only
-    /// the revocation of all credentials of the user applies to them.
+    /// The Unix second of the token's `iat` claim; 0 if the token has no `iat`. `u32::MAX` without a token, since a password has no age.
     pub issued_unix_s: u32,
 }
 
@@ -79,7 +78,7 @@ impl Issue {
     }
 }
 
-/// The grants of a client, with the user's name. They are one allocation, since each of a million connections may have its own grants.
+/// The grants of a client, with the user's name. One allocation, since each of a million connections may have its own grants.
 ///
 /// Layout: the [`Issue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
 /// text.
@@ -235,8 +234,8 @@ pub struct RevokedUser {
 }
 
 impl Revoked {
-    /// The number of a token. `name` is its `jti` claim, or a hash of its bytes if it has no `jti`. The number is from a cryptographic hash, so that
-    /// nobody can make a token with the number of another token.
+    /// The number of a token. `name` is its `jti` claim, or a hash of its bytes if it has no `jti`. The hash is cryptographic, so that nobody can make a
+    /// token with the number of another token.
     pub fn token(name: &[u8]) -> u64 {
         let mut hash =
             Blake2bMac::<U16>::new_from_slice(b"token").expect("a short key is a key of it");

@@ -49,8 +49,8 @@ pub enum Since {
     At(Position),
     /// The client's position belongs to another server or to another set of topics: the client gets a gap, then the oldest message.
     Unknown,
-    /// A long-poll sent back text that is no position: the client gets a gap, then the next message. If it got the oldest message, a client whose
-    /// proxy alters every position would get the same answer for ever.
+    /// A long-poll sent back text that is no position: the client gets a gap, then the next message. With the oldest message, a client whose proxy
+    /// alters every position would get the same answer for ever.
     Unreadable,
 }
 
@@ -123,8 +123,8 @@ pub fn parse(text: &[u8], set: u32, count: usize) -> Result<Vec<Since>, Malforme
     parse_as(text, b'2', set, count)
 }
 
-/// Like [`parse`], for a subscription by filter. Returns one start for each partition. Positions of topics give `Unknown`, even with a single partition,
-/// because they say nothing about losses of other topics. Version `2` gives `Unknown`, too: servers before partitions used it for filters.
+/// Like [`parse`], for a subscription by filter: one start for each partition. Positions of topics give `Unknown`, even with a single partition, because
+/// they say nothing about losses of other topics. So does version `2`, which servers without partitions used for filters.
 pub fn parse_partitions(text: &[u8], count: PartitionId) -> Result<Vec<Since>, Malformed> {
     parse_as(text, b'3', count.into(), count.into())
 }

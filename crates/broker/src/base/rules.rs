@@ -175,7 +175,7 @@ impl Rules {
     }
 }
 
-/// The rule. If it keeps only the latest values, without its limits of the log's bytes and age: latest values are state, which stays until it is
+/// The rule. A rule that keeps only the latest values loses its limits of the log's bytes and age: latest values are state, which stays until it is
 /// replaced, is removed or expires.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {

@@ -1,12 +1,11 @@
-//! The format of a snapshot: the state that a home leaves to the homes of the next process at a planned restart. A snapshot has the epoch and offsets of
-//! the topics, their logs and retained messages, groups, and MQTT sessions. So clients with a position or a session continue as if there had been no
-//! restart.
+//! The format of a snapshot: the state that a home leaves to the homes of the next process at a planned restart. It has the offsets and logs of topics,
+//! retained messages, groups, and MQTT sessions, so that clients with a position or a session continue as if there had been no restart.
 //!
 //! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`]. The last block has the number of records.
 //! The snapshot is written and read block by block, so that writer and reader hold only one block in memory.
 //!
-//! A server with another number of homes can read the snapshots, because each record names its partition, or a topic that determines the partition. A
-//! home reads the snapshots of all homes that had one of its partitions, and skips the records of other partitions.
+//! Each record names a partition, or a topic that determines the partition. So a server with another number of homes can read the snapshots: a home reads
+//! those of all homes that had one of its partitions, and skips the records of other partitions.
 //!
 //! Invariants: a snapshot is written when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at
 //! all: damaged bytes are refused. A session is written as in `mail/session/stored.rs`. A change of that encoding needs a new [`FORMAT`].
@@ -177,7 +176,7 @@ pub fn format_of(bytes: &[u8; PREAMBLE_BYTES]) -> Result<u16, Damaged> {
     ]))
 }
 
-/// The head of the `number`th block: its length and its checksum.
+/// The head of the `number`th block: length and checksum.
 pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
     let mut head = [0; BLOCK_HEAD_BYTES];
     head[..4].copy_from_slice(&(block.len() as u32).to_le_bytes());
@@ -188,7 +187,7 @@ pub fn seal(number: u64, block: &[u8]) -> [u8; BLOCK_HEAD_BYTES] {
 /// The length of the block after this head.
 ///
 /// # Errors
-/// When the length is more than that of the longest block.
+/// When the length is greater than that of any block.
 pub fn block_bytes(head: &[u8; BLOCK_HEAD_BYTES]) -> Result<usize, Damaged> {
     let [a, b, c, d, ..] = *head;
     let bytes = u32::from_le_bytes([a, b, c, d]) as usize;

@@ -1,5 +1,5 @@
-//! The account of the memory that clients make the server hold: one sum for the process, with a limit. Shards draw from the account in lots
-//! (`shard_account.rs`). When the sum nears its limit, `client/relief` frees memory.
+//! The account of the memory that clients make the server hold: one sum for the process, with a limit. Shards draw from it in lots (`shard_account.rs`).
+//! When the sum nears the limit, `client/relief` frees memory.
 //!
 //! The sum may exceed the limit by one input of each shard: an input is charged after its bytes have arrived, and the shard frees memory before the next
 //! input.

@@ -62,7 +62,7 @@ impl Deref for Admission {
 #[repr(align(128))]
 pub struct Counts {
     connections: Quota<Clients>,
-    /// The number of connections for which all shards together have descriptors; 0 if no shard has reported its number.
+    /// The connections for which all shards together have descriptors; 0 if no shard has reported.
     connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
     sessions: Quota<Clients>,
@@ -375,7 +375,7 @@ impl Counts {
         self.absent.as_ref().is_none_or(Clients::is_empty)
     }
 
-    /// Counts a connection that begins to follow interest. False if it may not, because the limit or the client's share is reached.
+    /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
     pub fn enter_follower(&self, client: Client) -> bool {
         let owners = &self.followers.by_client;
         let taken = self.followers.taken.fetch_add(1, Relaxed);
@@ -450,8 +450,8 @@ impl Counts {
         }
     }
 
-    /// Checks that the engine may write messages of a client. The engine's disk must have room, and the client must be within its share of the disk: by
-    /// the bytes that are kept, and by the bytes that it has written since room was last freed.
+    /// Checks that the engine may write messages of a client. The disk must have room, and the client must be within its share of the disk, both by its
+    /// kept bytes and by the bytes that it has written since room was last freed.
     ///
     /// # Errors
     /// [`Reason::DiskFull`], or in a cluster [`Reason::LogFull`] once the log has been full for `WAITS_S`.
@@ -502,8 +502,7 @@ impl Counts {
         }
     }
 
-    /// Whether publishers should wait, since the next checkpoint makes room in the cluster's full log. After `WAITS_S` they are
-    /// [refused](Self::may_write).
+    /// Whether publishers wait for the next checkpoint to make room in the cluster's full log. After `WAITS_S` they are [refused](Self::may_write).
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }

@@ -94,8 +94,8 @@ pub enum Entry<'a> {
 
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client publishes.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check before they write. All nodes must
-/// agree on that, whether they read the batch live, at their start or for a checkpoint. So only this function decides.
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check before they write. Only this function
+/// decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
 ///
 /// # Errors
 /// What is wrong with the batch.
@@ -154,7 +154,7 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
 /// The header of a batch that the log has stored, with the time at which it was written.
 #[derive(Clone, Copy)]
 pub(crate) struct StoredHeader {
-    /// The header. Its `first` and `unix_s` are those that apply for all readers: in a replicated log, the log has assigned them.
+    /// The header. In a replicated log, the log has assigned its `first` and `unix_s`.
     pub header: Header,
     /// When the records were admitted, by the clock of the writer.
     pub written_s: u32,

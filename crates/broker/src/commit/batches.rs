@@ -16,11 +16,11 @@ use crate::base::snapshot::FieldWriter;
 /// The most records of a batch. A batch that has used this many offsets takes no more records.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
-/// A batch with this many bytes is full. The last record may exceed the number.
+/// A batch with this many bytes is full. Its last record may exceed this.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
-/// The offsets that a mark reserves for unlogged facts. With this number, a million unlogged facts need one mark.
+/// The offsets that a mark reserves: a million unlogged facts need one mark.
 const MARK_STEP: u64 = 1 << 20;
 /// The most batches of a partition in flight: enough to keep an engine busy that needs some turns to answer.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
@@ -80,9 +80,8 @@ impl Batches {
         }
     }
 
-    /// Adds a record to the open batch and returns the length of the record. If the open batch is full or has another second, it is closed first.
-    /// `encode` appends the record to the buffer. The argument of `encode` is the offset of the record minus the first offset of the batch. `sequence` is
-    /// the last offset of the partition.
+    /// Adds a record to the open batch and returns its length. If the open batch is full or has another second, it is closed first. `encode` appends the
+    /// record to the buffer; the argument is the record's offset minus the first offset of the batch. `sequence` is the last offset of the partition.
     pub fn write(
         &mut self,
         unix_s: u32,
@@ -150,7 +149,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Some unlogged facts may have their offsets after the last batch already, and others may still wait for theirs.
+        // Some unlogged facts may already have offsets after the last batch. Others may still wait for theirs.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
@@ -183,8 +182,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch, unless too many batches are in flight. Appends the closed batches that were not passed to the engine yet. If no batch was
-    /// committed for [`RESEND_S`], appends all batches in flight again. `sequence` returns the last offset of the partition.
+    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches in flight if none was
+    /// committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,

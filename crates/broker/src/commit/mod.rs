@@ -9,9 +9,9 @@
 //!
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! The engine may lose and repeat batches: its log need only be ordered, and must have a batch at some time if that batch is appended again and again.
-//! The batches of a writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after a gap is void too, and
-//! its writer appends it again.
+//! The engine may lose and repeat batches: its log need only be ordered, and get a batch at some time if it is appended again and again. The batches of a
+//! writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after a gap is void too, and its writer
+//! appends it again.
 //!
 //! A replicated log ([`World::is_shared`](crate::World::is_shared): a cluster) has several writers. The batches of all writers are applied in the order of
 //! the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch` ([`OFFSET_BITS`](crate::OFFSET_BITS)).

@@ -31,7 +31,7 @@ struct Entry<T> {
     /// Whether the request waits for a record. Its record is then the next record of this process in the log.
     writes: bool,
     asked_s: u32,
-    /// The request. `None` in the queues of the partitions if the request concerns all of them: then `all_partitions` has the request.
+    /// `None` in the queues of the partitions if the request concerns all of them: then `all_partitions` has the request.
     request: Option<T>,
     /// The bytes that were counted for the request.
     bytes: usize,
@@ -111,8 +111,7 @@ pub(crate) struct Commits<T> {
     all_partitions: RequestQueue<T>,
     /// The queue that is examined first.
     next: usize,
-    /// The index of the queue in which the search for late requests continues. After the queues of the partitions comes `all_partitions`. With a higher
-    /// index, no search is in progress. The search is for requests that were late at `late_s`.
+    /// Where the search for requests that were late at `late_s` continues: the index of a partition's queue, then `all_partitions`, then no search.
     late_queue: usize,
     late_s: u32,
     /// Whether a request or record may be ready to take effect.
@@ -257,8 +256,8 @@ impl<T> Commits<T> {
         self.may_have_due = true;
     }
 
-    /// Queues a write to the partition at this index. `encode` appends the record of the write. The argument of `encode` is the offset of the record minus
-    /// the first offset of the batch. `sequence` is the last offset of the partition. Returns the length of the record.
+    /// Queues a write to the partition at this index. `encode` appends its record; the argument is the record's offset minus the first offset of the batch.
+    /// `sequence` is the last offset of the partition. Returns the length of the record.
     pub fn write(
         &mut self,
         at: usize,
@@ -282,8 +281,8 @@ impl<T> Commits<T> {
         self.has_buffers = true;
     }
 
-    /// Queues an unlogged fact of the partition at this index. The fact holds `bytes`. If its offset would be above the last mark, it waits for a new mark,
-    /// which is then its record. After a crash the partition continues above the last mark, so that no offset is assigned twice.
+    /// Queues an unlogged fact, which holds `bytes`. If its offset would be above the last mark, it waits for a new mark, which is then its record. After a
+    /// crash the partition continues above the last mark, so that no offset is assigned twice.
     pub fn push_unlogged(
         &mut self,
         at: usize,
@@ -305,8 +304,8 @@ impl<T> Commits<T> {
         bytes
     }
 
-    /// Takes the request or record that takes effect next. `counts` tells whether the next batch in the log of a partition is valid. Its arguments are the
-    /// index of the partition, the writer, and the number of the batch.
+    /// The request or record that takes effect next. `counts` tells whether the next batch in a partition's log is valid. Its arguments are the index of the
+    /// partition, the writer, and the number of the batch.
     pub fn next(
         &mut self,
         now: Now,
@@ -322,7 +321,7 @@ impl<T> Commits<T> {
             let Some(next) = queue.next(held, now.s, self.is_replicated, counts) else {
                 continue;
             };
-            // After the last record of a batch, the next queue has its turn, so that a queue that fills again and again does not delay the others.
+            // After a batch it is the next queue's turn, so that a queue that fills again and again does not delay the others.
             self.next = at + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
@@ -440,8 +439,8 @@ impl<T> Commits<T> {
         self.late_queue <= self.queues.len()
     }
 
-    /// Continues the search for late requests by one entry. Returns each late request once, and leaves it in its queue. A request to one partition comes
-    /// after all earlier requests to only that partition. Requests that concern all partitions come last.
+    /// Continues the search for late requests by one entry. Returns each late request once, and leaves it in its queue. The requests to a partition come in
+    /// order. Requests that concern all partitions come last.
     pub fn next_late(&mut self) -> Option<&mut T> {
         let line = match self.queues.get_mut(self.late_queue) {
             Some(queue) => &mut queue.line,

@@ -70,11 +70,11 @@ pub struct Matching {
     pub seen: Vec<u64>,
 }
 
-/// What the caller must do after a member has left.
+/// The effects when a member leaves.
 pub struct Left {
-    /// The member that was moved to the place of the member that left. Its part needs the new place.
+    /// The member that took the place of the one that left. Its part must learn the new place.
     pub moved: Option<Member>,
-    /// The text of the filter, if its last member left. The homes must be told.
+    /// The text of the filter, if its last member left.
     pub ended: Option<Vec<u8>>,
 }
 

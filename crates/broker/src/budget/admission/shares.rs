@@ -2,8 +2,8 @@
 //! use up the resource.
 //!
 //! A client may take one more while it holds little, or less than the free amount times a factor: 1 ([`HALF`]), 4 ([`MOST`]) or 8 ([`NEARLY_ALL`]). So
-//! the first client can get half, four fifths or eight ninths, and each further client the same part of the rest. A client that holds little still finds
-//! something free after a few clients have taken all that they can get. Nothing is taken away from a client.
+//! the first client can get half, four fifths or eight ninths, and each further client the same part of the rest. Whatever a few clients take, something
+//! remains for a client that holds little. Nothing is taken away from a client.
 //!
 //! Clients are keyed hashes of addresses. All clients of unknown address count as one.
 
@@ -27,8 +27,8 @@ pub fn may_take(own: usize, free: usize, times: usize) -> bool {
     free > 0 && own < free.saturating_mul(times).max(LITTLE)
 }
 
-/// The clients that hold rows of a table. Only rows that are taken while the table is more than half full are recorded: before, nobody can hold too many,
-/// and the records would cost memory.
+/// The clients that hold rows of a table. Recorded only while the table is more than half full: before, nobody can hold too many, and the records would
+/// cost memory.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The client of each recorded row.

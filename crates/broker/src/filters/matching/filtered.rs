@@ -1,5 +1,4 @@
-//! The subscriptions of one connection by filter: its parts (one for each filter), the groups of parts, and how far each group has read. The module
-//! `filters::matching` explains parts and groups.
+//! The subscriptions of one connection by filter: its parts and groups (see the parent module), and how far each group has read.
 
 use alloc::vec::Vec;
 
@@ -25,23 +24,23 @@ pub struct Part {
 pub struct At {
     /// The offset up to which the group has read the partition; `OVER` if it reads nothing more of the partition.
     pub offset: u64,
-    /// The offset at which the subscription began, see [`crate::mail::FilterPage`].
+    /// The offset at which the subscription began ([`crate::mail::FilterPage`]).
     pub from: u64,
-    /// The number of the last loss before the subscription began, see [`crate::mail::FilterPage`].
+    /// The number of the last loss before the subscription began ([`crate::mail::FilterPage`]).
     pub base: u64,
     /// The epoch of the log.
     pub epoch: u32,
     /// Whether the group takes live messages of the partition.
     pub live: bool,
-    /// Whether a page that the group requested is in flight. Also set if the offset is `OVER`.
+    /// Whether a page is in flight. Also set if the offset is `OVER`.
     pub asked: bool,
-    /// Whether the group waits for its first page of the partition, which tells the offset at which the subscription begins.
+    /// Whether the first page, which tells where the subscription begins, has not arrived yet.
     pub new: bool,
-    /// Whether the group has read a page of this partition in the current round. In a round, each partition in which the group is behind has one turn.
+    /// Whether the partition has had its turn in the current round (`next_behind`).
     pub had_turn: bool,
 }
 
-/// The offset of a group that only sends retained messages again, once it has sent those of the partition: the group requests no more pages of it.
+/// The offset of a group that only sends retained messages again, once it has sent all of a partition. The group requests no more pages there.
 pub const OVER: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<At>() == 32);
@@ -50,11 +49,10 @@ const _: () = assert!(size_of::<At>() == 32);
 pub struct Group {
     /// The number of the group. The connection never reuses it.
     pub serial: u32,
-    /// The first part of the group's list: the one that joined last.
+    /// The head of the list of parts: the part that joined last.
     first: u32,
-    /// If the group began with the newest messages of each topic: how many of each topic; otherwise 0.
+    /// How many of the newest messages of each topic the group began with; 0 if it began otherwise.
     pub newest: u32,
-    /// By partition: how far the group has read. Empty if the group is live in all partitions.
     positions: Vec<At>,
 }
 
@@ -72,7 +70,7 @@ impl Group {
     }
 }
 
-/// The subscriptions of a connection by filter. A part is found by its index, a group by binary search, so that many filters cost little.
+/// The subscriptions of a connection by filter. Look-ups are by index or binary search, so many filters cost little.
 pub struct Filtered {
     /// The parts, by index. Free entries are reused.
     parts: Vec<Part>,
@@ -99,7 +97,7 @@ impl Default for Filtered {
 }
 
 impl Filtered {
-    /// Bytes of the struct and of its heap. Visits each group.
+    /// Bytes, including the struct. Visits each group.
     pub fn bytes(&self) -> usize {
         let positions: usize = (self.groups.iter())
             .map(|group| group.positions.capacity())
@@ -136,8 +134,7 @@ impl Filtered {
         }
     }
 
-    /// Adds a part to a group, at the index [`Self::next_place`]. `row` is the row of the filter, `place` the connection's index among the members of the
-    /// filter, and `id` the number that the protocol chose.
+    /// Adds a part to a group, at the index [`Self::next_place`]. `place` is the connection's index among the filter's members.
     pub fn add(&mut self, serial: u32, row: u32, place: u32, id: u32) {
         let at = self.next_place();
         let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
@@ -160,8 +157,8 @@ impl Filtered {
         }
     }
 
-    /// Removes a part. If it was the last part of its group, removes the group. Returns the row of the filter and the connection's index among the filter's
-    /// members; `None` if the entry is free.
+    /// Removes a part, and its group if no part of it is left. Returns the filter's row and the index among the filter's members; `None` if the entry is
+    /// free.
     pub fn remove(&mut self, at: u32) -> Option<(u32, u32)> {
         let part = self.parts.get_mut(at as usize)?;
         if part.row == NONE {
