@@ -2,8 +2,8 @@
 //! subscribers) each topic has.
 //!
 //! Invariants:
-//! * A topic's row lives while the topic has carriers or messages, or while its last offset is younger than `position_age_s` of its rule. The row may be
-//!   evicted earlier to make room for a new topic.
+//! * A topic's row lives while the topic has carriers or messages, and then until the topic has been idle for its rule's `position_age_s`. The row of an
+//!   idle topic may be evicted earlier to make room for a new topic.
 //! * When a row is freed, the floor of the topic's slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old
 //!   position gets a gap.
 //! * Live messages and pages for one carrier share one lane, so they arrive in order.

@@ -22,9 +22,9 @@ pub struct TurnLimits {
     pub page_visits: usize,
     /// The most topics that one page of an interest snapshot examines: a quarter of a turn's steps.
     pub interest_rows: u32,
-    /// Backpressure begins when carriers still hold the frames of more turns than this: parties with much in flight wait before they publish or
-    /// subscribe. Above four times this number, all parties wait. When carriers fall behind, this bounds the memory of the messages in flight, and the
-    /// time that a message waits for the messages of other parties.
+    /// Backpressure begins when carriers hold the frames of this many turns: parties with much in flight wait before they publish or subscribe. From
+    /// four times this number on, all parties wait. This bounds the memory of messages in flight when carriers fall behind, and the time that a message
+    /// waits behind the messages of other parties.
     pub turns_under_way: usize,
     /// The bytes of credit that each publish in flight to a home uses besides the bytes of its message, since the publish delays other clients.
     pub ask_bytes: usize,

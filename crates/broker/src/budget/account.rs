@@ -15,13 +15,13 @@ pub use crate::budget::part::Part;
 pub enum Level {
     /// The sum is at most 3/4 of the limit.
     Calm,
-    /// Above 3/4: slow consumers lose their outboxes and continue from their positions in the log.
+    /// Above 3/4: nothing is added to outboxes. Slow consumers continue from their positions in the log.
     Near,
-    /// Above 7/8: clients that hold much get no new memory.
+    /// Above 7/8: addresses and users that hold much get no new memory.
     Full,
-    /// Above 15/16: connections of clients that hold much are closed.
+    /// Above 15/16: absent sessions and connections of the address or user that holds most are ended.
     Tight,
-    /// Above the limit: connections are closed, those that hold most first.
+    /// Above the limit: if nobody holds much, sessions and connections of others are ended too.
     Over,
 }
 

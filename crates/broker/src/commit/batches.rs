@@ -182,8 +182,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches in flight if none was
-    /// committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
+    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches in flight if none
+    /// was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,

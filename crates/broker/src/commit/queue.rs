@@ -304,8 +304,8 @@ impl<T> Commits<T> {
         bytes
     }
 
-    /// The request or record that takes effect next. `counts` tells whether the next batch in a partition's log is valid. Its arguments are the index of the
-    /// partition, the writer, and the number of the batch.
+    /// The request or record that takes effect next. `counts` tells whether the next batch in a partition's log is valid. Its arguments are the index of
+    /// the partition, the writer, and the number of the batch.
     pub fn next(
         &mut self,
         now: Now,
