@@ -65,7 +65,6 @@ const FREE_MAX: usize = 1 << 20;
 /// A flag in `Node::children`: a filter ends at this node.
 const ENDS: u32 = 1 << 31;
 
-/// A node of the trie.
 struct Node {
     hash: u32,
     next: u32,
@@ -450,7 +449,6 @@ impl Filters {
     }
 }
 
-/// A level of a topic.
 #[derive(Clone, Copy, Default)]
 struct Level<'a> {
     text: &'a [u8],

@@ -104,7 +104,6 @@ pub struct Home {
     pub(crate) page_queue: PageQueue,
     pub(crate) reports: Reports,
     compressor: MessageCompressor,
-    /// The limits of a page and of a turn.
     pub turn_limits: TurnLimits,
     /// The steps of work that all parts of the home have done since the start.
     steps: Steps,

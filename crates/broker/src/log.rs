@@ -177,7 +177,6 @@ impl Log {
         }
     }
 
-    /// The number of messages.
     pub fn len(&self) -> u32 {
         self.entries.len()
     }

@@ -76,7 +76,6 @@ struct MailCount {
 /// A shard. Its methods are generic over [`Io`] and never use `dyn Io`.
 pub struct Shard {
     front: Front,
-    /// The home, if the shard has one.
     home: Option<Home>,
     /// MQTT sessions whose client ids have their home here.
     sessions: SessionsAtHome,

@@ -14,7 +14,7 @@ use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
 
-/// Longest user, client id and detail of an event.
+/// Longest text that a client chooses (user, client id, detail), in bytes.
 const DETAIL_BYTES_MAX: usize = 200;
 /// The most events that wait. The shard takes them after each input, and one input rarely causes more.
 const EVENTS_MAX: usize = 1024;
@@ -102,7 +102,6 @@ impl Journal {
         self.note(conn, EventKind::Connected, "", b"");
     }
 
-    /// Records an event.
     pub fn note(&mut self, conn: ConnId, what: EventKind, user: &str, detail: &[u8]) {
         let mut detail = printable(detail);
         match what {

@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 
-/// A batch of one partition.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     writer: u64,
@@ -19,7 +18,6 @@ struct Batch {
     damages_before: u64,
 }
 
-/// The state of one partition.
 #[derive(Clone, Copy, Default)]
 struct PartitionBatches {
     first: Option<Batch>,

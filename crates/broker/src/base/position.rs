@@ -5,8 +5,8 @@
 //! - `2` is a position in a set of topics: the hash of the set in hexadecimal, `-`, and a vector of positions, one for each topic.
 //! - `3` is a position of a subscription by filter: the number of partitions in hexadecimal, `-`, and a vector of positions, one for each partition.
 //!
-//! A vector is base64url. A position in it is a varint: twice the offset, plus 1 if its epoch is not that of the position before. The new epoch follows
-//! as 4 bytes, little endian.
+//! A vector is base64url. A position in it is a varint: twice the offset, plus 1 if its epoch differs from that of the position before (0 at first). Then
+//! the epoch follows as 4 bytes, little endian.
 
 use alloc::string::String;
 use alloc::vec::Vec;

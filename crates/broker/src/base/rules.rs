@@ -120,7 +120,6 @@ impl Rules {
             .collect()
     }
 
-    /// The operator's rules.
     fn of_operator(&self) -> &[Rule] {
         &self.all[..self.all.len() - BUILT_IN]
     }

@@ -216,7 +216,6 @@ pub fn check_block(
 pub(crate) mod kind {
     /// What concerns the whole home.
     pub const HOME: u8 = 1;
-    /// A topic.
     pub const TOPIC: u8 = 2;
     /// A filter whose subscriptions of QoS 1 and 2 make the home keep messages.
     pub const FILTER: u8 = 3;
@@ -228,7 +227,6 @@ pub(crate) mod kind {
     pub const FORGOTTEN: u8 = 6;
     /// The last loss of those forgotten topics of a rule whose names are no longer remembered.
     pub const RULE_LOSS: u8 = 7;
-    /// A message.
     pub const MESSAGE: u8 = 8;
     /// The answer to an idempotency key.
     pub const ANSWER: u8 = 9;
@@ -251,7 +249,6 @@ pub(crate) struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Begins a record.
     pub fn record(&mut self, kind: u8) -> FieldWriter<'_> {
         self.records += 1;
         self.bytes.push(kind);

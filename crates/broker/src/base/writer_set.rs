@@ -83,12 +83,10 @@ impl WriterSet {
         self.has_lost = true;
     }
 
-    /// Whether the log has lost its beginning.
     pub fn has_lost(&self) -> bool {
         self.has_lost
     }
 
-    /// The living writers.
     pub fn living(&self) -> impl Iterator<Item = u64> {
         let writers = self.writers.iter().filter(|it| !it.is_dead);
         writers.map(|it| it.id)
@@ -107,13 +105,11 @@ impl WriterSet {
         !writer.is_dead
     }
 
-    /// The dead writers.
     pub fn dead(&self) -> impl Iterator<Item = u64> {
         let writers = self.writers.iter().filter(|it| it.is_dead);
         writers.map(|it| it.id)
     }
 
-    /// Whether a writer is dead.
     pub fn is_dead(&self, id: u64) -> bool {
         self.dead().any(|it| it == id)
     }

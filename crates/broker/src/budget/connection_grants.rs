@@ -47,7 +47,6 @@ impl ConnectionGrants {
         self.used
     }
 
-    /// Whether no connection has a row.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
@@ -63,7 +62,6 @@ impl ConnectionGrants {
         Some((page.grants[row].as_ref()?, page.until_unix_s[row]))
     }
 
-    /// Sets the connection's grants.
     pub fn set(&mut self, slot: u32, known: Known) {
         let (page, row) = page_and_row(slot);
         if self.pages.len() <= page {
@@ -78,7 +76,6 @@ impl ConnectionGrants {
         page.until_unix_s[row] = known.until_unix_s;
     }
 
-    /// Removes the connection's grants.
     pub fn remove(&mut self, slot: u32) -> Option<Arc<Grants>> {
         let (page, row) = page_and_row(slot);
         let place = self.pages.get_mut(page)?;

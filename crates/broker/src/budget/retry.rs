@@ -11,7 +11,6 @@ pub(crate) fn retry_after_s(spread: u32) -> u32 {
     first + mixed(spread) % (last - first + 1)
 }
 
-/// The delay in milliseconds.
 pub(crate) fn retry_after_ms(spread: u32) -> u32 {
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     first + mixed(spread) % (last - first)

@@ -58,7 +58,6 @@ impl ShardAccount {
         self.held_bytes
     }
 
-    /// Charges bytes to a part.
     pub fn charge(&mut self, part: Part, bytes: usize) {
         self.parts[part as usize] += bytes;
         self.held_bytes += bytes;
@@ -69,7 +68,6 @@ impl ShardAccount {
         }
     }
 
-    /// Releases bytes of a part.
     pub fn release(&mut self, part: Part, bytes: usize) {
         debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
         let bytes = bytes.min(self.parts[part as usize]);
@@ -97,7 +95,6 @@ impl ShardAccount {
         }
     }
 
-    /// Sets the bytes that are charged to a part.
     pub fn set(&mut self, part: Part, bytes: usize) {
         self.change(part, self.part(part), bytes);
     }

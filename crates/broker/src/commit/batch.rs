@@ -214,7 +214,6 @@ impl Records {
         }
     }
 
-    /// The Unix second of the batch.
     pub fn unix_s(&self) -> u32 {
         self.stored.header.unix_s
     }

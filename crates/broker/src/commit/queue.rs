@@ -114,9 +114,7 @@ pub(crate) struct Commits<T> {
     /// Where the search for requests that were late at `late_s` continues: the index of a partition's queue, then `all_partitions`, then no search.
     late_queue: usize,
     late_s: u32,
-    /// Whether a request or record may be ready to take effect.
     may_have_due: bool,
-    /// The number of waiting requests.
     requests: usize,
     /// The bytes of waiting requests, and of committed batches of other writers.
     bytes: usize,
@@ -363,7 +361,6 @@ impl<T> Commits<T> {
         self.bytes + open.sum::<usize>()
     }
 
-    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.requests == 0
     }

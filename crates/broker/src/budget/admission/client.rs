@@ -18,7 +18,7 @@ const LOAD_PART: usize = 8;
 pub struct Client(u32);
 
 impl Client {
-    /// No client: the address is unknown, so nothing is counted by address.
+    /// No client: the address is unknown, so limits by address do not apply.
     pub const NOBODY: Client = Client(0);
     /// A client behind a trusted proxy that has not named the client's address (yet).
     pub const RELAYED: Client = Client(1);

@@ -218,7 +218,6 @@ impl Filtered {
         &self.groups
     }
 
-    /// The group with this serial.
     pub fn group(&self, serial: u32) -> Option<&Group> {
         self.number_of(serial).map(|number| &self.groups[number])
     }
