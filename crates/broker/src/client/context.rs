@@ -44,6 +44,11 @@ impl Context {
         self.wall.date_of(counted_s, self.now).into()
     }
 
+    /// Whether this node is cut off from the log of its cluster.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.world.is_shared() && self.world.admission.is_cut_off(self.now.unix_s)
+    }
+
     /// The keyed hash and the home of a topic.
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;

@@ -30,7 +30,9 @@ use crate::protocol::http::close::{move_idle, tell_when_to_come_back};
 use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
 use crate::protocol::http::pipelined::hold_pipelined;
 use crate::protocol::longpoll::poll::end_poll;
-use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_details, mqtt_session};
+use crate::protocol::mqtt::client::{
+    PACKET_BESIDE_BYTES, mqtt_details, mqtt_session, owes_answers,
+};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::publish::mqtt_second;
@@ -111,10 +113,13 @@ impl Front {
     }
 }
 
-/// This node has no way to the log of its cluster: a client of MQTT ends, and may find another node that has; the others stay, and catch up. Says
-/// whether the connection ends.
+/// The node is cut off from the log of its cluster: an MQTT client is disconnected, so that it can connect to another node. Subscribers over HTTP
+/// stay, and catch up later. Returns whether the connection ends.
+///
+/// A client whose publishes are unanswered stays until their outcome is known, or can no longer change (`Outcome::Unknown`). If it were told
+/// earlier, it could publish a newer message at another node, and the older one could still come into the log after it.
 pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
-    let ends = clients.conns.get(slot).state == State::Mqtt;
+    let ends = clients.conns.get(slot).state == State::Mqtt && !owes_answers(&clients.conns, slot);
     if ends {
         mqtt_end(clients, slot, Reason::CutOff, io);
     }

@@ -66,9 +66,7 @@ impl Shard {
         let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
         let mut until = rows.end;
         let watches_identities = !self.front.clients.conns.grants.is_empty();
-        let unix_s = self.front.clients.ctx.now.unix_s;
-        let is_cut_off = self.front.clients.ctx.world.is_shared()
-            && self.front.clients.ctx.world.admission.is_cut_off(unix_s);
+        let is_cut_off = self.front.clients.ctx.is_cut_off();
         for slot in rows {
             if self.front.clients.scratch.ends.len() >= ends_most {
                 until = slot;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use crore_wire::mqtt::{Packet, Publish, Version};
+use crore_wire::mqtt::{Packet, Publish, ReasonCode, Version};
 
 use crate::faults::{log, publish_surely};
 use crate::servers::Servers;
@@ -168,6 +168,40 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
     let again = once(&far, "POST", "/pub/state", &key, "v2");
     assert!([201, 202].contains(&again.status), "{again:?}");
     assert_eq!(again.header("idempotency-replayed"), None);
+}
+
+/// What a client publishes elsewhere after its connection has ended is not overwritten by what it published before.
+#[test]
+fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let (gate, near) = node_behind_a_gate(&servers);
+    let far = node(&servers);
+    let retain = |id, payload| Publish {
+        retain: true,
+        ..mqtt::message("state", 1, id, payload)
+    };
+    let mut there = client(&near, "publisher");
+    there.deliver(&retain(1, b"v0"));
+    let mut idle = client(&near, "idle");
+
+    gate.close(true);
+    there.publish(&retain(2, b"v1"));
+    assert_eq!(idle.end(), Some(ReasonCode::SERVER_BUSY));
+    // What comes now would be in the log later than the client is told.
+    there.publish(&retain(3, b"v2"));
+    assert_eq!(there.end(), Some(ReasonCode::SERVER_BUSY));
+    gate.close(false);
+    client(&far, "publisher").deliver(&retain(1, b"v5"));
+
+    until("ready", || {
+        port::ask(near.admin(), "GET /readyz", None).status == 200
+    });
+    publish_surely(&near, "state", "v6");
+    for server in [&near, &far] {
+        assert_eq!(retained(server, "state"), "v5");
+    }
 }
 
 /// The machine of the node was paused, or the stream has a leader with another clock.

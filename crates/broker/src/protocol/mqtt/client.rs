@@ -280,15 +280,23 @@ impl Clients {
         }
     }
 
-    /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict.
+    /// Whether packets must wait for the home of the session, for homes that owe answers, or for a verdict. A node that is cut off takes no more
+    /// publishes of a client that it is about to disconnect.
     pub(crate) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
         mqtt(&self.conns, slot).is_some_and(|mqtt| {
             let pages = mqtt.pages.max(mqtt.grants_behind.len() as u32);
             let has_many = mqtt.answers.len() > receive_max || pages > PAGES_MAX;
-            mqtt.connecting.is_some() || has_many || mqtt.is_asked_for()
+            let is_about_to_end = !mqtt.answers.is_empty() && self.ctx.is_cut_off();
+            mqtt.connecting.is_some() || has_many || mqtt.is_asked_for() || is_about_to_end
         })
     }
+}
+
+/// Whether homes owe answers to publishes of the client.
+pub(crate) fn owes_answers(conns: &Connections, slot: u32) -> bool {
+    let answers = mqtt(conns, slot).map(|mqtt| &mqtt.answers);
+    answers.is_some_and(|all| all.iter().any(|answer| answer.reason.is_none()))
 }
 
 /// Whether the connection waits for the verdict on its credential.

@@ -357,8 +357,7 @@ fn accept_connect(
     if clients.conns.get(slot).is(TURNED_AWAY) {
         return Err(ReasonCode::SERVER_BUSY);
     }
-    let world = &clients.ctx.world;
-    if world.is_shared() && world.admission.is_cut_off(clients.ctx.now.unix_s) {
+    if clients.ctx.is_cut_off() {
         return Err(ReasonCode::SERVER_UNAVAILABLE);
     }
     if connect.properties.authentication_method().is_some() {
