@@ -201,6 +201,7 @@ impl Shard {
     }
 
     /// The link of a connection, if it is open.
+    #[inline]
     pub fn link_of(&self, conn: ConnId) -> Option<Link> {
         self.front
             .clients
@@ -388,6 +389,7 @@ impl Shard {
     }
 
     /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.
+    #[inline]
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until carriers have delivered earlier messages.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());

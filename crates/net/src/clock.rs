@@ -16,11 +16,13 @@ const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the same in every thread and process of the machine.
+#[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
 /// Milliseconds of `CLOCK_MONOTONIC`. Cheaper than [`monotonic_ns`], but behind by up to a scheduler tick (1-10 ms).
+#[inline]
 pub fn monotonic_ms() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE) / NS_PER_MS
 }

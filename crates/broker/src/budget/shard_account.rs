@@ -95,6 +95,7 @@ impl ShardAccount {
         }
     }
 
+    #[inline]
     pub fn set(&mut self, part: Part, bytes: usize) {
         self.change(part, self.part(part), bytes);
     }
@@ -112,6 +113,7 @@ impl ShardAccount {
     }
 
     /// The level of the process's account, or `Level::Calm` while the shard holds less than its floor.
+    #[inline]
     pub fn level(&self) -> Level {
         self.level_without(0)
     }

@@ -50,6 +50,7 @@ pub(crate) fn must_stall<P: ProtocolTypes>(clients: &Clients<P>, lanes: &Lanes, 
     lacks_credit(lanes, &clients.ctx) || waits_for_carriers(clients, slot)
 }
 
+#[inline]
 fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
     let exceeds = lanes.exceeds(ctx.world.settings.limits.publish_credit_bytes)
         || ctx.world.admission.waits_for_log(ctx.now.unix_s);

@@ -39,6 +39,7 @@ impl Work {
     }
 
     /// Begins a budget.
+    #[inline]
     pub fn begin(&mut self) {
         self.until = self.count() + u64::from(self.turn_limits.steps_per_turn);
         self.quantum = self.until;
@@ -56,6 +57,7 @@ impl Work {
     }
 
     /// Connections that may be visited at the end of this turn: as the budget allows, and one at least.
+    #[inline]
     pub fn visits(&self) -> u32 {
         let left = self.until.saturating_sub(self.count());
         let left = u32::try_from(left).unwrap_or(u32::MAX);

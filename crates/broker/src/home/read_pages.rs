@@ -27,6 +27,7 @@ impl Home {
     }
 
     /// Heap bytes of all pages that wait.
+    #[inline]
     pub fn pages_bytes(&self) -> usize {
         self.page_queue.bytes() + self.logs.future_pages.as_ref().map_or(0, |it| it.bytes())
     }

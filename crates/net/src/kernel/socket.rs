@@ -26,6 +26,7 @@ pub const PARTS_MAX: usize = 1024;
 ///
 /// # Panics
 /// If `buf` is empty, because the result would look like the end of the stream.
+#[inline]
 pub fn recv(fd: Fd, buf: &mut [u8]) -> Received {
     assert!(!buf.is_empty(), "an empty receive looks like an end");
     match retry_on_intr(|| net::recv(fd.lend(), &mut *buf, RecvFlags::DONTWAIT)) {

@@ -221,6 +221,7 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
 
 impl<'b> Head<'b> {
     /// The value of the first field with this name (in any case), without the whitespace around it.
+    #[inline]
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers(name).next()
     }
@@ -231,6 +232,7 @@ impl<'b> Head<'b> {
     }
 
     /// The names of all fields, in order, as they were written.
+    #[inline]
     pub fn names(&self) -> impl Iterator<Item = &'b str> + '_ {
         self.fields.iter().map(|field| field.name)
     }
@@ -280,6 +282,7 @@ impl<'b> Head<'b> {
     }
 
     /// Whether the connection stays open after this request (RFC 9112 section 9.3).
+    #[inline]
     pub fn keep_alive(&self) -> bool {
         !self.has_token("connection", "close")
             && (self.minor == 1 || self.has_token("connection", "keep-alive"))
@@ -293,6 +296,7 @@ impl<'b> Head<'b> {
     }
 
     /// Whether the request is an upgrade to WebSocket (RFC 6455 section 4.2.1). Version and key are not checked.
+    #[inline]
     pub fn is_websocket_upgrade(&self) -> bool {
         self.method == Method::Get
             && self.minor == 1

@@ -120,6 +120,7 @@ impl<'o> ResponseHead<'o> {
     ///
     /// # Panics
     /// If `lines` does not end in CRLF.
+    #[inline]
     pub fn lines(self, lines: &[u8]) -> Self {
         assert!(
             lines.is_empty() || lines.ends_with(b"\r\n"),
@@ -135,6 +136,7 @@ impl<'o> ResponseHead<'o> {
     }
 
     /// Appends Content-Length, closes the head and appends the body.
+    #[inline]
     pub fn content(self, body: &[u8]) {
         let head = self.number("Content-Length", body.len() as u64);
         head.out.extend_from_slice(b"\r\n");

@@ -77,6 +77,7 @@ pub fn write_header(
 
 /// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. A server sends mostly such frames, and
 /// needs no buffer for these headers.
+#[inline]
 pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
     let mut bytes = [0; 10];
