@@ -141,6 +141,7 @@ impl Interest {
             node: self,
             others: BTreeMap::new(),
             slots: AtomicU64::new(0),
+            undropped: AtomicU64::new(0),
             streams: AtomicU64::new(0),
         };
         let mut every = interval(POLL_INTERVAL);
@@ -314,6 +315,8 @@ struct FollowPoller {
     others: BTreeMap<String, FollowedNode>,
     /// A bit mask of the slots in use.
     slots: AtomicU64,
+    /// A bit mask of slots that no stream uses, but that still have topics, since a shard did not answer.
+    undropped: AtomicU64,
     streams: AtomicU64,
 }
 
@@ -326,6 +329,10 @@ impl FollowPoller {
         ) else {
             return;
         };
+        let undropped = self.undropped.swap(0, Relaxed);
+        for slot in (0..u64::BITS as u8).filter(|slot| undropped & 1 << slot != 0) {
+            self.drop_topics(slot).await;
+        }
         let mut living: BTreeSet<String> = BTreeSet::new();
         let mut own = None;
         for node in &state.nodes {
@@ -489,8 +496,11 @@ impl FollowPoller {
                 match self.node.ask(home, Order::Forget(slot, from)).await {
                     Some(InterestReply::Forgot(Some(next))) => from = next,
                     Some(_) => break,
-                    // A shard does not answer and may still hold topics of this slot, so the slot stays in use.
-                    None => return,
+                    // The shard may still hold topics of this slot, so the slot stays in use.
+                    None => {
+                        self.undropped.fetch_or(1 << slot, Relaxed);
+                        return;
+                    }
                 }
             }
         }
