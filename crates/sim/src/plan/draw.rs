@@ -1,5 +1,7 @@
-//! Draws the world of a seed. Each feature that was added later draws from its own generator, seeded with the seed and a salt. So a new
-//! feature does not change the other properties of old seeds. A percentage is a share of all worlds, unless its comment names another.
+//! Chooses the properties of a simulated world at random from its seed. A world is the servers, network, clients, log and clock of one run.
+//!
+//! Features that were added later have their own random generators. Each of these is seeded with the seed and the feature's salt, so a new
+//! feature does not change the other properties of old seeds. A percentage is the share of all worlds, unless its comment says of which.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
@@ -8,132 +10,136 @@ use crore_rng::Rng;
 use super::{MEMORY_BYTES, Plan};
 use crate::engine::EngineBehavior;
 
-/// Salt: worlds that are short of publish credit.
-const LOW_CREDIT: u64 = 0xC4ED_1750;
+/// The salt of worlds in which publishers soon use up their credit.
+const SALT_LOW_CREDIT: u64 = 0xC4ED_1750;
 const LOW_CREDIT_PERCENT: u32 = 15;
-/// Salt: followers of interest, and messages that expire at stalled sockets. The older seeds of `tests/seeds.rs` have neither.
-const FOLLOWERS: u64 = 37;
+/// The salt of two features: followers of interest, which are clients that receive the list of topics with subscribers, and messages that
+/// expire while sockets are stalled. The older seeds of `tests/seeds.rs` have neither.
+const SALT_FOLLOWERS: u64 = 37;
 const FOLLOWED_PERCENT: u32 = 40;
-/// Salt: subscribers by filter.
-const FILTERED: u64 = 0xF117_E250;
+/// The salt of subscribers by filter.
+const SALT_FILTERED: u64 = 0xF117_E250;
 const FILTERED_PERCENT: u32 = 40;
 const EXPIRING_PERCENT: u32 = 15;
-/// Longer than most times to live; shorter than the time after which a stalled connection is closed.
+/// The time for which sockets are stalled, in seconds. It is longer than most times to live, so that messages expire meanwhile. It is
+/// shorter than the time after which the server closes a stalled connection.
 const EXPIRY_S: u32 = 4;
-/// Salt: MQTT clients.
-const MQTT: u64 = 7;
+/// The salt of MQTT clients.
+const SALT_MQTT: u64 = 7;
 const MQTT_PERCENT: u32 = 40;
-/// Salt: MQTT clients that also subscribe to `#`.
-const WILDCARDS: u64 = 0xC07E_4503;
+/// The salt of MQTT clients that also subscribe to `#`.
+const SALT_WILDCARDS: u64 = 0xC07E_4503;
 const WILDCARDS_PERCENT: u32 = 50;
-/// Salt: a planned restart.
-const RESTARTS: u64 = 11;
+/// The salt of planned restarts.
+const SALT_RESTARTS: u64 = 11;
 const RESTARTS_PERCENT: u32 = 30;
-/// Salt: WebSockets with envelopes.
-const ENVELOPES: u64 = 46;
+/// The salt of WebSockets whose messages come in envelopes.
+const SALT_ENVELOPES: u64 = 46;
 const ENVELOPES_PERCENT: u32 = 30;
-/// Salt: rules that bound outboxes.
-const BOUNDS: u64 = 314;
+/// The salt of rules that limit outboxes.
+const SALT_BOUNDS: u64 = 314;
 const BOUNDS_PERCENT: u32 = 30;
-/// Salt: the number of messages and idle topics that a home forgets in a turn.
-const FORGETS: u64 = 733;
-/// Salt: the bytes of an outbox that are sent at once.
-const WRITES: u64 = 0x0A7B_0C5E;
-/// Salt: the number of partitions, and the homes after a restart.
-const PARTITIONS: u64 = 0x9A27_1710;
-/// Salt: an engine.
-const ENGINES: u64 = 0xE261_3E50;
+/// The salt of the number of messages and idle topics that a home forgets in a turn.
+const SALT_FORGETS: u64 = 733;
+/// The salt of the number of bytes that an outbox sends at once.
+const SALT_WRITES: u64 = 0x0A7B_0C5E;
+/// The salt of the number of partitions, and of the number of homes after a restart.
+const SALT_PARTITIONS: u64 = 0x9A27_1710;
+/// The salt of engines. An engine stores the log of a server; a world without an engine keeps everything in memory.
+const SALT_ENGINES: u64 = 0xE261_3E50;
 const ENGINES_PERCENT: u32 = 35;
-/// Salt: crashes.
-const CRASHES: u64 = 0xC4A5_4E55;
-/// Percentage of worlds with an engine.
+/// The salt of crashes.
+const SALT_CRASHES: u64 = 0xC4A5_4E55;
+/// Of the worlds with an engine, the percentage in which the server crashes.
 const CRASHES_PERCENT: u32 = 40;
-/// Salt: clusters.
-const CLUSTERS: u64 = 0xC105_7E25;
-/// Seeds from this one on also have clusters and damaged disks.
+/// The salt of clusters.
+const SALT_CLUSTERS: u64 = 0xC105_7E25;
+/// The first seed whose world may be a cluster or have a damaged disk.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
-/// Seeds from this one on also have logs that are replaced by an older copy. They are separate, since some of these worlds fail although
-/// the server is right: the simulator does not know exactly which gaps the readers of such a log may be told.
+/// The first seed in whose world an older copy may replace the log. These seeds are separate, because some of their runs fail although the
+/// server is right: the simulator does not know exactly which gaps the server may report to readers of such a log.
 pub const COPIES_FROM: u64 = 1 << 62;
-/// Percentage of worlds with wide budgets.
+/// Of the worlds with wide budgets, the percentage that are clusters.
 const CLUSTERS_PERCENT: u32 = 12;
-/// Salt: damaged disks.
-const DAMAGES: u64 = 0xDA3A_6E50;
-/// Percentage of worlds with crashes.
+/// The salt of damaged disks.
+const SALT_DAMAGES: u64 = 0xDA3A_6E50;
+/// Of the worlds with crashes, the percentage in which crashes damage the disk.
 const DAMAGES_PERCENT: u32 = 60;
-/// Salt: logs that are replaced by an older copy.
-const COPIES: u64 = 0xBAC4_0BEE;
-/// Percentage of worlds with crashes and without damaged disks.
+/// The salt of older copies that replace the log.
+const SALT_COPIES: u64 = 0xBAC4_0BEE;
+/// Of the worlds with crashes and without damaged disks, the percentage in which an older copy replaces the log.
 const COPIES_PERCENT: u32 = 80;
-/// The most pauses, cuts and losses of nodes in a world.
+/// The most events of nodes in a world: pauses, cuts and losses.
 const NODE_EVENTS_MAX: usize = 12;
-/// Salt: purges of a cluster's log.
-const PURGES: u64 = 0x9026_E5ED;
-/// Percentage of clusters.
+/// The salt of purges of a cluster's log.
+const SALT_PURGES: u64 = 0x9026_E5ED;
+/// Of the clusters, the percentage in which the log is purged.
 const PURGES_PERCENT: u32 = 50;
 /// The most purges in a world.
 const PURGES_MAX: usize = 8;
-/// Longer than a run. Otherwise a node would forget topics whose subscribers are at other nodes.
+/// The position age of all topics of a cluster. It is longer than the steps of a run take. Otherwise a node would forget a topic that has
+/// subscribers only at other nodes.
 const POSITION_AGE_S: u32 = 50_000;
-/// The most crashes, and the most new bases, in a world.
+/// The most crashes in a world, and the most compactions.
 const CRASHES_MAX: usize = 3;
 /// Bytes of a segment's header.
 const SEGMENT_HEADER: u64 = 4096;
-/// Salt: limits of topics and log bytes for each client address.
-const TOPIC_LIMITS: u64 = 361;
-/// Percentage of worlds with narrow budgets.
+/// The salt of limits of topics and log bytes for each client address.
+const SALT_TOPIC_LIMITS: u64 = 361;
+/// Of the worlds with narrow budgets and without RETAIN, the percentage that have these limits.
 const TOPIC_LIMITS_PERCENT: u32 = 30;
-/// Salt: a wall clock that jumps.
-const WALL: u64 = 0x3A11_C10C;
+/// The salt of wall clocks that jump.
+const SALT_WALL: u64 = 0x3A11_C10C;
 const WALL_PERCENT: u32 = 40;
-/// Salt: short turns.
-const SHORT_TURNS: u64 = 0x57E9_5101;
+/// The salt of short turns.
+const SALT_SHORT_TURNS: u64 = 0x57E9_5101;
 const SHORT_TURNS_PERCENT: u32 = 35;
-/// Percentage of worlds with short turns.
+/// Of the worlds with short turns, the percentage in which logs are long from the beginning.
 const LONG_LOGS_PERCENT: u32 = 15;
-/// Connections that a tick visits: few, so that a sweep of all connections takes several turns.
+/// The number of connections that a tick examines. It is small, so that the examination of all connections takes several turns.
 const ROWS_PER_TICK: u32 = 3;
-/// Longer than the steps of a run, shorter than the time that passes at its end.
+/// The idempotency window. It is longer than the steps of a run take, so that the server recognizes every retry. It is shorter than the
+/// time that passes at the end of a run, so that the server then forgets all keys.
 const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
-/// Choices for the largest message in bytes. A larger one would make the byte budget of a log meaningless.
+/// Choices for the largest message in bytes. With a larger message the byte budget of a log would have no effect.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
 impl Plan {
-    /// The world of this seed.
+    /// Chooses the properties of this seed's world.
     pub fn new(seed: u64) -> Plan {
         let rng_of = |salt: u64| Rng::new(seed ^ salt);
         let mut plan = basic_world(&mut rng_of(0x5EED_0F51));
-        lower_credit(&mut plan, &mut rng_of(LOW_CREDIT));
-        let mut followers_rng = rng_of(FOLLOWERS);
+        lower_credit(&mut plan, &mut rng_of(SALT_LOW_CREDIT));
+        let mut followers_rng = rng_of(SALT_FOLLOWERS);
         add_followers(&mut plan, &mut followers_rng);
         add_stalled_sockets(&mut plan, &mut followers_rng);
-        add_filters(&mut plan, &mut rng_of(FILTERED));
-        add_mqtt_clients(&mut plan, &mut rng_of(MQTT));
-        add_wildcards(&mut plan, &mut rng_of(WILDCARDS));
-        add_restart(&mut plan, &mut rng_of(RESTARTS));
-        shorten_turns(&mut plan, &mut rng_of(SHORT_TURNS));
-        plan.envelopes = rng_of(ENVELOPES).chance(ENVELOPES_PERCENT);
-        plan.turn_limits.forgets_per_turn = rng_of(FORGETS).pick(&[1, 1, 256]);
-        plan.part_bytes = rng_of(WRITES).pick(&[100, 3_000, 64 << 10]);
-        bound_outboxes(&mut plan, &mut rng_of(BOUNDS));
-        limit_topic_creation(&mut plan, &mut rng_of(TOPIC_LIMITS));
-        choose_partitions(&mut plan, &mut rng_of(PARTITIONS));
-        add_engine(&mut plan, &mut rng_of(ENGINES));
-        add_crashes(&mut plan, &mut rng_of(CRASHES));
+        add_filters(&mut plan, &mut rng_of(SALT_FILTERED));
+        add_mqtt_clients(&mut plan, &mut rng_of(SALT_MQTT));
+        add_wildcards(&mut plan, &mut rng_of(SALT_WILDCARDS));
+        add_restart(&mut plan, &mut rng_of(SALT_RESTARTS));
+        shorten_turns(&mut plan, &mut rng_of(SALT_SHORT_TURNS));
+        plan.envelopes = rng_of(SALT_ENVELOPES).chance(ENVELOPES_PERCENT);
+        plan.turn_limits.forgets_per_turn = rng_of(SALT_FORGETS).pick(&[1, 1, 256]);
+        plan.part_bytes = rng_of(SALT_WRITES).pick(&[100, 3_000, 64 << 10]);
+        bound_outboxes(&mut plan, &mut rng_of(SALT_BOUNDS));
+        limit_topic_creation(&mut plan, &mut rng_of(SALT_TOPIC_LIMITS));
+        choose_partitions(&mut plan, &mut rng_of(SALT_PARTITIONS));
+        add_engine(&mut plan, &mut rng_of(SALT_ENGINES));
+        add_crashes(&mut plan, &mut rng_of(SALT_CRASHES));
         if seed >= CLUSTERS_FROM {
-            add_nodes(&mut plan, &mut rng_of(CLUSTERS));
-            add_disk_damage(&mut plan, &mut rng_of(DAMAGES));
-            add_purges(&mut plan, &mut rng_of(PURGES));
+            add_nodes(&mut plan, &mut rng_of(SALT_CLUSTERS));
+            add_disk_damage(&mut plan, &mut rng_of(SALT_DAMAGES));
+            add_purges(&mut plan, &mut rng_of(SALT_PURGES));
         }
         if seed >= COPIES_FROM {
-            add_log_restore(&mut plan, &mut rng_of(COPIES));
+            add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
         }
-        plan.wall_clock_jumps = rng_of(WALL).chance(WALL_PERCENT);
+        plan.wall_clock_jumps = rng_of(SALT_WALL).chance(WALL_PERCENT);
         plan
     }
 }
 
-/// The basic world: shards, settings, turn limits, network, and subscribers and publishers over HTTP of a few topics.
+/// The properties that every world has: shards, settings, turn limits, network, topics, and subscribers and publishers over HTTP.
 fn basic_world(rng: &mut Rng) -> Plan {
     let shards = rng.range(1, 4);
     let homes = rng.range(1, shards);
@@ -155,9 +161,9 @@ fn basic_world(rng: &mut Rng) -> Plan {
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
             turns_under_way: rng.pick(&[1, 8, 64]),
-            // A real server adds a fixed number of bytes to each ask. It would exceed the small credit limits of a world.
+            // A real server counts some KiB for each publish in flight, besides the message. They would exceed the small credit of a world.
             ask_bytes: 0,
-            // Homes prefetch rows as if their tables were large.
+            // Also tests prefetching, which a real home does only if its tables are large.
             cold_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
             ends_per_tick: 2,
@@ -198,7 +204,7 @@ fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
     limits.memory_bytes = MEMORY_BYTES;
     limits.publish_credit_bytes = rng.pick(&[0, 300, 3000, 1 << 20]);
     if !budgets_are_wide {
-        // A home's table of idempotency keys takes 29 KiB with the first key.
+        // Each home needs 32 KiB, because its table of idempotency keys takes 29 KiB from the first key on.
         let least = (128 + 32 * homes) << 10;
         limits.memory_bytes = rng.pick(&[least, 1 << 20, MEMORY_BYTES]);
         limits.log_bytes = homes * rng.pick(&[600, 4000, 1 << 20]);
@@ -210,7 +216,6 @@ fn settings(homes: usize, budgets_are_wide: bool, rng: &mut Rng) -> Settings {
         limits.publishes_per_address_per_s = rng.pick(&[0, 0, 0, 3]);
     }
     settings.deflate.min_bytes = rng.pick(&[1, 64]);
-    // Long enough for every retry in a run.
     settings.publish.idempotency_window_s = IDEMPOTENCY_WINDOW_S;
     settings.heartbeat.interval_s = rng.pick(&[0, 2, 50]);
     settings.rules = ["a/#", "b/#", "c/#"]
@@ -244,13 +249,14 @@ fn windows(rng: &mut Rng) -> Vec<usize> {
     windows.to_vec()
 }
 
-/// The number of partitions, and of homes after a planned restart.
+/// Chooses the number of partitions, and the number of homes after a planned restart.
 fn choose_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.partitions = plan.homes + rng.pick(&[0, 1, 2, 5, 12]);
     plan.homes_after = rng.range(1, plan.shards.min(plan.partitions));
 }
 
-/// In some worlds publish credit is low: many publishers reconnect often and overload one home that handles little at a time.
+/// In some worlds publishers soon use up their credit: they are many, reconnect often, and overload the only home, which handles little at
+/// a time.
 fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(LOW_CREDIT_PERCENT) {
         return;
@@ -266,10 +272,10 @@ fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     (plan.weights[6], plan.weights[8]) = (40, 10);
 }
 
-/// Logs that are long from the beginning, with small messages that do not expire.
+/// Makes logs long before the first step, by small messages that do not expire.
 fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     plan.preload = rng.range(10, 20);
-    // With turns of a single step, a run would not finish so much work.
+    // With turns of a single step, a run would not finish the work on such long logs.
     plan.turn_limits.steps_per_turn = rng.pick(&[30, 200]);
     (plan.turn_limits.page_visits, plan.turn_limits.page_messages) = (20, 128);
     plan.turn_limits.page_bytes = 64 << 10;
@@ -282,8 +288,8 @@ fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds sockets are stalled at the end. Messages expire soon and outboxes are small, so that messages expire before a stalled
-/// socket opens.
+/// In some worlds sockets are stalled for a time at the end, and most messages expire within that time. Outboxes are small, so that these
+/// messages wait in the log, where they expire.
 fn add_stalled_sockets(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(EXPIRING_PERCENT) {
         return;
@@ -314,14 +320,14 @@ fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
         settings.sessions_max = rng.pick(&[1, 1000, 1000]);
     }
     let (sessions_max, limits) = (settings.sessions_max, &plan.settings.limits);
-    // Sessions of an address get the same limit as its connections.
+    // An address may have as many sessions as connections.
     settings.sessions_per_address_max = limits.connections_per_address_max;
     let rates = limits.publishes_per_s + limits.publishes_per_address_per_s;
     let wide = limits.connections_max >= 1000 && limits.connections_per_shard >= 1000;
-    // At the end a client removes all retained messages. No limit may refuse it.
+    // At the end a client removes all retained messages, so messages are retained only in worlds whose limits cannot refuse this client.
     plan.retains =
         rates == 0 && wide && limits.connections_per_address_max == 0 && sessions_max >= 1000;
-    // Most rules keep long logs here. Worlds without MQTT test how short logs affect subscribers.
+    // Most rules keep long logs here, because worlds without MQTT already test how short logs affect subscribers.
     for rule in &mut plan.settings.rules {
         if rng.chance(60) {
             (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
@@ -329,7 +335,7 @@ fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have followers of interest.
+/// Some worlds have followers of interest: clients that receive the list of topics with subscribers.
 fn add_followers(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FOLLOWED_PERCENT) {
         plan.followers = rng.range(1, 4);
@@ -339,7 +345,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have subscribers by filter, and more topics.
+/// Some worlds have subscribers by filter, and additional topics for these.
 fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
@@ -357,7 +363,7 @@ fn add_wildcards(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds the server restarts as planned.
+/// Some worlds have a planned restart of the server.
 fn add_restart(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(RESTARTS_PERCENT) {
         plan.restarts_at = Some(rng.below(1000));
@@ -366,7 +372,7 @@ fn add_restart(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds turns are short, and in some of these logs are long from the beginning.
+/// In some worlds turns are short. In some of these worlds, logs are also long from the beginning.
 fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(SHORT_TURNS_PERCENT) {
         plan.turn_limits.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
@@ -387,7 +393,7 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds homes write their facts to an engine.
+/// In some worlds homes write their changes of topics (facts) to an engine.
 fn add_engine(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(ENGINES_PERCENT) {
         plan.engine = Some(EngineBehavior {
@@ -399,7 +405,8 @@ fn add_engine(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some engines are a disk, and their servers crash. Half of these worlds have topics that are not durable.
+/// In some worlds with an engine, the engine is a log on disk and the server crashes. In half of these worlds, the topics of one rule are
+/// not durable.
 fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     if plan.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
         return;
@@ -417,7 +424,7 @@ fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some crashes damage the disk. These worlds have no MQTT clients, since MQTT cannot report a gap.
+/// In some worlds crashes damage the disk. These worlds have no MQTT clients, because MQTT cannot report a gap.
 fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
         plan.disk_damage = true;
@@ -425,7 +432,7 @@ fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some logs are replaced by an older copy. These worlds have no MQTT clients, since MQTT cannot report a gap.
+/// In some worlds an older copy replaces the log after a crash. These worlds have no MQTT clients, because MQTT cannot report a gap.
 fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && !plan.disk_damage && rng.chance(COPIES_PERCENT) {
         plan.restores_old_log = true;
@@ -433,8 +440,10 @@ fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have several nodes with one log. They have no sessions and no interest, since a node does not share these, and no messages
-/// that expire or are superseded, since a node that lags does not know of that yet.
+/// Some worlds are clusters: several nodes share one log.
+///
+/// Nodes do not share sessions and interest, so a cluster has no MQTT clients and no followers. A node that lags does not know yet which
+/// messages have expired or are superseded, so no message of a cluster expires or is superseded.
 fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
     if !plan.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
         return;
@@ -461,7 +470,8 @@ fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some clusters a steward writes checkpoints and purges the log.
+/// In some clusters the log is purged. A steward (the node that writes checkpoints for a partition) purges the batches that checkpoints
+/// contain.
 fn add_purges(plan: &mut Plan, rng: &mut Rng) {
     if plan.nodes > 1 && rng.chance(PURGES_PERCENT) {
         let count = rng.range(1, PURGES_MAX);
