@@ -1,12 +1,14 @@
-//! Checkpoints of partitions: objects with the state of a partition after the batches up to some sequence.
+//! Reads, writes and removes the checkpoints of a cluster, and purges its log. A checkpoint is an object in a bucket of NATS. It has the
+//! state of one partition of the log after all batches up to a sequence. The batches after that sequence are replayed from the log.
 //!
 //! Invariants:
 //! * An object exists as a whole or not at all, and never changes.
-//! * Two checkpoints that are written at the same time have different names. Both are good, since the same batches make the same state.
-//! * A checkpoint names its last batch. If the log goes back later, the checkpoint no longer fits and is not used.
-//! * Only checkpoints that newer ones make unnecessary are removed.
+//! * Two checkpoints that are written at the same time have different names. Both can be used, since the same batches make the same state.
+//! * The metadata of a checkpoint has the first bytes of its last batch. If the log is later restored from an older copy, it has another
+//!   batch there or none. Then the checkpoint is not used.
+//! * A checkpoint of this cluster is removed only if the caller names it in [`Store::tidy`].
 //!
-//! Deliberately not here: the meaning of the bytes, and which node writes them when.
+//! Deliberately not here: the meaning of the bytes, which node writes them when, and which checkpoints are no longer needed.
 
 use std::collections::HashSet;
 use std::io;
@@ -30,11 +32,11 @@ use crate::numbers::Numbers;
 use crate::streams::{self, Stream};
 use crate::transfer::{Batches, Download, PATIENCE, Upload};
 
-/// Chunks without an object that are older than this were left by a dead writer.
+/// The age at which chunks that belong to no object are removed: by then their writer is dead.
 const ORPHAN_S: i64 = 600;
-/// Delay before a list is asked for again that lacks objects of the leader.
+/// The delay before the next request, after a list that lacked objects of the leader.
 const LIST_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The checkpoints of a cluster, and the log behind them. All calls block.
+/// The checkpoints of a cluster, and the log that continues them. All calls block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -63,7 +65,7 @@ impl Store {
         }))
     }
 
-    /// Waits for an answer of NATS.
+    /// Waits for an answer of NATS. An error begins with `what`.
     fn wait<T>(
         &self,
         what: &str,
@@ -79,11 +81,12 @@ impl Store {
         &self.0.streams[usize::from(partition)]
     }
 
-    /// All checkpoints of this cluster by partition, the newest first. Also updates the status of the partitions.
+    /// All checkpoints of this cluster, by partition and then the newest first. Also records the newest checkpoint of each partition in the
+    /// partition's status.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn all(&self) -> Result<Vec<Checkpoint>, Error> {
+    pub fn list_and_update_status(&self) -> Result<Vec<Checkpoint>, Error> {
         let objects = self.objects()?;
         let ours = objects.iter().filter_map(|object| self.read_info(object));
         let mut all: Vec<Checkpoint> = ours.collect();
@@ -98,7 +101,8 @@ impl Store {
                 .as_ref()
                 .map_or(partition.after, |it| it.sequence);
             if newest.is_some_and(|it| it.sequence > known) {
-                // Another node has made it. How many of the bytes read are behind it is unknown, so counting starts anew.
+                // Another node has made this checkpoint. It is unknown how many bytes this node has read after the checkpoint's last
+                // batch, so the count of these bytes begins again at zero.
                 let read_bytes = partition.read_bytes.load(Relaxed);
                 partition.checkpoint_bytes.store(read_bytes, Relaxed);
             }
@@ -109,8 +113,9 @@ impl Store {
 
     /// All objects that the leader of the bucket knows.
     ///
-    /// The replica that gives a list may lag behind the leader. A checkpoint that such a list lacks would pass for lost, and its chunks for
-    /// chunks without an object. So a list counts only if it has every object of the leader, and is asked for again otherwise.
+    /// The replica that returns a list may lag behind the leader. If the list lacked a checkpoint, a node would take the checkpoint for
+    /// lost, and remove its chunks because they seem to belong to no object. So a list that lacks an object of the leader is requested
+    /// again.
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
         let bucket = &self.0.bucket;
         self.wait("the list of checkpoints", async {
@@ -159,19 +164,20 @@ impl Store {
         })
     }
 
-    /// The sequence of the first batch that the log of a partition has.
+    /// The sequence of the first batch in the log of a partition.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn first(&self, partition: u16) -> Result<u64, Error> {
+    pub fn first_sequence(&self, partition: u16) -> Result<u64, Error> {
         Ok(self.state(partition)?.first_sequence.max(1))
     }
 
-    /// Why the log does not continue a checkpoint, if it does not.
+    /// Why a checkpoint cannot be used with this log; `None` if it can. It cannot be used if the log lacks a batch after it, or if its last
+    /// batch is not the one that the log has at the same sequence.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn misfit(&self, of: &Checkpoint) -> Result<Option<String>, Error> {
+    pub fn why_unusable(&self, of: &Checkpoint) -> Result<Option<String>, Error> {
         let State {
             first_sequence: first,
             last_sequence: last,
@@ -185,6 +191,8 @@ impl Store {
             return Ok(Some(why));
         }
         if of.sequence < first {
+            // The checkpoint's last batch was purged, so it cannot be compared. The epoch changes when the log has lost batches, so in the
+            // same epoch the log continues the checkpoint.
             let is_other = of.epoch != self.0.numbers.epoch;
             let why = "the log has gone back since, and its last batch is gone";
             return Ok(is_other.then(|| why.to_string()));
@@ -237,7 +245,7 @@ impl Store {
         Upload::new(self.0.driver.clone(), self.0.bucket.objects.clone(), of)
     }
 
-    /// The batches of a partition with these sequences.
+    /// Reads the batches of a partition with these sequences.
     ///
     /// # Errors
     /// If NATS does not return them.
@@ -251,34 +259,36 @@ impl Store {
         Ok(Batches::new(self.0.driver.clone(), messages, places))
     }
 
-    /// The sequence of the last batch of a partition that this node has read, and the bytes of all batches that it has read.
-    pub fn is_read(&self, partition: u16) -> (u64, u64) {
+    /// How much of a partition this node has read: the sequence of the last batch, and the bytes of all batches.
+    pub fn read_progress(&self, partition: u16) -> (u64, u64) {
         let of = &self.0.log.partitions()[usize::from(partition)];
         let read_bytes = of.read_bytes.load(Relaxed);
         (of.next.load(Relaxed).saturating_sub(1), read_bytes)
     }
 
-    /// Records that this node has made a checkpoint of a partition after reading this many bytes.
-    pub fn was_made(&self, partition: u16, read_bytes: u64) {
+    /// Records that this node has made a checkpoint of a partition. `read_bytes` is what [`Store::read_progress`] returned before.
+    pub fn record_checkpoint(&self, partition: u16, read_bytes: u64) {
         let of = &self.0.log.partitions()[usize::from(partition)];
         of.checkpoint_bytes.store(read_bytes, Relaxed);
     }
 
-    /// Removes an object: first its metadata, so that nobody starts to read it.
+    /// Removes an object. The metadata is removed first, so that no node starts to read the object meanwhile.
     fn remove_object(&self, object: &ObjectInfo) -> Result<(), Error> {
         let bucket = &self.0.bucket.name;
-        self.purge_object(&self.metadata_subject(object))?;
-        self.purge_object(&format!("$O.{bucket}.C.{}", object.nuid))
+        self.purge_subject(&self.metadata_subject(object))?;
+        self.purge_subject(&format!("$O.{bucket}.C.{}", object.nuid))
     }
 
-    fn purge_object(&self, subject: &str) -> Result<(), Error> {
+    /// Purges all messages of a subject from the bucket's stream.
+    fn purge_subject(&self, subject: &str) -> Result<(), Error> {
         self.wait("an old checkpoint", async {
             let purged = self.0.bucket.stream.purge().filter(subject).await;
             purged.map(drop).map_err(|error| chain(&error))
         })
     }
 
-    /// Removes these checkpoints, those of an earlier cluster with this name, and what dead writers have left.
+    /// Removes the checkpoints in `needless`, all checkpoints of an earlier cluster with the same name, and the chunks that dead writers
+    /// have left.
     ///
     /// # Errors
     /// If NATS does not remove them.
@@ -319,7 +329,7 @@ impl Store {
                 last.map_err(|error| chain(&error))
             })?;
             if now.unix_timestamp() - last.time.unix_timestamp() > ORPHAN_S {
-                self.purge_object(subject)?;
+                self.purge_subject(subject)?;
             }
         }
         Ok(())
@@ -340,7 +350,7 @@ impl Store {
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn place_of_age(&self, partition: u16, unix_s: u64) -> Result<u64, Error> {
+    pub fn first_sequence_since(&self, partition: u16, unix_s: u64) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let stream = self.stream(partition);
         let (mut from, mut to) = (state.first_sequence, state.last_sequence + 1);
@@ -366,11 +376,12 @@ impl Store {
         Ok(from)
     }
 
-    /// The sequence from which on the log of a partition has at most `most` bytes. An estimate, as if all batches had the same size.
+    /// The sequence from which a partition's log has at most `most` bytes to its end. This is an estimate, which assumes that all batches
+    /// have the same size.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn place_of_bytes(&self, partition: u16, most: u64) -> Result<u64, Error> {
+    pub fn first_sequence_within_bytes(&self, partition: u16, most: u64) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let each = (state.bytes / state.messages.max(1)).max(1);
         let needless = state.bytes.saturating_sub(most) / each;

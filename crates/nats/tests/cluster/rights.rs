@@ -55,7 +55,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     upload.write_all(&bytes).expect("it is taken");
     upload.end().expect("it is there");
     let late = begin(settings, numbers()).expect("it begins");
-    let all = late.store.all().expect("checkpoints");
+    let all = late.store.list_and_update_status().expect("checkpoints");
     let mut read = Vec::new();
     let mut from = late.store.read(&all[0]).expect("it is there");
     from.read_to_end(&mut read).expect("its bytes");

@@ -48,11 +48,11 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     let mut upload = node.store.write(&new(1, 3, b"x"));
     upload.write_all(&text).expect("it is taken");
     drop(upload);
-    let all = node.store.all().expect("checkpoints");
+    let all = node.store.list_and_update_status().expect("checkpoints");
     let shown: Vec<_> = all.iter().map(|it| (it.partition, it.bytes)).collect();
     assert_eq!(shown, [(2, 3_000_000), (2, 5)]);
     assert_eq!(bytes(&node.store, &all[0]).expect("its bytes"), text);
-    assert_eq!(node.store.misfit(&all[0]).expect("an answer"), None);
+    assert_eq!(node.store.why_unusable(&all[0]).expect("an answer"), None);
     let sequence = all[0].sequence;
     let last = *node.places(2).last().expect("a batch");
     let mut batches = node.store.batches(2, sequence + 1..=last).expect("batches");
@@ -63,11 +63,14 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     assert_eq!(behind, node.log().batches[&2][10..]);
     // Another node sees the same checkpoints.
     let late = Node::start(&servers);
-    assert_eq!(late.store.all().expect("checkpoints"), all);
+    assert_eq!(
+        late.store.list_and_update_status().expect("checkpoints"),
+        all
+    );
     late.store.tidy(&all[1..]).expect("one goes");
     // The replica that gives the list may not have applied the deletion yet.
     until("the deletion", || {
-        node.store.all().expect("checkpoints") == all[..1]
+        node.store.list_and_update_status().expect("checkpoints") == all[..1]
     });
     assert_eq!(bytes(&node.store, &all[0]).expect("its bytes"), text);
 }
@@ -82,7 +85,7 @@ fn a_checkpoint_that_has_lost_a_chunk_is_damaged() {
     let jetstream = JetStream::of(&servers);
     for (at, size) in [(0, 10), (1, 2_000_000)] {
         write(&node, 0, at, &vec![7; size]);
-        let all = node.store.all().expect("checkpoints");
+        let all = node.store.list_and_update_status().expect("checkpoints");
         let newest = jetstream.checkpoints(0).remove(0);
         jetstream.damage(&newest);
         let error = bytes(&node.store, &all[0]).expect_err("it is damaged");
@@ -100,7 +103,7 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     write(&node, 0, 9, b"of the first log");
     write(&node, 1, 9, b"of a log that stays");
     let numbers = numbers();
-    let all = node.store.all().expect("checkpoints");
+    let all = node.store.list_and_update_status().expect("checkpoints");
     let jetstream = JetStream::of(&servers);
     jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().ended.is_some());
@@ -108,17 +111,21 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     let renewed = connected.numbers(numbers).expect("numbers");
     let streams = connected.streams(renewed).expect("streams");
     let store = connected.store(&streams, renewed).expect("a store");
-    assert_eq!(store.all().expect("checkpoints"), all);
-    let misfit = |at: usize| store.misfit(&all[at]).expect("an answer");
-    assert!(misfit(0).expect("a reason").contains("ends with batch 0"));
-    assert_eq!(misfit(1), None);
+    assert_eq!(store.list_and_update_status().expect("checkpoints"), all);
+    let why_unusable = |at: usize| store.why_unusable(&all[at]).expect("an answer");
+    assert!(
+        why_unusable(0)
+            .expect("a reason")
+            .contains("ends with batch 0")
+    );
+    assert_eq!(why_unusable(1), None);
     // Now the log has other batches with the same sequences.
     let other = Node::start(&servers);
     other.write(2, 1..=20);
-    assert!(misfit(0).expect("a reason").contains("another batch"));
+    assert!(why_unusable(0).expect("a reason").contains("another batch"));
     other.store.purge(0, 15).expect("it is purged");
-    assert!(misfit(0).expect("a reason").contains("begins with"));
-    assert_eq!(other.store.first(0).expect("a place"), 15);
+    assert!(why_unusable(0).expect("a reason").contains("begins with"));
+    assert_eq!(other.store.first_sequence(0).expect("a place"), 15);
 }
 
 /// A list that lacks a checkpoint makes it pass for lost: nodes would not start, and its chunks would be removed.
@@ -138,7 +145,7 @@ fn list_of_a_replica_that_lags_does_not_count() {
         }
         servers.run(killed);
         until("all replicas", || {
-            if let Ok(list) = node.store.all() {
+            if let Ok(list) = node.store.list_and_update_status() {
                 assert_eq!(list.len(), made);
             }
             node.apply();

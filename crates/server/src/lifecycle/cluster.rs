@@ -177,7 +177,7 @@ fn read_checkpoints(
     world: &Arc<World>,
     now: Now,
 ) -> anyhow::Result<(Vec<Shard>, Vec<u64>)> {
-    let all = store.all()?;
+    let all = store.list_and_update_status()?;
     let usable: Vec<Vec<Checkpoint>> = (0..world.partitions)
         .map(|partition| node::usable(store, &all, partition))
         .collect::<anyhow::Result<_>>()?;
@@ -275,13 +275,13 @@ fn check_log_continues(
 ) -> anyhow::Result<Option<Vec<Checkpoint>>> {
     let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
     let history = LogExtent {
-        first: store.first(partition)?,
+        first: store.first_sequence(partition)?,
         contained: &contained,
     };
     let Err(hole) = history.replay_after() else {
         return Ok(None);
     };
-    let mut now = node::usable(store, &store.all()?, partition)?;
+    let mut now = node::usable(store, &store.list_and_update_status()?, partition)?;
     now.retain(|it| !damaged.contains(&(partition, it.sequence)));
     if now.first().map(|it| it.sequence) > usable.first().map(|it| it.sequence) {
         return Ok(Some(now));

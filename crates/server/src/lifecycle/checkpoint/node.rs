@@ -139,7 +139,7 @@ pub fn usable(
                 checkpoint.format
             );
         }
-        match store.misfit(checkpoint)? {
+        match store.why_unusable(checkpoint)? {
             Some(why) => tracing::warn!("cluster: {checkpoint} does not count: {why}"),
             None => found.push(checkpoint.clone()),
         }
@@ -256,11 +256,11 @@ impl CheckpointMaker {
     /// Makes a checkpoint of a partition, up to the batch that this node has read.
     fn make_checkpoint(&self, partition: PartitionId) -> Result<(), CheckpointError> {
         let (store, world) = (self.store(), (self.context.world)());
-        let (last, read_bytes) = store.is_read(partition);
+        let (last, read_bytes) = store.read_progress(partition);
         let (mut shadow, former) = self.load_shadow(&world, partition)?;
         if former >= last {
             // Another node has already made it.
-            store.all()?;
+            store.list_and_update_status()?;
             return Ok(());
         }
         let mut newest = None;
@@ -296,7 +296,7 @@ impl CheckpointMaker {
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");
         let removed = self.remove_needless(partition);
-        store.was_made(partition, read_bytes);
+        store.record_checkpoint(partition, read_bytes);
         if let Err(error) = removed {
             tracing::warn!("cluster: old checkpoints of partition {partition} stay: {error}");
         }
@@ -311,8 +311,8 @@ impl CheckpointMaker {
     ) -> Result<(Shadow, u64), CheckpointError> {
         let store = self.store();
         // Before the list: another node may purge what a newer checkpoint contains, and the list has that checkpoint then.
-        let first = store.first(partition)?;
-        let all = store.all()?;
+        let first = store.first_sequence(partition)?;
+        let all = store.list_and_update_status()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
         let shadows = Shadow::world(world);
         for checkpoint in &usable {
@@ -353,7 +353,7 @@ impl CheckpointMaker {
     /// Removes checkpoints and batches that the newest checkpoints make unnecessary.
     fn remove_needless(&self, partition: PartitionId) -> anyhow::Result<()> {
         let store = self.store();
-        let all = store.all()?;
+        let all = store.list_and_update_status()?;
         let epoch = (self.context.world)().epoch;
         let kept = self.kept(&all, partition);
         if kept.len() < KEPT {
@@ -363,7 +363,7 @@ impl CheckpointMaker {
         let mut needless = Vec::new();
         for checkpoint in all.iter().filter(|it| it.partition == partition) {
             // After the log was restored from a backup, a checkpoint of the lost branch may seem newer.
-            let is_void = checkpoint.epoch != epoch && store.misfit(checkpoint)?.is_some();
+            let is_void = checkpoint.epoch != epoch && store.why_unusable(checkpoint)?.is_some();
             if checkpoint.sequence < oldest || is_void {
                 needless.push(checkpoint.clone());
             }
@@ -383,7 +383,7 @@ impl CheckpointMaker {
 
     /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the next check.
     fn purge_all(&self, full: &FullPartitions) -> Result<(), crore_nats::Error> {
-        let all = self.store().all()?;
+        let all = self.store().list_and_update_status()?;
         let partitions = self.context.engine.cluster.status().partitions;
         for (partition, of) in (0..).zip(&partitions) {
             let most = history_bytes(&self.context.settings, partitions.len(), of);
@@ -413,15 +413,15 @@ impl CheckpointMaker {
         let usable = usable(store, all, partition).map_err(|why| format!("{why:#}"))?;
         let contained: Vec<u64> = usable.iter().map(|it| it.sequence).collect();
         let history = LogExtent {
-            first: store.first(partition)?,
+            first: store.first_sequence(partition)?,
             contained: &contained,
         };
-        let by_bytes = most.map(|most| store.place_of_bytes(partition, most));
+        let by_bytes = most.map(|most| store.first_sequence_within_bytes(partition, most));
         let by_age = match self.context.settings.history_age_s {
             0 => None,
             age_s => Some(clock::counted_s().saturating_sub(age_s.into())),
         };
-        let by_age = by_age.map(|before_s| store.place_of_age(partition, before_s));
+        let by_age = by_age.map(|before_s| store.first_sequence_since(partition, before_s));
         let wanted = by_bytes.transpose()?.max(by_age.transpose()?).unwrap_or(0);
         let mut before = history.removable_before(wanted, of.is_full);
         if before <= history.first {
