@@ -1,4 +1,4 @@
-//! Counts of the events in a run, by kind. If a kind occurs in no seed of a search, the search has tested nothing about it and fails.
+//! Counts the events in a run, by kind. If a kind of event occurs in no seed of a search, the search has tested nothing about it and fails.
 
 use crore_broker::Stats;
 
@@ -58,15 +58,15 @@ counts! {
     restarts "restarts": "Planned restarts.";
     process_kills "process kills": "Crashes of the process only.";
     power_cuts "power cuts": "Crashes of the machine.";
-    unreported_batches "unreported batches": "Batches found after a crash although no home had been told of them.";
+    unreported_batches "unreported batches": "Batches that were found in the log after a crash, although no home had learned that they were stored.";
     damages "damages": "Crashes that damaged the disk.";
     damaged_partitions "damaged partitions": "Partitions in which damage was reported.";
-    intact_partitions "intact partitions": "The other partitions of damaged logs.";
-    log_restores "log restores": "Logs replaced by an older copy.";
-    lost_branches "lost branches": "Positions past the end of such a copy.";
-    bases "bases": "Bases that replaced segments.";
+    intact_partitions "intact partitions": "Partitions of damaged logs in which no damage was reported.";
+    log_restores "log restores": "Logs replaced by an older copy of the log.";
+    lost_branches "lost branches": "Positions of subscribers past the end of an older copy that replaced the log.";
+    bases "bases": "Compactions of a log: a new base (a checkpoint on disk) replaced segments.";
     committed "committed": "Batches that an engine stored, without the void ones.";
-    void "void batches": "Stored batches that every reader skips: duplicates, and batches behind a missing number.";
+    void "void batches": "Stored batches that every reader skips: duplicates, and batches after a missing number.";
     appended_again "appended again": "Batches that were appended again.";
     log_replays "log replays": "Whole logs that another server replayed.";
     checkpoints "checkpoints": "Checkpoints of the log.";

@@ -1,4 +1,5 @@
-//! One run: the steps with faults, then a phase without faults, then a phase without clients. Each phase is checked.
+//! Runs one seed in a simulated world (servers, network, clients, log and clock) and checks the results. A run has three phases: the steps,
+//! with faults; a phase without faults; and a phase without clients.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,23 +13,23 @@ use crate::plan::{Plan, Step};
 use crate::simulation::{Simulation, limits};
 use crate::truth::{MessageSpec, Topic, Violation};
 
-/// The most rounds until a world without faults is idle. Thousands are needed with turns of one visit and pages of one message.
+/// The most rounds until a world without faults is idle. With turns of one visit and pages of one message, thousands are needed.
 const ROUNDS_MAX: usize = 20_000;
-/// The most rounds in a row in which shards wait for credit and nothing else happens.
+/// The most rounds in a row in which shards wait for credit and nothing else happens. After more rounds, the run fails.
 const CREDIT_ROUNDS_MAX: usize = 3;
 /// The most attempts of a refused client to connect or subscribe in the phase without faults.
 const ATTEMPTS_MAX: usize = 15;
-/// Number of messages to every topic after the steps. All subscribers must receive the last one.
+/// Number of messages that are published to every topic after the steps. All subscribers must receive the last one.
 const FINAL_MESSAGES: usize = 2;
-/// Seconds after which every deadline of a connection has passed.
+/// Seconds after which every deadline of a connection has passed. They pass several times after all clients have left.
 const DEADLINES_S: u32 = 100;
-/// Seconds within which the other nodes declare all lost nodes dead, one after the other.
+/// Seconds within which the other nodes of a cluster declare all lost nodes dead, one after the other.
 const DEATHS_S: u32 = 30;
-/// Seconds after which the server has forgotten everything that expires.
+/// Seconds that pass before each of the last ticks of a run, in which the server forgets what has expired.
 const FORGET_S: u32 = 10_000;
-/// Number of times that topics with `keep = "latest"` are deleted at the end.
+/// Number of attempts to delete the topics with `keep = "latest"` at the end.
 const DELETES: u32 = 3;
-/// Number of ticks after which a shard has forgotten everything.
+/// Number of these ticks. After them, a shard has forgotten everything.
 const FORGET_TICKS: usize = 12;
 
 /// A failed run.
@@ -36,13 +37,13 @@ const FORGET_TICKS: usize = 12;
 pub struct Failure {
     /// The broken invariant.
     pub what: Violation,
-    /// The number of steps before it.
+    /// The number of steps before the failure.
     pub step: usize,
-    /// The events before it, if the run was traced.
+    /// The events before the failure, if the run was traced.
     pub trace: Vec<String>,
 }
 
-/// Runs these steps in the world of `plan`.
+/// Runs `steps` in the world of `plan`, and returns the counts of the events that happened.
 pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Coverage, Failure> {
     TRACED.set(traced);
     let mut sim = Simulation::new(plan, seed, traced);
@@ -80,7 +81,8 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Makes a panic a failure of its run: its text is kept for the report and not printed. Called once per process.
+/// Makes each panic a failure of the run in which it happens: the text of the panic is kept for the report and not printed. Called once per
+/// process.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
         let mut text = info.to_string();
@@ -95,7 +97,7 @@ pub fn catch_panics() {
     }));
 }
 
-/// The events of a run, one per line, and the failure if there is one.
+/// Runs `steps` and returns the events, one per line, and then the failure, if there is one.
 pub fn trace(plan: &Plan, seed: u64, steps: &[Step]) -> Vec<String> {
     let mut sim = Simulation::new(plan, seed, true);
     let outcome = catch_panic(|| run_to_end(&mut sim, seed, steps));
@@ -157,9 +159,10 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
     leave_and_check(sim, &mut rng)
 }
 
-/// Checks that another server that replays the engine's log has the same digest as this one.
+/// Checks that another server comes to the same state (the same digest) when it replays the log that the homes have written. Does nothing
+/// in worlds in which the two states may differ.
 fn check_log_replay(sim: &mut Simulation) -> Result<(), Violation> {
-    // The digests differ if a topic was forgotten, since the log does not say so, and after a restart, since the log begins there.
+    // A topic that a home has forgotten is not forgotten in a replay, because the log does not record that.
     let rules = sim.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(sim.truth.now_s);
     let Some(engine) = &sim.net.engine else {
@@ -179,15 +182,15 @@ fn check_log_replay(sim: &mut Simulation) -> Result<(), Violation> {
     }
 }
 
-/// The phase without faults: every client reads and resumes, and every subscriber must reach the newest message. While the world settles
-/// the clock stands still, so that no tick hides a lost wake-up.
+/// The phase without faults: every client reads and resumes, and every subscriber must receive the newest message. The clock stands still
+/// until nothing is left to do. Otherwise a tick could hide that a shard was not woken up.
 fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "calm".into());
     sim.net.partial_send_percent = 0;
     sim.heal();
     sim.settle_engine(rng)?;
     if sim.plan.nodes > 1 {
-        // The other nodes declare lost ones dead, and take over their work.
+        // The other nodes declare lost nodes dead, and take over the work of these.
         for _ in 0..DEATHS_S {
             sim.truth.now_s += 1;
             run_until_idle(sim, rng)?;
@@ -219,7 +222,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
             settle(sim, rng)?;
         }
     }
-    // First, since it may publish unanswered messages again and may end connections for lack of room.
+    // This check comes first, because it may publish unanswered messages again, and may end connections for lack of room.
     check_interest(sim, rng)?;
     for subscriber in &mut sim.clients.subscribers {
         subscriber.require_head(&sim.truth);
@@ -230,7 +233,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
     check_retention(sim)
 }
 
-/// Checks that homes keep messages for at least as many MQTT subscriptions as need them. The world must be idle.
+/// Checks that homes keep messages for at least as many MQTT subscriptions as need kept messages. The world must be idle.
 fn check_retention(sim: &Simulation) -> Result<(), Violation> {
     let is_subscribed = |client: &Client| client.is_connected() && client.is_subscribed();
     if !sim.clients.mqtt.iter().all(is_subscribed) || !sim.truth.allowed.budgets_are_wide {
@@ -252,20 +255,21 @@ fn check_retention(sim: &Simulation) -> Result<(), Violation> {
     }
 }
 
-/// Checks that followers of interest know the same topics with subscribers as the topics' info.
+/// Checks followers of interest, which are clients that receive the list of topics with subscribers: the list must agree with the number of
+/// subscribers in the info of each topic.
 fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     if sim.clients.followers.is_empty() {
         return Ok(());
     }
     sim.truth.step += 1;
     let n = sim.ready_publisher(0, rng);
-    // Sends unanswered publishes again. Long-polls end and begin meanwhile.
+    // The publisher sends unanswered publishes again. Long-polls end and begin meanwhile, so the infos are requested only afterwards.
     sim.flush_publisher(n);
     settle(sim, rng)?;
     let some_retry = sim.clients.subscribers.iter().any(|s| !s.is_established())
         || sim.clients.mqtt.iter().any(|client| !client.is_connected());
     if some_retry || sim.clients.publishers[n].link.is_none() {
-        // Nothing can be compared: a refused client tries again while the info is read, so subscriptions begin and end.
+        // A refused client tries again while the infos are read, so subscriptions begin and end meanwhile, and nothing can be compared.
         return Ok(());
     }
     for topic in 0..sim.truth.topics.len() {
@@ -275,8 +279,8 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     settle(sim, rng)?;
     let linger = sim.plan.settings.interest.debounce_s > 0;
     let infos = sim.clients.publishers[n].subscribers.iter();
-    // A deleted topic has no info, but its MQTT subscribers stay, since MQTT cannot report a delete. If there may be no room for the
-    // topic, a resumed session may lack its subscription, so the topic is not compared.
+    // A deleted topic has no info. Its MQTT subscribers stay, since MQTT cannot report a delete, so they are counted at the clients. With
+    // narrow budgets there may be no room for the topic, so that a resumed session lacks its subscription. Then the topic is not compared.
     let mqtt_subscribers = |topic: usize| {
         sim.clients
             .mqtt
@@ -298,8 +302,8 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     Ok(())
 }
 
-/// The server handles all sent bytes, and the clients read all bytes in the sockets. Stalled sockets stay stalled, so that the bytes which
-/// clients receive later must have waited in the server.
+/// The server handles all sent bytes, and the clients read all bytes in the sockets. Stalled sockets stay stalled, so the bytes that
+/// clients receive later have waited in the server.
 fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     run_until_idle(sim, rng)?;
     for n in 0..sim.clients.publishers.len() {
@@ -332,7 +336,7 @@ fn settle(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
         let mut progressed = false;
         for shard in 0..sim.shards.len() {
             let has_work = sim.has_work(shard);
-            // A shard that waits for credit gets a turn every few milliseconds, whatever the others do.
+            // A real shard that waits for credit also gets a turn every few milliseconds, whatever the other shards do.
             if has_work || sim.shards[shard].is_waiting() {
                 sim.turn(shard, true, rng)?;
             }
@@ -413,7 +417,7 @@ fn check_settled(sim: &Simulation, attempts: &Attempts) -> Result<(), Violation>
     Ok(())
 }
 
-/// All clients leave and time passes. Then every account must be back at zero.
+/// The phase without clients: all clients leave and time passes. Then everything that the shards count must be back at zero.
 fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "end".into());
     sim.close_clients();
@@ -436,8 +440,8 @@ fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation>
     }
     sweeper.into_iter().for_each(|link| sim.hang_up(link));
     if sim.truth.topics.iter().any(Topic::keeps_latest) {
-        // No publish that could create these topics again is in flight. A delete may be refused for lack of room or by a rate limit, so
-        // it is repeated.
+        // The deletes are final, because no publish is in flight that could create the topics again. They are repeated, because a delete
+        // may be refused for lack of room or by a rate limit.
         for _ in 0..DELETES {
             let link = sim.delete_latest_topics(rng);
             run_until_idle(sim, rng)?;
@@ -464,7 +468,7 @@ fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation>
             }
         }
     }
-    // With a single node a restart or a crash replaces `sim.server` only.
+    // In a world with a single node, a restart or a crash replaces only `sim.server`, so `sim.nodes.servers` is out of date.
     let nodes = match sim.plan.nodes {
         1 => std::slice::from_ref(&sim.server),
         _ => &sim.nodes.servers[..],

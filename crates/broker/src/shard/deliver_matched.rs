@@ -1,17 +1,32 @@
-//! Delivers live messages to subscribers by filter. The home only knows which shards have matching filters, so this shard matches the
-//! filters again. A connection gets all messages of a run with one write, and each message once, however many of its filters match.
+//! Delivers new messages to the connections of this shard that subscribe by filter. Their home (the shard that orders and stores the
+//! messages of a topic) only knows which shards have a matching filter, so this shard matches the filters again.
 //!
-//! A run is a sequence of messages from one home. First, the exact subscribers of each message's topic get it, as without filters. Then the
-//! connections with filters get it. A connection with both (MQTT) gets it in the second part (`Clients::has_match`).
+//! Words:
+//! * A *run* is a sequence of messages from one home that are delivered together.
+//! * A *visit* writes to one connection all messages of the run that its filters match, with one write. A message that several of its
+//!   filters match is written once.
+//! * A *turn* is one round of the shard, in which a limited number of visits (the budget) is possible. A run continues in the next turn.
+//! * A connection is *live* in a partition when it has received the older messages that it asked for. Only then it gets new messages.
+//! * The *exact subscribers* of a topic subscribe to the topic by name.
 //!
-//! The pairs of message and connection are collected before the first visit, up to the number of visits of about four turns. If the
-//! messages of one topic alone need more, they form a *broad* run: it visits the members of the matching filters without a list of pairs,
-//! within the budget, and members may leave and join meanwhile. A bitmap marks the connections that were visited. Messages that arrive
-//! meanwhile wait, and are then delivered together (`client/together.rs`). So the busier a topic is, the more messages go into one write.
+//! A run has two parts. First, each message goes to the exact subscribers of its topic, as if there were no filters. Second, the messages
+//! go to the connections with filters. An MQTT connection may subscribe to a topic by name and by filter. Then the first part leaves it out
+//! (`Clients::has_match`), so that it gets the message once, in the second part.
 //!
-//! Invariants: messages are not reordered. A connection is visited once in a run. After a message, a connection's position has the
-//! message's offset in its partition, and in the other partitions the offsets that it has seen. A connection that joins during a run is not
-//! live in the run's partition before the run ends, and gets none of its messages.
+//! Before the first visit of the second part, the pairs of message and connection are collected and sorted by connection: at most about
+//! as many as four turns can visit. If the messages of a single topic have more pairs, these messages become a *broad run*. A broad run has
+//! no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members may leave and
+//! join meanwhile.
+//!
+//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`). So the busier a topic is, the more
+//! messages go into one write.
+//!
+//! Invariants:
+//! * Messages are not reordered. The second part of a run visits a connection once.
+//! * After a visit, the connection's position has the message's offset in the message's partition, and in each other partition the last
+//!   offset that the connection has seen.
+//! * A connection that joins during a run becomes live in the partitions of the run's messages only after the run, and gets none of these
+//!   messages.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -32,13 +47,14 @@ use crate::store::slab::NONE;
 
 /// The most messages of a run.
 const RUN_MAX: usize = 64;
-/// To collect and sort, or to skip, this many pairs costs as much as one visit.
+/// The number of pairs whose collection and sorting costs as much as one visit. To skip as many pairs costs as much, too.
 const DUE_PER_VISIT: usize = 16;
-/// A run collects at most the pairs that can be visited in this many turns. With more pairs, each write has more messages.
+/// A run collects at most as many pairs as this many turns can visit. One turn would be enough, but a longer run has more messages for each
+/// connection, so it needs fewer writes.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
-    /// Continues the run at the cursor. Returns false if the budget is spent first.
+    /// Continues the run at the delivery's cursor, or begins one. Returns false if the budget is spent before the run ends.
     pub(crate) fn match_run<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -99,7 +115,8 @@ impl Front {
         true
     }
 
-    /// Sends the run's messages to the exact subscribers of their topics. Returns false if the budget is spent first.
+    /// Does the first part of a run: sends the messages to the exact subscribers of their topics. Returns false if the budget is spent
+    /// before the part ends.
     fn deliver_exact<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -123,7 +140,8 @@ impl Front {
         true
     }
 
-    /// Visits the connections of a broad run. Returns false if the budget is spent first.
+    /// Does the second part of a broad run: visits the members of the matching filters. Returns false if the budget is spent before the
+    /// part ends.
     fn deliver_broad<I: Io>(
         &mut self,
         home: ShardId,
@@ -144,7 +162,7 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A connection with many matching filters occurs several times, and each look at it costs time.
+            // A connection with several matching filters occurs several times. It is visited once, but to skip it also costs time.
             *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
@@ -180,7 +198,8 @@ impl Front {
     }
 }
 
-/// A message of the run. If another topic uses the carrier's row by now, the message has no exact subscriber here.
+/// Message `n` of the run. The home names the message's topic by a row of this shard's table of topics. If another topic uses that row by
+/// now, this shard has no exact subscriber of the message's topic any more, so the row becomes `NONE`.
 fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     let mut message = delivery.matched(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -192,7 +211,7 @@ fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     message
 }
 
-/// A run with this many pairs takes no further message.
+/// The number of pairs from which on a run takes no further message.
 fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.turn_limits.visits_per_turn as usize
 }
@@ -212,8 +231,8 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     delivery.run = run;
 }
 
-/// Collects the messages at the cursor that go to the exact subscribers of one topic with one write. Returns the topic's row and serial,
-/// and the number of messages.
+/// Puts the next messages of one topic, as many as fit into one write, into `run`. The exact subscribers of the topic get them. Returns
+/// the topic's row and serial, and the number of messages.
 fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usize) {
     let at = |n: usize| match *delivery.tell(n) {
         Tell::Match {
@@ -235,7 +254,7 @@ fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usiz
     (topic, serial, run.records().len())
 }
 
-/// The number of messages at the cursor that have the same topic and fit in one write.
+/// The number of messages from the cursor on that have the same topic and fit into one write.
 fn same_topic(delivery: &Delivery, frames: &Frames) -> usize {
     let of = |n| match delivery.try_tell(n) {
         Some(Tell::Match { name, record, .. }) => Some((frames.name(*name), record.frame_bytes())),
@@ -267,8 +286,8 @@ fn begin_broad(
     }
 }
 
-/// Adds up to `most` messages, and the members of the matching filters, to a run. Returns the number of messages added. All filters are
-/// read before the members, so that cache misses overlap.
+/// Adds up to `most` messages to a run, with a pair for each member of a matching filter, or turns the run into a broad one. Returns the
+/// number of messages added. All filters are read before the members, so that cache misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
@@ -283,7 +302,7 @@ fn extend_run(
         _ => None,
     };
     if delivery.home != clients.ctx.me {
-        // A home on this shard has just read these rows.
+        // If the home is on this shard, this is not needed: the home has just read the same rows, so they are in the cache.
         matching.prefetch((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);
@@ -291,7 +310,7 @@ fn extend_run(
     for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;
-        // Each filter has at least one member, so the run has enough pairs.
+        // Each filter has at least one member, so the run has enough pairs without further messages.
         if sets.len() > enough {
             break;
         }
