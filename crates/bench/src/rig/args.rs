@@ -1,4 +1,4 @@
-//! The flags of `crore-bench run`, and the values that scenarios compute from the flags.
+//! Defines the flags of `crore-bench run`, and computes from them the values that several scenarios need.
 
 use std::path::PathBuf;
 
@@ -12,66 +12,66 @@ use crate::measure::units;
 use crate::subscribe::Protocol;
 use crate::sys;
 
-/// A scenario.
+/// A scenario: what a run does and measures.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// A million subscribers over ws or sse with a topic each at the highest rate; they need no sockets of their own
+    /// Finds the highest rate of messages to a million subscribers over ws or sse, each with its own topic; the clients use no kernel sockets
     Million,
-    /// Connections with sockets of the kernel, over any protocol, as --preset says
+    /// Holds many connections with kernel sockets, over any protocol; --preset chooses which
     Hold,
-    /// The table of 2009: bytes per connection and time of a broadcast, up to 10,000 long-polls
+    /// Repeats a benchmark of 2009: bytes per connection, and the time of a broadcast, for up to 10,000 long-polls on one topic
     #[value(name = "comet-10k")]
     Comet10k,
-    /// MQTT sessions whose clients have gone away
+    /// Measures the memory of MQTT sessions whose clients have disconnected
     Sessions,
-    /// Connections close and open while the others are served
+    /// Measures the latency of messages while other connections close and open
     Churn,
-    /// All connections drop and return at once
+    /// Measures the latency of messages before, during and after all other connections close and reconnect at once
     Tsunami,
-    /// The floor and the server in turn, row by row
+    /// Compares Crore with the floor (a minimal reference server) and with other servers, in several kinds of load (rows)
     Pair,
-    /// Clients over a network that cuts, stalls and tears; every promise is checked
+    /// Connects clients through a proxy that cuts, stalls and splits their traffic, and checks that no message is lost, repeated or reordered
     Chaos,
-    /// A planned restart under the feet of all clients; nothing may be lost
+    /// Restarts the server as planned while clients are connected, and checks that no message is lost
     Drain,
-    /// Kills and power cuts under load; everything that was answered is looked for afterwards
+    /// Kills the server under load, or cuts the power, and checks that every acknowledged message still exists
     Crash,
-    /// Answered publishes a second with a state directory, beside a bare loop that syncs, SQLite, NATS and Mosquitto
+    /// Measures acknowledged durable publishes a second, compared with a loop that only writes and syncs, SQLite, NATS and Mosquitto
     Durable,
-    /// The start after a kill, with gigabytes of messages and with a million latest values, beside a sequential read
+    /// Measures how long a start after a kill takes, with gigabytes of messages and with a million latest values, compared with a sequential read
     Recovery,
-    /// Durable publishes at half the possible rate, a kill every minute: disk, memory and the start must not grow
+    /// Publishes durably at half the possible rate, with a kill every minute, and checks that disk usage, memory and start time do not grow
     DurableSoak,
-    /// Hours of a million subscribers that come and go, with heartbeats and settings that change: memory must not grow
+    /// Serves a million subscribers that come and go for hours, with heartbeats and reloads, and checks that memory does not grow
     Soak,
-    /// Settings that are read again under load, beside windows without
+    /// Measures latencies while the server reloads its settings, compared with latencies without reloads
     Reload,
-    /// Connections until a control group's memory is full, and what `crore doctor` said before
+    /// Connects clients until the memory of a control group is full, and compares their number with the estimate of `crore doctor`
     Fill,
-    /// Bytes and processor time of connections with TLS, beside the peers; deliveries while handshakes go on
+    /// Measures memory and processor time of connections with TLS, compared with other servers, and latencies during many handshakes
     Tls,
-    /// Two nodes over three servers of NATS; each of them is killed, cut off and started again
+    /// Kills, cuts off and restarts the two nodes and three NATS servers of a cluster, and checks that no message is lost
     Cluster,
-    /// Answered publishes a second of a node of a cluster beside the bare client of NATS, the time to the other node, and the memory of many topics
+    /// Measures acknowledged publishes a second at a cluster node, compared with a NATS client alone; the time to the other node; and the memory of many topics
     ClusterRates,
-    /// Instructions of a delivery and of a publish at a node of a cluster, beside a server that keeps all in memory; needs valgrind
+    /// Counts the instructions of a delivery and of a publish at a cluster node, compared with a server that keeps everything in memory; needs valgrind
     ClusterInstructions,
-    /// A thousand filters, a million, and those that cost most: the server's CPU for each publish
+    /// Measures the processor time of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive
     Filters,
 }
 
-/// The connections of `hold` and how they are published to.
+/// The connections of `hold`, and how messages are published to them.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Preset {
-    /// A million subscribers with a topic each
+    /// A million subscribers, each with its own topic
     #[default]
     Million,
-    /// A million long-polls on a grid, as in 2012; each client publishes to its neighbours once a minute, in a request of its own
+    /// A million long-polls, as in a benchmark of 2012: the clients form a square grid, and each publishes to its neighbours once a minute, over a second connection
     CometMillion,
-    /// The same as million, over many server ports instead of from many addresses, as in 2014
+    /// Like million, but the connections go to many server ports instead of coming from many addresses, as in a benchmark of 2014
     OneHost,
-    /// Raw TCP connections that have sent MQTT's CONNECT and nothing else, as in 2014
+    /// Connections that send MQTT's CONNECT and nothing else: compare with the raw TCP connections in a benchmark of 2014
     Tcp,
 }
 
@@ -82,88 +82,87 @@ impl Preset {
     }
 }
 
-/// `crore-bench run`
+/// The flags of `crore-bench run`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
-    /// The scenario
+    /// The scenario to run
     #[arg(value_enum)]
     pub scenario: Scenario,
-    /// What hold holds
+    /// The connections of hold
     #[arg(long, value_enum, default_value_t)]
     pub preset: Preset,
-    /// Connections [default: what the scenario's name says]
+    /// Number of connections [default: depends on the scenario]
     #[arg(long, visible_alias = "subscribers")]
     pub connections: Option<u32>,
-    /// The Crore to measure [default: the one beside this program, or in PATH]
+    /// The `crore` binary to measure [default: the one in the directory of this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub server_binary: Option<PathBuf>,
-    /// Shards of the server [default: as many as the descriptor limit demands, one for pairs]
+    /// Shards of the server [default: as many as the descriptor limit requires; one for pair]
     #[arg(long)]
     pub shards: Option<u32>,
-    /// Shards of the second server in a planned restart, which then runs on all cores [default: the same number, on the same cores]
+    /// Shards of the server after the restart of drain; with this flag, that server may use all cores [default: the same number of shards, on the same cores]
     #[arg(long)]
     pub shards_after: Option<u32>,
-    /// How to subscribe [default: what the scenario's original did]
+    /// Protocol of the subscribers [default: poll for comet-10k and --preset comet-million, mqtt for --preset tcp, otherwise ws]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
-    /// How MQTT is spoken
     #[command(flatten)]
     pub mqtt: MqttArgs,
-    /// Messages that each topic's log keeps [default: none; 10 for long-poll]
+    /// Messages that the log of each topic keeps [default: 10 for long-poll, otherwise 0]
     #[arg(long)]
     pub keep: Option<u32>,
-    /// How long a log keeps a message; a short time empties the logs before memory is read [default: the server's]
+    /// How long a log keeps a message. With a short time, the logs are empty before memory is measured [default: that of the server]
     #[arg(long, value_name = "TIME", value_parser = units::whole_seconds::<u32>)]
     pub keep_s: Option<u32>,
-    /// Silence before the server's heartbeat; 0 is none
+    /// Time without a message after which the server sends a heartbeat; 0 for no heartbeats
     #[arg(long, default_value_t = 0, value_name = "TIME", value_parser = units::whole_seconds::<u32>)]
     pub heartbeat: u32,
-    /// Bytes of a message [default: the scenario's]
+    /// Bytes of a message [default: depends on the scenario]
     #[arg(long)]
     pub size: Option<usize>,
-    /// Messages a second [default: the scenario's]
+    /// Messages a second [default: depends on the scenario]
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How long to measure, such as 60s, 10m or 6h [default: the scenario's]
+    /// How long to measure, such as 60s, 10m or 6h [default: depends on the scenario]
     #[arg(long, visible_alias = "seconds", value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
-    /// The same in hours, for soak
+    /// How long to measure in hours, for soak
     #[arg(long, conflicts_with = "duration")]
     pub hours: Option<f64>,
-    /// The seed of the faults of chaos and cluster, and of the moments of crash
+    /// The seed of all random choices: the faults of chaos and cluster, and the times of the kills of crash
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Kills of the server, for crash [default: 100]
+    /// Number of kills of the server, for crash [default: 100]
     #[arg(long)]
     pub kills: Option<u32>,
-    /// Power cuts, for crash: these need root, loop devices and ext4
+    /// Number of power cuts, for crash; needs root, loop devices and ext4
     #[arg(long, default_value_t = 0)]
     pub power_cuts: u32,
-    /// Kills after which the newest segment of the log is deleted, for crash
+    /// Number of kills after which the newest segment of the log is deleted, for crash
     #[arg(long, default_value_t = 0)]
     pub lost_ends: u32,
-    /// Kills while the log fills its disk, after which what fills it is deleted, for crash: these need root, loop devices and ext4
+    /// Number of kills while the log fills its disk, after each of which most messages are deleted, for crash; needs root, loop devices and ext4
     #[arg(long, default_value_t = 0)]
     pub full_disks: u32,
-    /// Cuts of 20 to 60 seconds beside the other faults, for cluster
+    /// Number of times that a node is cut off from NATS for 20 to 60 seconds, besides the other faults, for cluster
     #[arg(long, default_value_t = 0)]
     pub long_cuts: usize,
     /// `cluster.history_bytes` in MiB, for cluster [default: that of the server]
     #[arg(long)]
     pub history_mib: Option<u32>,
-    /// Connects a second [default: as fast as it goes]
+    /// Connections to open a second [default: as fast as possible]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
-    /// The server's `limits.accepts_per_s` [default: none, but the server's own for churn and tsunami]
+    /// The server's `limits.accepts_per_s` [default: no limit; for churn and tsunami the server's default]
     #[arg(long, value_name = "PER_SECOND")]
     pub accepts_per_s: Option<u32>,
-    /// Connections that close and open a second, for churn
+    /// Connections that close and reopen a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// Rounds of pair, durable, filters, tls, reload, cluster-rates and cluster-instructions, or how often cluster causes each fault
+    /// Number of rounds, for pair, durable, filters, tls, reload, cluster-rates and cluster-instructions; for cluster the number of times that each fault happens
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// The other servers of the pair, beside the floor (not over MQTT) and this server
+    /// The other servers to measure, for pair, tls and sessions. pair always measures Crore and the floor; over MQTT it measures Crore and Mosquitto
     #[arg(
         long,
         value_enum,
@@ -172,44 +171,44 @@ pub struct RunArgs {
         default_value = "floor"
     )]
     pub peer: Vec<Kind>,
-    /// Only these rows of the pair (unicast, unicast-log, post, fan-out, broadcast, rate, idle; over MQTT acknowledged and quality-1 too)
+    /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and quality-1); for tls idle, handshakes, storm
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
-    /// The program nats-server, for cluster and durable [default: $CRORE_NATS_SERVER, or where PATH has it]
+    /// The `nats-server` binary, for durable and the scenarios with a cluster [default: $CRORE_NATS_SERVER, or the one in PATH]
     #[arg(long, value_name = "PATH")]
     pub nats_server: Option<PathBuf>,
-    /// Certificate and key of the servers: set by scenarios with TLS
+    /// The certificate and key of the servers. Not a flag: scenarios with TLS set it.
     #[arg(skip)]
     pub certificate: Option<Certificate>,
-    /// Filters of the large set, for filters [default: 1,000,000]
+    /// Number of filters in the large set, for filters [default: 1,000,000]
     #[arg(long)]
     pub filters: Option<u32>,
-    /// Bytes on disk, for recovery, in MiB [default: 5,000]
+    /// Size of the log on disk in MiB, for recovery [default: 5,000]
     #[arg(long, value_name = "MIB")]
     pub disk_mib: Option<u32>,
-    /// Topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]
+    /// Number of topics with a latest value, for recovery [default: 1,000,000] and cluster-rates [default: 100,000]
     #[arg(long)]
     pub topics: Option<u32>,
-    /// Partitions of the log, for cluster-rates
+    /// Number of partitions of the log, for cluster-rates
     #[arg(long, default_value_t = 4)]
     pub partitions: u16,
-    /// Memory of the server's control group, for fill, in MiB
+    /// Memory of the server's control group in MiB, for fill
     #[arg(long, default_value_t = 768, value_name = "MIB")]
     pub memory_mib: u32,
-    /// The server on core 0, the tools on core 1
+    /// Run the server on core 0 and the tools on core 1
     #[arg(long)]
     pub pin: bool,
-    /// Keep the result in a file; - is standard output
+    /// Write the result to a file; - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// The maximum number of connections per shard. The number is well below 20,000, a possible limit of a descriptor table, because the kernel
-/// distributes connections to listeners only roughly evenly, and because a server reserves the last ninth of its connections for other
-/// addresses if one address holds all the rest.
+/// The maximum number of connections per shard, if the descriptor table of each shard has 20,000 entries. The maximum is lower than that
+/// for two reasons. The kernel distributes connections among shards only roughly evenly. And if all connections come from one address, the
+/// server does not give the last ninth of its connections to that address.
 const PER_SHARD: u32 = 17_400;
 
-/// Cores of the server and of the tools with `--pin`.
+/// The cores of the server and of the tools with `--pin`.
 const CORES: (usize, usize) = (0, 1);
 /// A value of `limits.accepts_per_s` that does not delay any connection.
 const ACCEPTS_ANY: u32 = 1_000_000;
@@ -261,8 +260,9 @@ impl RunArgs {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
-    /// The publishers' protocol. In `pair` it is the subscribers' protocol, otherwise HTTP, over which the server accepts the most messages
-    /// a second.
+    /// The protocol that [`Kind::publish_flags`] gets, which uses MQTT for the publishers of Crore if this is MQTT, and HTTP otherwise. In
+    /// `pair` it is the protocol of the subscribers. In other scenarios publishers always use HTTP, because the server accepts the most
+    /// messages a second over HTTP.
     pub fn publish_protocol(&self) -> Protocol {
         if self.scenario == Scenario::Pair {
             self.subscribe_protocol()

@@ -1,20 +1,20 @@
-//! The flags of `crore-bench swarm`.
+//! Defines the flags of `crore-bench swarm`, which simulates many clients of one server.
 
 use std::path::PathBuf;
 
 use crate::measure::units;
 
-/// How a client is subscribed.
+/// How a client subscribes and receives messages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// A WebSocket; a message is a frame
+    /// A WebSocket: each message is a frame
     #[default]
     #[value(aliases = ["websocket", "websockets"])]
     Ws,
-    /// Server-Sent Events; a message is an event
+    /// Server-Sent Events: each message is an event
     #[value(aliases = ["eventsource", "events"])]
     Sse,
-    /// A line with the topic, which a line answers; then a message is a line
+    /// Plain TCP: the client sends the topic in a line, the server answers with a line, and each message is a line
     Tcp,
 }
 
@@ -29,28 +29,28 @@ impl Protocol {
     }
 }
 
-/// `crore-bench swarm`
+/// The flags of `crore-bench swarm`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SwarmArgs {
-    /// Clients, each with a topic of its own
+    /// Number of clients, each with its own topic
     #[arg(long, default_value_t = 10_000)]
     pub connections: u32,
-    /// How clients subscribe
+    /// Protocol of the clients
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
-    /// A shell command that starts the server to measure, in the namespace of the run: it listens on 10.64.0.1 [default: Crore]
+    /// A shell command that starts the server to measure. It runs in the network namespace of this tool and must listen on 10.64.0.1 [default: Crore]
     #[arg(long, value_name = "COMMAND")]
     pub server_command: Option<String>,
-    /// The port of that server
+    /// Port of the server that --server-command starts
     #[arg(long, default_value_t = 8800, requires = "server_command")]
     pub server_port: u16,
-    /// The Crore to measure [default: the one beside this program, or in PATH]
+    /// The `crore` binary to measure [default: the one in the directory of this program, or in PATH]
     #[arg(long, value_name = "PATH", conflicts_with = "server_command")]
     pub server_binary: Option<PathBuf>,
-    /// Shards of Crore [default: as many as the descriptor limit demands]
+    /// Shards of Crore [default: as many as the descriptor limit requires]
     #[arg(long, conflicts_with = "server_command")]
     pub shards: Option<u32>,
-    /// Silence before Crore's heartbeat; 0 is none
+    /// Time without a message after which Crore sends a heartbeat; 0 for no heartbeats
     #[arg(
         long,
         default_value_t = 0,
@@ -59,55 +59,55 @@ pub struct SwarmArgs {
         conflicts_with = "server_command"
     )]
     pub heartbeat: u32,
-    /// Messages that each topic's log of Crore keeps
+    /// Messages that the log of each topic keeps in Crore
     #[arg(long, default_value_t = 0, conflicts_with = "server_command")]
     pub keep: u32,
-    /// The target that clients subscribe at; {topic} stands for the topic [default: Crore's]
+    /// The request target of subscriptions, in which {topic} stands for the topic [default: that of Crore]
     #[arg(long, value_name = "PATH")]
     pub target: Option<String>,
-    /// Topics, with a range of as many as there are clients [default: 13 bytes each]
+    /// Pattern of the topics, such as /news/{1..10000}: it must give one topic for each client [default: topics of 13 bytes]
     #[arg(long, value_name = "PATTERN")]
     pub topics: Option<String>,
-    /// Messages a second, to topics at random; 0 is none [default: one a minute for each client]
+    /// Messages a second, to random topics; 0 for none [default: one a minute for each client]
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Publish each message by a POST /pub/TOPIC of its own, not by batches of NDJSON
+    /// Publish each message in its own request (POST /pub/TOPIC) instead of in batches of NDJSON
     #[arg(long)]
     pub single: bool,
     /// Bytes of a message
     #[arg(long, default_value_t = 512)]
     pub size: usize,
-    /// How long to measure, from when all are open
+    /// How long to measure, after all clients have connected
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = units::seconds)]
     pub duration: f64,
-    /// Connects a second [default: as fast as it goes]
+    /// Connections to open a second [default: as fast as possible]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
-    /// Clients a second that close their connection in order and return
+    /// Clients a second that close their connection with FIN and reconnect
     #[arg(long, default_value_t = 0.0, value_name = "PER_SECOND")]
     pub drop_rate: f64,
-    /// Clients that reset their connections all at once, half-way, and return
+    /// Number of clients that reset their connections at the same time, in the middle of the run, and reconnect
     #[arg(long, default_value_t = 0, value_name = "CLIENTS")]
     pub tsunami: u32,
-    /// The share of clients that read 1,024 bytes a second at most; what they miss is counted apart
+    /// The share of clients (0 to 1) that read at most 1,024 bytes a second. Messages that these clients do not receive are counted separately
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     pub slow: f64,
-    /// The share of packets that get lost, in both directions
+    /// The share of packets (0 to 1) that are lost, in each direction
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     pub loss: f64,
-    /// Each packet waits for a random time up to this, such as 5ms, so that packets overtake one another
+    /// The longest delay of a packet, such as 5ms. Each packet is delayed for a random time, so packets may overtake one another
     #[arg(long, default_value = "0ms", value_name = "TIME", value_parser = units::milliseconds)]
     pub delay: f64,
-    /// Within what time the server closes its end after a client has closed its own
+    /// The time within which the server must close its end of a connection after the client has closed its own
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = units::seconds)]
     pub close_within: f64,
-    /// Threads, with a device each
+    /// Number of threads; each simulates a part of the clients, over its own TUN device
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub threads: u8,
-    /// Keep the result in a file; - is standard output
+    /// Write the result to a file; - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print nothing while it runs
+    /// Print nothing during the run
     #[arg(long)]
     pub quiet: bool,
 }
