@@ -1,12 +1,14 @@
-//! Reads a log: every batch in order, and every place where batches were lost.
+//! Reads a log: every batch in order, and every place where batches were lost. A log is a sequence of segment files. A segment has groups, and a
+//! group has the batches that were written and synced together.
 //!
-//! A wrong checksum of a group has one of two reasons:
-//! * At the end of the log the group is *torn*: the power failed during the write. Nothing in it was acknowledged, so it is cut off.
-//! * Anywhere else it is *damage*: a later group exists, and that one was written only after this one was synced. The scan reports the
-//!   damage between the batches around it, and continues after it.
+//! A group with a wrong checksum has one of two causes:
+//! * At the end of the log the group is *torn*: the power failed while it was written. None of its batches was acknowledged, so it is cut
+//!   off.
+//! * Anywhere else the group is *damaged*: it was intact once, because the next group was written only after this one was synced. The scan
+//!   reports the damage between the batches before it and the batches after it.
 //!
-//! If the newest segment is deleted or cut, the end of the log is lost. That is damage too. The scan notices it from the [mark], and from
-//! the length of the file, which never changes.
+//! If the newest segment is deleted or cut, the end of the log is lost. That is damage, too. The scan finds it in two ways: by the [mark],
+//! which records where the log ended, and by a file that is shorter than the length in its header.
 
 use std::io;
 
@@ -19,7 +21,7 @@ use crate::mark::{self, Mark};
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
 
-/// The name of a segment is this prefix, ten digits, and [`SUFFIX`].
+/// The name of a segment's file is this prefix, ten digits, and [`SUFFIX`].
 const PREFIX: &str = "segment-";
 const SUFFIX: &str = ".log";
 /// The name of a spare file is this prefix and a number. Spare files become the next segments.
@@ -30,7 +32,7 @@ pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
 }
 
-/// The number of the segment with this name; `None` if the name is not one of a segment.
+/// The number of the segment whose file has this name; `None` if it is not the name of a segment's file.
 pub fn number_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
     let number = digits.parse().ok()?;
@@ -48,7 +50,7 @@ pub(crate) fn is_spare(name: &str) -> bool {
     number.is_some_and(|number| spare_name(number) == name)
 }
 
-/// The place of a batch.
+/// Where a batch is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The segment's number.
@@ -57,7 +59,7 @@ pub struct Place {
     pub offset: u64,
     /// The group's number.
     pub group: u64,
-    /// The offset of the batch in the segment, in bytes. The batch's length is stored there, before its bytes.
+    /// The offset of the batch in the segment, in bytes. The four bytes at this offset are the batch's length. The batch follows.
     pub batch: u64,
 }
 
@@ -66,7 +68,7 @@ pub struct Place {
 pub enum Found<'a> {
     /// A batch.
     Batch(Place, &'a [u8]),
-    /// A place where batches are missing, or may be missing.
+    /// A place where batches are or may be missing.
     Damage(Damage),
 }
 
@@ -82,7 +84,7 @@ pub struct Torn {
 /// The result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The identity of the log; `None` if no segment has an intact header.
+    /// The identity of the log; `None` if no segment that was read has an intact header.
     pub identity: Option<Identity>,
     /// Number of segments read.
     pub segments: u64,
@@ -98,17 +100,17 @@ pub struct Recovered {
     pub torn: Option<Torn>,
     /// Places where batches were lost, in the order of the log.
     pub damages: Vec<Damage>,
-    /// There is no segment to read, and nothing is lost: the mark shows that all segments were before the first one to read, so a
-    /// checkpoint has replaced them.
+    /// There is no segment to read, but nothing is lost. A checkpoint contains all segments before the first one to read, and the mark
+    /// shows that the log ended in one of these segments.
     pub is_replaced: bool,
     /// Files in the directory that do not belong to the log. The log does not touch them.
     pub foreign: Vec<String>,
 }
 
-/// Why a log cannot be read. Nothing was changed on disk.
+/// Why a log cannot be read. The scan has changed nothing on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The disk or the file system failed, for this file.
+    /// The disk or the file system failed when this file was read.
     #[error("{0}: {1}")]
     Io(String, io::Error),
     /// A segment has a format that this build does not know.
@@ -135,18 +137,19 @@ pub enum ScanError {
     NoFile(String),
 }
 
-/// The end of a log: what is needed to write the next group.
+/// The end of a log, with everything that is needed to write the next group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanEnd {
-    /// The header of the last segment; `None` if it is damaged or the end is lost, so that the log continues in a new segment.
+    /// The header of the last segment. `None` if the header is damaged or the end of the log is lost: then the log continues in a new
+    /// segment.
     pub header: Option<SegmentHeader>,
     /// Whether the segment's file is shorter than its header says.
     pub is_cut: bool,
     /// The number of the last segment.
     pub segment: u64,
-    /// The offset of the segment's last group. If it has none, 0, where the segment's header begins.
+    /// The offset of the segment's last group. 0, the offset of the segment's header, if the segment has no group.
     pub last: u64,
-    /// The offset of the next group: after the last group, or after the header.
+    /// The offset at which the next group will be written: after the last group, or after the header.
     pub offset: u64,
     pub next_group: u64,
     /// Number of batches in the log.
@@ -155,8 +158,8 @@ pub(crate) struct ScanEnd {
     pub crc: u32,
 }
 
-/// Added to the count of batches if it is unknown how many were lost. The sum is higher than any real count, so a later scan sees that it
-/// cannot compute the number of lost batches from it.
+/// Added to the count of batches if it is unknown how many batches were lost. Each group stores the count of the batches before it. A real
+/// count is never this high. So a later scan recognizes the sum, and does not compute a number of lost batches from it.
 const UNKNOWN: u64 = 1 << 40;
 
 /// The identity of the log in this storage, from the first segment with an intact header.
@@ -176,8 +179,9 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
 /// The first and the last segment to read; `None` means no bound.
 pub type Segments = (Option<u64>, Option<u64>);
 
-/// Reads these segments of a log without changing them. A missing first segment counts as damage. Of the segment after the last one it
-/// reads only the header, to check that this header continues the log.
+/// Reads these segments of a log without changing them, and calls `each` with everything that it finds. If the first segment to read is
+/// missing, that is damage. After the last segment to read, the scan reads only the header of the following segment, and checks that the
+/// header refers to the last group.
 ///
 /// # Errors
 /// If a file cannot be read or has a format that this build does not know.
@@ -189,7 +193,7 @@ pub fn scan<S: Storage>(
     Ok(scan_to_end(storage, segments, each)?.0)
 }
 
-/// Like `scan`, but returns the end of the log too; `None` if there is no segment.
+/// Like [`scan`], but also returns the end of the log; `None` if there is no segment to read.
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
     (first, last): Segments,
@@ -197,7 +201,8 @@ pub(crate) fn scan_to_end<S: Storage>(
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
-    // The mark is read before the segments are listed, because a running server may begin a segment in between.
+    // The mark is read before the segments are listed. In the other order, a running server could begin a segment in between and write
+    // its mark, and the segment would seem to be lost.
     let mark = match last {
         None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
@@ -259,7 +264,7 @@ pub(crate) fn scan_to_end<S: Storage>(
 fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
-    // Takes the length from the file system, because the length in the header may be damaged.
+    // The length comes from the file system, because the file may be shorter than its header says.
     let most = usize::try_from(file.bytes().map_err(failed)?).unwrap_or(usize::MAX);
     bytes.resize(most, 0);
     let len = file.read_at(bytes, 0).map_err(failed)?;
@@ -271,15 +276,15 @@ fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Resul
 struct Scan<E> {
     each: E,
     found: Recovered,
-    /// The number that the next group should have; `None` before the first segment.
+    /// The number that the next group must have; `None` before the first segment is read.
     expected: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
-    /// A loss that will be reported with the next group, or at the end.
+    /// A loss that is reported before the next group, which shows how many batches were lost, or at the end of the scan.
     loss: Option<Damage>,
-    /// Number of batches in the log so far. `None` before the first group, if the scan does not start at the log's beginning.
+    /// Number of batches in the log so far. `None` before the first group, if the scan does not start at the beginning of the log.
     batches: Option<u64>,
-    /// The offset of the segment's last group so far. Before the first group 0, where the segment's header begins.
+    /// The offset of the last group that was read in this segment. 0, the offset of the segment's header, before the first group.
     last: u64,
 }
 
@@ -296,7 +301,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// Lists the numbers of the segments in ascending order, and notes foreign files.
+    /// Lists the numbers of the segments to read in ascending order, and records the files that do not belong to the log.
     fn list_segments<S: Storage>(
         &mut self,
         storage: &S,
@@ -319,7 +324,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         Ok(numbers)
     }
 
-    /// The header of a segment; `None` if it is damaged. Checks that all headers are of the same log.
+    /// Reads the header of a segment; `None` if the header is damaged. Checks that all headers belong to the same log.
     fn read_header<S: Storage>(
         &mut self,
         storage: &S,
@@ -354,7 +359,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// Reports the recorded loss, if there is one, with the number of lost batches if it is known.
+    /// Reports the recorded loss, if there is one. `batches` is the number of lost batches, if it is known.
     fn report(&mut self, batches: Option<u64>) {
         if let Some(loss) = self.loss.take() {
             let damage = Damage { batches, ..loss };
@@ -363,13 +368,13 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// The number of batches before the next group, increased by `UNKNOWN` if batches were lost just before it.
+    /// The number of batches before the next group, plus [`UNKNOWN`] if batches were lost after the last group.
     fn batches_or_more(&self) -> u64 {
         let unknown = if self.loss.is_some() { UNKNOWN } else { 0 };
         self.batches.unwrap_or(0) + unknown
     }
 
-    /// Reads the groups of a segment. Returns the offset after the last one.
+    /// Reads the groups of a segment. Returns the offset after the last group.
     fn read_segment(&mut self, header: &SegmentHeader, bytes: &[u8]) -> u64 {
         self.found.segments += 1;
         self.last = 0;
@@ -406,7 +411,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         offset
     }
 
-    /// Checks whether a torn group is at this offset, the end of the last segment.
+    /// Checks whether there is a torn group at `offset`, after the last group of the last segment.
     fn check_torn(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
         let expected = self.expected.unwrap_or(header.first_group);
         self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
@@ -415,8 +420,8 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         });
     }
 
-    /// Checks by the length of the last segment and by the mark whether the log was longer. If so, the end is damaged, and the log
-    /// continues in a new segment.
+    /// Checks whether the log was longer, by the length of the last segment's file and by the mark. If the log was longer, records that its
+    /// end is lost. The log then continues in a new segment.
     fn check_end(&mut self, mark: Option<Mark>, end: &mut Option<ScanEnd>) {
         if planted::is(Fault::LostEnd) {
             return;
@@ -437,7 +442,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         }
     }
 
-    /// Checks that no group is missing between this segment, which ends at this offset, and the next one.
+    /// Checks that no group is missing between this segment and the next one. The last group of this segment ends at `offset`.
     fn check_next(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
         let ends = (self.expected, self.crc);
         let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
@@ -450,7 +455,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     fn take_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
-        // If no batch is missing, the group is from another history of the log.
+        // A loss of no batches, or of fewer, means that the group belongs to another history of the log. Then the number is unknown.
         self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
         self.last = offset;
         self.crc = group.crc;
@@ -471,14 +476,14 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
     }
 }
 
-/// Zeros that are skipped at once. The length is a multiple of the alignment of groups.
+/// The zeros that the search for a group skips at once. Their number is a multiple of the alignment of groups.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The offset and number of the next intact group after this offset whose number is at least `expected`.
+/// Searches after `offset` for the next intact group whose number is at least `expected`. Returns the offset and the number of the group.
 fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let mut at = offset + ALIGNMENT;
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        // Skips the unused rest of a segment, which is zeros: no group begins with zeros.
+        // The unused rest of a segment is zeros. No group begins with zeros, so they are skipped.
         if rest.starts_with(&ZEROS) {
             at += ZEROS.len() as u64;
             continue;
@@ -492,7 +497,7 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
     None
 }
 
-/// Whether a part of the next group was written here.
+/// Whether a part of the group after the last one was written at `offset`.
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
     let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);

@@ -15,7 +15,8 @@ use crate::sys;
 /// A scenario: what a run does and measures.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Finds the highest rate of messages to a million subscribers over ws or sse, each with its own topic; the clients use no kernel sockets
+    /// Finds the highest rate of messages to a million subscribers over ws or sse, each with its own topic; the clients use no kernel
+    /// sockets
     Million,
     /// Holds many connections with kernel sockets, over any protocol; --preset chooses which
     Hold,
@@ -30,7 +31,8 @@ pub enum Scenario {
     Tsunami,
     /// Compares Crore with the floor (a minimal reference server) and with other servers, in several kinds of load (rows)
     Pair,
-    /// Connects clients through a proxy that cuts, stalls and splits their traffic, and checks that no message is lost, repeated or reordered
+    /// Connects clients through a proxy that cuts, stalls and splits their traffic, and checks that no message is lost, repeated or
+    /// reordered
     Chaos,
     /// Restarts the server as planned while clients are connected, and checks that no message is lost
     Drain,
@@ -38,7 +40,8 @@ pub enum Scenario {
     Crash,
     /// Measures acknowledged durable publishes a second, compared with a loop that only writes and syncs, SQLite, NATS and Mosquitto
     Durable,
-    /// Measures how long a start after a kill takes, with gigabytes of messages and with a million latest values, compared with a sequential read
+    /// Measures how long a start after a kill takes, with gigabytes of messages and with a million latest values, compared with a
+    /// sequential read
     Recovery,
     /// Publishes durably at half the possible rate, with a kill every minute, and checks that disk usage, memory and start time do not grow
     DurableSoak,
@@ -52,9 +55,11 @@ pub enum Scenario {
     Tls,
     /// Kills, cuts off and restarts the two nodes and three NATS servers of a cluster, and checks that no message is lost
     Cluster,
-    /// Measures acknowledged publishes a second at a cluster node, compared with a NATS client alone; the time to the other node; and the memory of many topics
+    /// Measures acknowledged publishes a second at a cluster node, compared with a NATS client alone; the time to the other node; and the
+    /// memory of many topics
     ClusterRates,
-    /// Counts the instructions of a delivery and of a publish at a cluster node, compared with a server that keeps everything in memory; needs valgrind
+    /// Counts the instructions of a delivery and of a publish at a cluster node, compared with a server that keeps everything in memory;
+    /// needs valgrind
     ClusterInstructions,
     /// Measures the processor time of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive
     Filters,
@@ -67,7 +72,8 @@ pub enum Preset {
     /// A million subscribers, each with its own topic
     #[default]
     Million,
-    /// A million long-polls, as in a benchmark of 2012: the clients form a square grid, and each publishes to its neighbours once a minute, over a second connection
+    /// A million long-polls, as in a benchmark of 2012: the clients form a square grid, and each publishes to its neighbours once a minute,
+    /// over a second connection
     CometMillion,
     /// Like million, but the connections go to many server ports instead of coming from many addresses, as in a benchmark of 2014
     OneHost,
@@ -100,7 +106,8 @@ pub struct RunArgs {
     /// Shards of the server [default: as many as the descriptor limit requires; one for pair]
     #[arg(long)]
     pub shards: Option<u32>,
-    /// Shards of the server after the restart of drain; with this flag, that server may use all cores [default: the same number of shards, on the same cores]
+    /// Shards of the server after the restart of drain; with this flag, that server may use all cores [default: the same number of shards,
+    /// on the same cores]
     #[arg(long)]
     pub shards_after: Option<u32>,
     /// Protocol of the subscribers [default: poll for comet-10k and --preset comet-million, mqtt for --preset tcp, otherwise ws]
@@ -141,7 +148,8 @@ pub struct RunArgs {
     /// Number of kills after which the newest segment of the log is deleted, for crash
     #[arg(long, default_value_t = 0)]
     pub lost_ends: u32,
-    /// Number of kills while the log fills its disk, after each of which most messages are deleted, for crash; needs root, loop devices and ext4
+    /// Number of kills while the log fills its disk, after each of which most messages are deleted, for crash; needs root, loop devices and
+    /// ext4
     #[arg(long, default_value_t = 0)]
     pub full_disks: u32,
     /// Number of times that a node is cut off from NATS for 20 to 60 seconds, besides the other faults, for cluster
@@ -159,10 +167,12 @@ pub struct RunArgs {
     /// Connections that close and reopen a second, for churn
     #[arg(long, value_name = "PER_SECOND", default_value_t = 100)]
     pub churn_rate: u32,
-    /// Number of rounds, for pair, durable, filters, tls, reload, cluster-rates and cluster-instructions; for cluster the number of times that each fault happens
+    /// Number of rounds, for pair, durable, filters, tls, reload, cluster-rates and cluster-instructions; for cluster the number of times
+    /// that each fault happens
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// The other servers to measure, for pair, tls and sessions. pair always measures Crore and the floor; over MQTT it measures Crore and Mosquitto
+    /// The other servers to measure, for pair, tls and sessions. pair always measures Crore and the floor; over MQTT it measures Crore and
+    /// Mosquitto
     #[arg(
         long,
         value_enum,
@@ -171,7 +181,8 @@ pub struct RunArgs {
         default_value = "floor"
     )]
     pub peer: Vec<Kind>,
-    /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and quality-1); for tls idle, handshakes, storm
+    /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and
+    /// quality-1); for tls idle, handshakes, storm
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
     /// The `nats-server` binary, for durable and the scenarios with a cluster [default: $CRORE_NATS_SERVER, or the one in PATH]

@@ -38,7 +38,8 @@ pub struct SwarmArgs {
     /// Protocol of the clients
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
-    /// A shell command that starts the server to measure. It runs in the network namespace of this tool and must listen on 10.64.0.1 [default: Crore]
+    /// A shell command that starts the server to measure. It runs in the network namespace of this tool and must listen on 10.64.0.1
+    /// [default: Crore]
     #[arg(long, value_name = "COMMAND")]
     pub server_command: Option<String>,
     /// Port of the server that --server-command starts
@@ -89,7 +90,8 @@ pub struct SwarmArgs {
     /// Number of clients that reset their connections at the same time, in the middle of the run, and reconnect
     #[arg(long, default_value_t = 0, value_name = "CLIENTS")]
     pub tsunami: u32,
-    /// The share of clients (0 to 1) that read at most 1,024 bytes a second. Messages that these clients do not receive are counted separately
+    /// The share of clients (0 to 1) that read at most 1,024 bytes a second. Messages that these clients do not receive are counted
+    /// separately
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     pub slow: f64,
     /// The share of packets (0 to 1) that are lost, in each direction
