@@ -1,5 +1,5 @@
-//! Reads a log: every batch in order, and every place where batches were lost. A log is a sequence of segment files. A segment has groups, and a
-//! group has the batches that were written and synced together.
+//! Reads a log: every batch in order, and every place where batches were lost. A log is a sequence of segment files. A segment has groups,
+//! and a group has the batches that were written and synced together.
 //!
 //! A group with a wrong checksum has one of two causes:
 //! * At the end of the log the group is *torn*: the power failed while it was written. None of its batches was acknowledged, so it is cut

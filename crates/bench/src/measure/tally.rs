@@ -1,5 +1,6 @@
-//! The counters of a subscriber: received messages, connections, and the messages that the clients published themselves. Each message's
-//! number is compared with the last one of its topic.
+//! Counts what the clients of a subscribing tool experience: received messages, latencies, losses, and connections. In a grid, the clients
+//! also publish, and their requests are counted. A loss is found by comparing a message's number with that of the last message of its
+//! topic.
 
 use serde_json::{Value, json};
 
@@ -7,54 +8,54 @@ use super::add::add;
 use super::payload::Header;
 use super::stats::Latency;
 
-/// The known reason for a gap before a message.
+/// The known reason why messages are missing before a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
     /// There is no known reason.
     Unexplained,
-    /// The connection was closed when the missing messages were published.
+    /// The client had no connection when the missing messages were published.
     Away,
     /// The server has announced a gap.
     Told,
 }
 
-/// The counters of one worker. All but `life` start at zero in each window.
+/// The counters of one worker (a thread with a part of the connections). All except `life` start at zero in each measured window.
 #[derive(Clone, Default)]
 pub struct Tally {
-    /// Latency of every message with a header.
+    /// Latencies of the messages that have a header.
     pub latency: Latency,
-    /// Messages, with and without a header.
+    /// Received messages, with and without a header.
     pub messages: u64,
     /// Messages without a header, or with a send time in the future.
     pub unmeasured: u64,
-    /// Messages that did not arrive although a later one of their topic did, without a known reason.
+    /// Messages that did not arrive, for no known reason, although a later message of the same topic did.
     pub lost: u64,
-    /// Messages that arrived again, or after a later message of their topic.
+    /// Messages that arrived again, or after a later message of the same topic.
     pub doubled: u64,
-    /// Messages of a topic to which the connection is not subscribed.
+    /// Received messages of a topic to which the connection is not subscribed.
     pub misdelivered: u64,
-    /// Messages that were published while their connection was closed.
+    /// Missing messages that were published while the client had no connection.
     pub missed_away: u64,
-    /// Messages in gaps that the server announced because its log no longer has them.
+    /// Missing messages for which the server announced a gap, because its log no longer had them.
     pub told_lost: u64,
-    /// Arrival of the window's first message. 0 if none has arrived.
+    /// When the first message of the window arrived; 0 if none has arrived.
     pub first_ns: u64,
-    /// Arrival of the window's last message.
+    /// When the last message of the window arrived; 0 if none has arrived.
     pub last_ns: u64,
-    /// The messages that the clients published themselves.
+    /// The publishes of the clients themselves, if they form a grid.
     pub grid_requests: RequestCounts,
-    /// Counters of connections.
+    /// Counters that go on over all windows.
     pub life: Life,
 }
 
-/// Counters since the start.
+/// Counters of connections since the start of the tool, over all windows.
 #[derive(Clone, Default, serde::Serialize)]
 pub struct Life {
     /// Bytes received.
     pub bytes: u64,
     /// Reads that returned data.
     pub chunks: u64,
-    /// Opened connections (long-poll: the request was sent; others: the answer arrived).
+    /// Connections that were opened. A long-poll counts when its request is sent, any other connection when its answer arrives.
     pub opened: u64,
     /// Open connections that the server closed.
     pub closed: u64,
@@ -111,8 +112,8 @@ impl Tally {
         header
     }
 
-    /// Compares a message's number with the last one of its topic on its connection. `cause` is the
-    /// known reason for a gap between them.
+    /// Compares a message's number, `sequence`, with `last`, the number of the last message of the same topic on the same connection.
+    /// `cause` is the reason, if it is known, why messages between the two are missing.
     pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, cause: Gap) {
         if sequence <= *last {
             self.doubled += 1;
@@ -133,7 +134,7 @@ impl Tally {
     }
 }
 
-/// The publishes of a grid's clients. A request carries one message for each neighbour.
+/// Counts of the publishes of clients that form a grid. With each request, a client publishes one message to each of its neighbours.
 #[derive(Clone, Default)]
 pub struct RequestCounts {
     /// Requests that were started.
@@ -144,11 +145,11 @@ pub struct RequestCounts {
     pub refused: u64,
     /// Messages in requests without an answer.
     pub unanswered: u64,
-    /// Requests that a full shard refused (503). They are repeated.
+    /// Requests that the server refused because a shard was full (503). The tool sends them again.
     pub turned_away: u64,
-    /// The longest delay of a request behind its schedule.
+    /// The longest time by which a request began later than planned.
     pub late_ns_max: u64,
-    /// Time from the start of the connect to the answer.
+    /// Times from the start of a connect to the answer to the request.
     pub answered: Latency,
     /// The first refusal or failure, in words.
     pub first_refusal: Option<String>,

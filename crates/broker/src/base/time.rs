@@ -1,17 +1,21 @@
-//! Time as an input: the broker has no clock, so its caller passes the time.
+//! Defines how the broker gets the time. The broker has no clock: its caller passes the time with each input.
 //!
-//! Durations are measured with [`Now`], which never goes back and never jumps when the wall clock does. The wall clock is used only for dates that
-//! clients or operators see or name, and for the expiry of tokens. `Wall` converts between the two clocks.
+//! There are three clocks:
+//! * [`Now::s`] counts seconds for the deadlines of peers.
+//! * [`Now::unix_s`] counts Unix seconds (*counted seconds*) for everything with a lifetime. It never goes back, and does not jump when the
+//!   wall clock jumps.
+//! * The wall clock ([`Wall::unix_s`]) may jump. It is used only for dates that clients or operators see or send, and for the expiry of
+//!   tokens. `Wall` converts between counted seconds and dates.
 
 /// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since the shard began, without the time in which the machine was suspended. For the deadlines of peers: while the machine was
-    /// suspended, peers could send nothing to it, so that time must not count.
+    /// Seconds since the shard started, without the time in which the machine was suspended. Used for the deadlines of peers: peers could
+    /// send nothing to a suspended machine, so that time must not count.
     pub s: u32,
-    /// Unix seconds as this process counts them. The count starts at the wall clock and rises each second, also while the machine is suspended. It
-    /// never goes back, and a planned restart continues it. So it may differ from the wall clock. For ages, times to live, sessions, the window of
-    /// idempotency keys, and rates.
+    /// The counted second. The count starts with the time of the wall clock and rises by one each second, also while the machine is
+    /// suspended. It never goes back, and a planned restart continues it, so it may differ from the wall clock. Used for ages, times to
+    /// live, sessions, the window of idempotency keys, and rates.
     pub unix_s: u32,
 }
 
@@ -30,20 +34,21 @@ impl Wall {
         self.offset_s_max = self.offset_s_max.max(offset_s);
     }
 
-    /// The time of the wall clock.
+    /// The time of the wall clock in Unix seconds. It may differ from [`Now::unix_s`], which does not jump.
     pub fn unix_s(self, now: Now) -> u32 {
         now.unix_s.saturating_add_signed(self.offset_s)
     }
 
-    /// The date of a counted second. The date is never later than now, even if the second is from another shard that is a second ahead.
+    /// The date of a counted second, in Unix seconds of the wall clock. Another shard may be a second ahead. If `counted_s` comes from that
+    /// shard, the date is now, so that no date is in the future.
     pub fn date_of(self, counted_s: u32, now: Now) -> u32 {
         counted_s
             .min(now.unix_s)
             .saturating_add_signed(self.offset_s)
     }
 
-    /// The counted second that a client means by a date. A date in the future was probably sent to the client before the wall clock was set back. Then the
-    /// client means the second that had this date before.
+    /// The counted second that a client means by the date `unix_s`. If the date is in the future, the server probably sent it to the client
+    /// before the wall clock was set back. Then the client means the counted second that had this date at that time.
     pub fn counted(self, unix_s: u64, now: Now) -> u32 {
         let later = unix_s > u64::from(self.unix_s(now));
         let offset_s = if later {
@@ -86,7 +91,7 @@ mod tests {
                     NOW.unix_s - 5
                 );
             }
-            // A date from before the clock was set back must still give its second, as long as the date is in the future.
+            // A date that was sent before the clock was set back must still give its counted second, as long as the date is in the future.
             for date in shown.into_iter().filter(|date| *date > wall.unix_s(NOW)) {
                 assert_eq!(wall.counted(date.into(), NOW), NOW.unix_s - 5, "{steps:?}");
             }

@@ -1,4 +1,5 @@
-//! The requests to a home that wait until the engine has committed a batch.
+//! The requests that wait at a home, which is the shard that orders and stores the messages of a topic. They wait until the engine (the log
+//! on disk or in a cluster) has committed a batch.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,23 +11,26 @@ use crate::mail::{Answer, Ask};
 
 pub(crate) struct PendingRequest {
     pub from: ShardId,
-    /// The sender's credit, given back when the request takes effect.
+    /// The credit that the sending shard gets back when the request takes effect.
     pub weight: usize,
     pub request: Request,
 }
 
 pub(crate) enum Request {
-    /// An ask, with its bytes.
+    /// A request that the engine does not store. It waits for the earlier changes. The second field has the names and other bytes to which
+    /// the [`Ask`] refers.
     Ask(Box<(Ask, Vec<u8>)>),
-    /// The request was late and has been answered.
+    /// A request that waited so long that it was already answered: its outcome is unknown.
     Answered,
+    /// A change of a topic, such as a message.
     Fact {
-        /// The encoded fact, if it is not logged.
+        /// The encoded change, if the topic is not durable, so that the engine does not store the change.
         unlogged: Option<Box<[u8]>>,
         answer: Answer,
         client: Client,
         reserved: Reserved,
-        /// The message has MQTT QoS 2: the publisher gets no answer that the outcome is unknown, but waits for the outcome.
+        /// Whether the change is a message with MQTT QoS 2. Then the publisher waits for the real outcome, however long that takes. Other
+        /// publishers are told after some time that the outcome is unknown.
         once: bool,
     },
 }

@@ -1,10 +1,11 @@
-//! Revoked tokens and users: the list in the file `access.revoked`.
+//! Reads and writes the list of revoked tokens and users, in the file that `access.revoked` names.
 //!
-//! The file is a JSON array with an object for each entry. The admin API changes the file. The operator may also edit it and then reload. A
-//! missing file is an empty list.
+//! The file is a JSON array with an object for each entry. The admin API changes the file. The operator may also edit the file and then
+//! reload. A missing file is an empty list.
 //!
-//! Invariants: a change is on disk before it is answered; a file that cannot be read leaves the list in force unchanged, so that damage to
-//! the file makes no revoked credential valid again.
+//! Invariants:
+//! * A change by the admin API is on disk before the request is answered.
+//! * If the file cannot be read, the list in force stays as it is. So damage to the file does not make a revoked credential valid again.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -19,14 +20,14 @@ use utoipa::ToSchema;
 use super::jwt::part;
 use crate::settings::access::MAX_LEEWAY_S;
 
-/// Limit of entries: every publish with credentials searches the list.
+/// The maximum number of entries. It is limited because every publish with credentials searches the list.
 const ENTRIES_MAX: usize = 100_000;
-/// Limit of the file's size.
+/// The maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
-/// Limit of a name, the same as for users.
+/// The maximum length of the name in an id, in bytes. It is the same as for names of users.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Prefixes of the ids of entries.
+/// The prefixes of ids, which say what is revoked: a user, a token by its `jti`, or a token by its hash.
 const USER: &str = "user:";
 const JTI: &str = "jti:";
 const SHA: &str = "sha256:";
@@ -35,13 +36,14 @@ const SHA: &str = "sha256:";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
-    /// `user:NAME`; `jti:ID`, a token by its claim `jti`; or for a token without one `sha256:` and the SHA-256 of its first two parts in hex.
+    /// What is revoked. `user:NAME` is a user. `jti:ID` is the token with this claim `jti`. `sha256:HEX` is a token without `jti`; HEX is
+    /// the SHA-256 of the token's first two parts.
     pub id: String,
-    /// For a user: only tokens that were issued (`iat`) before this Unix second, and those that do not say when. Without it all credentials of the
-    /// user are refused.
+    /// Only for users. If it is set, only the user's tokens that were issued (`iat`) before this Unix second or that have no `iat` are
+    /// revoked. Otherwise all credentials of the user are revoked.
     #[serde(default)]
     pub issued_before: Option<u32>,
-    /// The Unix second at which the entry ends; without it the entry stays until it is removed.
+    /// The Unix second at which the entry expires. Without it, the entry stays until it is removed.
     #[serde(default)]
     pub expires: Option<u32>,
 }
@@ -57,7 +59,8 @@ impl Revocation {
         Revocation::named(format!("{JTI}{jti}"))
     }
 
-    /// A revocation of a token until the token expires at every server, whatever its `access.leeway_s`. The token's signature is not verified.
+    /// A revocation of a token. It ends when the token has expired at every server, even at one with the largest possible
+    /// `access.leeway_s`. The token's signature is not verified.
     pub fn of_token(token: &str) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;
         let expires = claims.get("exp").and_then(Value::as_f64);
@@ -75,6 +78,8 @@ impl Revocation {
         }
     }
 
+    /// Checks the id and the fields that the id allows.
+    ///
     /// # Errors
     /// The fault of the entry, with the remedy.
     pub fn check(&self) -> Result<(), String> {
@@ -111,12 +116,12 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
 }
 
-/// The id of the entry that revokes this token: by its `jti`, or by its hash if it has none that can be a name.
+/// The id of the entry that revokes this token. It has the token's `jti`, or the token's hash if the token has no `jti` that can be a name.
 pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     match claims.get("jti").and_then(Value::as_str) {
         Some(jti) if is_name(jti) => format!("{JTI}{jti}"),
         _ => {
-            // The signature is not hashed: in some algorithms the same text has several valid signatures.
+            // The hash leaves out the signature, because with some algorithms the same token can have several valid signatures.
             let signed = token.iter().rposition(|byte| *byte == b'.');
             let hash = digest(&SHA256, &token[..signed.unwrap_or(token.len())]);
             let hex: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
@@ -125,7 +130,7 @@ pub fn token_id(token: &[u8], claims: &Map<String, Value>) -> String {
     }
 }
 
-/// Reads the entries of a file, without those that have expired.
+/// Reads the entries of a file, and leaves out expired ones.
 pub fn read(path: &Path, now_unix_s: u64) -> Result<Vec<Revocation>, String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     let length = match fs::metadata(path) {
@@ -158,13 +163,13 @@ fn check(entries: &[Revocation]) -> Result<(), String> {
     entries.iter().try_for_each(Revocation::check)
 }
 
-/// Replaces the file by this list, with fsync.
+/// Replaces the file by this list, and syncs it to disk.
 pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     let wrong = |what: String| format!("access.revoked: {}: {what}", path.display());
     check(entries).map_err(wrong)?;
     let replace = || -> io::Result<()> {
         let part = path.with_extension("new");
-        // Removed and not overwritten, since a link at this path must not be followed.
+        // The former file is removed and not overwritten, because there may be a link at this path, which must not be followed.
         match fs::remove_file(&part) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -180,7 +185,7 @@ pub fn write(path: &Path, entries: &[Revocation]) -> Result<(), String> {
     replace().map_err(|error| wrong(format!("cannot be written: {error}")))
 }
 
-/// The list in the form that the shards search.
+/// The entries in the form that the shards search.
 pub fn revoked(entries: &[Revocation]) -> Revoked {
     let mut revoked = Revoked::default();
     for entry in entries {
@@ -216,7 +221,7 @@ mod tests {
         let entry = revoked(r#"{"jti": "a", "exp": 1000.5}"#);
         assert_eq!(entry.id, "jti:a");
         assert!(!entry.is_over(1001 + 299) && entry.is_over(1001 + 300));
-        // A `jti` that no entry can have.
+        // No entry can have such a `jti`.
         for jti in [String::new(), "x".repeat(256)] {
             let entry = revoked(&format!(r#"{{"jti": "{jti}"}}"#));
             assert!(entry.id.starts_with("sha256:"), "{}", entry.id);

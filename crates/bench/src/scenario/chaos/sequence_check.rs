@@ -1,10 +1,12 @@
-//! Checks the messages that one client received of one topic: order, duplicates, losses, and whether announced gaps are true. The check
-//! sees only message numbers.
+//! Checks the messages of one topic that one client receives: their order, duplicates, losses, and whether the gaps that the server
+//! announces are true. The check gets only the numbers of the messages. Messages of a topic are numbered from 1 in the order in which they
+//! are published.
 //!
-//! Messages of a topic are numbered from 1 in the order in which they were published. A missing message is a silent loss, unless a gap
-//! was announced after its publish had begun. A gap is false if no message is missing, or if the topic's log still had the
-//! newest missing message. If it is uncertain what the server could have known, the check decides in favour of the server: a gap covers all
-//! messages whose publish had *begun* when the client received the gap.
+//! * A missing message is a *silent loss*, unless the server has announced a gap that covers it.
+//! * A gap is *false* if no message is missing, or if the log of the topic still had the newest missing message.
+//!
+//! A gap covers every message whose publish had begun when the client received the gap. Some of these messages may have reached the server
+//! only after it sent the gap, but the check cannot know that, so it decides in favour of the server.
 
 use std::ops::RangeInclusive;
 
@@ -15,20 +17,20 @@ pub struct Counts {
     pub messages: u64,
     /// Messages that arrived again.
     pub doubles: u64,
-    /// Messages that arrived after a later message.
+    /// Messages that arrived for the first time, but after a later message.
     pub disorders: u64,
-    /// Missing messages for which no gap was announced.
+    /// Missing messages that no announced gap covers.
     pub silent_losses: u64,
-    /// Announced gaps.
+    /// Gaps that the server announced.
     pub told_gaps: u64,
-    /// Missing messages in announced gaps.
+    /// Missing messages that an announced gap covers.
     pub told_losses: u64,
-    /// Announced gaps although no message was missing, or although the log still had the missing messages.
+    /// Gaps that the server announced although no message was missing, or although the log still had the newest missing message.
     pub false_gaps: u64,
 }
 
 impl Counts {
-    /// Whether every promise was kept.
+    /// Whether there is no duplicate, no message out of order, no silent loss and no false gap.
     pub fn is_clean(&self) -> bool {
         self.doubles + self.disorders + self.silent_losses + self.false_gaps == 0
     }
@@ -37,40 +39,41 @@ impl Counts {
 /// An announced gap after which no message has arrived yet.
 #[derive(Clone, Copy, Debug)]
 struct ToldGap {
-    /// The newest message whose publish had begun.
+    /// The newest message whose publish had begun when the client received the gap.
     upto: u32,
-    /// The gap certainly concerns this topic. On a connection with several topics the server may announce a gap without a topic's name.
+    /// Whether the gap certainly concerns this topic. On a connection with several topics, the server may announce a gap without naming the
+    /// topic.
     certain: bool,
 }
 
 /// The check of one topic of one client.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCheck {
-    /// The newest received message. 0 before the first.
+    /// The number of the newest received message; 0 before the first.
     last: u32,
-    /// The first message that must arrive, once that is known.
+    /// The first message that must arrive; `None` as long as that is unknown.
     promised: Option<u32>,
     told: Option<ToldGap>,
     missing: Vec<RangeInclusive<u32>>,
 }
 
 impl SequenceCheck {
-    /// Records that all messages from this one on must arrive. An earlier promise stays in force.
+    /// Records that all messages from `from` on must arrive. If an earlier call has recorded a number, that number stays in force.
     pub fn promise(&mut self, from: u32) {
         self.promised.get_or_insert(from);
     }
 
-    /// The newest received message.
+    /// The number of the newest received message; 0 before the first.
     pub fn last(&self) -> u32 {
         self.last
     }
 
-    /// The newest message that was received or may be in an announced gap.
+    /// The newest message that the client has received or that the last announced gap covers.
     pub fn known(&self) -> u32 {
         self.last.max(self.told.map_or(0, |told| told.upto))
     }
 
-    /// Records a gap that arrived when the publish of `begun` messages had begun.
+    /// Records an announced gap. The publish of the first `begun` messages had begun when the client received the gap.
     pub fn gap(&mut self, begun: u32, certain: bool) {
         let certain = certain || self.told.is_some_and(|told| told.certain);
         let upto = begun;
@@ -85,7 +88,7 @@ impl SequenceCheck {
         }
     }
 
-    /// Checks a received message. The topic's log keeps `kept` messages.
+    /// Checks a received message. The topic's log keeps `kept` messages, and the publish of the first `begun` messages has begun.
     pub fn arrived(&mut self, number: u32, kept: u32, begun: u32, counts: &mut Counts) {
         if number <= self.last {
             if self.missing.iter().any(|range| range.contains(&number)) {
@@ -109,7 +112,7 @@ impl SequenceCheck {
         }
     }
 
-    /// Counts the messages from `from` to `to` as missing. Returns the newest of them that the announced gap covers.
+    /// Records the messages from `from` to `to` as missing. Returns the newest of them that the gap `told` covers.
     fn miss(
         &mut self,
         from: u32,
@@ -128,9 +131,11 @@ impl SequenceCheck {
         Some(upto)
     }
 
-    /// Counts the messages that are missing at the end, after `newest` messages. Returns the silent losses.
+    /// Ends the check after the publish of message `newest`, the last one: records the messages that are missing at the end, and counts and
+    /// returns all silent losses.
     pub fn close(&mut self, newest: u32, counts: &mut Counts) -> &[RangeInclusive<u32>] {
-        // Without a promise the client must still have the last message, because it was connected when that message was published.
+        // Every client is connected when the last message is published. So that message must arrive even if no message was received before,
+        // and none was promised.
         let from = self.expected().unwrap_or(newest);
         if from <= newest && newest > 0 {
             let told = self.told.take();
@@ -147,7 +152,8 @@ mod tests {
 
     use super::*;
 
-    /// The counts for messages and gaps (number 0) in the order in which a client receives them. All messages are promised.
+    /// The counts after a client has received these messages and gaps (number 0), each with the number of publishes that had begun. All
+    /// messages must arrive.
     fn judge(kept: u32, newest: u32, what: &[(u32, u32)]) -> Counts {
         let (mut check, mut counts) = (SequenceCheck::default(), Counts::default());
         check.promise(1);

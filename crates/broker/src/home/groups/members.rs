@@ -1,6 +1,7 @@
-//! The members of a group and their credit. Members with credit take turns.
+//! Keeps the members of an MQTT shared subscription (a group) and their credit. A member's credit is the number of messages that the group
+//! may still send to the member. Each message goes to one member, and the members with credit take turns.
 //!
-//! Invariant: a member is in `ready` exactly while it has credit. So no operation walks over the members.
+//! Invariant: a member is in `ready` exactly while its credit is above 0. So no operation walks over all members.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;
@@ -9,17 +10,18 @@ use crate::base::ids::ShardId;
 use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
 
-/// A member: its connection. Connections of two shards may have the same row and generation, so the shard is part of it.
+/// A member, identified by the shard of its connection and the connection's row and generation there. The shard is necessary, because
+/// connections of two shards may have the same row and generation.
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
 /// Heap bytes of a member: its entries in two B-trees, whose nodes are two thirds full.
 const MEMBER_BYTES: usize = 3 * (size_of::<(Member, Account)>() + size_of::<Member>()) / 2;
 
-/// Bytes of one leaf of each tree. A leaf has room for eleven entries.
+/// Bytes of the first leaves of both trees together. A leaf has room for eleven entries.
 const LEAVES_BYTES: usize = 11 * (size_of::<(Member, Account)>() + size_of::<Member>()) + 32;
 
 struct Account {
-    /// Messages that the member may still be given.
+    /// The number of messages that may still be sent to the member.
     credit: u32,
     /// The address or user that is charged for the work.
     party: Party,
@@ -41,7 +43,7 @@ impl Members {
         }
     }
 
-    /// Adds to a member's credit; false if there is no such member.
+    /// Adds `count` to a member's credit. Returns false if there is no such member.
     pub fn give(&mut self, member: Member, count: u32) -> bool {
         let Some(Account { credit, .. }) = self.all.get_mut(&member) else {
             return false;
@@ -57,12 +59,12 @@ impl Members {
         self.all.remove(&member);
         self.ready.remove(&member);
         if self.all.is_empty() {
-            // Empty trees would keep a leaf each.
+            // Each tree would keep an empty leaf, so both are replaced by new trees, which have none.
             (self.all, self.ready) = Default::default();
         }
     }
 
-    /// Takes a credit from the next member that has one, and returns that member.
+    /// Chooses the member for the next message: the next one in turn that has credit. Takes one credit from the member.
     pub fn next(&mut self) -> Option<Member> {
         let member = self.first_ready()?;
         self.last = Some(member);
@@ -74,7 +76,7 @@ impl Members {
         Some(member)
     }
 
-    /// The party of the member that is next.
+    /// The party of the member that [`Members::next`] would choose.
     pub fn party_of_next(&self) -> Option<Party> {
         let member = self.first_ready()?;
         self.all.get(&member).map(|account| account.party)
