@@ -1,11 +1,11 @@
-//! The clocks of the server. A shard reads them once in each turn of its loop.
+//! Reads and corrects the clocks of the server. A shard reads them once in each turn of its loop.
 //!
 //! There are three clocks:
 //!
-//! * The monotonic clock is for deadlines of peers. It stops while the machine is suspended.
-//! * The counted clock is for everything with a lifetime. It continues while the machine is suspended. It is `CLOCK_BOOTTIME` plus a constant
-//!   and the corrections of [`follow_log`]. "The count" is the time that it shows.
-//! * The wall clock is only for dates that people and other machines see or send. It may jump; the other two clocks do not follow.
+//! * The monotonic clock is for the deadlines by which a peer must send something. It stops while the machine is suspended.
+//! * The counted clock is for everything with a lifetime. It continues while the machine is suspended, and never goes back. It is
+//!   `CLOCK_BOOTTIME` plus a constant, plus the corrections by [`follow_log`] in a cluster. "The count" is the time that this clock shows.
+//! * The wall clock is only for dates that people and other machines see or send. It may jump. Then the other two clocks do not jump.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicI64};
@@ -15,19 +15,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const NS_PER_S: u64 = 1_000_000_000;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, the same in every thread and process of the machine.
+/// Nanoseconds of `CLOCK_MONOTONIC`. The clock shows the same time in every thread and process of the machine.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// Milliseconds of `CLOCK_MONOTONIC`. Cheaper than [`monotonic_ns`], but behind by up to a scheduler tick (1-10 ms).
+/// Milliseconds of `CLOCK_MONOTONIC`. This is cheaper than [`monotonic_ns`], but the result may be up to a scheduler tick (1-10 ms) old.
 #[inline]
 pub fn monotonic_ms() -> u64 {
     read_ns(libc::CLOCK_MONOTONIC_COARSE) / NS_PER_MS
 }
 
-/// Seconds since 1970 (UTC) by the wall clock, which may jump; 0 if it shows an earlier time.
+/// Unix seconds of the wall clock, which may jump; 0 if the wall clock shows a time before 1970.
 pub fn unix_s() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -41,7 +41,7 @@ static WALL_OFFSET_S: AtomicI32 = AtomicI32::new(0);
 
 static CORRECTIONS: Corrections = Corrections::new();
 
-/// Unix seconds of the counted clock: the wall clock when the count began, plus the seconds since then.
+/// The count in seconds: the Unix time of the wall clock when the count began, plus the seconds since then, plus corrections.
 pub fn counted_s() -> u64 {
     seconds(counted_ns())
 }
@@ -50,8 +50,8 @@ fn seconds(ns: i64) -> u64 {
     (ns / NS_PER_S as i64).max(0) as u64
 }
 
-/// Continues the count of an earlier process, which stopped at `counted_s` when the wall clock showed `unix_s`. Only the wall clock shows
-/// how much time has passed between the two processes. If it went back, no time counts as passed.
+/// Continues the count of an earlier process. When that process stopped, the count was `counted_s` and the wall clock showed `unix_s`. Only
+/// the wall clock shows how much time has passed between the two processes. If it went back, the count continues at `counted_s`.
 ///
 /// # Panics
 /// If the count has already begun.
@@ -61,12 +61,14 @@ pub fn resume_count(counted_s: u64, unix_s: u64) {
     assert!(begun.is_ok(), "the count begins once");
 }
 
-/// Corrects the count by the clock of a log. This process wrote a batch at `written_s` of the count, the log stored the batch at `stored_s`
-/// of its own clock, and this process has just read it. A count that is behind jumps forward. A count that is ahead stands still until the
-/// log's clock reaches it. Afterwards the two differ by less than two seconds, because both times are rounded down to seconds. Returns the
-/// correction in seconds.
+/// Corrects the count by the clock of the log that all nodes of a cluster share. This process wrote a batch when the count was `written_s`.
+/// The log stored the batch when the log's clock showed `stored_s`. This process has just read the batch.
+///
+/// So the log's clock showed `stored_s` at some time between the write and now. If `stored_s` is later than the count now, the count is
+/// behind, and jumps forward. If `stored_s` is earlier than `written_s`, the count was ahead, and stands still until the surplus has
+/// passed. A difference of one second is not corrected, because both times are rounded down to seconds. Returns the correction in seconds.
 pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
-    /// Several threads read partitions and may call this at once.
+    /// The threads that read partitions may call this function at the same time.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     CORRECTIONS.follow(begun_ns(), written_s, stored_s)
@@ -76,7 +78,8 @@ pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
 struct Corrections {
     /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
-    /// The count when it was last found ahead. The count never shows less, so it does not go back.
+    /// The count at the last time when it was found to be ahead. The count never shows less than this, so it stands still and does not go
+    /// back.
     stood_ns: AtomicI64,
 }
 
@@ -88,22 +91,22 @@ impl Corrections {
         }
     }
 
-    /// The corrected count; without corrections it would be `begun_ns`.
+    /// The count. Without corrections it would be `begun_ns`.
     fn count_ns(&self, begun_ns: i64) -> i64 {
         let going_ns = begun_ns + self.sum_ns.load(Acquire);
         going_ns.max(self.stood_ns.load(Relaxed))
     }
 
-    /// See [`follow_log`]. If the count is right, the log stored the batch between the write and now. Only a `stored_s` outside of this
-    /// interval corrects the count.
+    /// See [`follow_log`]. `stored_s` proves the count wrong only if it is outside of the interval from `written_s` to now: the batch may
+    /// have been delayed before or after the log stored it.
     fn follow(&self, begun_ns: i64, written_s: u64, stored_s: u64) -> i64 {
-        /// Both clocks are rounded down to seconds, so their difference is uncertain by this.
+        /// The uncertainty of a difference of the two clocks, because both are rounded down to seconds.
         const ROUNDING_S: i64 = 1;
         let difference_s = |from: u64, to: u64| to as i64 - from as i64;
         let now_ns = self.count_ns(begun_ns);
         let now_s = seconds(now_ns);
         if written_s > now_s {
-            // Another process wrote the batch, by another clock.
+            // This process has not yet counted that far, so another process wrote the batch, by its own count.
             return 0;
         }
         let behind_s = difference_s(now_s, stored_s) - ROUNDING_S;
@@ -113,7 +116,7 @@ impl Corrections {
             return behind_s;
         }
         let ahead_s = difference_s(stored_s, written_s) - ROUNDING_S;
-        // If the batch was written before the last correction, the difference that it shows has already been corrected.
+        // A batch that was written before the last correction shows the difference that this correction has already removed.
         if ahead_s > 0 && written_s > seconds(self.stood_ns.load(Relaxed)) {
             self.stood_ns.store(now_ns, Relaxed);
             self.sum_ns.fetch_sub(ahead_s * NS_PER_S as i64, Release);
@@ -123,7 +126,7 @@ impl Corrections {
     }
 }
 
-/// The wall clock minus the counted clock, in seconds. The value changes only if the difference changes by a second or more.
+/// The time of the wall clock minus the count, in seconds. The result changes only if the difference has changed by a second or more.
 pub fn wall_offset_s() -> i32 {
     let (offset_ns, last_s) = (wall_ns() - counted_ns(), WALL_OFFSET_S.load(Relaxed));
     let second = NS_PER_S as i64;
@@ -159,16 +162,16 @@ fn ns(s: u64) -> i64 {
     i64::try_from(s.saturating_mul(NS_PER_S)).unwrap_or(i64::MAX / 2)
 }
 
-/// How the machine's wall clock is synchronized.
+/// Whether and how well the machine's wall clock is synchronized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Discipline {
-    /// A daemon of NTP or PTP, or the hypervisor, keeps the clock set.
+    /// Whether a daemon of NTP or PTP, or the hypervisor, sets the clock.
     pub synchronized: bool,
-    /// The kernel's bound on the error, in microseconds; it grows while nothing sets the clock.
+    /// The maximum error of the clock in microseconds, as the kernel estimates it. It grows while nothing sets the clock.
     pub error_us_max: u64,
 }
 
-/// How the kernel's clock is synchronized; `None` if the kernel does not tell (a sandbox without `adjtimex`).
+/// Asks the kernel how the wall clock is synchronized; `None` if the kernel does not answer (a sandbox without `adjtimex`).
 pub fn discipline() -> Option<Discipline> {
     // SAFETY: all zeroes is a valid `timex`, which only asks to read the state.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };

@@ -1,11 +1,11 @@
-//! Writes to stdout, which gets the data of a command and nothing else.
+//! Writes the result of a command to stdout. Messages about the command go elsewhere.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes `bytes` to stdout. A closed pipe is no error.
+/// Writes `bytes` to stdout. If stdout is a pipe that its reader has closed, that is no error.
 ///
 /// # Errors
-/// Stdout cannot be written to for another reason.
+/// If the write fails for any other reason.
 pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

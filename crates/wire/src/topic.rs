@@ -1,9 +1,11 @@
-//! Decodes, checks and matches the names of topics and topic filters: UTF-8 levels separated by `/`, and MQTT's wildcards (MQTT 5.0 section
-//! 4.7).
+//! Decodes, checks and matches the names of topics, and topic filters. A name has levels, separated by `/`, in UTF-8. A filter may also
+//! have MQTT's wildcards (MQTT 5.0 section 4.7).
 //!
-//! Invariants: a checked name has no control character, so it is safe in a header or an SSE field. It has no wildcard, so it cannot be
-//! confused with a filter. Names in a URL are decoded once. The hash of a name never changes, since positions and the placement of
-//! topics depend on it.
+//! Invariants:
+//! * A checked name has no control character, so it is safe in a header or an SSE field.
+//! * A checked name has no wildcard, so it cannot be confused with a filter that has one.
+//! * Names in a URL are decoded once.
+//! * The hash of a name is the same in every version, since positions and the placement of topics depend on it.
 //!
 //! Deliberately elsewhere: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
 
@@ -28,26 +30,26 @@ pub enum TopicError {
     },
     /// The name or filter is not UTF-8.
     NotUtf8,
-    /// A control character: C0 (NUL included), DEL or C1.
+    /// The name or filter has a control character: C0 (NUL included), DEL or C1.
     Control,
-    /// `+` or `#` in a name.
+    /// The name has `+` or `#`.
     Wildcard,
-    /// In a filter `+` or `#` is only a part of a level, or `#` is not the last level.
+    /// In the filter, `+` or `#` is only a part of a level, or `#` is not the last level.
     Misplaced,
-    /// In a path: two adjacent slashes, or a slash at the beginning or the end.
+    /// The name in a path has an empty level: two adjacent slashes, or a slash at the beginning or the end.
     EmptyLevel,
-    /// A level `.` or `..`, which a proxy would resolve.
+    /// The name in a URL has a level `.` or `..`, which a proxy would resolve.
     DotSegment,
-    /// An encoded slash in a path, which only some proxies decode.
+    /// The name in a path has an encoded slash, which only some proxies decode.
     EncodedSlash,
-    /// A percent sign without two hexadecimal digits.
+    /// The name in a URL has a percent sign without two hexadecimal digits after it.
     BadEscape,
-    /// A name that begins with `$`, where such names are not allowed.
+    /// The name begins with `$`, which is not allowed here.
     Reserved,
 }
 
 impl TopicError {
-    /// The fault as an end of a sentence that begins with "the topic" or "the filter".
+    /// The fault in words that complete a sentence: they follow "the topic" or "the filter".
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "is empty (in a URL # is %23)",
@@ -75,9 +77,8 @@ impl TopicError {
 
 impl core::error::Error for TopicError {}
 
-/// Decodes a name in a path and appends it to `out`. `raw` is the rest of the path after a prefix and its slash.
-///
-/// Each segment is decoded once. A path cannot contain a name with empty levels.
+/// Decodes a name in a path, checks it, and appends it to `out`. `raw` is the part of the path that follows a prefix and its slash. A path
+/// cannot contain a name with empty levels.
 ///
 /// # Errors
 /// The first fault of the name; then `out` is unchanged.
@@ -96,8 +97,8 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
     verdict.inspect_err(|_| out.truncate(start))
 }
 
-/// Decodes a name in a query and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash is a slash, since no proxy
-/// changes it in a query.
+/// Decodes a name in a query, checks it, and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash counts as a slash,
+/// since proxies do not change a query.
 ///
 /// # Errors
 /// The first fault of the name; then `out` is unchanged.
@@ -107,10 +108,11 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
     check_url_name(&out[start..], max).inspect_err(|_| out.truncate(start))
 }
 
-/// Checks a name of a batch or a packet, which needs no decoding. The name may have at most `max` bytes.
+/// Checks a name that is not from a URL, such as one in a batch or a packet. The name may have at most `max` bytes. Empty levels, levels of
+/// dots and reserved names ([`is_reserved`]) are allowed.
 ///
 /// # Errors
-/// The first fault of the name. Empty levels, dots and reserved names ([`is_reserved`]) are allowed here.
+/// The first fault of the name.
 pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     match check_text(name, max)? {
         true => Err(TopicError::Wildcard),
@@ -118,7 +120,7 @@ pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     }
 }
 
-/// Whether the name begins with `$`, so that clients may not publish to it (MQTT 5.0 section 4.7.2).
+/// Whether a name is reserved for the server: it begins with `$`, and clients may not publish to it (MQTT 5.0 section 4.7.2).
 pub fn is_reserved(name: &[u8]) -> bool {
     name.first() == Some(&b'$')
 }
@@ -146,13 +148,14 @@ pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     true
 }
 
-/// Whether a filter or a name contains `+` or `#`. In a checked filter these are wildcards (MQTT 5.0 section 4.7.1).
+/// Whether a filter or a name contains `+` or `#`. In a filter that passed [`check_filter`] these are wildcards (MQTT 5.0 section 4.7.1).
 pub fn has_wildcard(filter: &[u8]) -> bool {
     filter.iter().any(|b| matches!(b, b'+' | b'#'))
 }
 
-/// The filter that a user probably meant by a name in the syntax of NATS or of a shell. In that syntax dots may separate the levels, `*`
-/// means any one level, and `>` or `**` all levels that follow. For Crore such a text is a valid name of one topic.
+/// The filter that a user probably meant, if `name` looks like a filter in the syntax of NATS or of a shell. In that syntax `*` stands for
+/// one level, `>` or `**` stands for all further levels, and dots may separate the levels. Crore itself takes such a text for the name of
+/// one topic.
 pub fn suggested_filter(name: &[u8]) -> Option<String> {
     memchr::memchr2(b'*', b'>', name)?;
     let name = core::str::from_utf8(name).ok()?;
@@ -170,8 +173,8 @@ pub fn suggested_filter(name: &[u8]) -> Option<String> {
 
 /// Whether `filter`, which passed [`check_filter`], matches `name`.
 ///
-/// `+` matches any one level, and `#` any number of levels, also none (`a/#` matches `a`). A filter that begins with a wildcard matches
-/// no reserved name.
+/// `+` matches any one level. `#` matches any number of levels, also none (`a/#` matches `a`). A filter that begins with a wildcard does
+/// not match reserved names.
 pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     if is_reserved(name) && matches!(filter.first(), Some(b'+' | b'#')) {
         return false;
@@ -188,8 +191,8 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     names.next().is_none()
 }
 
-/// Whether `granted` matches every name that `filter` matches, so that the grant allows a subscription by `filter`. Both passed
-/// [`check_filter`] or [`check_name`]. If `filter` is a name this equals [`matches()`].
+/// Whether the filter `granted` matches every name that `filter` matches. If so, a grant of `granted` allows a subscription by `filter`.
+/// Both passed [`check_filter`] or [`check_name`]. If `filter` is a name, the result is that of [`matches()`].
 pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
@@ -222,12 +225,13 @@ pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The hash of a topic's name, which decides its partition: XXH3 of 64 bits with seed 0, the same on every machine and in every version.
+/// The hash of a topic's name, which decides the topic's partition. It is XXH3 with 64 bits and seed 0, the same on every machine and in
+/// every version.
 pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
 
-/// The slot of a topic, one of 256: the top byte of its [`stable_hash`].
+/// The slot of a topic: the top byte of the [`stable_hash`] of its name. All topics of a slot are in the same partition.
 pub fn slot(name: &[u8]) -> u8 {
     stable_hash(name).to_be_bytes()[0]
 }
@@ -240,7 +244,7 @@ fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), TopicError> {
     form::decode(raw, out).map_err(|_| TopicError::BadEscape)
 }
 
-/// The checks that names in paths and in queries share.
+/// Checks the rules for names in a URL, in a path or in a query.
 fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     check_name(name, max)?;
     if levels(name).any(|level| matches!(level, b"." | b"..")) {
@@ -249,8 +253,8 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// Checks the rules that names and filters share, and returns whether there are wildcards. All rules about names must be here, since a
-/// filter without wildcards is a name.
+/// Checks the rules that all names and filters share, and returns whether the text has `+` or `#`. A filter without wildcards must be a
+/// valid name, so all rules of [`check_name`] except that for wildcards are here. Names in a URL have further rules.
 fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);
@@ -259,7 +263,7 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // Nearly all names are printable ASCII, and need only this pass.
+    // Nearly all names are printable ASCII, and need only this one pass over their bytes.
     let (mut is_plain, mut has_wildcard) = (true, false);
     for byte in text {
         is_plain &= matches!(byte, b' '..=b'~');

@@ -1,8 +1,8 @@
-//! Reads the kernel's figures for processes and for the machine from `/proc`.
+//! Reads memory, processor time and network counters from `/proc`.
 //!
-//! Memory and processor time are of one process. Slab and socket memory are of the whole machine, so they include both ends of a local
-//! connection. An unreadable file (of another user's process, or `/proc/slabinfo` without root) gives an error or an empty map, never a
-//! guess.
+//! Memory and processor time belong to one process. Slab and socket memory belong to the whole machine, so they include both ends of a
+//! local connection. A file may be unreadable, such as one of another user's process, or `/proc/slabinfo` without root. Then the result is
+//! an error or an empty map, never a guess.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::sys;
 
-/// Bytes of a page, the unit of `/proc/net/sockstat` and `/proc/slabinfo`.
+/// Bytes of a page. `/proc/net/sockstat` and `/proc/slabinfo` count in pages.
 const PAGE_BYTES: u64 = 4096;
-/// Ticks a second in `/proc/PID/stat`; fixed on Linux.
+/// Ticks per second in `/proc/PID/stat`. The number is the same on every Linux system.
 const TICKS_PER_S: f64 = 100.0;
-/// Slab caches that connections use.
+/// The kernel's slab caches that connections use.
 const SLABS: [&str; 6] = [
     "TCP",
     "sock_inode_cache",
@@ -37,13 +37,13 @@ pub struct Process {
     pub rss_bytes: u64,
     /// Resident bytes, with each shared page divided by the number of processes that share it.
     pub pss_bytes: u64,
-    /// Processor time since the start of the process, in seconds, to the nanosecond.
+    /// Processor time since the start of the process, in seconds. The resolution is a nanosecond.
     pub cpu_s: f64,
-    /// Processor time in user space, in ticks of 10 ms.
+    /// Processor time in user space, in seconds. The resolution is 10 ms.
     pub user_s: f64,
-    /// Processor time in the kernel, in ticks of 10 ms.
+    /// Processor time in the kernel, in seconds. The resolution is 10 ms.
     pub system_s: f64,
-    /// Time in which threads of the process were ready but not running, in seconds.
+    /// Time for which threads of the process waited for a core, in seconds. The times of all threads are added up.
     pub waited_s: f64,
 }
 
@@ -100,7 +100,8 @@ fn kib(text: &str, name: &str) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// User and system seconds of a `/proc/PID/stat`. The name in parentheses may contain any character.
+/// User and system seconds from the text of `/proc/PID/stat`. The process name in parentheses may contain any character, so the fields are
+/// counted from the last parenthesis.
 fn times(stat: &str) -> Option<(f64, f64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
@@ -134,7 +135,7 @@ pub struct Kernel {
     pub received_bytes: u64,
     /// Bytes sent over all interfaces.
     pub sent_bytes: u64,
-    /// Bytes still available to programs.
+    /// Bytes that are still available to programs.
     pub available_bytes: u64,
 }
 
@@ -153,7 +154,7 @@ impl Kernel {
         })
     }
 
-    /// The sample for the JSON report.
+    /// The counters for the JSON report.
     pub fn json(&self) -> Value {
         json!({
             "slabs": self.slabs, "slab_bytes": self.slab_bytes,

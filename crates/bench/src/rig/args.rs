@@ -271,7 +271,7 @@ impl RunArgs {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
-    /// The protocol that [`Kind::publish_flags`] gets, which uses MQTT for the publishers of Crore if this is MQTT, and HTTP otherwise. In
+    /// The protocol that `Kind::publish_flags` gets, which uses MQTT for the publishers of Crore if this is MQTT, and HTTP otherwise. In
     /// `pair` it is the protocol of the subscribers. In other scenarios publishers always use HTTP, because the server accepts the most
     /// messages a second over HTTP.
     pub fn publish_protocol(&self) -> Protocol {

@@ -1,11 +1,11 @@
 //! `cluster-instructions`: counts the processor instructions of a delivery and of a publish at a cluster node, and compares them with a
-//! server that keeps everything in memory. valgrind counts the instructions (`--tool=callgrind`) of all threads, without system calls. So
-//! other load of the machine does not matter.
+//! server that keeps everything in memory. valgrind (`--tool=callgrind`) counts the instructions of all threads, without those of system
+//! calls. So other load on the machine does not change the result.
 //!
-//! Each server is started four times: with few and many subscribers, and with few and many messages in the same time. Many messages minus
-//! few gives the instructions for a message with its deliveries. Many subscribers minus few then gives the cost of a delivery. So the
-//! result excludes everything that does not grow with both numbers: the start, the connections, periodic work, and a publish without
-//! subscribers.
+//! In a round each of the two servers runs four times: with few and with many subscribers, and each with few and with many messages in the
+//! same time. With the same subscribers, the run with many messages minus the run with few messages gives the cost of a message with all
+//! its deliveries. The start, the connections and periodic work cancel out. This cost with many subscribers minus the cost with few
+//! subscribers gives the cost of a delivery. The cost of a message minus its deliveries is the cost of a publish without subscribers.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,21 +24,22 @@ use crate::rig::{
 
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
-/// Numbers of subscribers of the topic: few and many.
+/// The numbers of subscribers of the topic: few and many.
 const SUBSCRIBERS: [u32; 2] = [50, 250];
-/// Numbers of messages: few and many. In the default time, messages follow one another in less than 100 ms in both cases. A shard that is
-/// idle for 100 ms has one more turn, in which it publishes its figures (2,500 instructions). If such a turn came between some messages
-/// only, the cost of a publish would vary from run to run.
+/// The numbers of messages: few and many. In the default time, the interval between two messages is less than 100 ms in both cases. A shard
+/// that is idle for 100 ms takes an additional turn, in which it publishes its counters (2,500 instructions). If only some intervals had
+/// such a turn, the cost of a publish would vary from run to run.
 const MESSAGES: [u32; 2] = [500, 1_000];
 /// Default duration of publishing, in seconds.
 const SECONDS: f64 = 20.0;
-/// Timeout for all deliveries: a number of polls, and the seconds between them.
+/// The number of times that the scenario asks for the number of delivered messages before it fails.
 const POLLS_MAX: u32 = 240;
+/// Seconds between two of these questions.
 const POLL_S: f64 = 0.5;
 const TOPIC: &str = "/p/one";
 /// Callgrind's output file, in the directory of the run.
 const OUT: &str = "callgrind.out";
-/// The start of the line of that file that has the sum.
+/// The beginning of the line in callgrind's output file that has the sum of all instructions.
 const SUM: &str = "totals: ";
 
 /// Runs the scenario.
@@ -88,14 +89,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     }))
 }
 
-/// Instruction counts.
+/// The instructions of one kind of server.
 #[derive(serde::Serialize)]
 struct Cost {
-    /// For a delivery.
+    /// Instructions of a delivery.
     delivery: f64,
-    /// For a publish without subscribers.
+    /// Instructions of a publish without subscribers.
     publish: f64,
-    /// For each run: first index few or many subscribers, second index few or many messages.
+    /// Instructions of each whole run. The first index is few or many subscribers, the second is few or many messages.
     runs: [[u64; 2]; 2],
 }
 
@@ -110,7 +111,7 @@ impl Cost {
         }
         let [few, many] = SUBSCRIBERS.map(f64::from);
         let messages = f64::from(MESSAGES[1] - MESSAGES[0]);
-        // Instructions for a message with all its deliveries, with few and with many subscribers.
+        // The instructions of a message with all its deliveries, with few and with many subscribers.
         let [with_few, with_many] = runs.map(|[few, many]| (many as f64 - few as f64) / messages);
         let delivery = (with_many - with_few) / (many - few);
         Ok(Cost {
@@ -121,7 +122,7 @@ impl Cost {
     }
 }
 
-/// Counts the instructions of a server from its start to its end.
+/// Runs a server with this many subscribers and messages, and returns its instructions from its start to its end.
 fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32) -> Result<u64> {
     let (size, seconds) = (args.size.unwrap_or(SIZE), args.duration.unwrap_or(SECONDS));
     let directory = Directory::make(format_args!("callgrind-{}", std::process::id()))?;
@@ -183,7 +184,7 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
     Ok(sum.context("callgrind's sum")?.trim().parse()?)
 }
 
-/// Writes a script that runs the server under callgrind.
+/// Writes a script that runs the server under callgrind. Returns the path of the script.
 fn counted(directory: &Directory, server: &Path) -> Result<std::path::PathBuf> {
     let valgrind = program("valgrind")
         .map_err(|_| anyhow::anyhow!("valgrind is not there; the package valgrind has it"))?;

@@ -4,7 +4,7 @@
 //! * [`Now::s`] counts seconds for the deadlines of peers.
 //! * [`Now::unix_s`] counts Unix seconds (*counted seconds*) for everything with a lifetime. It never goes back, and does not jump when the
 //!   wall clock jumps.
-//! * The wall clock ([`Wall::unix_s`]) may jump. It is used only for dates that clients or operators see or send, and for the expiry of
+//! * The wall clock (`Wall::unix_s`) may jump. It is used only for dates that clients or operators see or send, and for the expiry of
 //!   tokens. `Wall` converts between counted seconds and dates.
 
 /// A point in time.

@@ -1,8 +1,9 @@
-//! Retry delays for refused clients. The delays differ between clients, so that a crowd does not return all at once.
+//! Computes the delay after which a refused client should try again. The delays differ between clients, so that many refused clients do not
+//! return at the same time.
 
 use core::ops::RangeInclusive;
 
-/// The range of the delay: long enough to spread a crowd, short enough for a single client.
+/// The range of the delay in seconds: long enough to spread many clients, short enough for a single client.
 pub(crate) const RETRY_AFTER_S: RangeInclusive<u32> = 5..=20;
 
 /// The delay in seconds. `spread` is any number that differs between clients.
@@ -17,14 +18,14 @@ pub(crate) fn retry_after_ms(spread: u32) -> u32 {
 }
 
 /// The delay in milliseconds for the clients of a shard that stops. If the shard has at least `CROWD` connections, the delay is that of
-/// `retry_after_ms`. With fewer connections it is shorter, since a restart takes a second and few clients are no crowd.
+/// `retry_after_ms`. With fewer connections the delay is shorter: a restart takes a second, and few clients may return within a short time.
 pub(crate) fn return_ms(spread: u32, connections: u32) -> u32 {
     let part = connections.clamp(100, CROWD);
     let (first, last) = (RETRY_AFTER_S.start() * 1000, RETRY_AFTER_S.end() * 1000);
     (first + mixed(spread) % (last - first)) * part / CROWD
 }
 
-/// The number of connections of a shard that need the whole range of delays.
+/// The number of connections from which on the clients of a shard that stops are spread over the whole range of delays.
 const CROWD: u32 = 1_000;
 
 /// A hash that gives adjacent numbers different values.

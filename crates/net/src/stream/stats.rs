@@ -1,9 +1,9 @@
-//! The TLS statistics of a shard: counts, sizes, and the reasons why connections were ended.
+//! The TLS statistics of a shard (a thread with its own connections): counts, sizes, and the reasons why connections were ended.
 
 use rustls::Error;
 use strum::{IntoStaticStr, VariantArray};
 
-/// Why a connection was ended that used TLS or should have used it.
+/// Why the server ended a connection that used TLS, or a connection without TLS at a port that requires TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoStaticStr, VariantArray)]
 #[repr(u8)]
 #[strum(serialize_all = "snake_case")]
@@ -18,11 +18,11 @@ pub enum Trouble {
     Distrust,
     /// The client disconnected during its handshake.
     Gone,
-    /// The handshake was not finished at the first deadline, or when the server stopped.
+    /// The handshake was not finished at its deadline, or the server stopped before.
     Slow,
-    /// There were too many handshakes, and this was the oldest.
+    /// There were too many unfinished handshakes, and that of this connection was the oldest.
     Evicted,
-    /// The client sent more than a handshake needs.
+    /// The client sent more bytes during the handshake than a handshake needs.
     TooLong,
     /// An error that is not the client's fault.
     Internal,
@@ -30,9 +30,9 @@ pub enum Trouble {
     Renegotiation,
     /// A record was modified in transit, is too long or has a wrong type, or there were too many records without data.
     Record,
-    /// There was no room for more partial records.
+    /// The shard had no room for more received bytes of records that were not complete.
     Room,
-    /// The key has reached its limit of records.
+    /// The key has encrypted as many records as a key may encrypt, and could not be changed.
     Key,
     /// The connection does not use TLS, though the port requires it.
     Plain,
@@ -67,14 +67,14 @@ impl Trouble {
     }
 }
 
-/// Counts of a shard since it started.
+/// Counts of a shard since the shard started.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Full handshakes.
     pub handshakes: u64,
     /// Handshakes that resumed an earlier session.
     pub resumed: u64,
-    /// Ended connections by [`Trouble`].
+    /// The number of ended connections for each [`Trouble`], in the order of [`Trouble::ALL`].
     pub troubles: [u64; Trouble::COUNT],
 }
 
@@ -92,11 +92,11 @@ pub struct Usage {
     pub connections: u32,
     /// Unfinished handshakes.
     pub under_way: u32,
-    /// Bytes of the key tables.
+    /// Bytes of the tables with the keys of connections.
     pub key_bytes: usize,
-    /// Bytes of the table by link.
+    /// Bytes of the table that has an entry for each link (file descriptor).
     pub descriptor_bytes: usize,
-    /// Bytes of partial received records, and of sealed bytes that wait for sockets.
+    /// Bytes of received records that are not complete, and of encrypted bytes that wait until their socket takes them.
     pub record_bytes: usize,
 }
 

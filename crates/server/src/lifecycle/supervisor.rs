@@ -1,4 +1,5 @@
-//! Notifies systemd, or another supervisor with its protocol (`sd_notify(3)`). Without one, all functions do nothing.
+//! Reports the server's state to the supervisor that started it: systemd, or another program that understands systemd's protocol
+//! (`sd_notify(3)`). Without a supervisor, all functions do nothing.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -13,14 +14,14 @@ use sd_notify::NotifyState;
 
 use super::shards::Shards;
 
-/// The time by which each progress message extends the supervisor's timeout. It is longer than the time between two messages, so the
-/// supervisor does not kill the server while messages arrive.
+/// The time in microseconds that the supervisor waits after a progress message before it kills the server. It is longer than the time
+/// between two progress messages.
 const EXTENSION_US: u32 = 15_000_000;
 
-/// The supervisor's socket: a path, or `@` and a name in the abstract namespace.
+/// The environment variable with the address of the supervisor's socket: a path, or `@` and a name in the abstract namespace.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Sends these states to the supervisor, if there is one.
+/// Sends these states to the supervisor, if there is a supervisor.
 fn notify(states: &[NotifyState<'_>]) {
     let socket = std::env::var_os(SOCKET_VARIABLE).unwrap_or_default();
     if socket.is_empty() {
@@ -65,7 +66,7 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Reports progress of a stop, and asks for more time until the next report.
+/// Reports the progress of a stop, and asks the supervisor to wait for the next report.
 pub fn status(text: &str) {
     notify(&[
         NotifyState::Status(text),
@@ -73,7 +74,8 @@ pub fn status(text: &str) {
     ]);
 }
 
-/// Reports that the server writes its state to disk, and asks for `budget_s` more seconds, because no progress is reported meanwhile.
+/// Reports that the server writes its state to disk. Asks the supervisor to wait `budget_s` seconds longer than usual, because the server
+/// reports no progress while it writes.
 pub fn writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
     notify(&[
@@ -82,7 +84,7 @@ pub fn writing(budget_s: u32) {
     ]);
 }
 
-/// Feeds the supervisor's watchdog while all shards answer.
+/// Feeds the supervisor's watchdog twice in each interval, as long as all shards answer. If a shard hangs, the watchdog ends the server.
 pub fn watch(shards: Shards) {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return;

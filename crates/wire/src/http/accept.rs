@@ -1,17 +1,18 @@
-//! Reads which of the server's representations an `Accept` field asks for (RFC 9110 section 12.5.1).
+//! Reads from the `Accept` fields of a request which representation the client prefers (RFC 9110 section 12.5.1).
 //!
-//! No resource has all representations, so there is a function for each choice: an event stream or one message, JSON or text,
-//! OpenMetrics or Prometheus' text. This is deliberately no general negotiation: types that the server never sends are ignored, as
-//! are parameters other than `q`.
+//! The server offers three choices, each for other resources. [`read`] decides two of them: an event stream or one message, and JSON or
+//! text. [`prefers_open_metrics`] decides the third: OpenMetrics or the text format of Prometheus. There is deliberately no general
+//! negotiation: types that the server never sends are ignored, and so are all parameters except `q`.
 
 use super::trim_ows;
 
-/// The representations that a client accepts.
+/// The client's preferences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
-    /// An event stream is listed by name, with any weight above 0. Clients list other types only as a fallback.
+    /// Whether the client names `text/event-stream`, with any weight above 0. The weight is not compared with those of other types, because
+    /// a client that names this type lists other types only as a fallback.
     pub events: bool,
-    /// JSON is preferred to text.
+    /// Whether the client prefers JSON to text.
     pub json: bool,
 }
 
@@ -25,8 +26,8 @@ enum Range {
     Any,
 }
 
-/// Reads all `Accept` fields of a request. Of JSON and text the one with the higher weight wins. At equal weights a named type wins over
-/// `*/*`; if both are named, the first one wins.
+/// Reads all `Accept` fields of a request. Of JSON and text, the type with the higher weight wins. At equal weights a named type wins over
+/// `*/*`, and the first one wins if both types are named.
 pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);
@@ -45,7 +46,7 @@ pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     accept
 }
 
-/// Whether the client asks for metrics as OpenMetrics: by name, and with no lower weight than text.
+/// Whether the client wants metrics as OpenMetrics: it names that type, with at least the weight of text.
 pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool {
     let (mut open_metrics, mut text) = (0, 0);
     for (range, weight) in ranges(values) {
@@ -58,7 +59,7 @@ pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool 
     open_metrics > 0 && open_metrics >= text
 }
 
-/// The known ranges that are acceptable, with their weights in thousandths.
+/// The media ranges that the server knows and that the client accepts, with their weights in thousandths.
 fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (Range, u16)> {
     let members = values.flat_map(|value| split(value, b','));
     members.filter_map(|member| {

@@ -1,4 +1,4 @@
-//! Handlers that reload the settings and drain the server.
+//! Handlers of the admin API that reload the settings and drain the server.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use crate::control::state::AdminState;
 
 /// Read the settings again
 ///
-/// 200 with what changed, or 422 with what is wrong with the settings, line by line.
+/// 200 with the changes, or 422 with the faults of the settings, line by line.
 #[utoipa::path(
     post,
     path = "/api/v1/reload",
@@ -30,7 +30,8 @@ pub async fn reload(State(state): State<AdminState>) -> Response {
 
 /// Drain
 ///
-/// 202: clients are moved off from now on, and then the process ends.
+/// 202: from now on the server disconnects its clients, a few at a time, so that they reconnect to another server or to the next process.
+/// When all have left, or at `drain.deadline_s`, the process ends.
 #[utoipa::path(
     post,
     path = "/api/v1/drain",
