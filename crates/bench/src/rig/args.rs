@@ -113,6 +113,7 @@ pub struct RunArgs {
     /// Protocol of the subscribers [default: poll for comet-10k and --preset comet-million, mqtt for --preset tcp, otherwise ws]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
+    /// How the load tools use MQTT
     #[command(flatten)]
     pub mqtt: MqttArgs,
     /// Messages that the log of each topic keeps [default: 10 for long-poll, otherwise 0]
