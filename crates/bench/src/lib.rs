@@ -32,7 +32,7 @@ mod sys;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
-The scenarios start a server of their own: `crore` beside this program or in PATH, or the one of --server-binary.
+Scenarios start their own server: the `crore` in the directory of this program or in PATH, or --server-binary.
 
 Examples:
   crore-bench subscribe --connections 1000          hold connections and check every message
@@ -57,15 +57,15 @@ enum Tool {
     Subscribe(Box<subscribe::SubscribeArgs>),
     /// Publish messages
     Publish(publish::PublishArgs),
-    /// Many clients without kernel sockets, beside a server in a namespace of its own
+    /// Simulate many clients without kernel sockets, and start their server in its own network namespace
     Swarm(Box<swarm::SwarmArgs>),
     /// Measure the latency of a running server, again and again
     Probe(probe::ProbeArgs),
-    /// A bare reference server
+    /// Run the floor: a minimal reference server that only moves bytes
     Floor(floor::FloorArgs),
-    /// A page with plots of recorded results
+    /// Write a page with plots of recorded results
     Report(page::ReportArgs),
-    /// Start a server and both tools, and keep one result
+    /// Run a scenario: start a server and the load tools, and write one result
     Run(Box<scenario::RunArgs>),
 }
 

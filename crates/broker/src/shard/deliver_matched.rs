@@ -1,5 +1,5 @@
-//! Delivers new messages to the connections of this shard that subscribe by filter. Their home (the shard that orders and stores the
-//! messages of a topic) only knows which shards have a matching filter, so this shard matches the filters again.
+//! Delivers new messages to the connections of this shard that subscribe by filter. The home of a topic (the shard that orders and stores
+//! its messages) only knows which shards have a matching filter, so this shard matches the filters again.
 //!
 //! Words:
 //! * A *run* is a sequence of messages from one home that are delivered together.
