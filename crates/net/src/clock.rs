@@ -34,7 +34,7 @@ pub fn unix_s() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// The count minus `CLOCK_BOOTTIME`, in nanoseconds.
+/// The count without its corrections, minus `CLOCK_BOOTTIME`, in nanoseconds.
 static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
 /// The last result of [`wall_offset_s`].
 static WALL_OFFSET_S: AtomicI32 = AtomicI32::new(0);

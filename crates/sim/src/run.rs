@@ -29,7 +29,7 @@ const DEATHS_S: u32 = 30;
 const FORGET_S: u32 = 10_000;
 /// Number of attempts to delete the topics with `keep = "latest"` at the end.
 const DELETES: u32 = 3;
-/// Number of these ticks. After them, a shard has forgotten everything.
+/// Number of these last ticks, each `FORGET_S` after the one before. After them, a shard has forgotten everything.
 const FORGET_TICKS: usize = 12;
 
 /// A failed run.
