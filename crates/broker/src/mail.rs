@@ -28,10 +28,13 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 
 pub use answer::{Answer, Attached, Info, Outcome, RemoteSubscribers, ReplyTo};
-pub use ask::{Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, TopicRequest, Unacked};
+pub use ask::{
+    Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, TopicRequest, Unacked,
+};
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};
 pub use interest::{InterestChanges, InterestPart};
+pub use session::record as session_record;
 pub use span::Span;
 pub use tell::{FilterPage, LatestValues, Page, SessionReply, Tell};
 

@@ -19,6 +19,7 @@ mod flows;
 mod pending_request;
 pub(crate) mod restore;
 pub(crate) mod save;
+mod session_log;
 mod sessions;
 pub(crate) mod shadow;
 mod snapshot_writer;
@@ -322,6 +323,9 @@ impl Shard {
         }
         // Waiting requests continue before deliveries use this turn's frames. They use at most half of the budget.
         self.continue_waiting(io);
+        if self.front.record_sessions() {
+            self.take_own_asks();
+        }
         let mut visits = self.front.clients.meter.work.visits();
         let mut more_news;
         loop {
@@ -386,6 +390,7 @@ impl Shard {
             || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()
+            || !self.front.clients.own.unrecorded.is_empty()
     }
 
     /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.

@@ -58,6 +58,16 @@ impl World {
     pub fn is_shared(&self) -> bool {
         self.offsets == Offsets::ByLog
     }
+
+    /// Whether the log has records of MQTT sessions, so that a process that reads the log restores them.
+    pub fn recovers_sessions(&self) -> bool {
+        self.settings.mqtt.durable_sessions && !self.is_shared()
+    }
+
+    /// Whether homes append records of MQTT sessions to the log.
+    pub fn records_sessions(&self) -> bool {
+        self.appends() && self.recovers_sessions()
+    }
 }
 
 #[cfg(test)]

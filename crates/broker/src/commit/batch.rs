@@ -17,6 +17,7 @@ use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::writer_set::NUMBER_MAX;
 use crate::budget::admission::Client;
 use crate::mail::Fact;
+use crate::mail::session::record::SessionRecord;
 
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 36;
@@ -84,12 +85,14 @@ impl Header {
 }
 
 /// The content of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
     /// A message, or a change of a topic. The hash of the topic's name is made with seed 0.
     Fact(&'a Fact<'a>),
     /// A note about the partition, or about the processes that write to it.
     Note(Note<'a>),
+    /// A change of an MQTT session.
+    Session(&'a SessionRecord<'a>),
 }
 
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client publishes.
@@ -111,6 +114,9 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     let mut end = 0;
     for _ in 0..header.records {
         let record = records.field()?;
+        if is_replicated && SessionRecord::decode(record)?.is_some() {
+            return Err(Damaged("a cluster has no records of sessions"));
+        }
         let Some(offset_delta) = record::check(record, header.partition, placement)? else {
             continue;
         };
@@ -140,11 +146,17 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
     let offset = |offset_delta: u32| header.first.saturating_add(offset_delta.into());
     for _ in 0..header.records {
         let record = records.field()?;
-        match Note::decode(record)? {
-            Some((offset_delta, note)) => each(offset(offset_delta), Entry::Note(note)),
-            None => Fact::decode(record, 0, Client::NOBODY, |offset_delta, fact| {
+        if record::unknown(record) == Some(true) {
+            continue;
+        }
+        if let Some((offset_delta, note)) = Note::decode(record)? {
+            each(offset(offset_delta), Entry::Note(note));
+        } else if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
+            each(offset(offset_delta), Entry::Session(&session));
+        } else {
+            Fact::decode(record, 0, Client::NOBODY, |offset_delta, fact| {
                 each(offset(offset_delta), Entry::Fact(fact));
-            })?,
+            })?;
         }
     }
     records.end()?;
@@ -293,7 +305,7 @@ mod tests {
             number: 3,
             first: 100,
             unix_s: 4,
-            records: 3,
+            records: 4,
         };
         let mut bytes = alloc::vec![0; HEADER_BYTES];
         header.write(&mut bytes);
@@ -306,6 +318,8 @@ mod tests {
         record.clear();
         Note::Mark(1000).encode(&mut record, 6);
         FieldWriter(&mut bytes).field(&record);
+        // A kind that a later version may add, and that readers may skip.
+        FieldWriter(&mut bytes).field(&[0xff, 7]);
         let mut found = Vec::new();
         let mut note = |offset, entry: Entry<'_>| match entry {
             Entry::Fact(fact) => {
@@ -316,6 +330,7 @@ mod tests {
             }
             Entry::Note(Note::Mark(until)) => found.push((offset, None, until)),
             Entry::Note(note) => panic!("{note:?}"),
+            Entry::Session(session) => panic!("{session:?}"),
         };
         assert_eq!(read(&bytes, &mut note), Ok(header));
         let change = |change| Some((change, name.to_vec()));

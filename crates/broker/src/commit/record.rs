@@ -1,8 +1,8 @@
 //! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), or a [`Note`] about the partition or its writers.
 //!
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues with the
-//! topic. What only this process needs is not encoded: the client, and whom to answer. MQTT sessions, groups and subscriptions are not records either:
-//! they are local state of a home.
+//! topic. What only this process needs is not encoded: the client, and whom to answer. Groups and subscriptions are local state of a home and have no
+//! records. Records of MQTT sessions are in [`crate::mail::session::record`].
 
 use alloc::vec::Vec;
 
@@ -14,6 +14,7 @@ use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, Publish, Retry};
+use crate::mail::session::record::{self as session_record, SessionRecord};
 use crate::mail::{Change, Fact};
 
 const PUBLISH: u8 = 1;
@@ -204,6 +205,12 @@ pub(crate) fn check(
         }
         return Ok(Some(offset_delta));
     }
+    if let Some((offset_delta, session)) = SessionRecord::decode(record)? {
+        return match placement.partition_of(session.name) == partition {
+            true => Ok(Some(offset_delta)),
+            false => Err(Damaged("a record is of another partition")),
+        };
+    }
     let checked = |offset_delta, fact: &Fact<'_>| {
         let name = fact.topic().1;
         check_stored_name(name)?;
@@ -228,7 +235,7 @@ pub(crate) fn is_note(record: &[u8]) -> bool {
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let kind = *record.first()?;
-    (kind > STEWARD).then_some(kind & OPTIONAL != 0)
+    (kind > session_record::END).then_some(kind & OPTIONAL != 0)
 }
 
 fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {

@@ -288,6 +288,15 @@ impl Groups {
         (id, counts)
     }
 
+    /// One more session without a connection subscribes to this group. A new group has these cursors.
+    pub fn add_session(&mut self, filter: &[u8], name: &[u8], offsets: impl Iterator<Item = u64>) {
+        let found = self.id_of(filter, name);
+        let id = found.or_else(|| self.make(filter, name, RESTORED, offsets));
+        if let Some(group) = id.and_then(|id| self.all.get_mut(&id)) {
+            group.sessions += 1;
+        }
+    }
+
     /// Gives a member more credit; false if it has left.
     pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
         let group = self.all.get_mut(&id);

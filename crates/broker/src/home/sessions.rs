@@ -12,7 +12,7 @@
 
 mod absent;
 mod at_home;
-mod retention;
+mod recorded;
 mod snapshot;
 mod wills;
 
@@ -156,6 +156,8 @@ pub struct Sessions {
     due: BTreeSet<(u32, u32)>,
     evicted: Evicted,
     claims: BTreeMap<u32, Claim>,
+    /// While a log is read, the sessions that a connection held when the log was written: by row, the seconds that each one outlives its connection.
+    held: BTreeMap<u32, u32>,
 }
 
 impl Sessions {
@@ -171,6 +173,7 @@ impl Sessions {
             due: BTreeSet::new(),
             evicted: Evicted::default(),
             claims: BTreeMap::new(),
+            held: BTreeMap::new(),
         }
     }
 
@@ -202,6 +205,11 @@ impl Sessions {
         let row = self.rows.try_get(id.row)?;
         let holds = row.held != Hold::Away && (row.serial, row.life) == (id.serial, id.life);
         holds.then(|| self.clients.get(row.client))
+    }
+
+    /// Whether a connection waits for the session of this holder, and if so, whether it begins anew (Clean Start).
+    pub fn claimant_of(&self, id: SessionId) -> Option<bool> {
+        self.claims.get(&id.row).map(|claim| claim.clean)
     }
 
     /// Whether this client id has a session.

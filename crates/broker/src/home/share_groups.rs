@@ -148,6 +148,16 @@ impl Home {
         Ok(())
     }
 
+    /// A session that was restored from the log subscribes to this group, which begins with the next message.
+    pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
+        let offsets = self
+            .logs
+            .partitions
+            .iter()
+            .map(|partition| partition.sequence);
+        self.subscriptions.groups.add_session(filter, name, offsets);
+    }
+
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page go. Then queues the group again, if messages
     /// and credit are left.
     pub(super) fn give_waiting(&mut self, id: u64, context: &mut HomeContext<'_>) {

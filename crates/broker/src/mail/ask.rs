@@ -10,7 +10,7 @@ use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
 use crate::mail::message::{Headers, Retry};
-use crate::mail::session::{SavedSession, SessionId, Will};
+use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::mail::span::Span;
 
 /// A client's request about a topic as a whole.
@@ -89,11 +89,15 @@ pub enum Ask {
         client: Box<[u8]>,
         /// Whether to discard an existing session.
         clean: bool,
+        /// Seconds that the session outlives the connection.
+        expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
+    /// Record the state of a session in the log, and answer when that is committed.
+    SessionRecord(Box<RecordSession>),
     /// An MQTT client joins a shared subscription.
     JoinGroup {
         /// The connection and its subscription.
@@ -225,6 +229,25 @@ pub struct AttachFilters {
     pub party: Party,
 }
 
+/// The state of a session that a connection holds, to be recorded in the log.
+#[derive(Debug)]
+pub struct RecordSession {
+    /// The session.
+    pub id: SessionId,
+    /// The connection, with the number of the request.
+    pub to: ReplyTo,
+    /// The client that is charged for the session.
+    pub owner: Client,
+    /// Seconds that the session outlives the connection.
+    pub expiry_s: u32,
+    /// The state.
+    pub state: EncodedSession,
+    /// The will.
+    pub will: Option<Box<Will>>,
+    /// Charges memory for state and will until the home has them.
+    pub charge: InFlightCharge,
+}
+
 /// The state that an MQTT connection gives back when it ends.
 #[derive(Debug)]
 pub struct ClosingSession {
@@ -236,6 +259,8 @@ pub struct ClosingSession {
     pub kept: Option<SavedSession>,
     /// The will to publish.
     pub will: Option<Box<Will>>,
+    /// Whether the log may have records of the session.
+    pub is_recorded: bool,
     /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
 }
@@ -247,6 +272,7 @@ impl ClosingSession {
         owner: Client,
         kept: Option<SavedSession>,
         will: Option<Box<Will>>,
+        is_recorded: bool,
         admission: &Admission,
     ) -> Box<ClosingSession> {
         let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
@@ -257,6 +283,7 @@ impl ClosingSession {
             owner,
             kept,
             will,
+            is_recorded,
             charge,
         })
     }

@@ -1,5 +1,6 @@
 //! MQTT sessions in mail between shards: the session's id, its will, and its stored form ([`stored`]).
 
+pub mod record;
 pub(crate) mod stored;
 
 use alloc::boxed::Box;

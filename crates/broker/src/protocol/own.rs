@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::PropertyBuf;
 use crore_wire::ndjson;
 
+use crate::base::ids::ConnId;
 use crate::base::time::Now;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
@@ -12,6 +13,8 @@ use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 pub(crate) struct Own {
     /// Sessions that are given back when the publishes of their connections are answered.
     pub closing_sessions: ClosingSessions,
+    /// Connections whose sessions are to be recorded in the next turn.
+    pub unrecorded: Vec<ConnId>,
     /// MQTT clients that the server gave an id.
     pub clients_named: u64,
     /// A buffer for the MQTT properties that are being written.
@@ -29,6 +32,7 @@ impl Own {
     pub fn new(now: Now) -> Own {
         Own {
             closing_sessions: ClosingSessions::default(),
+            unrecorded: Vec::new(),
             clients_named: u64::from(now.unix_s) << 32,
             properties: PropertyBuf::new(),
             name: Vec::new(),

@@ -1,5 +1,7 @@
 //! Carries out the asks that carriers, this shard included, send to the shard's home.
 
+use alloc::boxed::Box;
+
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
@@ -129,6 +131,12 @@ impl Shard {
                 };
                 self.admit(from, &fact, answer)
             }
+            Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
+                if self.front.clients.ctx.world.records_sessions() =>
+            {
+                self.take_session_ask(from, ask);
+                0
+            }
             _ => {
                 self.enqueue_ask(from, ask, bytes);
                 0
@@ -145,6 +153,7 @@ impl Shard {
                 client,
                 clean,
                 owner,
+                ..
             } => {
                 let claim = Claim {
                     shard: from,
@@ -157,8 +166,20 @@ impl Shard {
             Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
+                let was_kept = session.kept.is_some();
                 end_if_memory_is_short(clients, lanes, &front.census, &self.sessions, &mut session);
+                let ends = was_kept && session.kept.is_none();
+                let name = match ends && self.front.clients.ctx.world.records_sessions() {
+                    true => self.sessions.name_of(session.id).map(Box::from),
+                    false => None::<Box<[u8]>>,
+                };
                 self.session_close(*session);
+                if let Some(name) = name {
+                    self.record_session_end(&name);
+                }
+            }
+            Ask::SessionRecord(session) => {
+                (self.front.subs.lanes).tell(from, Tell::Fenced(session.to));
             }
             Ask::DeclareWriterDead(writer) => {
                 let cluster = self.cluster.iter_mut();
@@ -239,6 +260,7 @@ fn carry_out_at_home(
         Ask::Publish { .. }
         | Ask::SessionOpen { .. }
         | Ask::SessionClose(_)
+        | Ask::SessionRecord(_)
         | Ask::DeclareWriterDead(_) => {
             unreachable!("it was carried out before")
         }

@@ -16,6 +16,7 @@ use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{HERE, Home};
+use crate::mail::session::record::SessionRecord;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
 use crate::protocol::front::Front;
 use crate::shard::Shard;
@@ -105,10 +106,18 @@ impl Shard {
                 ..
             } => (unlogged, answer, client, reserved),
             Request::Ask(ask) => {
+                if let Some(record) = &record {
+                    self.note_own_record(record);
+                }
                 let (ask, bytes) = *ask;
                 return self.carry_out(from, ask, &bytes);
             }
-            Request::Answered => return,
+            Request::Answered => {
+                if let Some(record) = &record {
+                    self.note_own_record(record);
+                }
+                return;
+            }
         };
         let now = self.front.clients.ctx.now;
         self.home.as_mut().expect(HERE).release(reserved, now);
@@ -133,6 +142,15 @@ impl Shard {
             Ok(Some(outcome)) => reply(clients, &mut subs.lanes, from, answer, outcome),
             // Cannot happen: the record was encoded here, for this request.
             _ => clients.meter.stats.closed[Closed::Broken as usize] += 1,
+        }
+    }
+
+    /// Notes the offset of a record that changes nothing here, since its request does.
+    fn note_own_record(&mut self, record: &Record) {
+        let (stored, bytes) = (&record.stored, record.bytes());
+        let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
+        if noted.is_err() {
+            self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
     }
 
@@ -196,6 +214,19 @@ impl Shard {
         let home = self.home.as_mut().expect(HERE);
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
+        if let Some((behind, session)) = SessionRecord::decode(record)? {
+            let offset = header.first + u64::from(behind);
+            home.logs.note_record(at, offset, header.unix_s, 0);
+            if asker.is_none() && world.recovers_sessions() {
+                let now = Now {
+                    unix_s: header.unix_s,
+                    ..clients.ctx.now
+                };
+                let is_valid = self.sessions.fold(&session, world, now);
+                clients.meter.stats.closed[Closed::Broken as usize] += u64::from(!is_valid);
+            }
+            return Ok((offset, None));
+        }
         let client = asker.unwrap_or(Client::NOBODY);
         let is_void = world.is_shared() && stored.is_late() && !planted::is(Fault::LateAccepted);
         Fact::decode(record, world.seed, client, |behind, fact| {

@@ -6,12 +6,20 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crore_wire::mqtt::split_shared;
+use crore_wire::topic;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
+use crate::mail::session::stored::{StoredSubscription, subscriptions};
 use crate::shard::Shard;
+
+/// The filter of all topics.
+const EVERYTHING: &[u8] = b"#";
 
 /// A home and its sessions, while they are read.
 pub struct Restored {
@@ -68,12 +76,16 @@ impl Restored {
 
     /// Skips local state: sessions, groups, and filters that keep messages. Use it if the server has served clients since it wrote the
     /// snapshots. Their local state is then out of date, and the log has no record of its changes.
+    ///
+    /// If the log has records of sessions, sessions are restored nevertheless. Nobody knows yet which messages they need, so that all are kept until
+    /// [`Shard::finish_recovery`].
     #[must_use]
-    pub fn without_local_state(self) -> Restored {
-        Restored {
-            local_state: false,
-            ..self
+    pub fn without_local_state(mut self) -> Restored {
+        self.local_state = false;
+        if self.world.recovers_sessions() {
+            self.home.keep_log(0, EVERYTHING, true, self.now);
         }
+        self
     }
 
     /// Begins a new epoch, so that positions from before the restart are invalid. Use it if the log lacks messages that the clients with
@@ -235,6 +247,50 @@ impl Restored {
 }
 
 impl Shard {
+    /// Begins to read a log that no snapshot precedes.
+    pub fn begin_recovery(&mut self) {
+        let ctx = &self.front.clients.ctx;
+        if let Some(home) = &mut self.home
+            && ctx.world.recovers_sessions()
+        {
+            home.keep_log(0, EVERYTHING, true, ctx.now);
+        }
+    }
+
+    /// The filters of the restored sessions whose messages homes must keep, as in the SUBSCRIBE.
+    pub fn session_filters(&self) -> Vec<Box<[u8]>> {
+        let subscriptions = self.sessions.stored().flat_map(subscriptions);
+        let needed = subscriptions.filter(StoredSubscription::needs_log);
+        needed.map(|it| Box::from(&*it.filter)).collect()
+    }
+
+    /// Called after the log was read without a clean stop before it, if it has records of sessions. `filters` are those of the sessions of all homes. From
+    /// now on no connection holds any session, and this home keeps the messages that sessions need.
+    pub fn finish_recovery(&mut self, filters: &[Box<[u8]>], now: Now) {
+        let world = self.front.clients.ctx.world.clone();
+        if !world.recovers_sessions() {
+            return;
+        }
+        self.sessions.release_held(now);
+        let me = self.front.clients.ctx.me;
+        let Some(home) = &mut self.home else { return };
+        for text in filters {
+            let shared = split_shared(text);
+            let filter = shared.map_or(&**text, |(_, filter)| filter);
+            if !topic::has_wildcard(filter) && world.placement().home_of_name(filter) != me {
+                continue;
+            }
+            match shared {
+                Some((name, filter)) => home.restore_group_member(filter, name),
+                None => {
+                    let hash = xxh3_64_with_seed(filter, world.seed) as u32;
+                    home.keep_log(hash, filter, true, now);
+                }
+            }
+        }
+        home.keep_log(0, EVERYTHING, false, now);
+    }
+
     /// Takes over restored state, before the shard handles any input.
     pub fn adopt(&mut self, restored: Restored) {
         let Restored {

@@ -59,11 +59,18 @@ impl Shard {
 
     /// Publishes the wills and ends the sessions that are due: at least one, and more until half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
-        let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
-        while let Some(at) = sessions.due_at(clients.ctx.now) {
+        while let Some(at) = self.sessions.due_at(self.front.clients.ctx.now) {
+            let Front { clients, subs, .. } = &mut self.front;
             clients.meter.work.steps.add(1);
-            end_session(clients, subs, sessions, at);
-            if clients.meter.work.is_half_spent() {
+            let ends = match clients.ctx.world.records_sessions() {
+                true => self.sessions.expiring(at, clients.ctx.now).map(Box::from),
+                false => None::<Box<[u8]>>,
+            };
+            end_session(clients, subs, &mut self.sessions, at);
+            if let Some(name) = ends {
+                self.record_session_end(&name);
+            }
+            if self.front.clients.meter.work.is_half_spent() {
                 return;
             }
         }

@@ -13,6 +13,7 @@ mod bridge;
 mod conformance;
 mod connect;
 mod corners;
+mod crash;
 mod disorder;
 mod doors;
 mod drain;

@@ -70,6 +70,14 @@ impl Broker {
         }
     }
 
+    /// Ends our server at once, as a crash does.
+    pub fn kill(self) {
+        match self {
+            Broker::Crore(server) => server.kill(),
+            Broker::Reference(_) => panic!("only ours is tested here"),
+        }
+    }
+
     /// The port that speaks MQTT over TCP.
     pub fn tcp(&self) -> u16 {
         match self {

@@ -303,6 +303,21 @@ impl Conn {
         }
     }
 
+    /// Unsubscribes and takes the UNSUBACK.
+    pub fn unsubscribe(&mut self, filter: &str) {
+        let version = self.version;
+        self.write(|out| {
+            let filters = std::iter::once(filter);
+            encode::unsubscribe(out, version, id(60_001), &Properties::default(), filters);
+        });
+        let got = self.packet();
+        assert!(
+            matches!(got.packet(), Packet::UnsubAck(_)),
+            "{:?}",
+            got.packet()
+        );
+    }
+
     pub fn ping(&mut self) {
         self.write(encode::pingreq);
     }

@@ -10,11 +10,15 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::retention::retention_bytes;
+use crore_wire::mqtt::split_shared;
+use crore_wire::topic;
+
 use super::wills::Delayed;
 use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
+use crate::home;
+use crate::mail::session::stored::{StoredSubscription, subscriptions};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
@@ -33,6 +37,10 @@ const PAYLOADS_BYTES: usize = 128;
 const EMPTY_MAX: usize = 1 << 20;
 /// The end of an evicted session: in the past of every clock.
 const EVICTED_S: u32 = 0;
+
+/// Bytes that a home needs to keep the messages of a topic for a session: the topic's row, the place of its name, and the count of such
+/// subscriptions. The name comes on top.
+const KEPT_TOPIC_BYTES: usize = 96;
 
 /// A session that is away.
 pub struct Absent {
@@ -288,4 +296,18 @@ impl Sessions {
             (self.states.blobs, self.states.rows) = (Blobs::default(), Side::default());
         }
     }
+}
+
+/// Bytes that `homes` homes need for the subscriptions of a stored session, if no other session has the same ones.
+fn retention_bytes(state: &[u8], homes: usize) -> usize {
+    let of = |subscription: StoredSubscription<'_>| {
+        let filter = &*subscription.filter;
+        match split_shared(filter) {
+            Some((name, filter)) => home::group_bytes_alone(name, filter) * homes,
+            None if topic::has_wildcard(filter) => home::filter_bytes_alone(filter) * homes,
+            None => KEPT_TOPIC_BYTES + filter.len(),
+        }
+    };
+    let all = subscriptions(state);
+    all.filter(StoredSubscription::needs_log).map(of).sum()
 }

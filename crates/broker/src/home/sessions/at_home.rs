@@ -16,6 +16,7 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::mail::ClosingSession;
+use crate::mail::session::record::SessionRecord;
 use crate::mail::session::{SavedSession, SessionId, Will};
 
 /// All sessions of a home; a shard that is no home has none.
@@ -99,6 +100,37 @@ impl SessionsAtHome {
     /// The client id of this holder's session, unless the session has another holder by now.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         self.partitions.get(self.place_of(id)?)?.name_of(id)
+    }
+
+    /// Whether a connection waits for the session of this holder, and if so, whether it begins anew (Clean Start).
+    pub fn claimant_of(&self, id: SessionId) -> Option<bool> {
+        self.partitions.get(self.place_of(id)?)?.claimant_of(id)
+    }
+
+    /// Applies a record of the log, written at `now`. Returns whether it was valid.
+    pub(crate) fn fold(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
+        let Some(at) = self.place_here(record.name) else {
+            return true;
+        };
+        let before = self.len();
+        let is_valid = self.change(at, |it| it.fold(record, world, now));
+        world.admission.count_sessions(before, self.len());
+        is_valid
+    }
+
+    /// The log is read: from `now` on, no connection holds any session.
+    pub(crate) fn release_held(&mut self, now: Now) {
+        for at in 0..self.partitions.len() {
+            self.change(at, |it| it.release_held(now));
+        }
+    }
+
+    /// The stored forms of the sessions that are away.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = &[u8]> {
+        let of_partition = |sessions: &'_ Sessions| 0..sessions.end();
+        let rows = self.partitions.iter().map(move |it| (it, of_partition(it)));
+        rows.flat_map(|(sessions, rows)| rows.filter_map(|row| sessions.left(row)))
+            .map(|left| left.state)
     }
 
     fn place_of_client(&self, client: &[u8]) -> usize {
@@ -206,6 +238,11 @@ impl SessionsAtHome {
         all.position(|sessions| sessions.next_due_s() == self.due_s)
     }
 
+    /// The name of the next session in this partition that has something due, if that is its end.
+    pub fn expiring(&self, at: usize, now: Now) -> Option<&[u8]> {
+        self.partitions[at].expiring(now)
+    }
+
     /// The next thing due in a partition, if any is left: the will of a session, and its state if it has expired.
     pub fn end_due(
         &mut self,
@@ -254,7 +291,8 @@ impl SessionsAtHome {
         snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
         let saved = Sessions::read(from)?;
-        if origin.is_for(saved.client, self.placement, self.me)? && origin.local {
+        let is_restored = origin.local || world.recovers_sessions();
+        if origin.is_for(saved.client, self.placement, self.me)? && is_restored {
             let partition = self.placement.partition_of(saved.client);
             let at = self.placement.place_at_home(partition);
             let life = (origin.epoch, world.epoch);

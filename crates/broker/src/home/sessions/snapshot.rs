@@ -23,6 +23,8 @@ use crate::store::slab::{NONE, Vacant as _};
 const ENDLESS: u8 = 1;
 const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
+/// A connection held the session when the log was written. Times count from the moment in which no connection holds it.
+const HELD: u8 = 8;
 /// The most bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 48;
 
@@ -38,6 +40,8 @@ pub(super) struct Saved<'a> {
     payloads: Vec<&'a [u8]>,
     /// Its will, and the seconds until that is due.
     will: Option<(u32, Will)>,
+    /// A connection held it.
+    is_held: bool,
 }
 
 impl Sessions {
@@ -63,26 +67,28 @@ impl Sessions {
             out.byte(row.life);
             if away {
                 let client = self.clients.get(row.client);
-                self.save_away(client, row.holder, now, &mut out);
+                self.save_away(client, id, now, &mut out);
             }
         }
         None
     }
 
     fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut FieldWriter<'_>) {
-        let away = self.states.rows.get(id);
-        let payloads = self.states.payloads.get(&id);
+        let holder = self.rows.get(id).holder;
+        let (away, held) = (self.states.rows.get(holder), self.held.get(&id).copied());
+        let payloads = self.states.payloads.get(&holder);
         let left_s = |s: u32| u64::from(s.saturating_sub(now.unix_s));
-        let endless = away.expires_s == FOREVER_S;
+        let endless = held.unwrap_or(away.expires_s) == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
         out.byte(
             flag(endless, ENDLESS)
                 | flag(away.will.is_some(), HAS_WILL)
-                | flag(payloads.is_some(), HAS_PAYLOADS),
+                | flag(payloads.is_some(), HAS_PAYLOADS)
+                | flag(held.is_some(), HELD),
         );
         out.field(client);
         out.number(u64::from(away.owner.number()));
-        out.number(left_s(away.expires_s));
+        out.number(held.map_or_else(|| left_s(away.expires_s), u64::from));
         out.field(&self.states.blobs.get(away.state)[..away.state_bytes as usize]);
         if let Some(payloads) = payloads {
             out.number(payloads.len() as u64);
@@ -91,7 +97,10 @@ impl Sessions {
             }
         }
         let Some(delayed) = &away.will else { return };
-        out.number(left_s(delayed.due_s));
+        out.number(match held {
+            Some(_) => delayed.will.delay_s.into(),
+            None => left_s(delayed.due_s),
+        });
         delayed.will.write(out);
     }
 
@@ -123,6 +132,7 @@ impl Sessions {
             state,
             payloads,
             will,
+            is_held: form & HELD != 0,
         })
     }
 
@@ -159,13 +169,17 @@ impl Sessions {
         };
         StoredSession::decode(&state)?.check(world.partitions)?;
         move_positions(&mut state.bytes, before, epoch);
-        let away = Away {
+        let mut away = Away {
             state: self.insert_state(state.bytes, &world.admission),
             state_bytes: saved.state.len() as u32,
             will: saved.will.map(delayed),
             expires_s: saved.left_s.map_or(FOREVER_S, due),
             owner: saved.owner,
         };
+        if saved.is_held {
+            away.expires_s = FOREVER_S;
+            away.will.iter_mut().for_each(|will| will.due_s = FOREVER_S);
+        }
         let id = self.rows.insert(Row {
             hash: xxh3_64_with_seed(saved.client, world.seed) as u32,
             client: self.clients.insert(saved.client),
@@ -175,6 +189,9 @@ impl Sessions {
         });
         self.index.insert(&mut self.rows, id);
         self.insert_away(id, away, state.payloads);
+        if saved.is_held {
+            self.held.insert(id, saved.left_s.unwrap_or(FOREVER_S));
+        }
         Ok(())
     }
 

@@ -327,6 +327,13 @@ pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscrip
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
 }
 
+/// Gives the positions of a stored session this epoch. A log that continues under a new epoch has offsets that continue, too.
+pub(crate) fn set_epoch(bytes: &mut [u8], epoch: u32) {
+    if let Some(of_session) = bytes.get_mut(EPOCH_AT) {
+        of_session.copy_from_slice(&epoch.to_le_bytes());
+    }
+}
+
 /// Moves the positions of a stored session from the epoch `from` to the epoch `to`, of a log that continues under a new epoch.
 pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
     if let Some(epoch) = bytes.get_mut(EPOCH_AT)

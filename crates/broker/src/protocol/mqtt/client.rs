@@ -166,8 +166,8 @@ impl Clients {
         };
         *place = reason;
         *waiting = waiting.saturating_sub(1);
-        if let (0, Some(at)) = (*waiting, found) {
-            self.acknowledge_subscribe(slot, (at, id));
+        if *waiting == 0 {
+            self.acknowledge_subscribe(slot, id);
         }
     }
 
@@ -182,21 +182,33 @@ impl Clients {
     /// A home keeps the messages for a subscription of this SUBSCRIBE from now on, so the SUBACK waits for one answer less.
     pub(super) fn granted_at_home(&mut self, slot: u32, packet_id: u32) {
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
-        let found = (subacks.iter_mut().enumerate())
-            .find(|(_, suback)| u32::from(suback.packet_id) == packet_id);
-        let Some((at, suback)) = found else {
+        let mut subacks = subacks.iter_mut();
+        let found = subacks.find(|suback| u32::from(suback.packet_id) == packet_id);
+        let Some(suback) = found else {
             // Cannot happen: the SUBACK waits for it.
             return self.broken(slot);
         };
         suback.waiting = suback.waiting.saturating_sub(1);
         if let (0, Some(id)) = (suback.waiting, PacketId::new(suback.packet_id)) {
-            self.acknowledge_subscribe(slot, (at, id));
+            self.acknowledge_subscribe(slot, id);
         }
     }
 
-    fn acknowledge_subscribe(&mut self, slot: u32, (at, id): (usize, PacketId)) {
+    /// Homes owe no more answers to a SUBSCRIBE. The SUBACK may have to wait until the session is recorded.
+    fn acknowledge_subscribe(&mut self, slot: u32, id: PacketId) {
+        match self.records_session(slot) {
+            true => self.record_later(slot),
+            false => self.send_suback(slot, id),
+        }
+    }
+
+    pub(super) fn send_suback(&mut self, slot: u32, id: PacketId) {
         let version = version(&self.conns, slot);
-        let suback = mqtt_state(&mut self.conns, slot).subacks.remove(at);
+        let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
+        let found = subacks.iter().position(|it| it.packet_id == id.get());
+        let Some(suback) = found.map(|at| subacks.remove(at)) else {
+            return;
+        };
         let reasons = suback.reasons.iter().copied();
         self.write_packet(slot, |out| {
             encode::suback(out, version, id, &Properties::NONE, reasons)

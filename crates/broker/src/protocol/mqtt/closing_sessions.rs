@@ -19,6 +19,7 @@ use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
 use crate::protocol::mqtt::client::{home_of_session, took_page_of};
 use crate::protocol::mqtt::publish::{answered, reason_of};
+use crate::protocol::mqtt::record::{RECORDED, session_recorded};
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
@@ -113,6 +114,9 @@ pub(crate) fn mqtt_fenced<I: Io>(
     if to.part == FENCE {
         return late_answer(clients, lanes, to, None);
     }
+    if to.part == RECORDED {
+        return session_recorded(clients, to.slot, io);
+    }
     took_page_of(clients, queues, to.slot);
     if clients.conns.get(to.slot).is(CLOSING) {
         return;
@@ -185,6 +189,7 @@ mod tests {
                 owner: Client::NOBODY,
                 kept: None,
                 will: None,
+                is_recorded: false,
                 charge: Default::default(),
             }),
             due: alloc::vec![7, 0, 7],

@@ -77,7 +77,7 @@ impl Front {
         let held_bytes = clients.conns.held_by(slot);
         let mqtt = clients.conns.take_own_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
-        let mut needs_told = false;
+        let (mut needs_told, mut is_recorded) = (false, false);
         if client::mqtt(&clients.conns, slot).is_some() {
             let state = mqtt_state(&mut clients.conns, slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
@@ -86,6 +86,7 @@ impl Front {
             let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
             due.extend(asked.map(Answer::part));
             given = state.connecting.take().and_then(|it| it.given);
+            is_recorded = state.recording.exists || matches!(given, Some(Some(_)));
         }
         if !mqtt.is_open() {
             // The home's answer will find no connection, and is given back.
@@ -126,7 +127,7 @@ impl Front {
         }
         let owner = clients.conns.get(slot).client;
         let admission = &clients.ctx.world.admission;
-        let session = ClosingSession::new(mqtt.session, owner, kept, will, admission);
+        let session = ClosingSession::new(mqtt.session, owner, kept, will, is_recorded, admission);
         let from = clients.conns.id_of(slot);
         give_back(clients, &mut subs.lanes, from, session, due);
     }
@@ -242,7 +243,9 @@ pub(crate) fn session_given<I: Io>(
         }
         (false, SessionReply::Yes { id, owner, kept }) => {
             let admission = &clients.ctx.world.admission;
-            let session = ClosingSession::new(*id, *owner, kept.clone(), None, admission);
+            let is_recorded = kept.is_some();
+            let session =
+                ClosingSession::new(*id, *owner, kept.clone(), None, is_recorded, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(session));
         }
@@ -298,7 +301,10 @@ pub(super) fn open_session<I: Io>(
     };
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     match state {
-        Some(state) => resume_session(clients, subs, slot, &state, io),
+        Some(state) => {
+            mqtt_state(&mut clients.conns, slot).recording.exists = true;
+            resume_session(clients, subs, slot, &state, io);
+        }
         None => {
             clients.send_reply(slot, io);
             collapse(&mut clients.conns, slot);
@@ -422,6 +428,7 @@ fn accept_connect(
         hash,
         client: session.into(),
         clean: connect.clean_start,
+        expiry_s,
         owner: clients.conns.get(slot).client,
     };
     lanes.ask(home, |_| ask);

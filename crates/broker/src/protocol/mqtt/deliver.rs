@@ -208,6 +208,7 @@ pub(super) fn acknowledged(
 ) -> Result<(), ReasonCode> {
     let found = acknowledges(&mut clients.conns, &clients.meter.work, slot, id, packet)?;
     drop_inflight(clients, lanes, queues, slot, found);
+    clients.note_acknowledged(slot);
     Ok(())
 }
 

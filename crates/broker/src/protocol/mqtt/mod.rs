@@ -28,6 +28,7 @@ pub(crate) mod plain;
 pub(crate) mod publish;
 pub(crate) mod reading;
 mod receive_maximum;
+pub(crate) mod record;
 mod resume;
 pub(crate) mod retained_latest;
 pub(crate) mod retention;

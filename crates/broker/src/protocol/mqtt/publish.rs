@@ -157,6 +157,7 @@ pub(crate) fn mqtt_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         clients.scratch.reply.clear();
         return mqtt_end_wrong(clients, slot, reason, reason.name(), io);
     }
+    clients.record_if_due(slot);
     collapse(&mut clients.conns, slot);
 }
 

@@ -128,8 +128,25 @@ pub struct Mqtt {
     pub asked: Option<Box<Asked>>,
     /// Set until the CONNACK is written.
     pub connecting: Option<Box<Connecting>>,
+    /// What of the session is in the log.
+    pub recording: Recording,
     /// The number of resumed subscriptions that the CONNACK waits for.
     pub unconfirmed: u32,
+}
+
+/// What of a session is in the log.
+#[derive(Default)]
+pub struct Recording {
+    /// The log may have records of the session.
+    pub exists: bool,
+    /// A record is in flight.
+    pub is_asked: bool,
+    /// The session is to be recorded in the next turn, or when the record in flight is committed.
+    pub is_wanted: bool,
+    /// The client has acknowledged messages since the last record.
+    pub has_news: bool,
+    /// The second of the last record.
+    pub asked_s: u32,
 }
 
 /// What the CONNACK needs, while the connection waits for its session.
@@ -280,8 +297,17 @@ pub struct Suback {
     pub packet_id: u16,
     /// The number of answers that homes owe.
     pub waiting: u32,
+    /// The record that the SUBACK waits for is in flight.
+    pub is_asked: bool,
     /// A reason code for each filter.
     pub reasons: Vec<ReasonCode>,
+}
+
+impl Suback {
+    /// Whether only a record of the session is due, if the session is recorded.
+    pub fn waits_for_record(&self) -> bool {
+        self.waiting == 0
+    }
 }
 
 /// The verdict on the credential of a CONNECT.
@@ -363,6 +389,7 @@ impl Mqtt {
             && !self.left_group
             && self.partial.is_empty()
             && self.connecting.is_none()
+            && !self.recording.exists
             && self.unconfirmed == 0
             && self.asked.is_none()
     }

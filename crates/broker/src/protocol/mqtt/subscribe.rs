@@ -65,6 +65,7 @@ pub(super) fn client_subscribed(
         mqtt.subacks.push(Suback {
             packet_id,
             waiting: count as u32,
+            is_asked: false,
             reasons: alloc::vec![ReasonCode::SUCCESS; count],
         });
     }

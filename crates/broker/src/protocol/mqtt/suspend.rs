@@ -7,6 +7,7 @@ use crate::base::planted::{self, Fault};
 use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
+use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::filters::wildcard_seen;
 use crate::protocol::mqtt::list::{self, is_vacant, wildcard_of};
 use crate::protocol::mqtt::options::qos;
@@ -22,11 +23,30 @@ pub(super) fn suspend_session(
     deliveries: &Deliveries,
     slot: u32,
 ) -> EncodedSession {
-    clients.expand(slot);
-    let extra = clients.conns.extra_of(slot);
+    let placed = stored_subscriptions(clients, subs, deliveries, slot);
     let nothing = Mqtt::default();
-    let mqtt = extra.own.mqtt.as_deref().unwrap_or(&nothing);
-    let mut subscriptions: Vec<_> = mqtt.unplaced().collect();
+    let mqtt = client::mqtt(&clients.conns, slot).unwrap_or(&nothing);
+    let subscriptions = mqtt.unplaced().chain(placed).collect();
+    let session = StoredSession {
+        epoch: clients.ctx.world.epoch,
+        subscriptions,
+        inflight: mqtt.inflight.iter().map(stored).collect(),
+        waiting: mqtt.waiting.iter().map(stored).collect(),
+        received: mqtt.received.iter().copied().collect(),
+    };
+    session.encode()
+}
+
+/// The subscriptions of the session on the connection in `slot`, without those for which it had no room.
+pub(super) fn stored_subscriptions(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+) -> Vec<StoredSubscription<'static>> {
+    clients.expand(slot);
+    let mut subscriptions = Vec::new();
+    let extra = clients.conns.extra_of(slot);
     for (part, sub) in (0..).zip(&extra.list) {
         if !is_granted(sub) {
             continue;
@@ -41,14 +61,7 @@ pub(super) fn suspend_session(
             positions,
         });
     }
-    let session = StoredSession {
-        epoch: clients.ctx.world.epoch,
-        subscriptions,
-        inflight: mqtt.inflight.iter().map(stored).collect(),
-        waiting: mqtt.waiting.iter().map(stored).collect(),
-        received: mqtt.received.iter().copied().collect(),
-    };
-    session.encode()
+    subscriptions
 }
 
 /// Whether a subscription belongs to the session. One to a group that has not answered belongs to it only if it did before.
@@ -90,7 +103,7 @@ fn positions_of(
     }
 }
 
-fn stored(message: &Inflight) -> StoredMessage<'_> {
+pub(super) fn stored(message: &Inflight) -> StoredMessage<'_> {
     StoredMessage {
         packet_id: message.packet_id,
         is_released: message.step == Step::Released,

@@ -41,6 +41,9 @@ pub(super) fn client_unsubscribed(
             None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
         });
     }
+    if clients.records_session(slot) {
+        clients.record_later(slot);
+    }
     let (version, id) = (client::version(&clients.conns, slot), unsubscribe.packet_id);
     let reasons = reasons.iter().copied();
     clients.write_packet(slot, |out| {

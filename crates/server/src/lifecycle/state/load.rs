@@ -135,6 +135,7 @@ pub fn restore(
 ) -> Result<Shard, Unusable> {
     let mut shard = Shard::new(home, world.clone(), now);
     let Some(documents) = documents else {
+        shard.begin_recovery();
         return Ok(shard);
     };
     let mut restored = Restored::new(world.clone(), home, now);

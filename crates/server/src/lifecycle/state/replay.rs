@@ -74,7 +74,10 @@ pub fn replay(
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
         let contained = documents.map_or(0, |it| it.base.end.1);
         let read = source.map(|source| read_log(source, contained, world, batches));
-        let homes = join(threads)?;
+        let mut homes = join(threads)?;
+        if documents.is_none_or(|it| !it.clean) {
+            restore_needs_of_sessions(&mut homes.homes, now);
+        }
         match (read, source) {
             (Some(read), Some(source)) => {
                 let read = read.map_err(ReplayError::Start)?;
@@ -146,6 +149,14 @@ fn combine(
         is_damaged: !found.damages.is_empty(),
         last_unix_s: read.last_unix_s,
     })
+}
+
+/// Tells all homes which messages the restored sessions need.
+fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
+    let filters: Vec<_> = homes.iter().flat_map(Shard::session_filters).collect();
+    for home in homes {
+        home.finish_recovery(&filters, now);
+    }
 }
 
 /// Waits for the threads of all homes.

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::Note;
 use crore_broker::batch::{self, Entry, Header};
+use crore_broker::mail::session_record::SessionChange;
 use crore_broker::mail::{Change, Fact};
 use crore_disk::{Found, Place};
 use crore_wire::topic;
@@ -83,7 +84,7 @@ fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
     match (filter, entry) {
         (None, _) => true,
         (Some(filter), Entry::Fact(fact)) => topic::matches(filter.as_bytes(), fact.topic().1),
-        (Some(_), Entry::Note(_)) => false,
+        (Some(_), Entry::Note(_) | Entry::Session(_)) => false,
     }
 }
 
@@ -107,6 +108,24 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
             };
             put("kind", json!(kind));
             field.into_iter().for_each(|(name, value)| put(name, value));
+            return row;
+        }
+        Entry::Session(session) => {
+            put_bytes(&mut put, "session", session.name);
+            match &session.change {
+                SessionChange::Claim { clean, expiry_s } => {
+                    put("kind", json!("session_claim"));
+                    put("clean", json!(clean));
+                    put("expiry_s", json!(expiry_s));
+                }
+                SessionChange::State(state) => {
+                    put("kind", json!("session_state"));
+                    put("held", json!(state.is_held));
+                    put("expiry_s", json!(state.expiry_s));
+                    put("bytes", json!(state.bytes.len()));
+                }
+                SessionChange::End => put("kind", json!("session_end")),
+            }
             return row;
         }
         Entry::Fact(fact) => fact,

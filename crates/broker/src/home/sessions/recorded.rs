@@ -1,0 +1,149 @@
+//! Restores sessions from the records of the log. While a log is read, all sessions are away, also those that a connection held when the log was
+//! written: their connections have ended with that process.
+//!
+//! Invariant: the time for which a session outlives its connection begins with the process that serves next, if a connection held the session, and
+//! with the record otherwise.
+
+use alloc::boxed::Box;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::budget::world::World;
+use crate::mail::session::EncodedSession;
+use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
+use crate::mail::session::stored::{StoredSession, set_epoch};
+use crate::store::shared::Shared;
+use crate::store::slab::{NONE, Vacant as _};
+
+impl Sessions {
+    /// Applies a record, written at `now`. Returns whether it was valid: a state that cannot be decoded ends its session, so that the client is told to
+    /// begin anew.
+    pub(super) fn fold(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
+        let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
+        let found = self.find(hash, record.name);
+        match &record.change {
+            SessionChange::Claim {
+                clean: false,
+                expiry_s,
+            } => {
+                if let Some(id) = found {
+                    self.set_held(id, *expiry_s);
+                }
+                true
+            }
+            SessionChange::Claim { clean: true, .. } | SessionChange::End => {
+                if let Some(id) = found {
+                    self.end_recorded(id, world, now);
+                }
+                true
+            }
+            SessionChange::State(state) => {
+                if let Some(id) = found {
+                    self.end_recorded(id, world, now);
+                }
+                self.insert_recorded(record.name, state, world, now)
+            }
+        }
+    }
+
+    fn insert_recorded(
+        &mut self,
+        name: &[u8],
+        state: &RecordedState<'_>,
+        world: &World,
+        now: Now,
+    ) -> bool {
+        let payloads = state.payloads.iter().map(|payload| {
+            let shared = Shared::new((*payload).into(), &world.admission);
+            shared.slice(0..payload.len())
+        });
+        let mut session = EncodedSession {
+            bytes: state.bytes.into(),
+            payloads: payloads.collect(),
+        };
+        let checked = StoredSession::decode(&session).and_then(|it| it.check(world.partitions));
+        if checked.is_err() {
+            return false;
+        }
+        set_epoch(&mut session.bytes, world.epoch);
+        let expires_s = match (state.is_held, state.expiry_s) {
+            (true, _) | (_, FOREVER_S) => FOREVER_S,
+            (false, expiry_s) => end_s(now, expiry_s),
+        };
+        let will = state.will.clone().map(|will| match state.is_held {
+            true => Box::new(Delayed {
+                will,
+                due_s: FOREVER_S,
+            }),
+            false => Delayed::new(will, now),
+        });
+        let away = Away {
+            state: self.insert_state(session.bytes, &world.admission),
+            state_bytes: state.bytes.len() as u32,
+            will,
+            expires_s,
+            owner: state.owner,
+        };
+        let id = self.rows.insert(Row {
+            hash: xxh3_64_with_seed(name, world.seed) as u32,
+            client: self.clients.insert(name),
+            ..Row::vacant(NONE)
+        });
+        self.index.insert(&mut self.rows, id);
+        self.insert_away(id, away, session.payloads);
+        if state.is_held {
+            self.held.insert(id, state.expiry_s);
+        }
+        world.admission.move_session(Client::NOBODY, state.owner);
+        let (party, bytes) = self.charged(id, &world.admission);
+        world.admission.change_absent(party, 0, bytes);
+        true
+    }
+
+    fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
+        self.held.remove(&id);
+        let (_, _, owner) = self.take_away(id, &world.admission, now);
+        self.forget(id);
+        world.admission.leave_session(owner);
+    }
+
+    /// A connection holds the session in this row: it does not expire, and its will is not due.
+    fn set_held(&mut self, id: u32, expiry_s: u32) {
+        self.reschedule(id, |away| {
+            away.expires_s = FOREVER_S;
+            // The connection has told its own will, which a later record has.
+            away.will = None;
+        });
+        self.held.insert(id, expiry_s);
+    }
+
+    /// The log is read: from `now` on, no connection holds any session.
+    pub(super) fn release_held(&mut self, now: Now) {
+        for (id, expiry_s) in core::mem::take(&mut self.held) {
+            self.reschedule(id, |away| {
+                if expiry_s != FOREVER_S {
+                    away.expires_s = end_s(now, expiry_s);
+                }
+                if let Some(delayed) = &mut away.will {
+                    delayed.due_s = end_s(now, delayed.will.delay_s);
+                }
+            });
+        }
+    }
+
+    /// Changes when the session in this row, which is away, has something due.
+    fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut Away)) {
+        let away = self.states.rows.get_mut(self.rows.get(id).holder);
+        self.due.remove(&(away.due_s(), id));
+        self.states.will_bytes -= away.will_bytes();
+        change(away);
+        self.states.will_bytes += away.will_bytes();
+        let due_s = away.due_s();
+        if due_s != FOREVER_S {
+            self.due.insert((due_s, id));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The records of MQTT sessions: which client has a session, and the state of it. Their key is the name of the session, as a topic is the key of a
+//! [fact](crate::mail::Fact), and they are in the log of that name's partition.
+//!
+//! Only a process that reads the log folds these records ([`SessionsAtHome::fold`](crate::home::sessions::SessionsAtHome::fold)). The process that
+//! writes them holds the sessions itself, so it only waits until they are committed.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
+use crate::budget::admission::Client;
+use crate::mail::session::{EncodedSession, Will};
+
+/// The kinds, after those of facts and notes.
+const CLAIM: u8 = 11;
+const STATE: u8 = 12;
+/// The last known kind.
+pub(crate) const END: u8 = 13;
+
+/// Flags of a state.
+const HELD: u8 = 1;
+const HAS_WILL: u8 = 2;
+/// The most bytes of a session's name: a client id and a user.
+const NAME_BYTES_MAX: usize = 64 << 10;
+
+/// A record of a session.
+#[derive(Debug)]
+pub struct SessionRecord<'a> {
+    /// The name of the session: the client id, and the user if there is one.
+    pub name: &'a [u8],
+    /// The change.
+    pub change: SessionChange<'a>,
+}
+
+/// A change of a session.
+#[derive(Debug)]
+pub enum SessionChange<'a> {
+    /// A connection holds the session from now on.
+    Claim {
+        /// The session of before has ended (Clean Start).
+        clean: bool,
+        /// Seconds that the session outlives the connection.
+        expiry_s: u32,
+    },
+    /// The state of the session, which replaces the one before.
+    State(RecordedState<'a>),
+    /// The session has ended.
+    End,
+}
+
+/// The recorded state of a session.
+#[derive(Debug)]
+pub struct RecordedState<'a> {
+    /// The client that is charged for the session.
+    pub owner: Client,
+    /// Whether a connection holds the session.
+    pub is_held: bool,
+    /// Seconds that the session outlives its connection.
+    pub expiry_s: u32,
+    /// The will, unless it was published.
+    pub will: Option<Box<Will>>,
+    /// The [stored form](crate::mail::session::stored).
+    pub bytes: &'a [u8],
+    /// The payloads of large messages, which are not among `bytes`.
+    pub payloads: Vec<&'a [u8]>,
+}
+
+/// A record that does not have its place in a batch yet.
+pub(crate) struct EncodedRecord {
+    kind: u8,
+    /// All that follows the offset.
+    rest: Vec<u8>,
+}
+
+impl EncodedRecord {
+    /// Appends the record. Its offset is the first offset of its batch plus `offset_delta`.
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
+        let mut out = FieldWriter(bytes);
+        out.byte(self.kind);
+        out.number(offset_delta.into());
+        bytes.extend_from_slice(&self.rest);
+    }
+}
+
+impl SessionRecord<'_> {
+    /// Encodes the record.
+    pub(crate) fn encode(&self) -> EncodedRecord {
+        let mut rest = Vec::new();
+        let mut out = FieldWriter(&mut rest);
+        out.field(self.name);
+        match &self.change {
+            SessionChange::Claim { clean, expiry_s } => {
+                out.byte(u8::from(*clean));
+                out.number((*expiry_s).into());
+            }
+            SessionChange::State(state) => state.encode(&mut out),
+            SessionChange::End => {}
+        }
+        let kind = match self.change {
+            SessionChange::Claim { .. } => CLAIM,
+            SessionChange::State(_) => STATE,
+            SessionChange::End => END,
+        };
+        EncodedRecord { kind, rest }
+    }
+}
+
+impl<'a> SessionRecord<'a> {
+    /// Decodes a record: its offset minus the first offset of its batch, and the record. `None` if the record is not of a session.
+    ///
+    /// # Errors
+    /// The record is malformed.
+    pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, SessionRecord<'a>)>, Damaged> {
+        let mut from = FieldReader(record);
+        let kind = from.byte()?;
+        if !(CLAIM..=END).contains(&kind) {
+            return Ok(None);
+        }
+        let offset_delta = from.number32()?;
+        let name = from.field()?;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Damaged("a session has no valid name"));
+        }
+        let change = match kind {
+            CLAIM => SessionChange::Claim {
+                clean: from.byte()? != 0,
+                expiry_s: from.number32()?,
+            },
+            STATE => SessionChange::State(RecordedState::decode(&mut from)?),
+            _ => SessionChange::End,
+        };
+        from.end()?;
+        Ok(Some((offset_delta, SessionRecord { name, change })))
+    }
+}
+
+impl<'a> RecordedState<'a> {
+    /// A state that refers to `session`.
+    pub(crate) fn of(
+        session: &'a EncodedSession,
+        expiry_s: u32,
+        is_held: bool,
+        will: Option<Box<Will>>,
+        owner: Client,
+    ) -> RecordedState<'a> {
+        RecordedState {
+            owner,
+            is_held,
+            expiry_s,
+            will,
+            bytes: &session.bytes,
+            payloads: session
+                .payloads
+                .iter()
+                .map(|payload| &payload[..])
+                .collect(),
+        }
+    }
+
+    fn encode(&self, out: &mut FieldWriter<'_>) {
+        let flag = |set, flag| if set { flag } else { 0 };
+        out.number(self.owner.number().into());
+        out.byte(flag(self.is_held, HELD) | flag(self.will.is_some(), HAS_WILL));
+        out.number(self.expiry_s.into());
+        out.field(self.bytes);
+        out.number(self.payloads.len() as u64);
+        for payload in &self.payloads {
+            out.field(payload);
+        }
+        if let Some(will) = &self.will {
+            will.write(out);
+        }
+    }
+
+    fn decode(from: &mut FieldReader<'a>) -> Result<RecordedState<'a>, Damaged> {
+        let owner = Client::from_number(from.number32()?);
+        let flags = from.byte()?;
+        let (expiry_s, bytes) = (from.number32()?, from.field()?);
+        let mut payloads = Vec::new();
+        for _ in 0..from.number()? {
+            payloads.push(from.field()?);
+        }
+        let will = match flags & HAS_WILL {
+            0 => None,
+            _ => Some(Box::new(Will::read(from)?)),
+        };
+        Ok(RecordedState {
+            owner,
+            is_held: flags & HELD != 0,
+            expiry_s,
+            will,
+            bytes,
+            payloads,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_record_is_read_as_it_was_written() {
+        let will = Will {
+            delay_s: 7,
+            topic: b"last/words".as_slice().into(),
+            data: b"gone".as_slice().into(),
+            ..Will::default()
+        };
+        let state = |will| {
+            SessionChange::State(RecordedState {
+                owner: Client::NOBODY,
+                is_held: true,
+                expiry_s: 60,
+                will,
+                bytes: b"stored",
+                payloads: alloc::vec![b"large"],
+            })
+        };
+        let claim = SessionChange::Claim {
+            clean: true,
+            expiry_s: u32::MAX,
+        };
+        for change in [
+            claim,
+            state(None),
+            state(Some(Box::new(will))),
+            SessionChange::End,
+        ] {
+            let record = SessionRecord {
+                name: b"sensor-7",
+                change,
+            };
+            let mut bytes = Vec::new();
+            record.encode().write(&mut bytes, 300);
+            let (offset_delta, read) = SessionRecord::decode(&bytes)
+                .expect("it is whole")
+                .expect("it is of a session");
+            assert_eq!(offset_delta, 300);
+            assert_eq!(alloc::format!("{read:?}"), alloc::format!("{record:?}"));
+            for cut in 1..bytes.len() {
+                assert!(SessionRecord::decode(&bytes[..cut]).is_err(), "{cut}");
+            }
+        }
+    }
+}

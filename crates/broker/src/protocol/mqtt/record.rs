@@ -1,0 +1,200 @@
+//! Records the session of a connection in the log ([`records_sessions`](crate::budget::world::World::records_sessions)), so that the client finds it
+//! again after a crash of the server.
+//!
+//! Invariants:
+//! * A SUBACK waits until a record with its subscription is committed.
+//! * At most one record of a connection is in flight. Changes that come meanwhile are in the next one.
+//! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::PacketId;
+use crore_wire::topic;
+
+use crate::base::ids::ConnId;
+use crate::budget::in_flight::InFlightCharge;
+use crate::client::row::{CLOSING, State};
+use crate::io::Io;
+use crate::mail::session::stored::{StoredSession, StoredSubscription};
+use crate::mail::{Ask, RecordSession, ReplyTo};
+use crate::protocol::front::{Clients, Context, Front};
+use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state};
+use crate::protocol::mqtt::state::{Inflight, Step};
+use crate::protocol::mqtt::suspend::{stored, stored_subscriptions};
+
+/// Stands for the answer to a record among those to fences: no packet id is as large.
+pub(super) const RECORDED: u32 = 1 << 16;
+/// Seconds after which acknowledgements are recorded at the latest.
+const RECORD_INTERVAL_S: u32 = 5;
+
+impl Clients {
+    /// Whether the session of this connection is recorded.
+    pub(super) fn records_session(&self, slot: u32) -> bool {
+        self.ctx.world.records_sessions()
+            && client::mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.expiry_s > 0)
+    }
+
+    /// Records the session in the next turn.
+    pub(super) fn record_later(&mut self, slot: u32) {
+        let conn = self.conns.id_of(slot);
+        let recording = &mut mqtt_state(&mut self.conns, slot).recording;
+        if !core::mem::replace(&mut recording.is_wanted, true) && !recording.is_asked {
+            self.own.unrecorded.push(conn);
+        }
+    }
+
+    /// The client has acknowledged a message.
+    pub(super) fn note_acknowledged(&mut self, slot: u32) {
+        if self.records_session(slot) {
+            mqtt_state(&mut self.conns, slot).recording.has_news = true;
+        }
+    }
+
+    /// Called once a second: records acknowledgements.
+    pub(super) fn record_if_due(&mut self, slot: u32) {
+        if !self.records_session(slot) {
+            return;
+        }
+        let recording = &mqtt_state(&mut self.conns, slot).recording;
+        let is_due = self.ctx.now.s >= recording.asked_s + RECORD_INTERVAL_S;
+        if recording.has_news && is_due {
+            self.record_later(slot);
+        }
+    }
+}
+
+impl Front {
+    /// Sends the records of sessions that have changed since the last turn to their homes. Returns whether there are any.
+    pub(crate) fn record_sessions(&mut self) -> bool {
+        let unrecorded = core::mem::take(&mut self.clients.own.unrecorded);
+        let any = !unrecorded.is_empty();
+        for conn in unrecorded {
+            let conns = &self.clients.conns;
+            if conns.is_current(conn)
+                && conns.get(conn.slot).state == State::Mqtt
+                && !conns.get(conn.slot).is(CLOSING)
+            {
+                self.record_session(conn);
+            }
+        }
+        any
+    }
+
+    fn record_session(&mut self, conn: ConnId) {
+        let Front {
+            clients,
+            subs,
+            feed,
+            ..
+        } = self;
+        let slot = conn.slot;
+        if !clients.records_session(slot) {
+            return;
+        }
+        let mut subscriptions = stored_subscriptions(clients, subs, &feed.deliveries, slot);
+        clients.meter.work.steps.add(subscriptions.len());
+        let ctx = &clients.ctx;
+        let id = clients.conns.own_row(slot).session;
+        let owner = clients.conns.get(slot).client;
+        let to = ReplyTo {
+            part: RECORDED,
+            ..clients.conns.reply_to(slot, 0)
+        };
+        let now_s = ctx.now.s;
+        let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
+            return;
+        };
+        let repeated: Vec<bool> = mqtt
+            .inflight
+            .iter()
+            .map(|sent| lower_positions(ctx, &mut subscriptions, sent))
+            .collect();
+        let inflight = mqtt.inflight.iter().zip(&repeated);
+        let session = StoredSession {
+            epoch: ctx.world.epoch,
+            subscriptions,
+            inflight: inflight
+                .filter(|(_, is_repeated)| !**is_repeated)
+                .map(|(sent, _)| stored(sent))
+                .collect(),
+            waiting: mqtt.waiting.iter().map(stored).collect(),
+            received: mqtt.received.iter().copied().collect(),
+        };
+        let (state, will) = (session.encode(), mqtt.will.clone());
+        let expiry_s = mqtt.expiry_s;
+        let bytes = size_of::<RecordSession>()
+            + state.bytes.len()
+            + will.as_ref().map_or(0, |will| will.bytes());
+        let charge = InFlightCharge::new(&ctx.world.admission, bytes);
+        clients.meter.work.steps.add_bytes(bytes);
+        let home = home_of_session(ctx, id);
+        let record = alloc::boxed::Box::new(RecordSession {
+            id,
+            to,
+            owner,
+            expiry_s,
+            state,
+            will,
+            charge,
+        });
+        subs.lanes.ask(home, |_| Ask::SessionRecord(record));
+        let mqtt = mqtt_state(&mut clients.conns, slot);
+        mqtt.recording.exists = true;
+        mqtt.recording.is_asked = true;
+        mqtt.recording.asked_s = now_s;
+        (mqtt.recording.is_wanted, mqtt.recording.has_news) = (false, false);
+        for suback in &mut mqtt.subacks {
+            suback.is_asked |= suback.waits_for_record();
+        }
+    }
+}
+
+/// The log has the last record of the session: sends the SUBACKs that waited for it.
+pub(super) fn session_recorded<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let mqtt = mqtt_state(&mut clients.conns, slot);
+    mqtt.recording.is_asked = false;
+    let is_wanted = core::mem::take(&mut mqtt.recording.is_wanted);
+    let asked = mqtt.subacks.iter().filter(|suback| suback.is_asked);
+    let asked: Vec<u16> = asked.map(|suback| suback.packet_id).collect();
+    for packet_id in asked {
+        if let Some(id) = PacketId::new(packet_id) {
+            clients.send_suback(slot, id);
+        }
+    }
+    if is_wanted {
+        clients.record_later(slot);
+    }
+    clients.send_reply(slot, io);
+}
+
+/// Moves the positions of the subscriptions that brought this message before it. Returns false if there are none: then the message itself must be
+/// recorded.
+fn lower_positions(
+    ctx: &Context,
+    subscriptions: &mut [StoredSubscription<'_>],
+    sent: &Inflight,
+) -> bool {
+    if sent.qos() != 1 || sent.step != Step::Published || sent.group.is_some() || sent.offset == 0 {
+        return false;
+    }
+    let (name, before) = (sent.topic(), sent.offset - 1);
+    let partition = usize::from(ctx.partition_of(name));
+    let mut is_found = false;
+    for subscription in subscriptions {
+        if subscription.is_shared() || !topic::matches(&subscription.filter, name) {
+            continue;
+        }
+        let at = match topic::has_wildcard(&subscription.filter) {
+            true => partition,
+            false => 0,
+        };
+        if let Some(position) = subscription.positions.get_mut(at) {
+            *position = before.min(*position);
+            is_found = true;
+            if let Some(start) = subscription.starts.get_mut(at) {
+                *start = before.min(*start);
+            }
+        }
+    }
+    is_found
+}

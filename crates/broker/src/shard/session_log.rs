@@ -1,0 +1,123 @@
+//! Writes the records of MQTT sessions to the log, if [they are durable](crate::budget::world::World::records_sessions). What follows from a request
+//! (the CONNACK, the SUBACK, the session for the next connection) waits until its record is committed.
+//!
+//! Invariant: the requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::commit::queue::Scope;
+use crate::home::HERE;
+use crate::home::sessions::SessionsAtHome;
+use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
+use crate::mail::{Ask, ClosingSession};
+use crate::protocol::front::Context;
+use crate::shard::Shard;
+use crate::shard::pending_request::{PendingRequest, Request};
+
+impl Shard {
+    /// Takes a request for a session: writes its record, and carries the request out when the record is committed.
+    pub(super) fn take_session_ask(&mut self, from: ShardId, ask: Ask) {
+        let Some((name, record)) = record_of(&self.sessions, &ask) else {
+            return self.carry_out(from, ask, &[]);
+        };
+        let ctx = &self.front.clients.ctx;
+        let (at, now) = (place_of(ctx, &name), ctx.now);
+        let scope = Scope::Partition(at);
+        if record.is_none() && self.commits.is_free(scope) {
+            return self.carry_out(from, ask, &[]);
+        }
+        let waiting = PendingRequest {
+            from,
+            weight: 0,
+            request: Request::Ask(Box::new((ask, Vec::new()))),
+        };
+        match record {
+            Some(record) => self.write_session_record(at, waiting, &record),
+            None => {
+                let bytes = size_of::<(Ask, Vec<u8>)>();
+                self.commits.push(scope, waiting, bytes, now);
+            }
+        }
+    }
+
+    /// Records that a session has ended, which nobody waits for.
+    pub(super) fn record_session_end(&mut self, name: &[u8]) {
+        let waiting = PendingRequest {
+            from: self.front.clients.ctx.me,
+            weight: 0,
+            request: Request::Answered,
+        };
+        let change = SessionChange::End;
+        let record = SessionRecord { name, change }.encode();
+        let at = place_of(&self.front.clients.ctx, name);
+        self.write_session_record(at, waiting, &record);
+    }
+
+    fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {
+        let clients = &self.front.clients;
+        let sequence = self.home.as_ref().expect(HERE).logs.sequence(at);
+        let encode = |out: &mut Vec<u8>, offset_delta| record.write(out, offset_delta);
+        let len = self
+            .commits
+            .write(at, waiting, clients.ctx.now, sequence, encode);
+        clients.meter.work.steps.add_bytes(len);
+    }
+}
+
+/// The place of a session's partition at this home.
+fn place_of(ctx: &Context, name: &[u8]) -> usize {
+    ctx.world.placement().place_at_home(ctx.partition_of(name))
+}
+
+/// The session that a request concerns, and the record that the request needs. `None` if the connection that asks does not hold the session any more.
+fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
+    let (name, change) = match ask {
+        Ask::SessionOpen {
+            hash,
+            client,
+            clean,
+            expiry_s,
+            ..
+        } => {
+            let claim = SessionChange::Claim {
+                clean: *clean,
+                expiry_s: *expiry_s,
+            };
+            // The client of a new session has nothing to lose before its first SUBACK.
+            (&**client, sessions.has(*hash, client).then_some(claim))
+        }
+        Ask::SessionRecord(session) => {
+            let will = session.will.clone();
+            let (state, owner) = (&session.state, session.owner);
+            let state = RecordedState::of(state, session.expiry_s, true, will, owner);
+            let name = sessions.name_of(session.id)?;
+            (name, Some(SessionChange::State(state)))
+        }
+        Ask::SessionClose(session) => {
+            let name = sessions.name_of(session.id)?;
+            let claimant = sessions.claimant_of(session.id);
+            (name, change_at_close(session, claimant))
+        }
+        _ => return None,
+    };
+    let record = change.map(|change| SessionRecord { name, change }.encode());
+    Some((name.into(), record))
+}
+
+/// The change to record when a connection gives its session back. `claimant` tells whether another connection waits for the session, and if so,
+/// whether that one begins anew.
+fn change_at_close(session: &ClosingSession, claimant: Option<bool>) -> Option<SessionChange<'_>> {
+    match &session.kept {
+        Some(kept) if claimant != Some(true) => {
+            // If another connection gets the session now, it is still held.
+            let is_held = claimant.is_some();
+            let will = session.will.clone().filter(|will| will.delay_s > 0);
+            let (state, owner) = (&kept.state, session.owner);
+            let state = RecordedState::of(state, kept.expiry_s, is_held, will, owner);
+            Some(SessionChange::State(state))
+        }
+        _ => session.is_recorded.then_some(SessionChange::End),
+    }
+}
