@@ -188,6 +188,7 @@ export interface Connection {
   outbox_bytes: number;
   behind: boolean;
   silent_s: number;
+  connected_unix_s: number;
   /** TLS of this server; a proxy may have ended another one. */
   tls: boolean;
   /** Null for other protocols. */
@@ -198,7 +199,17 @@ export interface Connection {
     in_flight_max: number;
     waiting: number;
     session_expiry_s: number;
+    subscriptions: Subscription[];
   } | null;
+}
+
+/** A subscription of an MQTT client. */
+export interface Subscription {
+  /** As in its SUBSCRIBE: `$share/GROUP/FILTER` of a shared one. */
+  filter: string;
+  qos: number;
+  /** The group of a shared subscription. */
+  share: string | null;
 }
 
 /** An MQTT session whose client is away. */
@@ -209,7 +220,7 @@ export interface Session {
   expires_in_s: number | null;
   bytes: number;
   /** Null in a list. */
-  subscriptions: { filter: string; qos: number }[] | null;
+  subscriptions: Subscription[] | null;
 }
 
 /** Whose session: an empty user is none. */

@@ -3,11 +3,12 @@
 import { useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import type { ApiError, Connection } from "./api";
-import { bytes, duration, exact } from "./format";
+import { bytes, duration, exact, moment } from "./format";
 import { Breaking, Facts, NONE, Question, Table, Trouble } from "./parts";
 import { EVERY_MS, usePolled } from "./poll";
 import { to } from "./route";
 import { useApi } from "./store";
+import { subscriptionsOf, type Listed } from "./subscriptions";
 import { transport } from "./transports";
 
 /** The session expiry of a client that asked for one without end. */
@@ -64,6 +65,7 @@ function facts(of: Connection): [string, ComponentChildren][] {
     ["TLS", of.tls ? "yes" : "not at this server"],
     ["Address", of.address ?? NONE],
     ["User", of.user ?? NONE],
+    ["Connected since", moment(of.connected_unix_s * 1000)],
     ["State", of.behind ? "reads from the log" : of.state],
     ["Waiting for its socket", bytes(of.outbox_bytes)],
     ["Silent for", duration(of.silent_s)],
@@ -83,15 +85,22 @@ function facts(of: Connection): [string, ComponentChildren][] {
 }
 
 function Subscriptions({ of }: { of: Connection }) {
-  if (of.topics.length + of.filters.length === 0) return <p class="hint">It subscribes to nothing.</p>;
-  const topic = (name: string) => (
-    <a href={to("topic", name)}>
-      <Breaking>{name}</Breaking>
-    </a>
-  );
-  const rows = [
-    ...of.topics.map((name) => ({ key: `topic ${name}`, cells: [topic(name), "topic"] })),
-    ...of.filters.map((filter) => ({ key: `filter ${filter}`, cells: [<code>{filter}</code>, "filter"] })),
-  ];
-  return <Table label="Subscriptions" heads={["*Subscribes to", "Kind"]} rows={rows} />;
+  const all = subscriptionsOf(of);
+  if (all.length === 0) return <p class="hint">It subscribes to nothing.</p>;
+  const name = ({ name, isTopic }: Listed) =>
+    isTopic ? (
+      <a href={to("topic", name)}>
+        <Breaking>{name}</Breaking>
+      </a>
+    ) : (
+      <code>
+        <Breaking>{name}</Breaking>
+      </code>
+    );
+  const heads = ["*Subscribes to", "Kind", ...(of.mqtt === null ? [] : ["#QoS"])];
+  const rows = all.map((one) => ({
+    key: `${one.kind} ${one.name}`,
+    cells: [name(one), one.kind, ...(one.qos === null ? [] : [String(one.qos)])],
+  }));
+  return <Table label="Subscriptions" heads={heads} rows={rows} />;
 }

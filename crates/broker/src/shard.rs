@@ -441,9 +441,8 @@ fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpA
         true => State::Proxy,
         false => State::Http,
     };
-    let now_s = clients.ctx.now.s;
-    let mut row = Row::new(link, state, now_s + settings.timeouts.head_s);
-    row.sent_s = now_s;
+    let now = clients.ctx.now;
+    let mut row = Row::new(link, state, now, now.s + settings.timeouts.head_s);
     if !enter(clients, gate, &mut row, peer) {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
         clients.tell_turned_away(
@@ -451,7 +450,7 @@ fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpA
             "no room for another connection, or its address has its share",
             io,
         );
-        let answer = crate::protocol::shed(b"", link.0 ^ now_s);
+        let answer = crate::protocol::shed(b"", link.0 ^ now.s);
         io.send(link, &[Part::Bytes(&answer)]);
         return io.close(link, Close::Now);
     }

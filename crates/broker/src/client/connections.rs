@@ -20,7 +20,7 @@ use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
 use crate::client::outbox::Outbox;
-use crate::client::row::{HELD, MULTI, PAUSED, Row, State};
+use crate::client::row::{Began, HELD, MULTI, PAUSED, Row, State};
 use crate::client::side::Extra;
 use crate::client::topics::Moved;
 use crate::client::types::{ProtocolTypes, Spilled};
@@ -213,28 +213,29 @@ impl<P: ProtocolTypes> Connections<P> {
             self.touched.push(slot);
         }
         let row = self.rows.get_mut(slot);
-        if row.extra == NONE {
-            row.extra = self.extras.insert(Default::default());
+        if row.extra() == NONE {
+            let extra = self.extras.insert(Default::default());
+            self.extras.get_mut(extra).began = row.begin_extra(extra);
         }
-        self.extras.get_mut(row.extra)
+        self.extras.get_mut(row.extra())
     }
 
     /// The side row of a connection that must have one.
     #[inline]
     pub(crate) fn extra_of(&self, slot: u32) -> &Extra<P> {
-        self.extras.get(self.rows.get(slot).extra)
+        self.extras.get(self.rows.get(slot).extra())
     }
 
     /// The same, to be changed, where that does not change what it weighs.
     #[inline]
     pub(crate) fn extra_mut(&mut self, slot: u32) -> &mut Extra<P> {
-        self.extras.get_mut(self.rows.get(slot).extra)
+        self.extras.get_mut(self.rows.get(slot).extra())
     }
 
     /// The side row of a connection, if it has one.
     #[inline]
     pub(crate) fn find_extra(&self, slot: u32) -> Option<&Extra<P>> {
-        match self.rows.get(slot).extra {
+        match self.rows.get(slot).extra() {
             NONE => None,
             extra => Some(self.extras.get(extra)),
         }
@@ -243,10 +244,17 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The same, to be changed, where that does not change what it weighs.
     #[inline]
     pub(crate) fn find_extra_mut(&mut self, slot: u32) -> Option<&mut Extra<P>> {
-        match self.rows.get(slot).extra {
+        match self.rows.get(slot).extra() {
             NONE => None,
             extra => Some(self.extras.get_mut(extra)),
         }
+    }
+
+    /// When a connection began.
+    pub(crate) fn began(&self, slot: u32) -> Began {
+        let row = self.rows.get(slot);
+        self.find_extra(slot)
+            .map_or(row.began(), |extra| extra.began)
     }
 
     /// A connection has another place among the members of one of its topics. False where it does not have that topic.
@@ -256,7 +264,7 @@ impl<P: ProtocolTypes> Connections<P> {
             row.place = moved.index;
             return true;
         }
-        let list = &mut self.extras.get_mut(row.extra).list;
+        let list = &mut self.extras.get_mut(row.extra()).list;
         let sub = list.iter_mut().find(|sub| sub.topic == topic);
         sub.map(|sub| sub.place = moved.index).is_some()
     }
@@ -264,9 +272,11 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Drops the side row of a connection.
     pub(crate) fn drop_extra(&mut self, slot: u32) {
         let row = self.rows.get_mut(slot);
-        let extra = core::mem::replace(&mut row.extra, NONE);
+        let extra = row.extra();
         if extra != NONE {
-            let (charged_bytes, _) = self.extras.remove(extra).weigh();
+            let mut side = self.extras.remove(extra);
+            row.end_extra(side.began);
+            let (charged_bytes, _) = side.weigh();
             self.account.release(Part::Connections, charged_bytes);
         }
     }
@@ -278,7 +288,7 @@ impl<P: ProtocolTypes> Connections<P> {
         touched.dedup();
         for slot in touched.drain(..) {
             let row = self.rows.get(slot);
-            let extra = row.extra;
+            let extra = row.extra();
             if row.is_open() && extra != NONE {
                 let (before, now) = self.extras.get_mut(extra).weigh();
                 self.account.change(Part::Connections, before, now);

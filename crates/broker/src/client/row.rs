@@ -3,6 +3,7 @@
 //! Invariant: an idle subscriber of one topic has its row and nothing else.
 
 use crate::base::ids::Link;
+use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::{NONE, Vacant};
 
@@ -55,6 +56,28 @@ pub const OWN_SHIFT: u32 = 24;
 /// These bits.
 pub const OWN: u32 = 0xff << OWN_SHIFT;
 
+/// The second in which a connection began, as [`Now::unix_s`] counts, in 31 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Began(u32);
+
+impl Began {
+    const BITS: u32 = (1 << 31) - 1;
+
+    /// Now.
+    pub fn at(now: Now) -> Began {
+        Began(now.unix_s & Began::BITS)
+    }
+
+    /// All 32 bits of the second. No connection is open for 68 years, so its age fits 31 bits.
+    pub fn unix_s(self, now: Now) -> u32 {
+        let age_s = now.unix_s.wrapping_sub(self.0) & Began::BITS;
+        now.unix_s.saturating_sub(age_s)
+    }
+}
+
+/// Of [`Row::extra`]: the connection has no side row.
+const NO_EXTRA: u32 = 1 << 31;
+
 /// The row.
 pub struct Row {
     /// The descriptor.
@@ -63,8 +86,9 @@ pub struct Row {
     pub spill: u32,
     /// Side row: bytes that the socket refused.
     pub outbox: u32,
-    /// Side row: all else that is rarely needed.
-    pub extra: u32,
+    /// Side row: all else that is rarely needed. While there is none, [`NO_EXTRA`] and when the connection [`Began`], which the side row keeps
+    /// otherwise: so no connection needs room for both.
+    extra: u32,
     /// The only topic.
     pub topic: u32,
     /// The place among the topic's members; in [`State::Draining`], how many of the peer's bytes were thrown away.
@@ -123,14 +147,36 @@ impl Vacant for Row {
 }
 
 impl Row {
-    /// A new connection.
-    pub fn new(link: Link, state: State, deadline_s: u32) -> Self {
+    /// A connection that begins now.
+    pub fn new(link: Link, state: State, now: Now, deadline_s: u32) -> Self {
         Row {
             link,
             state,
             deadline_s,
+            sent_s: now.s,
+            extra: NO_EXTRA | Began::at(now).0,
             ..Row::vacant(NONE)
         }
+    }
+    /// Its side row with all else that is rarely needed, or [`NONE`].
+    #[inline]
+    pub fn extra(&self) -> u32 {
+        match self.extra & NO_EXTRA {
+            0 => self.extra,
+            _ => NONE,
+        }
+    }
+    /// Notes its first side row, which must keep from now on when the connection began.
+    pub fn begin_extra(&mut self, extra: u32) -> Began {
+        Began(core::mem::replace(&mut self.extra, extra) & Began::BITS)
+    }
+    /// It has no side row any more: the row keeps when the connection began.
+    pub fn end_extra(&mut self, began: Began) {
+        self.extra = NO_EXTRA | began.0;
+    }
+    /// When it began, if it has no side row.
+    pub fn began(&self) -> Began {
+        Began(self.extra & Began::BITS)
     }
     /// Whether it is in use.
     pub fn is_open(&self) -> bool {

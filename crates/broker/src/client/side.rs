@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::client::row::Began;
 use crate::client::types::{Held, ProtocolTypes};
 use crate::filters::matching::Filtered;
 
@@ -58,6 +59,8 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     pub filters: Option<Box<Filtered>>,
     /// State that its protocol needs.
     pub own: P::Held,
+    /// When the connection began: the row has no room for that while it has a side row.
+    pub began: Began,
     /// Bytes of it that the account was charged.
     charged_bytes: usize,
 }
@@ -71,6 +74,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
             behind: Vec::new(),
             filters: None,
             own: P::Held::default(),
+            began: Began::default(),
             charged_bytes: 0,
         }
     }

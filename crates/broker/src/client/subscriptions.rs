@@ -89,7 +89,7 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     slot: u32,
 ) -> impl Iterator<Item = u32> {
     let row = conns.get(slot);
-    let several = row.wants(MULTI) && row.extra != NONE;
+    let several = row.wants(MULTI) && row.extra() != NONE;
     let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
     let one = (!row.wants(MULTI)).then_some(row.topic);
     let all = list.into_iter().flatten().chain(one);

@@ -310,6 +310,8 @@ pub struct Connection {
     pub behind: bool,
     /// Seconds since something was last sent to the client.
     pub silent_s: u32,
+    /// The Unix second in which the connection was accepted, by the wall clock.
+    pub connected_unix_s: u32,
     /// Whether this server encrypts the connection with TLS. Encryption by a proxy does not count.
     pub is_secure: bool,
     /// The state of an MQTT connection.
@@ -317,7 +319,7 @@ pub struct Connection {
 }
 
 /// The state of an MQTT connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MqttState {
     /// Whether the client uses MQTT 5.0, otherwise 3.1.1.
     pub is_v5: bool,
@@ -331,6 +333,8 @@ pub struct MqttState {
     pub waiting: usize,
     /// Seconds that the session outlives the connection.
     pub expiry_s: u32,
+    /// Its subscriptions, each with its filter as in the SUBSCRIBE and its QoS; the list may be truncated.
+    pub subscriptions: Vec<(Box<[u8]>, u8)>,
 }
 
 /// An MQTT session whose client is disconnected.

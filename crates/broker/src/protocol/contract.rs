@@ -30,10 +30,9 @@ use crate::protocol::http::close::{move_idle, tell_when_to_come_back};
 use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
 use crate::protocol::http::pipelined::hold_pipelined;
 use crate::protocol::longpoll::poll::end_poll;
-use crate::protocol::mqtt::client::{
-    PACKET_BESIDE_BYTES, mqtt_details, mqtt_session, owes_answers,
-};
+use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session, owes_answers};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
+use crate::protocol::mqtt::details::mqtt_details;
 use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::publish::mqtt_second;
 use crate::protocol::sse::comment_if_quiet;
@@ -181,7 +180,7 @@ pub(crate) fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     match row.state {
         State::Sse if row.outbox == NONE => comment_if_quiet(clients, slot, io),
         State::WebSocket if row.outbox == NONE => ping_if_quiet(clients, slot, io),
-        State::Mqtt if row.extra != NONE => mqtt_second(clients, slot, io),
+        State::Mqtt if row.extra() != NONE => mqtt_second(clients, slot, io),
         State::Sse | State::WebSocket | State::Mqtt => {}
         State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {}
     }
@@ -205,7 +204,7 @@ pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
 pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     match row.state {
-        State::Mqtt => row.extra != NONE || row.spill != NONE,
+        State::Mqtt => row.extra() != NONE || row.spill != NONE,
         // An input that it has begun is thrown away.
         State::Draining => false,
         State::Proxy
@@ -232,9 +231,14 @@ pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
 }
 
 /// What an operator is shown of a connection that only its protocol knows.
-pub(crate) fn details_of(clients: &Clients, slot: u32) -> Option<MqttState> {
+pub(crate) fn details_of(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    names: usize,
+) -> Option<MqttState> {
     match clients.conns.get(slot).state {
-        State::Mqtt => mqtt_details(clients, slot),
+        State::Mqtt => mqtt_details(clients, subs, slot, names),
         State::Proxy
         | State::Http
         | State::Waiting

@@ -83,7 +83,10 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     };
     let head = columns.iter().map(|name| match *name {
         PUBLISHED => "published (UTC)".to_string(),
-        name => name.to_string(),
+        name => match name.strip_suffix(UNIX_S) {
+            Some(what) => format!("{} (UTC)", what.trim_end_matches('_')),
+            None => name.to_string(),
+        },
     });
     let mut lines = vec![head.collect()];
     lines.extend(rows.map(|row| columns.iter().map(|name| cell(row, name)).collect()));
@@ -196,6 +199,11 @@ mod tests {
         assert_eq!(
             table(&dated, &["published_s", "data"]),
             "published (UTC)      data\n2026-11-26 06:10:43  x\n"
+        );
+        let connected = json!({"connections": [{"connected_unix_s": 1_795_673_443}]});
+        assert_eq!(
+            table(&connected, &["connected_unix_s"]),
+            "connected (UTC)\n2026-11-26 06:10:43\n"
         );
         let text = table(&answer, &["offset", "key", "data"]);
         assert_eq!(

@@ -8,10 +8,11 @@ use std::process::Command;
 use argon2::password_hash::PasswordHasher as _;
 use argon2::{Algorithm, Argon2, Params};
 use crore_wire::mqtt::{PropertyBuf, Version};
+use serde_json::{Value, json};
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message, plain, will};
-use crate::support::port::{get, stream};
+use crate::support::port::{ask, get, stream};
 use crate::support::program::output;
 use crate::support::{Server, connect, until};
 
@@ -88,12 +89,9 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
         table.starts_with("client_id  user  expires_in_s  bytes\n"),
         "{table}"
     );
-    let answer: serde_json::Value = serde_json::from_str(&tool(&["--json"])).expect("JSON");
+    let answer: Value = serde_json::from_str(&tool(&["--json"])).expect("JSON");
     let sessions = answer["sessions"].as_array().expect("a list");
-    assert_eq!(
-        (sessions.len(), &answer["next"]),
-        (4, &serde_json::Value::Null)
-    );
+    assert_eq!((sessions.len(), &answer["next"]), (4, &Value::Null));
     let some = tool(&["--limit", "3"]);
     assert!(
         ids(&some).len() == 3 && some.ends_with("... and more: raise --limit\n"),
@@ -139,7 +137,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
     drop(client);
     until("it is away", || tool(&[]).status.success());
     let told = tool(&[]).stdout;
-    let told: serde_json::Value = serde_json::from_slice(&told).expect("JSON");
+    let told: Value = serde_json::from_slice(&told).expect("JSON");
     assert_eq!(told["client_id"], "hall/sensor 7");
     let subscriptions = told["subscriptions"].as_array().expect("a list").iter();
     let mut subscriptions: Vec<_> = subscriptions
@@ -203,7 +201,119 @@ fn connection_of_mqtt_is_told_with_its_state() {
     assert_eq!(of("old")["mqtt"]["version"], "3.1.1");
     let _reader = stream(server.address(), "/sub/x");
     let page = get(server.admin(), "connections?transport=sse");
-    assert_eq!(page["connections"][0]["mqtt"], serde_json::Value::Null);
+    assert_eq!(page["connections"][0]["mqtt"], Value::Null);
+}
+
+/// The only connection that is not closing, as the list has it and as it is told alone.
+fn only(server: &Server) -> [Value; 2] {
+    let page = get(server.admin(), "connections");
+    let list = page["connections"].as_array().expect("a list");
+    let mut open = list.iter().filter(|one| one["transport"] != "closing");
+    let (Some(one), None) = (open.next(), open.next()) else {
+        panic!("one connection: {page}");
+    };
+    let id = one["id"].as_str().expect("an id");
+    let alone = get(server.admin(), &format!("connections/{id}"));
+    [one.clone(), alone]
+}
+
+#[test]
+fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
+    let broker = Broker::Crore(Server::with_admin(""));
+    let server = broker.server();
+    let told = || only(server).map(|one| one["mqtt"]["subscriptions"].clone());
+    let (mut client, _) = Conn::with(&broker, "sensor-7", true, |it| {
+        it.session_expiry_interval_s(600);
+    });
+    assert_eq!(told(), [json!([]), json!([])]);
+    let plain = |filter: &str, qos| json!({"filter": filter, "qos": qos, "share": null});
+    client.subscribe("news", 2);
+    assert_eq!(told(), [(); 2].map(|()| json!([plain("news", 2)])));
+    client.subscribe("doors/+", 1);
+    client.subscribe("$share/workers/jobs/#", 1);
+    client.subscribe("clock", 0);
+    let mut all = vec![
+        plain("news", 2),
+        plain("doors/+", 1),
+        json!({"filter": "$share/workers/jobs/#", "qos": 1, "share": "workers"}),
+        plain("clock", 0),
+    ];
+    assert_eq!(told(), [json!(all), json!(all)]);
+    // What was subscribed to again has the QoS of the last time.
+    client.subscribe("news", 0);
+    all[0] = plain("news", 0);
+    for n in 4..20 {
+        let topic = format!("many/{n}");
+        client.subscribe(&topic, 1);
+        all.push(plain(&topic, 1));
+    }
+    assert_eq!(told(), [json!(all[..16]), json!(all)]);
+    // They are those that its session has.
+    client.leave();
+    let session = || {
+        ask(
+            server.admin(),
+            "GET /api/v1/session?client_id=sensor-7",
+            None,
+        )
+    };
+    until("it is away", || session().status == 200);
+    assert_eq!(session().json()["subscriptions"], json!(all));
+    // A client without a session to keep has its only topic in its row.
+    let mut client = Conn::connected(&broker, Version::V311, "plain");
+    client.subscribe("news", 2);
+    assert_eq!(told(), [(); 2].map(|()| json!([plain("news", 2)])));
+}
+
+#[test]
+fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
+    // On one shard, so that all dates come from one clock.
+    let broker = Broker::Crore(Server::with_shards(1, ""));
+    let server = broker.server();
+    let now_s = || {
+        let message = Some(r#"{"topic":"clock","data":"x"}"#);
+        assert_eq!(
+            ask(server.admin(), "POST /api/v1/publish", message).status,
+            200
+        );
+        let newest = get(
+            server.admin(),
+            "topic/messages?name=clock&limit=1&newest=true",
+        );
+        newest["messages"][0]["published_s"]
+            .as_u64()
+            .expect("a date")
+    };
+    let since = || {
+        let [listed, alone] = only(server).map(|one| one["connected_unix_s"].as_u64());
+        assert_eq!(listed, alone);
+        alone.expect("a date")
+    };
+    let before_s = now_s();
+    let mut client = Conn::open(&broker, Version::V5);
+    until("it is accepted", || {
+        let page = get(server.admin(), "connections");
+        page["connections"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+    });
+    let connected_s = since();
+    assert!((before_s..=now_s()).contains(&connected_s));
+    until("another second", || now_s() > connected_s);
+    client.resume("sensor-7");
+    assert_eq!(since(), connected_s);
+    // Now it has a list of subscriptions, which it had not before.
+    client.subscribe("news", 1);
+    client.subscribe("doors/+", 1);
+    assert_eq!(since(), connected_s);
+    client.leave();
+    until("it is gone", || {
+        let page = get(server.admin(), "connections");
+        page["connections"] == json!([])
+    });
+    // The next one has its place in the table, and its own date.
+    let _next = Conn::connected(&broker, Version::V311, "next");
+    assert!(since() > connected_s);
 }
 
 #[test]
@@ -263,7 +373,7 @@ fn proxied(server: &Server, before: &[u8], header: &str) -> TcpStream {
 fn addresses(server: &Server) -> Vec<String> {
     let page = get(server.admin(), "connections?transport=sse");
     let list = page["connections"].as_array().expect("a list");
-    let text = |one: &serde_json::Value| one["address"].as_str().map(str::to_string);
+    let text = |one: &Value| one["address"].as_str().map(str::to_string);
     let mut found: Vec<_> = list.iter().filter_map(text).collect();
     found.sort();
     found

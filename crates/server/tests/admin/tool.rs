@@ -165,6 +165,9 @@ fn connections_are_listed_and_ended() {
         let listed = said(&server, &["connections", "--transport", "sse"]);
         (listed.lines().count() == 3).then_some(())
     });
+    let listed = said(&server, &["connections"]);
+    let head = listed.lines().next().unwrap_or_default();
+    assert!(head.ends_with("connected (UTC)"), "{listed}");
     assert!(
         said(&server, &["disconnect", "--filter", "x/+", "--json"]).contains("\"disconnected\": 1")
     );

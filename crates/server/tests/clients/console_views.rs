@@ -90,6 +90,7 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
     client.resume("hall/sensor 7");
     client.subscribe("doors/+", 1);
     client.subscribe("news", 0);
+    client.subscribe("$share/workers/jobs", 2);
     let mut browser = Browser::on(&server, "/connections");
     browser.click(".connections tbody a");
     for (at, like) in [
@@ -99,7 +100,14 @@ fn each_connection_has_a_page_with_its_protocol_and_subscriptions() {
             "Client idhall/sensor 7.*Keep alive1 h.*In flight0 of 100",
         ),
         (".facts", "Session after its end10 min"),
-        (".connection table", "news.*topic.*doors/\\+.*filter"),
+        (
+            ".facts",
+            "Connected since[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}State",
+        ),
+        (
+            ".connection table",
+            "QoSdoors/\\+filter1newstopic0\\$share/workers/jobsshared in the group workers2$",
+        ),
     ] {
         browser.expect(at, like);
     }

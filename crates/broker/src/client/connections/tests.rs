@@ -2,6 +2,7 @@
 
 use crate::base::ids::Link;
 use crate::base::settings::Settings;
+use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::client::connections::*;
 use crate::client::row::State;
@@ -16,7 +17,7 @@ fn two() -> Connections {
     let admission = Admission::new(&Settings::default(), 9);
     let mut conns = Connections::new(ShardAccount::new(admission, 1));
     for link in [5, 6] {
-        conns.insert(Row::new(Link(link), State::Http, 0));
+        conns.insert(Row::new(Link(link), State::Http, Now::default(), 0));
     }
     conns
 }
@@ -93,13 +94,36 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
 }
 
 #[test]
+fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_none() {
+    // With the highest bit, as from 2038 on, and without.
+    for unix_s in [0, 1_790_000_000, (1 << 31) - 1, 1 << 31, u32::MAX - 86_400] {
+        let at = |age_s| Now {
+            s: age_s,
+            unix_s: unix_s + age_s,
+        };
+        let mut conns = two();
+        let slot = conns.insert(Row::new(Link(7), State::Http, at(0), 0));
+        for age_s in [0, 1, 86_400] {
+            let began = |conns: &Connections| conns.began(slot).unix_s(at(age_s));
+            assert_eq!(began(&conns), unix_s);
+            conns.extra(slot);
+            assert_eq!(began(&conns), unix_s);
+            conns.drop_extra(slot);
+            conns.drop_extra(slot);
+            assert_eq!((began(&conns), conns.extras.len()), (unix_s, 0));
+        }
+    }
+}
+
+#[test]
 fn a_name_outlives_its_connection_and_is_not_the_next_ones() {
     let mut conns = two();
     let id = conns.id_of(0);
     assert!(conns.is_current(id));
     conns.remove(0);
     assert!(!conns.is_current(id));
-    assert_eq!(conns.insert(Row::new(Link(7), State::Http, 0)), 0);
+    let next = Row::new(Link(7), State::Http, Now::default(), 0);
+    assert_eq!(conns.insert(next), 0);
     assert!(!conns.is_current(id) && conns.is_current(conns.id_of(0)));
 }
 

@@ -202,7 +202,7 @@ fn mqtt_loses(
     if row.own == NONE {
         return None;
     }
-    let extra = (row.extra != NONE).then(|| clients.conns.extra_of(slot));
+    let extra = (row.extra() != NONE).then(|| clients.conns.extra_of(slot));
     let list = extra.into_iter().flat_map(|extra| &extra.list);
     let groups = list.filter_map(|sub| sub.own.group.as_deref());
     let mut judged = groups.map(|shared| unshared(&shared.text));

@@ -15,7 +15,6 @@ use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::publishing::Refused;
 use crate::io::Io;
-use crate::mail::orders::MqttState;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
 use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
@@ -335,24 +334,6 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
     let mqtt = clients.conns.own_row(slot);
     let home = home_of_session(&clients.ctx, mqtt.session);
     mqtt.is_open().then_some((home, mqtt.session))
-}
-
-/// The connection as an operator sees it.
-pub(crate) fn mqtt_details(clients: &Clients, slot: u32) -> Option<MqttState> {
-    let row = clients.conns.get(slot);
-    if row.own == NONE {
-        return None;
-    }
-    let own = clients.conns.own_row(slot);
-    let state = mqtt(&clients.conns, slot);
-    Some(MqttState {
-        is_v5: row.wants(V5),
-        keep_alive_s: own.keep_alive_s,
-        in_flight: state.map_or(0, |it| it.inflight.len()),
-        receive_max: own.receive_max,
-        waiting: state.map_or(0, |it| it.waiting.len()),
-        expiry_s: state.map_or(0, |it| it.expiry_s),
-    })
 }
 
 /// Counts requested pages.

@@ -155,7 +155,7 @@ impl Clients {
 /// answer refers to them.
 pub(crate) fn collapse(conns: &mut Connections, slot: u32) {
     let row = conns.get(slot);
-    if row.extra == NONE || row.own == NONE || row.spill != NONE {
+    if row.extra() == NONE || row.own == NONE || row.spill != NONE {
         return;
     }
     let extra = conns.extra_of(slot);

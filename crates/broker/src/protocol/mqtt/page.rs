@@ -192,7 +192,7 @@ pub(super) fn mqtt_go_on<I: Io>(
     let row = clients.conns.get(slot);
     let full = row.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
-    if full && !row.is(HELD) || row.extra == NONE || row.state != State::Mqtt {
+    if full && !row.is(HELD) || row.extra() == NONE || row.state != State::Mqtt {
         return;
     }
     let fresh = core::mem::take(&mut mqtt_state(&mut clients.conns, slot).fresh);
@@ -227,7 +227,7 @@ pub(super) fn mqtt_go_on<I: Io>(
 
 /// The outbox is empty: subscriptions that have fallen behind read on from the log, as far as the client takes messages.
 fn catch_up_list(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
-    if clients.conns.get(slot).extra == NONE {
+    if clients.conns.get(slot).extra() == NONE {
         return;
     }
     let behind = core::mem::take(&mut clients.conns.extra(slot).behind);

@@ -27,7 +27,7 @@ use crate::store::slab::NONE;
 const ROWS_PER_TURN: u32 = 4_096;
 /// The most connections that one order ends. To end one may need a write to the socket, and the connection must leave its topics.
 const ENDED_PER_TURN: usize = 256;
-/// The most topics and filters named for each connection of a list.
+/// The most topics, filters and MQTT subscriptions named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
 
 /// Calls `each` for the open rows from `from` on, at most `ROWS_PER_TURN` rows, until `each` returns false. Returns the next row, if any.
@@ -95,6 +95,7 @@ fn describe<I: Io>(
         .find_extra(slot)
         .is_some_and(|it| !it.behind.is_empty());
     let id = clients.conns.id_of(slot);
+    let began_unix_s = clients.conns.began(slot).unix_s(clients.ctx.now);
     Connection {
         id,
         transport: row.transport(),
@@ -108,8 +109,9 @@ fn describe<I: Io>(
         outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
         behind: behind || filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()),
         silent_s: clients.ctx.now.s.saturating_sub(row.sent_s),
+        connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
         is_secure: io.is_secure(row.link),
-        mqtt: details_of(clients, slot),
+        mqtt: details_of(clients, subs, slot, names),
     }
 }
 

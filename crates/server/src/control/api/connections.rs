@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
+use super::subscription::{Subscription, subscription};
 use super::topics::filter;
 use crate::control::state::AdminState;
 
@@ -45,6 +46,8 @@ pub struct Connection {
     behind: bool,
     /// Seconds since something was last sent to it.
     silent_s: u32,
+    /// The Unix second in which the server accepted it.
+    connected_unix_s: u32,
     /// Whether this server encrypts it with TLS. Behind a proxy that ends TLS, it does not.
     tls: bool,
     /// Only for MQTT.
@@ -66,6 +69,8 @@ pub struct Mqtt {
     waiting: u64,
     /// Seconds that the session outlives the connection; 4294967295: for ever.
     session_expiry_s: u32,
+    /// Its subscriptions; in a list, the first 16.
+    subscriptions: Vec<Subscription>,
 }
 
 /// A page of connections.
@@ -172,6 +177,7 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
         outbox_bytes: connection.outbox_bytes as u64,
         behind: connection.behind,
         silent_s: connection.silent_s,
+        connected_unix_s: connection.connected_unix_s,
         tls: connection.is_secure,
         mqtt: connection.mqtt.map(|it| Mqtt {
             version: if it.is_v5 { "5.0" } else { "3.1.1" },
@@ -180,6 +186,7 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
             in_flight_max: it.receive_max,
             waiting: it.waiting as u64,
             session_expiry_s: it.expiry_s,
+            subscriptions: it.subscriptions.into_iter().map(subscription).collect(),
         }),
     }
 }

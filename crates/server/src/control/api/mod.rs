@@ -12,6 +12,7 @@ mod lifecycle;
 mod revocations;
 mod server;
 mod sessions;
+mod subscription;
 mod tail;
 mod topics;
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
+use super::subscription::{Subscription, subscription};
 use crate::control::state::AdminState;
 
 /// A session whose client is away.
@@ -25,14 +26,6 @@ pub struct Session {
     bytes: u64,
     /// Its subscriptions; null in a list.
     subscriptions: Option<Vec<Subscription>>,
-}
-
-/// A subscription of a session.
-#[derive(Serialize, ToSchema)]
-pub struct Subscription {
-    /// A topic or a filter.
-    filter: String,
-    qos: u8,
 }
 
 /// Which session.
@@ -62,10 +55,6 @@ pub struct EndedSessions {
 }
 
 fn shown(it: orders::Session, with_subscriptions: bool) -> Session {
-    let subscription = |(filter, qos): (Box<[u8]>, u8)| Subscription {
-        filter: text(&filter),
-        qos,
-    };
     let all = it.subscriptions.into_iter().map(subscription).collect();
     Session {
         client_id: text(&it.client_id),

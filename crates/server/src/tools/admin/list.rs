@@ -34,6 +34,7 @@ const CONNECTION_COLUMNS: &[&str] = &[
     "filters",
     "outbox_bytes",
     "silent_s",
+    "connected_unix_s",
 ];
 const SESSION_COLUMNS: &[&str] = &["client_id", "user", "expires_in_s", "bytes"];
 

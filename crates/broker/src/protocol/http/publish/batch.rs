@@ -321,7 +321,7 @@ pub(crate) fn batch_fenced<I: Io>(
 /// Whether lines of a batch are left.
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
-    row.extra != NONE
+    row.extra() != NONE
         && matches!(&conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn catch_up(
 ) {
     let row = clients.conns.get(slot);
     let deflate = row.wants(DEFLATE);
-    if row.extra == NONE {
+    if row.extra() == NONE {
         return;
     }
     if row.wants(FOLLOWS) {

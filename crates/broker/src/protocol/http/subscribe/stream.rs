@@ -88,7 +88,7 @@ pub(crate) fn stream_page<I: Io>(
         begin_stream(clients, queues, slot, io);
     }
     let row = clients.conns.get(slot);
-    if row.outbox == NONE && row.extra != NONE && !planted::is(Fault::LostWake) {
+    if row.outbox == NONE && row.extra() != NONE && !planted::is(Fault::LostWake) {
         // The next page is asked for when the frames of this one are released.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -244,7 +244,9 @@ pub(crate) fn begin_stream<I: Io>(
     body.put_before(&attaching.head);
     clients.put_rope(slot, &body, io);
     drop_spill_of_stream(clients, queues, slot, io);
-    if plain && clients.conns.get(slot).extra != NONE && clients.conns.extra(slot).behind.is_empty()
+    if plain
+        && clients.conns.get(slot).extra() != NONE
+        && clients.conns.extra(slot).behind.is_empty()
     {
         clients.conns.drop_extra(slot);
     }

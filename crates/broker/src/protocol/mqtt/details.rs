@@ -1,0 +1,60 @@
+//! An MQTT connection as an operator sees it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::client::row::MULTI;
+use crate::mail::orders::MqttState;
+use crate::protocol::front::{Clients, Subscriptions};
+use crate::protocol::mqtt::client::mqtt;
+use crate::protocol::mqtt::list::{is_vacant, list_of};
+use crate::protocol::mqtt::options::{QOS_SHIFT, V5, qos};
+use crate::protocol::mqtt::suspend::text_of;
+use crate::store::slab::NONE;
+
+/// The connection, once it has sent its CONNECT, with the first `names` of its subscriptions.
+pub(crate) fn mqtt_details(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    names: usize,
+) -> Option<MqttState> {
+    let row = clients.conns.get(slot);
+    if row.own == NONE {
+        return None;
+    }
+    let own = clients.conns.own_row(slot);
+    let state = mqtt(&clients.conns, slot);
+    Some(MqttState {
+        is_v5: row.wants(V5),
+        keep_alive_s: own.keep_alive_s,
+        in_flight: state.map_or(0, |it| it.inflight.len()),
+        receive_max: own.receive_max,
+        waiting: state.map_or(0, |it| it.waiting.len()),
+        expiry_s: state.map_or(0, |it| it.expiry_s),
+        subscriptions: subscriptions(clients, subs, slot, names),
+    })
+}
+
+/// The first `most` subscriptions, in the order of the list: each with its filter as in the SUBSCRIBE, and its QoS.
+fn subscriptions(
+    clients: &Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    most: usize,
+) -> Vec<(Box<[u8]>, u8)> {
+    let row = clients.conns.get(slot);
+    if !row.wants(MULTI) {
+        let only = (row.topic != NONE).then(|| subs.topics.name(row.topic).into());
+        let qos = (row.options >> QOS_SHIFT & 3) as u8;
+        return only.map(|topic| (topic, qos)).into_iter().collect();
+    }
+    let list = (0..).zip(list_of(&clients.conns, slot));
+    list.filter(|(_, sub)| !is_vacant(sub))
+        .take(most)
+        .map(|(part, sub)| {
+            let text = text_of(&clients.conns, subs, slot, part);
+            (text.into(), qos(sub.own.options))
+        })
+        .collect()
+}
