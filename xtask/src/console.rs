@@ -41,12 +41,22 @@ pub fn check() -> Result<()> {
 
 /// `cargo xtask console --measure`: first paint with many connections, and the server's CPU without and with a console.
 pub fn measure(args: &[&str]) -> Result<()> {
+    let result = ["--json", "docs/benchmarks/console.json"];
+    browse("console/measure.mjs", &[&result, args].concat())
+}
+
+/// `cargo xtask console --pictures`: the pictures of `docs/console`, of a server with some clients.
+pub fn pictures(args: &[&str]) -> Result<()> {
+    browse("console/pictures.mjs", args)
+}
+
+/// Runs a script that starts the server and looks at its console with Chromium.
+fn browse(script: &str, args: &[&str]) -> Result<()> {
     let tools = crate::tools::prepare()?;
     build_programs()?;
     Program::new("node")
-        .args(["console/measure.mjs", "--program"])
+        .args([script, "--program"])
         .args([target_directory()?.join("release/crore")])
-        .args(["--json", "docs/benchmarks/console.json"])
         .args(args)
         .env("CRORE_CLIENT_TESTS", tools)
         .run()

@@ -42,7 +42,8 @@ cargo xtask COMMAND
                     those named; fuzz --replay TARGET FILE tries one input again
   console [--check] builds the console's bundle from console/ (TypeScript) into the server's sources; --check
                     compares what is committed with a new build; --measure [--connections N] measures first
-                    paint and the console's cost to a server, into docs/benchmarks/console.json
+                    paint and the console's cost to a server, into docs/benchmarks/console.json; --pictures takes
+                    those of docs/console
   deny              licences, advisories and sources of the dependencies (installs cargo-deny)
 ";
 
@@ -67,6 +68,7 @@ fn main() -> Result<()> {
         ["console"] => console::build()?,
         ["console", "--check"] => console::check()?,
         ["console", "--measure", args @ ..] => console::measure(args)?,
+        ["console", "--pictures", args @ ..] => console::pictures(args)?,
         ["fuzz", args @ ..] => fuzz::run(args)?,
         ["help" | "-h" | "--help"] => {
             eprint!("{USAGE}");
