@@ -119,7 +119,7 @@ pub trait Transport {
 
     /// Lets no more connections into the accept queues, and returns the number of listeners. Queued connections can still be
     /// accepted, also during a pause.
-    fn bar(&mut self) -> usize;
+    fn block_new(&mut self) -> usize;
 
     /// Closes the listeners, which resets the connections in their queues.
     fn close_listeners(&mut self);

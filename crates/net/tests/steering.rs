@@ -148,11 +148,11 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     let (mut shards, addr) = shards(1);
     let shard = &mut shards[0];
     let waiting = crowd(addr);
-    shard.acceptor.bar();
+    shard.acceptor.block_new();
     let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
     // Only a wait can show that no connection comes in.
-    let barred = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
-    assert_eq!(barred.unwrap_err().kind(), ErrorKind::TimedOut);
+    let blocked = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
+    assert_eq!(blocked.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(shard.take(), waiting.len());
     shard.acceptor.close();
     assert!(late.join().unwrap().is_err(), "it tries again elsewhere");

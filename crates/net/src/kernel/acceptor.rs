@@ -119,10 +119,10 @@ impl Acceptor {
 
     /// Keeps new connections out of the accept queues. Queued connections can still be [accepted](Acceptor::accept), also during a pause.
     /// Call [`close`](Acceptor::close) afterwards.
-    pub fn bar(&mut self) {
+    pub fn block_new(&mut self) {
         for listener in &self.listeners {
             // A failure is tolerable: only a connection that arrives between the last accept and the close is reset.
-            let _ = listener.bar();
+            let _ = listener.block_new();
         }
         self.pause = None;
     }

@@ -145,7 +145,7 @@ impl Listener {
     ///
     /// # Errors
     /// Those of `SO_ATTACH_FILTER` (socket(7)).
-    pub fn bar(&self) -> io::Result<()> {
+    pub fn block_new(&self) -> io::Result<()> {
         // One instruction, which keeps 0 bytes of each packet.
         let mut nothing = [libc::sock_filter {
             code: (libc::BPF_RET | libc::BPF_K) as u16,

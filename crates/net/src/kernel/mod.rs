@@ -103,8 +103,8 @@ impl Transport for Kernel {
         self.acceptor.settle(&mut self.driver, connections, now_ms)
     }
 
-    fn bar(&mut self) -> usize {
-        self.acceptor.bar();
+    fn block_new(&mut self) -> usize {
+        self.acceptor.block_new();
         self.acceptor.listeners().len()
     }
 

@@ -50,7 +50,7 @@ impl Transport for Memory {
     fn settle(&mut self, _: u32, _: u64) -> io::Result<()> {
         Ok(())
     }
-    fn bar(&mut self) -> usize {
+    fn block_new(&mut self) -> usize {
         0
     }
     fn close_listeners(&mut self) {}

@@ -86,7 +86,7 @@ impl<T: Transport> ShardLoop<T> {
     /// Closes the listeners, after it has admitted the connections that already wait in the queues.
     pub(super) fn close_listeners(&mut self, now: Now) {
         self.accept_queue.lift_rate();
-        for listener in 0..self.io.transport.bar() {
+        for listener in 0..self.io.transport.block_new() {
             let (mut listener, mut n) = (Some(listener), 0);
             while self.accept_one(&mut listener, n, now) {
                 n += 1;

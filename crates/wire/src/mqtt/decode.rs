@@ -5,7 +5,7 @@
 use super::base::{PacketType, Qos, V311_BRIDGE, Version};
 use super::error::Error;
 use super::header::Header;
-use super::lists::{Filters, ReasonCodes, TopicFilters};
+use super::lists::{ReasonCodes, SubscribeFilters, UnsubscribeFilters};
 use super::packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, SubAck, Subscribe, UnsubAck,
     Unsubscribe, Will,
@@ -257,7 +257,7 @@ fn subscribe(version: Version, mut rest: Reader<'_>) -> Result<Subscribe<'_>, Er
     Ok(Subscribe {
         packet_id: rest.packet_id()?,
         properties: properties(version, PacketType::Subscribe, &mut rest)?,
-        filters: Filters::read(version, rest.0)?,
+        filters: SubscribeFilters::read(version, rest.0)?,
     })
 }
 
@@ -273,7 +273,7 @@ fn unsubscribe(version: Version, mut rest: Reader<'_>) -> Result<Unsubscribe<'_>
     Ok(Unsubscribe {
         packet_id: rest.packet_id()?,
         properties: properties(version, PacketType::Unsubscribe, &mut rest)?,
-        filters: TopicFilters::read(rest.0)?,
+        filters: UnsubscribeFilters::read(rest.0)?,
     })
 }
 

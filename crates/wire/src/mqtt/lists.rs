@@ -9,13 +9,13 @@ use super::reason::ReasonCode;
 
 /// The filters of a SUBSCRIBE with their options (section 3.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filters<'a> {
+pub struct SubscribeFilters<'a> {
     bytes: &'a [u8],
     count: usize,
     version: Version,
 }
 
-impl<'a> Filters<'a> {
+impl<'a> SubscribeFilters<'a> {
     pub(super) fn read(version: Version, bytes: &'a [u8]) -> Result<Self, Error> {
         let mut rest = Reader(bytes);
         let count = read_all(&mut rest, |rest| {
@@ -55,12 +55,12 @@ impl<'a> Filters<'a> {
 
 /// The filters of an UNSUBSCRIBE (section 3.10.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TopicFilters<'a> {
+pub struct UnsubscribeFilters<'a> {
     bytes: &'a [u8],
     count: usize,
 }
 
-impl<'a> TopicFilters<'a> {
+impl<'a> UnsubscribeFilters<'a> {
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, Error> {
         let mut rest = Reader(bytes);
         let count = read_all(&mut rest, |rest| match Filter::parse(rest.text()?) {

@@ -41,7 +41,7 @@ pub use decode::decode;
 pub use error::Error;
 pub use filter::{Filter, FilterError, split_shared};
 pub use header::{Header, fixed_header};
-pub use lists::{Filters, ReasonCodes, TopicFilters};
+pub use lists::{ReasonCodes, SubscribeFilters, UnsubscribeFilters};
 pub use options::{RetainHandling, SubscribeOptions};
 pub use packet::{
     Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish, SubAck, Subscribe, UnsubAck,

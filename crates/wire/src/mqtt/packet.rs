@@ -3,7 +3,7 @@
 
 use super::base::{PacketId, PacketType, Qos, Version};
 use super::error::Error;
-use super::lists::{Filters, ReasonCodes, TopicFilters};
+use super::lists::{ReasonCodes, SubscribeFilters, UnsubscribeFilters};
 use super::property_set::Properties;
 use super::property_table::Property;
 use super::reason::ReasonCode;
@@ -168,7 +168,7 @@ pub struct Subscribe<'a> {
     /// Subscription identifier and user properties.
     pub properties: Properties<'a>,
     /// At least one filter.
-    pub filters: Filters<'a>,
+    pub filters: SubscribeFilters<'a>,
 }
 
 /// Subscribe acknowledgement (section 3.9).
@@ -190,7 +190,7 @@ pub struct Unsubscribe<'a> {
     /// User properties.
     pub properties: Properties<'a>,
     /// At least one filter.
-    pub filters: TopicFilters<'a>,
+    pub filters: UnsubscribeFilters<'a>,
 }
 
 /// Unsubscribe acknowledgement (section 3.11).
