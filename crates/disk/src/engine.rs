@@ -15,7 +15,7 @@ const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// How often the engine looks for space while there is none.
 const RETRY: Duration = Duration::from_secs(1);
 /// The maximum time that a checkpoint or a stop waits for the thread, because a disk can hang.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The engine of one log. Dropping it commits all batches that it was given, unless the disk is full, and then stops the thread.
 pub struct Engine<B> {
@@ -236,7 +236,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
             let Requests { seal, release, .. } = queue.requests;
             (seal || release) && !queue.ends
         };
-        let waited = (self.shared.done).wait_timeout_while(queue, PATIENCE, waits);
+        let waited = (self.shared.done).wait_timeout_while(queue, REQUEST_TIMEOUT, waits);
         waited.expect(POISONED).0
     }
 }
@@ -281,17 +281,17 @@ impl<B: AsRef<[u8]>> Shared<B> {
                     // Even if the spare files exist: a batch that is longer than a spare file needs a larger file.
                     if full_since.replace(Instant::now()).is_none() {
                         room(Room::of(&log, true));
-                        self.note(&log, |state| state.is_full = true);
+                        self.publish_state(&log, |state| state.is_full = true);
                     }
                     match self.request_within(RETRY) {
                         // The batches are dropped without an acknowledgement, as if they had never arrived.
                         Woken::Ends => return log.mark_end(),
                         Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
-                        Woken::InTime => {}
+                        Woken::TimedOut => {}
                     }
                 };
                 let bits = u128::BITS - took.as_micros().leading_zeros();
-                self.note(&log, |state| {
+                self.publish_state(&log, |state| {
                     state.syncs += 1;
                     state.batches += group.len() as u64;
                     state.sync_time += took;
@@ -304,7 +304,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
             if requests.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
                 full_since = (!log.prepare()?).then(Instant::now);
-                self.note(&log, |state| state.is_full = full_since.is_some());
+                self.publish_state(&log, |state| state.is_full = full_since.is_some());
             }
             room(Room::of(&log, full_since.is_some()));
         }
@@ -331,7 +331,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
             log.release()?;
         }
         if requests.seal || requests.release {
-            self.note(log, |_| ());
+            self.publish_state(log, |_| ());
             let mut queue = self.lock();
             queue.requests.seal &= !requests.seal;
             queue.requests.release &= !requests.release;
@@ -341,7 +341,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
     }
 
     /// Publishes the state of the log.
-    fn note<S: Storage>(&self, log: &Log<S>, change: impl FnOnce(&mut State)) {
+    fn publish_state<S: Storage>(&self, log: &Log<S>, change: impl FnOnce(&mut State)) {
         let mut queue = self.lock();
         queue.end = log.end();
         queue.state.figures = log.figures();
@@ -357,7 +357,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
         match (queue.ends, mem::take(&mut queue.requested)) {
             (true, _) => Woken::Ends,
             (false, true) => Woken::Requested(queue.requests),
-            (false, false) => Woken::InTime,
+            (false, false) => Woken::TimedOut,
         }
     }
 
@@ -403,5 +403,5 @@ enum Woken {
     Ends,
     Requested(Requests),
     /// No request arrived in time.
-    InTime,
+    TimedOut,
 }

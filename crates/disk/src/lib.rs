@@ -35,5 +35,5 @@ pub use engine::{Engine, Room, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};
 pub use reader::Reader;
-pub use scan::{Found, Place, Recovered, ScanError, Torn, identity, number_of, scan};
+pub use scan::{Place, Recovered, ScanError, ScanEvent, Torn, identity, number_of, scan};
 pub use storage::{Entry, File, Storage};

@@ -16,7 +16,7 @@ use crate::format::{
 use crate::mark::{self, MarkFile};
 use crate::planted::{self, Fault};
 use crate::scan::{
-    Found, Recovered, ScanEnd, ScanError, is_spare, number_of, scan_to_end, segment_name,
+    Recovered, ScanEnd, ScanError, ScanEvent, is_spare, number_of, scan_to_end, segment_name,
 };
 use crate::storage::{File, Storage};
 pub(crate) use files::Reserve;
@@ -109,7 +109,7 @@ impl<S: Storage> Log<S> {
         storage: S,
         options: Options,
         new: Identity,
-        each: impl FnMut(Found<'_>),
+        each: impl FnMut(ScanEvent<'_>),
     ) -> Result<(Log<S>, Recovered), ScanError> {
         let first = (!planted::is(Fault::Returned)).then_some(options.first_segment);
         let (found, end) = scan_to_end(&storage, (first, None), each)?;
@@ -166,7 +166,7 @@ impl<S: Storage> Log<S> {
         log.sealed.make_contiguous().sort_unstable();
         match end {
             Some(end) => log.resume(end)?,
-            None if found.is_replaced => log.tail.next_group = options.contained + 1,
+            None if found.is_replaced => log.tail.next_group = options.checkpoint_group + 1,
             None => {}
         }
         let marked = match log.end_is_lost {

@@ -65,7 +65,7 @@ pub struct Place {
 
 /// What a scan finds, in the order of the log.
 #[derive(Debug)]
-pub enum Found<'a> {
+pub enum ScanEvent<'a> {
     /// A batch.
     Batch(Place, &'a [u8]),
     /// A place where batches are or may be missing.
@@ -188,7 +188,7 @@ pub type Segments = (Option<u64>, Option<u64>);
 pub fn scan<S: Storage>(
     storage: &S,
     segments: Segments,
-    each: impl FnMut(Found<'_>),
+    each: impl FnMut(ScanEvent<'_>),
 ) -> Result<Recovered, ScanError> {
     Ok(scan_to_end(storage, segments, each)?.0)
 }
@@ -197,7 +197,7 @@ pub fn scan<S: Storage>(
 pub(crate) fn scan_to_end<S: Storage>(
     storage: &S,
     (first, last): Segments,
-    each: impl FnMut(Found<'_>),
+    each: impl FnMut(ScanEvent<'_>),
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
@@ -288,7 +288,7 @@ struct Scan<E> {
     last: u64,
 }
 
-impl<E: FnMut(Found<'_>)> Scan<E> {
+impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     fn new(each: E) -> Scan<E> {
         Scan {
             each,
@@ -364,7 +364,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         if let Some(loss) = self.loss.take() {
             let damage = Damage { batches, ..loss };
             self.found.damages.push(damage);
-            (self.each)(Found::Damage(damage));
+            (self.each)(ScanEvent::Damage(damage));
         }
     }
 
@@ -469,7 +469,7 @@ impl<E: FnMut(Found<'_>)> Scan<E> {
         for batch in group.batches() {
             self.found.batches += 1;
             self.found.bytes += batch.len() as u64;
-            (self.each)(Found::Batch(place, batch));
+            (self.each)(ScanEvent::Batch(place, batch));
             place.batch += (BATCH_HEADER + batch.len()) as u64;
         }
         self.batches = Some(before + group.batches().count() as u64);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc;
 
 use crore_disk::{
-    Directory, Engine, Found, Identity, Log, OpenError, Options, Room, ScanError, scan,
+    Directory, Engine, Identity, Log, OpenError, Options, Room, ScanError, ScanEvent, scan,
 };
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
@@ -15,7 +15,7 @@ const OPTIONS: Options = Options {
     segment_bytes: 1 << 20,
     bytes_max: u64::MAX,
     first_segment: 1,
-    contained: 0,
+    checkpoint_group: 0,
 };
 
 /// A directory that is removed at the end of the test.
@@ -49,7 +49,7 @@ fn read(path: &Path) -> (Vec<Vec<u8>>, usize) {
     let directory = Directory::read_only(path).expect("a directory");
     let mut batches = Vec::new();
     let found = scan(&directory, (None, None), |it| {
-        if let Found::Batch(_, batch) = it {
+        if let ScanEvent::Batch(_, batch) = it {
             batches.push(batch.to_vec());
         }
     });

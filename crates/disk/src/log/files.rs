@@ -22,7 +22,7 @@ pub struct Options {
     pub first_segment: u64,
     /// The last group that the caller's checkpoint contains. If the log has no segment because the checkpoint replaced them all, the next
     /// group gets the number after this one.
-    pub contained: u64,
+    pub checkpoint_group: u64,
 }
 
 impl Default for Options {
@@ -32,7 +32,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             bytes_max: u64::MAX,
             first_segment: 1,
-            contained: 0,
+            checkpoint_group: 0,
         }
     }
 }

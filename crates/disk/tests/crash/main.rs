@@ -2,7 +2,7 @@
 //! come back that was not written. The tests must also detect each fault that is planted in the disk.
 
 use crore_disk::torn::{Disk, Fault};
-use crore_disk::{CommitError, DamageKind, Found, Identity, Log, Options, Reader, scan};
+use crore_disk::{CommitError, DamageKind, Identity, Log, Options, Reader, ScanEvent, scan};
 use crore_rng::Rng;
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
@@ -11,7 +11,7 @@ const OPTIONS: Options = Options {
     segment_bytes: 4096 + 6100,
     bytes_max: u64::MAX,
     first_segment: 1,
-    contained: 0,
+    checkpoint_group: 0,
 };
 
 /// Bytes of the mark's file.
@@ -36,10 +36,10 @@ fn number_of(batch: &[u8]) -> u32 {
 }
 
 /// Collects the numbers of the batches in a log, and counts its losses.
-fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(Found<'_>) {
+fn read(found: &mut Vec<u32>, losses: &mut usize) -> impl FnMut(ScanEvent<'_>) {
     |it| match it {
-        Found::Batch(_, batch) => found.push(number_of(batch)),
-        Found::Damage(_) => *losses += 1,
+        ScanEvent::Batch(_, batch) => found.push(number_of(batch)),
+        ScanEvent::Damage(_) => *losses += 1,
     }
 }
 
@@ -78,8 +78,8 @@ fn live(seed: u64, fault: Fault, forgets: bool) -> Result<(), String> {
             options = OPTIONS;
         }
         let opened = Log::open(disk.clone(), options, IDENTITY, |it| match it {
-            Found::Batch(place, batch) => found.push((number_of(batch), place.segment)),
-            Found::Damage(_) => losses += 1,
+            ScanEvent::Batch(place, batch) => found.push((number_of(batch), place.segment)),
+            ScanEvent::Damage(_) => losses += 1,
         });
         let Ok((mut log, recovered)) = opened else {
             // The power failed while the log was read.
@@ -258,8 +258,8 @@ fn sealed_segments_are_read_while_the_log_goes_on() {
     log.commit([&[9; 300][..]]).expect("there is room");
     let mut places = Vec::new();
     let found = scan(&disk, (Some(2), Some(3)), |it| match it {
-        Found::Batch(place, batch) => places.push((place, batch.to_vec())),
-        Found::Damage(damage) => panic!("{damage:?}"),
+        ScanEvent::Batch(place, batch) => places.push((place, batch.to_vec())),
+        ScanEvent::Damage(damage) => panic!("{damage:?}"),
     });
     assert_eq!(found.expect("a log").segments, 2);
     let numbers = places.iter().map(|(_, batch)| number_of(batch));
@@ -475,7 +475,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
         drop(log);
         let options = Options {
             first_segment: end.segment,
-            contained: end.group,
+            checkpoint_group: end.group,
             ..OPTIONS
         };
         for number in 0..3u32 {

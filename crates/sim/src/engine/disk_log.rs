@@ -8,7 +8,7 @@ use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_disk::torn::{Disk, Fault};
 use crore_disk::{
-    CommitError, Damage, DamageKind, End, Found, Identity, Log, Options, Place, Storage as _,
+    CommitError, Damage, DamageKind, End, Identity, Log, Options, Place, ScanEvent, Storage as _,
     number_of, scan,
 };
 use crore_rng::Rng;
@@ -200,9 +200,9 @@ impl DiskLog {
     /// Damages the log behind the base. Changes a byte of a group that is not the last one, or removes the end of the log.
     pub fn inject_damage(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
-        let (contained, base) = (self.base_end.group, self.base_end.segment.max(1));
+        let (checkpoint_group, base) = (self.base_end.group, self.base_end.segment.max(1));
         let found = scan(&self.disk, (Some(base), None), |it| match it {
-            Found::Batch(place, batch) if place.group > contained => {
+            ScanEvent::Batch(place, batch) if place.group > checkpoint_group => {
                 places.push((place, batch.len()));
             }
             _ => {}
@@ -255,16 +255,16 @@ impl DiskLog {
     /// If a synced batch is missing, if a batch was never written, or if the reported damage is not the injected damage.
     pub fn start(&mut self) -> Result<Start, Violation> {
         let base = self.base_end;
-        let contained = base.group;
+        let checkpoint_group = base.group;
         let (mut found, mut reported): (Vec<Stored>, _) = (Vec::new(), None);
         // A segment before the base was removed. A power cut may bring it back, but the log must not return its batches.
         self.open(|it| match it {
-            Found::Batch(place, batch) => {
-                if place.group > contained || place.segment != base.segment {
+            ScanEvent::Batch(place, batch) => {
+                if place.group > checkpoint_group || place.segment != base.segment {
                     found.push((place.group, batch.into()));
                 }
             }
-            Found::Damage(it) => {
+            ScanEvent::Damage(it) => {
                 reported = Some(ReportedDamage {
                     at: found.len(),
                     missing: it.batches,
@@ -288,7 +288,7 @@ impl DiskLog {
         self.appended.clear();
         let unfinished = std::mem::take(&mut self.unfinished);
         let mut rest = found.iter().map(|(_, batch)| batch);
-        let due = intact.iter().filter(|(group, _)| *group > contained);
+        let due = intact.iter().filter(|(group, _)| *group > checkpoint_group);
         if let Some((group, _)) = due.clone().find(|(_, batch)| rest.next() != Some(batch)) {
             return Err(format!("a batch of group {group} was synced and is lost"));
         }
@@ -333,12 +333,12 @@ impl DiskLog {
     pub fn sealed_batches(&mut self) -> Result<(Vec<Vec<u8>>, End), Violation> {
         let last = self.log().figures().sealed;
         let first = self.base_end.segment.max(1);
-        let (contained, mut group) = (self.base_end.group, self.base_end.group);
+        let (checkpoint_group, mut group) = (self.base_end.group, self.base_end.group);
         let mut batches = Vec::new();
         if last >= first {
             let found = scan(&self.disk, (Some(first), Some(last)), |it| {
-                if let Found::Batch(place, batch) = it
-                    && place.group > contained
+                if let ScanEvent::Batch(place, batch) = it
+                    && place.group > checkpoint_group
                 {
                     batches.push(batch.to_vec());
                     group = place.group;
@@ -376,12 +376,12 @@ impl DiskLog {
         Ok(())
     }
 
-    fn open(&mut self, each: impl FnMut(Found<'_>)) -> Result<(), Violation> {
+    fn open(&mut self, each: impl FnMut(ScanEvent<'_>)) -> Result<(), Violation> {
         let options = Options {
             segment_bytes: self.segment_bytes,
             bytes_max: u64::MAX,
             first_segment: self.base_end.segment.max(1),
-            contained: self.base_end.group,
+            checkpoint_group: self.base_end.group,
         };
         let opened = Log::open(self.disk.clone(), options, IDENTITY, each);
         let (log, found) = opened.map_err(|error| error.to_string())?;

@@ -313,7 +313,7 @@ impl CheckpointMaker {
         let last_base = Base::all(directory).map_err(failed)?.pop();
         let last_base = last_base.ok_or_else(|| "there is no base".to_string())?;
         let documents = Documents::of(directory, last_base)?;
-        let (first, contained) = (last_base.end.0.max(1), last_base.end.1);
+        let (first, checkpoint_group) = (last_base.end.0.max(1), last_base.end.1);
         let last = state.figures.sealed;
         let open = || {
             let opened = Directory::read_only(&directory.join(LOG));
@@ -327,7 +327,7 @@ impl CheckpointMaker {
             &open()?,
             first,
             last,
-            contained,
+            checkpoint_group,
             world.partitions,
             partition_of,
         )?;

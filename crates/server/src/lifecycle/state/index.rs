@@ -1,7 +1,7 @@
 //! An index of the batches of each partition in some segments of the log. It takes two or three bytes for each batch.
 
 use crore_broker::position::{read_varint, write_varint};
-use crore_disk::{Found, Place, Storage, scan};
+use crore_disk::{Place, ScanEvent, Storage, scan};
 
 /// The places of batches, by partition.
 pub struct Index {
@@ -22,7 +22,7 @@ struct List {
 }
 
 impl Index {
-    /// Scans the segments from `first` to `last` for batches after the group `contained`. `partition_of` returns the partition of a batch.
+    /// Scans the segments from `first` to `last` for batches after the group `checkpoint_group`. `partition_of` returns the partition of a batch.
     ///
     /// # Errors
     /// The segments cannot be read.
@@ -30,13 +30,13 @@ impl Index {
         storage: &impl Storage,
         first: u64,
         last: u64,
-        contained: u64,
+        checkpoint_group: u64,
         partitions: u16,
         partition_of: impl Fn(&[u8]) -> Result<u16, String>,
     ) -> Result<Index, String> {
         let mut index = Index {
             lists: vec![List::default(); usize::from(partitions)],
-            last_group: contained,
+            last_group: checkpoint_group,
             damaged: None,
         };
         if first > last {
@@ -44,12 +44,14 @@ impl Index {
         }
         let mut damaged = None;
         let found = scan(storage, (Some(first), Some(last)), |found| match found {
-            Found::Batch(place, batch) if place.group > contained => match partition_of(batch) {
-                Ok(partition) => index.add(partition, &place),
-                Err(why) => damaged = Some(why),
-            },
-            Found::Batch(..) => {}
-            Found::Damage(damage) => {
+            ScanEvent::Batch(place, batch) if place.group > checkpoint_group => {
+                match partition_of(batch) {
+                    Ok(partition) => index.add(partition, &place),
+                    Err(why) => damaged = Some(why),
+                }
+            }
+            ScanEvent::Batch(..) => {}
+            ScanEvent::Damage(damage) => {
                 damaged = Some(damage.to_string());
             }
         });

@@ -17,7 +17,7 @@ pub struct Documents {
     /// State outside of the log is valid too, because a stop wrote the base.
     pub clean: bool,
     /// Positions of earlier lives are invalid, because the log lacks messages that clients have already seen.
-    pub anew: bool,
+    pub voids_positions: bool,
     documents: Vec<Document>,
 }
 
@@ -86,7 +86,7 @@ impl Documents {
         Ok(Documents {
             base,
             clean: base.is_clean(directory),
-            anew: false,
+            voids_positions: false,
             documents: documents(found)?,
         })
     }
@@ -142,7 +142,7 @@ pub fn restore(
     if !documents.clean {
         restored = restored.without_local_state();
     }
-    if documents.anew {
+    if documents.voids_positions {
         restored = restored.with_new_epoch();
     }
     shard.adopt(documents.read(restored, world.placement(), home)?);

@@ -115,7 +115,7 @@ pub fn resume(
                 segment_bytes: state.segment_bytes(),
                 bytes_max: state.bytes_max as u64,
                 first_segment: documents.as_ref().map_or(0, |it| it.base.end.0).max(1),
-                contained: documents.as_ref().map_or(0, |it| it.base.end.1),
+                checkpoint_group: documents.as_ref().map_or(0, |it| it.base.end.1),
             },
             new: Identity {
                 log: memory::random_u64(),
@@ -127,7 +127,7 @@ pub fn resume(
             Ok(mut replayed) => {
                 let rules_changed = || unlogged_topics_lost(directory, documents.as_ref(), &world);
                 replayed.lost = replayed.lost.or_else(rules_changed);
-                let before = documents.as_ref().filter(|it| !it.anew);
+                let before = documents.as_ref().filter(|it| !it.voids_positions);
                 let before = before.map(|it| lives::read_note(directory, it)).transpose();
                 let before = match before.context("state.directory")?.transpose() {
                     Ok(before) => before,
@@ -136,12 +136,12 @@ pub fn resume(
                         None
                     }
                 };
-                if let Some(documents) = documents.as_mut().filter(|it| !it.anew) {
+                if let Some(documents) = documents.as_mut().filter(|it| !it.voids_positions) {
                     if let Some(lost) = &replayed.lost {
                         tracing::error!(
                             "state.directory: {lost}; all clients with positions of before are told a gap"
                         );
-                        documents.anew = true;
+                        documents.voids_positions = true;
                         continue;
                     }
                     let base = before.as_ref().map_or(0, Lives::base);
@@ -265,11 +265,11 @@ fn build_restored_state(
             "of that server"
         );
     }
-    let anew = documents.as_ref().is_some_and(|it| it.anew);
+    let voids_positions = documents.as_ref().is_some_and(|it| it.voids_positions);
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &mut log
-        && (base.is_none() || anew || damage.is_some() || is_damaged)
+        && (base.is_none() || voids_positions || damage.is_some() || is_damaged)
     {
         // The new base will contain what is left of the log, so that no later start reads the damaged part again.
         log.seal();

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use crore_broker::batch::Header;
 use crore_broker::loss_detector::LossDetector;
 use crore_broker::{Now, PartitionId, Shard, ShardId, World};
-use crore_disk::{Damage, Directory, Found, Identity, Log, Options, Recovered};
+use crore_disk::{Damage, Directory, Identity, Log, Options, Recovered, ScanEvent};
 
 use super::load::{Documents, restore};
 use crate::lifecycle::checkpoint::document::Unusable;
@@ -72,8 +72,8 @@ pub fn replay(
             (batches, scope.spawn(read))
         };
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
-        let contained = documents.map_or(0, |it| it.base.end.1);
-        let read = source.map(|source| read_log(source, contained, world, batches));
+        let checkpoint_group = documents.map_or(0, |it| it.base.end.1);
+        let read = source.map(|source| read_log(source, checkpoint_group, world, batches));
         let mut homes = join(threads)?;
         if documents.is_none_or(|it| !it.clean) {
             restore_needs_of_sessions(&mut homes.homes, now);
@@ -121,9 +121,9 @@ fn combine(
             found.foreign.join(", ")
         );
     }
-    let (contained, ends) = (documents.map_or(0, |it| it.base.end.1), log.end().group);
-    let short = (ends < contained).then(|| {
-        format!("the log ends with group {ends}, before group {contained} of its documents")
+    let (checkpoint_group, ends) = (documents.map_or(0, |it| it.base.end.1), log.end().group);
+    let short = (ends < checkpoint_group).then(|| {
+        format!("the log ends with group {ends}, before group {checkpoint_group} of its documents")
     });
     if found.batches > 0 || found.torn.is_some() {
         let torn = match found.torn {
@@ -238,10 +238,10 @@ struct ReadLog {
     last_unix_s: u32,
 }
 
-/// Reads the log and sends the batches to the homes. The documents contain the groups up to `contained`.
+/// Reads the log and sends the batches to the homes. The documents contain the groups up to `checkpoint_group`.
 fn read_log(
     source: &Source<'_>,
-    contained: u64,
+    checkpoint_group: u64,
     world: &World,
     homes: Vec<SyncSender<BatchRun>>,
 ) -> anyhow::Result<ReadLog> {
@@ -249,12 +249,12 @@ fn read_log(
     let mut runs: Vec<BatchRun> = homes.iter().map(|_| BatchRun::default()).collect();
     let (mut reported_at, mut bytes, mut last_unix_s) = (Instant::now(), 0, 0);
     let placement = world.placement();
-    let (mut lost, mut damaged, mut known) = (None, None::<Damage>, contained);
+    let (mut lost, mut damaged, mut known) = (None, None::<Damage>, checkpoint_group);
     let mut loss_detector = LossDetector::new(world.partitions);
-    let each = |found: Found<'_>| {
+    let each = |found: ScanEvent<'_>| {
         let (place, batch) = match found {
-            Found::Batch(place, batch) => (place, batch),
-            Found::Damage(damage) => {
+            ScanEvent::Batch(place, batch) => (place, batch),
+            ScanEvent::Damage(damage) => {
                 damaged = Some(damage);
                 return;
             }
@@ -275,7 +275,7 @@ fn read_log(
         let header = Header::read(batch).ok();
         let partition = header.map_or(0, |it| it.partition % world.partitions);
         last_unix_s = last_unix_s.max(header.map_or(0, |it| it.unix_s));
-        if place.group > contained {
+        if place.group > checkpoint_group {
             match header.filter(|it| it.partition < world.partitions) {
                 Some(it) => loss_detector.record_batch(it.partition, it.writer, it.number),
                 None => loss_detector.record_damage(Some(1)),

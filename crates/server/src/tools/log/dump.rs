@@ -8,7 +8,7 @@ use crore_broker::Note;
 use crore_broker::batch::{self, Entry, Header};
 use crore_broker::mail::session_record::SessionChange;
 use crore_broker::mail::{Change, Fact};
-use crore_disk::{Found, Place};
+use crore_disk::{Place, ScanEvent};
 use crore_wire::topic;
 use serde_json::{Map, Value, json};
 
@@ -35,8 +35,8 @@ pub fn dump(
     let recovered = source.walk(|found| {
         let (place, bytes) = match found {
             _ if written.is_err() => return,
-            Found::Damage(what) => return damage(what.to_string()),
-            Found::Batch(place, bytes) => (place, bytes),
+            ScanEvent::Damage(what) => return damage(what.to_string()),
+            ScanEvent::Batch(place, bytes) => (place, bytes),
         };
         let header = Header::read(bytes);
         let read = header.and_then(|header| {

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use crore_disk::{Directory, Found, Recovered, ScanError, Storage as _, number_of, scan};
+use crore_disk::{Directory, Recovered, ScanError, ScanEvent, Storage as _, number_of, scan};
 
 use crate::lifecycle::state::{Base, LOG};
 
@@ -65,7 +65,7 @@ impl Source {
     }
 
     /// Reads the log from the first segment that a server would read, and calls `each` with every batch and every damaged place.
-    pub fn walk(&self, each: impl FnMut(Found<'_>)) -> anyhow::Result<Recovered> {
+    pub fn walk(&self, each: impl FnMut(ScanEvent<'_>)) -> anyhow::Result<Recovered> {
         let Some(log) = &self.log else {
             return Ok(Recovered::default());
         };

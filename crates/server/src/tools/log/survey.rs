@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crore_broker::Placement;
 use crore_broker::batch;
-use crore_disk::{Found, Place, Torn};
+use crore_disk::{Place, ScanEvent, Torn};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -132,8 +132,8 @@ impl Survey {
         }
         let mut found = BTreeMap::new();
         let recovered = source.walk(|it| match it {
-            Found::Batch(place, batch) => survey.batch(place, batch, &mut found, partitions),
-            Found::Damage(damage) => {
+            ScanEvent::Batch(place, batch) => survey.batch(place, batch, &mut found, partitions),
+            ScanEvent::Damage(damage) => {
                 survey.fault(Some((damage.segment, damage.offset)), damage.to_string());
             }
         })?;
