@@ -16,9 +16,9 @@ use crate::settings::Settings;
 
 /// How long an unacknowledged batch counts as in flight. It is shorter than the time after which the writer appends the batch again, so
 /// that the batch is then published again.
-const LOST: Duration = Duration::from_millis(1500);
+const ACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long the NATS client may delay a publish while it connects.
-const PATIENCE: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A batch for the log of a partition.
 pub struct Append {
@@ -69,7 +69,7 @@ pub async fn publish(
     loop {
         let wanted = format!("{}.*.*", publisher.inbox);
         let Ok(mut answers) = publisher.client.subscribe(wanted).await else {
-            tokio::time::sleep(PATIENCE).await;
+            tokio::time::sleep(CONNECT_TIMEOUT).await;
             continue;
         };
         loop {
@@ -106,7 +106,7 @@ impl Publisher {
             let subject = self.subjects[at].clone();
             let bytes = Bytes::from_owner(batch.bytes);
             let publish = self.client.publish_with_reply(subject, answer, bytes);
-            match tokio::time::timeout(PATIENCE, publish).await {
+            match tokio::time::timeout(CONNECT_TIMEOUT, publish).await {
                 Ok(Ok(())) => {
                     self.log.appended.fetch_add(1, Relaxed);
                     self.in_flight[at].push_back(InFlight {
@@ -125,7 +125,7 @@ impl Publisher {
     fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
         let flights = &mut self.in_flight[at];
         if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
-            if flights[found].at.elapsed() < LOST {
+            if flights[found].at.elapsed() < ACK_TIMEOUT {
                 return true;
             }
             flights.remove(found);

@@ -40,7 +40,7 @@ impl fmt::Display for Checkpoint {
 }
 
 /// A checkpoint to write.
-pub struct New<'a> {
+pub struct NewCheckpoint<'a> {
     /// The partition.
     pub partition: u16,
     /// The sequence of the last batch that the checkpoint contains.
@@ -74,7 +74,7 @@ impl Checkpoint {
     }
 }
 
-impl New<'_> {
+impl NewCheckpoint<'_> {
     /// The name and the metadata of its object.
     pub(crate) fn metadata(&self, id: u64, epoch: u32) -> ObjectMetadata {
         let metadata = [

@@ -42,7 +42,7 @@ mod transfer;
 mod watch;
 
 pub use append::Append;
-pub use checkpoint::{Checkpoint, New};
+pub use checkpoint::{Checkpoint, NewCheckpoint};
 pub use cluster::Cluster;
 pub use connect::{Connected, connect};
 pub use error::Error;
@@ -52,6 +52,6 @@ pub use numbers::{Numbers, PARTITIONS};
 pub use peers::{Peers, Question};
 pub use settings::{Credentials, Settings, Tls};
 pub use store::Store;
-pub use streams::{MESSAGE_BYTES_MIN, ROOM, VERSION_MIN};
+pub use streams::{MAX_BYTES_FACTOR, MESSAGE_BYTES_MIN, VERSION_MIN};
 pub use table::Table;
 pub use transfer::{Batches, Download, Stored, Upload};

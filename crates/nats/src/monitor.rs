@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::log_state::SyncInterval;
 
 /// The time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum size of an answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
@@ -17,7 +17,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub async fn all(urls: &[String]) -> Vec<SyncInterval> {
     let mut found = Vec::new();
     for url in urls {
-        let asked = tokio::time::timeout(PATIENCE, always(url)).await;
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, always(url)).await;
         let always = asked.unwrap_or_else(|_| Err("it does not answer".to_string()));
         found.push(SyncInterval {
             url: url.clone(),

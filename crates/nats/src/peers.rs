@@ -51,7 +51,7 @@ impl Peers {
 
     /// Sends a message to all nodes, including this one. Without a connection the message is dropped, because it would be outdated when the
     /// connection is back.
-    pub async fn tell(&self, bytes: Vec<u8>) {
+    pub async fn broadcast(&self, bytes: Vec<u8>) {
         if self.is_connected() {
             let _ = self
                 .client
@@ -61,13 +61,13 @@ impl Peers {
     }
 
     /// The messages that nodes send to all nodes, including this one's. None if the connection has ended for good.
-    pub async fn told(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
-        let told = self
+    pub async fn broadcasts(&self) -> Option<impl Stream<Item = Bytes> + use<>> {
+        let broadcasts = self
             .client
             .subscribe(self.broadcast_subject.clone())
             .await
             .ok()?;
-        Some(told.map(|message| message.payload))
+        Some(broadcasts.map(|message| message.payload))
     }
 
     /// The questions that nodes ask all nodes, including this one's.

@@ -19,7 +19,7 @@ use crate::streams::{self, Stream};
 /// The delay before the next consumer: it doubles from the first value up to the second while consumers deliver nothing.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// The time limit for creating a consumer.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a reader with a full backlog checks whether its batches have been applied.
 const APPLIED: Duration = Duration::from_millis(1);
 
@@ -77,7 +77,7 @@ impl Reader {
 
     /// Reads with one consumer. Returns why the consumer ended.
     async fn consume(&mut self) -> String {
-        let begun = tokio::time::timeout(PATIENCE, self.begin()).await;
+        let begun = tokio::time::timeout(CREATE_TIMEOUT, self.begin()).await;
         let mut messages = match begun {
             Ok(Ok(messages)) => messages,
             Ok(Err(why)) => return why,

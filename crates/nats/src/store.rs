@@ -24,13 +24,13 @@ use futures_util::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use crate::bucket::Bucket;
-use crate::checkpoint::{Checkpoint, New, name_of};
+use crate::checkpoint::{Checkpoint, NewCheckpoint, name_of};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
 use crate::log_state::LogState;
 use crate::numbers::Numbers;
 use crate::streams::{self, Stream};
-use crate::transfer::{Batches, Download, PATIENCE, Upload};
+use crate::transfer::{Batches, Download, PROGRESS_TIMEOUT, Upload};
 
 /// The age at which chunks that belong to no object are removed: by then their writer is dead.
 const ORPHAN_S: i64 = 600;
@@ -71,7 +71,7 @@ impl Store {
         what: &str,
         answer: impl Future<Output = Result<T, String>>,
     ) -> Result<T, Error> {
-        let limited = async { timeout(PATIENCE, answer).await };
+        let limited = async { timeout(PROGRESS_TIMEOUT, answer).await };
         let answered = self.0.driver.block_on(limited);
         let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
         answered.map_err(|why| Error::transient(format!("{what}: {why}")))
@@ -240,7 +240,7 @@ impl Store {
     }
 
     /// Writes a checkpoint.
-    pub fn write(&self, new: &New<'_>) -> Upload {
+    pub fn write(&self, new: &NewCheckpoint<'_>) -> Upload {
         let of = new.metadata(self.0.numbers.id, self.0.numbers.epoch);
         Upload::new(self.0.driver.clone(), self.0.bucket.objects.clone(), of)
     }

@@ -40,7 +40,7 @@ const ID: &str = "crore.cluster";
 /// A stream accepts this many times its share of `history_bytes`, and nothing more. The steward of a partition purges batches beyond its
 /// share of `history_bytes` once checkpoints contain them. NATS itself must not drop batches, since no checkpoint may contain them yet. And
 /// the streams must not fill the disk.
-pub const ROOM: u64 = 2;
+pub const MAX_BYTES_FACTOR: u64 = 2;
 /// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new batches must fit after
 /// it.
 const MESSAGES_MIN: u64 = 4;
@@ -50,7 +50,7 @@ const AHEAD_BYTES: usize = 4 << 20;
 /// How often NATS sends a heartbeat to an idle consumer. After two missing heartbeats the consumer counts as gone.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// NATS removes a consumer that nobody has read for this time.
-const FORGOTTEN: Duration = Duration::from_secs(30);
+const INACTIVE_THRESHOLD: Duration = Duration::from_secs(30);
 
 /// The remedy for a wrong setting that NATS cannot change.
 const ANEW: &str = "remove the stream, or choose another cluster.name";
@@ -89,7 +89,7 @@ fn bytes_min(max_payload: usize) -> i64 {
 }
 
 fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: usize) -> Config {
-    let share = settings.history_bytes / u64::from(numbers.partitions.max(1)) * ROOM;
+    let share = settings.history_bytes / u64::from(numbers.partitions.max(1)) * MAX_BYTES_FACTOR;
     Config {
         name: settings.stream(partition),
         description: Some(format!(
@@ -331,7 +331,7 @@ pub async fn consume(stream: &Stream, from: u64) -> Result<pull::Stream, String>
             start_sequence: from,
         },
         ack_policy: AckPolicy::None,
-        inactive_threshold: FORGOTTEN,
+        inactive_threshold: INACTIVE_THRESHOLD,
         num_replicas: 1,
         memory_storage: true,
         ..Default::default()

@@ -23,7 +23,7 @@ use crate::numbers::NUMBERS;
 const ROWS_MAX: usize = 200_000;
 const ROW_BYTES_MAX: usize = 4 << 10;
 /// How long NATS may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before a failed read of the table is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -123,7 +123,7 @@ impl Table {
         &self,
         answer: impl Future<Output = Result<T, String>>,
     ) -> Result<T, Error> {
-        let answered = timeout(PATIENCE, answer).await;
+        let answered = timeout(ANSWER_TIMEOUT, answer).await;
         let answered = answered.unwrap_or_else(|_| Err("NATS does not answer".to_string()));
         answered.map_err(|why| Error::transient(format!("the table {}: {why}", self.name)))
     }
@@ -148,7 +148,7 @@ async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
             }
         }
     };
-    let read = timeout(PATIENCE, all).await;
+    let read = timeout(ANSWER_TIMEOUT, all).await;
     read.unwrap_or_else(|_| Err(failed("NATS does not answer".to_string())))
 }
 

@@ -19,7 +19,7 @@ use crate::driver::Driver;
 use crate::error::{Error, chain};
 
 /// The maximum time without progress in a transfer.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a chunk: less than `max_payload` of NATS. NATS syncs each chunk before the next one is sent.
 pub const CHUNK_BYTES: usize = 1 << 20;
 /// The maximum number of chunks that wait to be sent.
@@ -40,7 +40,7 @@ impl Download {
 impl Read for Download {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let object = &mut self.object;
-        let read = async { timeout(PATIENCE, object.read(into)).await };
+        let read = async { timeout(PROGRESS_TIMEOUT, object.read(into)).await };
         // A timeout, because NATS sends nothing more of an object that is removed meanwhile.
         self.driver
             .block_on(read)
@@ -202,7 +202,7 @@ impl Batches {
             return Ok(None);
         }
         let messages = &mut self.messages;
-        let come = async { timeout(PATIENCE, messages.next()).await };
+        let come = async { timeout(PROGRESS_TIMEOUT, messages.next()).await };
         let sequence = self.next;
         let failed = |why: &str| Error::transient(format!("batch {sequence} does not come: {why}"));
         let message = match self.driver.block_on(come) {

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::streams::Stream;
 
 const EVERY: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of partitions that are queried at once.
 const TOGETHER: usize = 32;
 /// If a reader lags and makes no progress in this many checks in a row, its consumer is replaced.
@@ -70,7 +70,7 @@ pub async fn watch(
             }
             let asked = streams[first..end]
                 .iter()
-                .map(|stream| timeout(PATIENCE, stream.get_info()));
+                .map(|stream| timeout(ANSWER_TIMEOUT, stream.get_info()));
             for (at, answer) in (first..).zip(join_all(asked).await) {
                 let Ok(Ok(info)) = answer else {
                     continue;
@@ -83,7 +83,7 @@ pub async fn watch(
             log.look_for_room(&events);
             sleep(EVERY).await;
         }
-        let read = timeout(PATIENCE, numbers::current(&context, &settings)).await;
+        let read = timeout(ANSWER_TIMEOUT, numbers::current(&context, &settings)).await;
         let Ok(Some(found)) = read else {
             continue;
         };

@@ -25,7 +25,7 @@ pub struct Log {
 
 /// Records the events.
 #[derive(Default)]
-pub struct Taker {
+pub struct Recorder {
     pub log: Mutex<Log>,
     pub backlog_bytes: AtomicUsize,
 }
@@ -33,13 +33,13 @@ pub struct Taker {
 pub struct Node {
     pub cluster: Cluster,
     pub store: Store,
-    pub taker: Arc<Taker>,
+    pub recorder: Arc<Recorder>,
 }
 
 /// The listener of a node, which the thread of the log owns.
-struct Ear(Arc<Taker>);
+struct RecordingListener(Arc<Recorder>);
 
-impl Listener for Ear {
+impl Listener for RecordingListener {
     fn on_event(&self, event: LogEvent) {
         let mut log = self.0.log.lock().expect("no holder panics");
         match event {
@@ -96,14 +96,14 @@ pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
     let connected = connect(settings)?;
     let numbers = connected.numbers(numbers)?;
     let streams = connected.streams(numbers)?;
-    let taker = Arc::new(Taker::default());
+    let recorder = Arc::new(Recorder::default());
     let store = connected.store(&streams, numbers)?;
     let after = vec![0; streams.len()];
-    let cluster = connected.start(streams, &after, Ear(taker.clone()))?;
+    let cluster = connected.start(streams, &after, RecordingListener(recorder.clone()))?;
     Ok(Node {
         cluster,
         store,
-        taker,
+        recorder,
     })
 }
 
@@ -122,15 +122,15 @@ impl Node {
 
     /// Counts all delivered batches as applied.
     pub fn apply(&self) {
-        self.taker.backlog_bytes.store(0, Relaxed);
+        self.recorder.backlog_bytes.store(0, Relaxed);
     }
 
     pub fn backlog_bytes(&self) -> usize {
-        self.taker.backlog_bytes.load(Relaxed)
+        self.recorder.backlog_bytes.load(Relaxed)
     }
 
     pub fn log(&self) -> MutexGuard<'_, Log> {
-        self.taker.log.lock().expect("no holder panics")
+        self.recorder.log.lock().expect("no holder panics")
     }
 
     /// The bytes of all batches of a partition, in order.

@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-use crore_nats::{Credentials, New, Settings};
+use crore_nats::{Credentials, NewCheckpoint, Settings};
 
 use crate::node::{begin, numbers, refusal, settings};
 use crate::servers::Servers;
@@ -45,7 +45,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
     // More bytes than NATS sends before it needs a flow control message of the reader.
     let bytes: Vec<u8> = (0..24 << 20).map(|n: u32| (n / 7) as u8).collect();
     let (sequence, batch) = node.log().batches[&0][2].clone();
-    let mut upload = node.store.write(&New {
+    let mut upload = node.store.write(&NewCheckpoint {
         partition: 0,
         sequence,
         batch: &batch,

@@ -2,14 +2,14 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 
-use crore_nats::{Checkpoint, New, Store};
+use crore_nats::{Checkpoint, NewCheckpoint, Store};
 
 use crate::jetstream::JetStream;
 use crate::node::{Node, numbers, settings};
 use crate::servers::{Servers, until};
 
-fn new(partition: u16, sequence: u64, batch: &[u8]) -> New<'_> {
-    New {
+fn new(partition: u16, sequence: u64, batch: &[u8]) -> NewCheckpoint<'_> {
+    NewCheckpoint {
         partition,
         sequence,
         batch,

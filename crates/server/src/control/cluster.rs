@@ -48,7 +48,7 @@ impl ClusterMetrics {
             full_partitions: status.partitions.iter().filter(|it| it.is_full).count(),
             published_batches: status.appended,
             refused_batches: status.append_errors,
-            void_messages: member.void.count(),
+            void_messages: member.invalid_messages.count(),
             disconnects: status.disconnects,
             nodes: match peer_nodes.nodes_in_log().await {
                 Some(state) => nodes(&state, &mut peer_nodes.reports()),

@@ -227,7 +227,7 @@ impl PeerNodes {
             every.tick().await;
             if let (Some(report), Some(peers)) = (self.own_report().await, self.peers()) {
                 differing = self.compare_rules(&report, differing).await;
-                peers.tell(json(&report)).await;
+                peers.broadcast(json(&report)).await;
             }
         }
     }
@@ -288,10 +288,10 @@ impl PeerNodes {
     async fn receive_reports(self) {
         loop {
             if let Some(peers) = self.peers()
-                && let Some(told) = peers.told().await
+                && let Some(broadcasts) = peers.broadcasts().await
             {
-                let mut told = std::pin::pin!(told);
-                while let Some(bytes) = told.next().await {
+                let mut broadcasts = std::pin::pin!(broadcasts);
+                while let Some(bytes) = broadcasts.next().await {
                     self.store_report(&bytes);
                 }
             }

@@ -30,7 +30,7 @@ pub struct Member {
     /// Bytes of batches that were received and are not applied yet.
     pub backlog: Backlog,
     /// Number of messages in the log that are not batches.
-    pub void: Arc<LoggedCount>,
+    pub invalid_messages: Arc<LoggedCount>,
 }
 
 impl Member {
@@ -58,7 +58,7 @@ pub struct Listener {
     /// Bytes of batches that were received and are not applied yet.
     pub backlog: Backlog,
     /// Number of messages in the log that are not batches. Anybody who may write to the log can add them, so their log lines are limited.
-    pub void: Arc<LoggedCount>,
+    pub invalid_messages: Arc<LoggedCount>,
     /// Number of corrections of this node's clock.
     corrections: LoggedCount,
     destination: Mutex<Destination>,
@@ -80,7 +80,7 @@ impl Listener {
             writer,
             placement,
             backlog: Backlog::default(),
-            void: Arc::default(),
+            invalid_messages: Arc::default(),
             corrections: LoggedCount::default(),
             destination: Mutex::new(Destination::Readers(readers, placement.partitions())),
             shards,
@@ -92,7 +92,7 @@ impl Listener {
         let (header, batch) = match self.read(partition, bytes) {
             Ok(read) => read,
             Err(why) => {
-                if let Some(count) = self.void.add() {
+                if let Some(count) = self.invalid_messages.add() {
                     tracing::error!(
                         count,
                         "cluster: message {sequence} of partition {partition} is no batch, and void at all nodes: {why}; see who else may publish to the subjects of the log"

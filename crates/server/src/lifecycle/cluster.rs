@@ -92,7 +92,7 @@ pub fn join(
     );
     let member = Member {
         backlog: listener.backlog.clone(),
-        void: listener.void.clone(),
+        invalid_messages: listener.invalid_messages.clone(),
         cluster: connected.start(streams, &after, listener)?,
         store,
         revoked,

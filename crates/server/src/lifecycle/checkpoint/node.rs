@@ -16,7 +16,7 @@ use crore_broker::log_retention::{CHECKPOINTS_KEPT as KEPT, Hole, LogExtent};
 use crore_broker::orders::ClusterState;
 use crore_broker::snapshot::FORMAT;
 use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, World};
-use crore_nats::{Checkpoint, New, PartitionStatus, ROOM, Store};
+use crore_nats::{Checkpoint, MAX_BYTES_FACTOR, NewCheckpoint, PartitionStatus, Store};
 use crore_net::clock;
 
 use super::document::{self, Blocks, Unusable, head_now};
@@ -106,7 +106,7 @@ impl Threshold {
 /// The limit of the log of one of `partitions`, in bytes, if there is one. The stream may have less room than the settings ask for.
 fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Option<u64> {
     let asked = settings.history_bytes as u64 / partitions.max(1) as u64;
-    let limits = [asked, of.bytes_max / ROOM];
+    let limits = [asked, of.bytes_max / MAX_BYTES_FACTOR];
     limits.into_iter().filter(|it| *it > 0).min()
 }
 
@@ -278,7 +278,7 @@ impl CheckpointMaker {
             }
             newest = Some(stored.bytes);
         }
-        let upload = store.write(&New {
+        let upload = store.write(&NewCheckpoint {
             partition,
             sequence: last,
             batch: &newest.unwrap_or_default(),
