@@ -186,7 +186,7 @@ impl Shards {
             steps_per_turn: 40,
             page_messages: 2,
             page_bytes: 400,
-            page_visits: 3,
+            page_entries: 3,
             interest_rows: 2,
             turns_under_way: 3,
             ask_bytes: 0,
@@ -441,7 +441,7 @@ impl Shards {
         }
         self.settle();
         let head = Head {
-            set: 1,
+            stop_id: 1,
             epoch: self.world.epoch,
             seed: self.world.seed,
             partitions: self.world.partitions,

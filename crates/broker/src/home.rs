@@ -89,7 +89,7 @@ use crate::store::index::Chained as _;
 use crate::store::slab::NONE;
 
 /// The message for `expect`, since only shards with a home receive asks.
-pub(crate) const HERE: &str = "only homes are asked";
+pub(crate) const ONLY_HOMES_ARE_ASKED: &str = "only homes are asked";
 
 /// The topics of all partitions that this shard keeps.
 pub struct Home {
@@ -122,7 +122,7 @@ impl Home {
             me,
             world.seed,
         );
-        if world.is_shared() {
+        if world.is_replicated() {
             home.replicate();
         }
         home

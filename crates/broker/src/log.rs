@@ -208,13 +208,13 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain (`NONE`: a new one), and removes the message that the new one supersedes. `number` is the number of `rule`.
+    /// Appends a message to a topic's chain (`NONE`: a new one), and removes the message that the new one supersedes. `rule_number` is the number of `rule`.
     /// Trims the chain to `messages_max` messages and to the rule's bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be
     /// removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
-        number: u8,
+        rule_number: u8,
         rule: &Rule,
         messages_max: u32,
         steps_max: usize,
@@ -242,7 +242,7 @@ impl Log {
             }
         }
         if chain == NONE {
-            let row = Chain::new(new.topic, number, latest, new.previous);
+            let row = Chain::new(new.topic, rule_number, latest, new.previous);
             chain = self.chains.insert(row);
         }
         let row = self.chains.get(chain);
@@ -305,8 +305,8 @@ impl Log {
         };
         let taken = occupied_bytes(entry.bytes());
         let id = self.entries.insert(entry);
-        let number = self.chains.get(chain).rule;
-        self.lists.append(&mut self.entries, number, id);
+        let rule_number = self.chains.get(chain).rule;
+        self.lists.append(&mut self.entries, rule_number, id);
         if let Some(end_s) = end_s {
             self.expiries.insert((chain, end_s, id));
         }

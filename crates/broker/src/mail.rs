@@ -7,12 +7,12 @@
 //! of a request, and `interest` the notifications of followers. `lanes` collects asks and tells during a turn and makes the mail.
 
 pub mod fields;
-pub(crate) mod inbox;
 pub(crate) mod lanes;
 pub mod message;
 pub mod orders;
 pub(crate) mod properties;
 pub(crate) mod session;
+pub(crate) mod spill_buffer;
 
 mod answer;
 mod ask;

@@ -109,9 +109,9 @@ impl Shard {
                 world.placement(),
                 me,
                 world.writer.unwrap_or(0),
-                world.is_shared(),
+                world.is_replicated(),
             ),
-            cluster: (world.is_shared() && me < world.homes)
+            cluster: (world.is_replicated() && me < world.homes)
                 .then(|| ClusterView::new(world.placement().count_at(me))),
             front: Front::new(me, world, steps.unwrap_or_default(), now),
             sys: SysTopics::new(),
@@ -342,8 +342,9 @@ impl Shard {
                 break;
             }
             self.take_own_asks();
-            let waits = !self.has_waiting_work() || self.front.clients.meter.work.is_half_spent();
-            if waits
+            let home_pauses =
+                !self.has_waiting_work() || self.front.clients.meter.work.is_half_spent();
+            if home_pauses
                 && !self.front.subs.lanes.has_own_tells()
                 && !self
                     .home

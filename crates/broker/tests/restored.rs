@@ -32,7 +32,7 @@ fn new_world() -> Arc<World> {
 fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town {
     let world = new_world();
     let head = Head {
-        set: 1,
+        stop_id: 1,
         epoch: world.epoch,
         seed: world.seed,
         partitions: world.partitions,
@@ -205,7 +205,7 @@ fn a_document_with_a_field_that_no_client_may_send_is_refused() {
     post(&mut town, "kept/a", fields);
     let world = new_world();
     let head = Head {
-        set: 1,
+        stop_id: 1,
         epoch: world.epoch,
         seed: world.seed,
         partitions: world.partitions,

@@ -150,7 +150,7 @@ impl Town {
 
     fn head(&self, homes: u16, home: u16) -> Head {
         Head {
-            set: 1,
+            stop_id: 1,
             epoch: self.world.epoch,
             seed: self.world.seed,
             partitions: PARTITIONS,

@@ -39,7 +39,7 @@ fn answer(town: &mut Town) {
         digest: question.digest,
         found: Ok(known),
         believed_until_s: NOW.unix_s + 3600,
-        round: question.round,
+        settings_generation: question.settings_generation,
     };
     let conn = *conn;
     town.handle(0, Input::Verdict(conn, verdict));

@@ -220,7 +220,7 @@ fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
     let admin = admin.and_then(|listener| listener.local_addr().ok());
     Node {
         name: format!("{}:{port}", host.trim()),
-        link: admin.map_or(String::new(), |admin| match admin.ip().is_unspecified() {
+        admin_address: admin.map_or(String::new(), |admin| match admin.ip().is_unspecified() {
             true => format!("http://{}:{}", host.trim(), admin.port()),
             false => format!("http://{admin}"),
         }),

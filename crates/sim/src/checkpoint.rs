@@ -197,7 +197,7 @@ pub fn missing(required: &Content, restored: &Content) -> Option<String> {
 /// The head of a snapshot that is made at this time.
 pub fn head(server: &World, unix_s: u32) -> Head {
     Head {
-        set: 1,
+        stop_id: 1,
         epoch: server.epoch,
         seed: server.seed,
         partitions: server.partitions,

@@ -327,15 +327,20 @@ pub struct Question {
     pub user: Option<Box<[u8]>>,
     /// The token or the password.
     pub secret: Box<[u8]>,
-    /// The generation of the shard's settings, repeated in the answer (`VerdictCache::round`).
-    pub round: u32,
+    /// The generation of the shard's settings, repeated in the answer (`VerdictCache::settings_generation`).
+    pub settings_generation: u32,
     /// The number of the party that asks: the client's address, or the connection if the address is unknown.
     pub asker: u64,
 }
 
 impl Question {
     /// Asks about this credential.
-    pub fn of(credential: Credential<'_>, digest: Digest, round: u32, asker: u64) -> Question {
+    pub fn of(
+        credential: Credential<'_>,
+        digest: Digest,
+        settings_generation: u32,
+        asker: u64,
+    ) -> Question {
         let (user, secret) = match credential {
             Credential::Token(token) => (None, token),
             Credential::Password { user, password } => (Some(user.into()), password),
@@ -344,7 +349,7 @@ impl Question {
             digest,
             user,
             secret: secret.into(),
-            round,
+            settings_generation,
             asker,
         }
     }

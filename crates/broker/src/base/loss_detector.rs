@@ -74,14 +74,14 @@ impl LossDetector {
         known.last = batch;
     }
 
-    /// The partitions that may have lost a batch. Called after the last batch. `documents` are the checkpoints: for each partition, the writer and the
+    /// The partitions that may have lost a batch. Called after the last batch. `checkpoints` has, for each partition, the writer and the
     /// number of the last batch in its checkpoint.
     pub fn partitions_with_loss(
         mut self,
-        documents: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
+        checkpoints: impl IntoIterator<Item = (PartitionId, (u64, u64))>,
     ) -> Vec<PartitionId> {
         let mut contained = alloc::vec![Batch::default(); self.partitions.len()];
-        for (partition, (writer, number)) in documents {
+        for (partition, (writer, number)) in checkpoints {
             if let Some(last) = contained.get_mut(usize::from(partition)) {
                 (last.writer, last.number) = (writer, number);
             }
@@ -122,7 +122,11 @@ mod tests {
     use proptest::prelude::*;
 
     /// The partitions that are reported if these of four batches are `lost`. `counts`: whether the number of lost batches is known.
-    fn touched(lost: &[usize], counts: bool, documents: &[(PartitionId, (u64, u64))]) -> Vec<u16> {
+    fn touched(
+        lost: &[usize],
+        counts: bool,
+        checkpoints: &[(PartitionId, (u64, u64))],
+    ) -> Vec<u16> {
         let all = [(0, 1), (1, 1), (0, 2), (1, 2)];
         let mut it = LossDetector::new(3);
         for (at, (partition, number)) in all.into_iter().enumerate() {
@@ -131,7 +135,7 @@ mod tests {
                 false => it.record_batch(partition, 7, number),
             }
         }
-        it.partitions_with_loss(documents.iter().copied())
+        it.partitions_with_loss(checkpoints.iter().copied())
     }
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_say_which_batch_is_the_next() {
+    fn checkpoints_say_which_batch_is_the_next() {
         let mut it = LossDetector::new(2);
         it.record_damage(Some(2));
         it.record_batch(0, 7, 6);
@@ -164,7 +168,7 @@ mod tests {
             counts: bool,
         ) {
             let (mut numbers, mut writer) = ([0; 3], 1);
-            let (mut it, mut documents) = (LossDetector::new(3), [(0, 0); 3]);
+            let (mut it, mut checkpoints) = (LossDetector::new(3), [(0, 0); 3]);
             let (mut really, mut run) = ([false; 3], 0);
             for (at, (partition, is_lost)) in all.iter().enumerate() {
                 if writers.contains(&at) {
@@ -173,7 +177,7 @@ mod tests {
                 let place = usize::from(*partition);
                 numbers[place] += 1;
                 if at < contained {
-                    documents[place] = (writer, numbers[place]);
+                    checkpoints[place] = (writer, numbers[place]);
                 } else if *is_lost {
                     really[place] = true;
                     run += 1;
@@ -189,7 +193,7 @@ mod tests {
                 it.record_damage(None);
             }
             let is_damaged = it.is_damaged();
-            let touched = it.partitions_with_loss((0..).zip(documents));
+            let touched = it.partitions_with_loss((0..).zip(checkpoints));
             for partition in 0..3 {
                 prop_assert!(!really[usize::from(partition)] || touched.contains(&partition));
             }

@@ -8,5 +8,5 @@ pub struct Node {
     /// The node's name.
     pub name: String,
     /// The address of the node's admin API.
-    pub link: String,
+    pub admin_address: String,
 }

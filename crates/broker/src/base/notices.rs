@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 /// Longest name in an example, in bytes. Clients choose names.
 const NAME_BYTES_MAX: usize = 100;
 /// Longest text of a refusal, in characters. The text may quote a client's value.
-const WORDS_MAX: usize = 400;
+const REFUSAL_CHARS_MAX: usize = 400;
 
 /// A kind of trouble that operators are told about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Notices {
     /// Stores the text of a refusal as the example of this kind, if the kind has none.
     pub fn note_refusal(&mut self, kind: Notice, words: &str) {
         if !self.has(kind) {
-            let plain = words.chars().take(WORDS_MAX).map(|c| match c {
+            let plain = words.chars().take(REFUSAL_CHARS_MAX).map(|c| match c {
                 ' '..='~' => c,
                 _ => '?',
             });

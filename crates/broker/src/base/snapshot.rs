@@ -50,7 +50,7 @@ impl core::fmt::Display for Damaged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Identifies the stop of the server.
-    pub set: u64,
+    pub stop_id: u64,
     /// The epoch of the logs.
     pub epoch: u32,
     /// The seed of the hashes.
@@ -70,7 +70,7 @@ pub struct Head {
 impl Head {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut out = FieldWriter(out);
-        out.word(self.set);
+        out.word(self.stop_id);
         out.number(u64::from(self.epoch));
         out.word(self.seed);
         out.number(u64::from(self.partitions));
@@ -86,13 +86,13 @@ impl Head {
     /// When the block is not a valid head.
     pub fn read(block: &[u8]) -> Result<Head, Damaged> {
         let mut block = FieldReader(block);
-        let (set, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
+        let (stop_id, epoch, seed) = (block.word()?, block.number32()?, block.word()?);
         let (partitions, homes) = (block.number16()?, block.number16()?);
         if homes == 0 {
             return Err(NO_HEAD);
         }
         let head = Head {
-            set,
+            stop_id,
             epoch,
             seed,
             partitions,

@@ -19,7 +19,7 @@ pub struct TurnLimits {
     pub page_bytes: usize,
     /// The most log entries that one page of history examines, if it reads by filter or seeks in a long log. An entry that is read by filter takes
     /// several steps, so a page takes up to a third of a turn's steps.
-    pub page_visits: usize,
+    pub page_entries: usize,
     /// The most topics that one page of an interest snapshot examines: a quarter of a turn's steps.
     pub interest_rows: u32,
     /// Backpressure begins when carriers hold the frames of this many turns: parties with much in flight wait before they publish or subscribe. From
@@ -47,7 +47,7 @@ impl Default for TurnLimits {
             steps_per_turn: 4096,
             page_messages: 128,
             page_bytes: 64 << 10,
-            page_visits: 256,
+            page_entries: 256,
             interest_rows: 1024,
             turns_under_way: 64,
             ask_bytes: 4 << 10,

@@ -16,5 +16,5 @@ pub struct Verdict {
     /// The second until which a shard may cache the answer, as [`Now::unix_s`](crate::Now::unix_s).
     pub believed_until_s: u32,
     /// The generation of the settings at the time of the question. An answer from before a change of the settings is not cached.
-    pub round: u32,
+    pub settings_generation: u32,
 }

@@ -27,7 +27,7 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 pub use client::Client;
-use client::Clients;
+use client::CountsByClient;
 use disk::Disk;
 use keys::Keys;
 pub use party::Party;
@@ -61,16 +61,16 @@ impl Deref for Admission {
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Counts {
-    connections: Quota<Clients>,
+    connections: Quota<CountsByClient>,
     /// The connections for which all shards together have descriptors; 0 if no shard has reported.
     connections_room: AtomicU64,
     /// MQTT sessions, connected or away.
-    sessions: Quota<Clients>,
+    sessions: Quota<CountsByClient>,
     /// Followers of interest.
-    followers: Quota<Clients>,
+    followers: Quota<CountsByClient>,
     kept: Kept,
     /// Bytes of absent MQTT sessions (sessions without a connection), by party.
-    absent: Option<Clients>,
+    absent: Option<CountsByClient>,
     rates: Rates,
     /// The memory that clients make all shards hold.
     pub account: Account,
@@ -133,7 +133,7 @@ impl<C> Quota<C> {
 /// Bytes of kept messages by client.
 #[derive(Debug)]
 struct Kept {
-    by_client: Clients,
+    by_client: CountsByClient,
     /// Whether the bytes are counted: only if each client has a limit, or the messages are on disk.
     is_counted: AtomicBool,
 }
@@ -149,7 +149,7 @@ struct EngineState {
     /// The second in which this node read its last heartbeat from the cluster's log.
     heartbeat_s: AtomicU32,
     /// How often this node was fenced (declared dead).
-    deaths: AtomicU32,
+    times_fenced: AtomicU32,
 }
 
 /// Rate limits of publishes and of new topics.
@@ -169,27 +169,27 @@ impl Admission {
         let limits = &settings.limits;
         let counts = Counts {
             connections: Quota::new(
-                Clients::new(
+                CountsByClient::new(
                     limits.connections_per_address_max as usize,
                     limits.connections_max,
                 )
-                .unwrap_or_else(Clients::without_limit),
+                .unwrap_or_else(CountsByClient::without_limit),
             ),
             connections_room: AtomicU64::new(0),
             sessions: Quota::new(
-                Clients::new(
+                CountsByClient::new(
                     settings.mqtt.sessions_per_address_max as usize,
                     settings.mqtt.sessions_max as usize,
                 )
-                .unwrap_or_else(Clients::without_limit),
+                .unwrap_or_else(CountsByClient::without_limit),
             ),
-            followers: Quota::new(Clients::without_limit()),
+            followers: Quota::new(CountsByClient::without_limit()),
             kept: Kept {
-                by_client: Clients::new(limits.log_bytes_per_address_max, limits.log_bytes)
-                    .unwrap_or_else(Clients::without_limit),
+                by_client: CountsByClient::new(limits.log_bytes_per_address_max, limits.log_bytes)
+                    .unwrap_or_else(CountsByClient::without_limit),
                 is_counted: AtomicBool::new(limits.log_bytes_per_address_max > 0),
             },
-            absent: Clients::new(limits.little_bytes(), limits.memory_bytes),
+            absent: CountsByClient::new(limits.little_bytes(), limits.memory_bytes),
             rates: Rates {
                 publishes: AtomicU64::new(0),
                 publish_bucket: AtomicU64::new(0),
@@ -372,7 +372,7 @@ impl Counts {
 
     /// Whether no absent session is counted.
     pub fn has_no_absent(&self) -> bool {
-        self.absent.as_ref().is_none_or(Clients::is_empty)
+        self.absent.as_ref().is_none_or(CountsByClient::is_empty)
     }
 
     /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
@@ -518,13 +518,13 @@ impl Counts {
     }
 
     /// Records that this node was fenced: it has read that it was declared dead, and continues as a new writer.
-    pub fn died(&self) {
-        self.engine.deaths.fetch_add(1, Relaxed);
+    pub fn note_fenced(&self) {
+        self.engine.times_fenced.fetch_add(1, Relaxed);
     }
 
     /// How often this node was fenced.
-    pub fn deaths(&self) -> u32 {
-        self.engine.deaths.load(Relaxed)
+    pub fn times_fenced(&self) -> u32 {
+        self.engine.times_fenced.load(Relaxed)
     }
 
     /// Counts a message of this client that the log begins to keep.

@@ -13,7 +13,7 @@ pub struct VerdictCache {
     /// The keys of `known`, in order of arrival.
     order: VecDeque<Digest>,
     /// The generation of the settings.
-    round: u32,
+    settings_generation: u32,
 }
 
 impl VerdictCache {
@@ -40,17 +40,17 @@ impl VerdictCache {
         }
     }
 
-    /// Empties the cache after a change of the settings, and begins a new round. Answers to questions of earlier rounds are not cached.
+    /// Empties the cache after a change of the settings, and begins a new generation. Answers to questions of earlier generations are not cached.
     pub fn clear(&mut self) {
         *self = VerdictCache {
-            round: self.round.wrapping_add(1),
+            settings_generation: self.settings_generation.wrapping_add(1),
             ..VerdictCache::default()
         };
     }
 
-    /// The current round. A question and its answer carry it.
-    pub fn round(&self) -> u32 {
-        self.round
+    /// The current generation of the settings. A question and its answer carry it.
+    pub fn settings_generation(&self) -> u32 {
+        self.settings_generation
     }
 }
 

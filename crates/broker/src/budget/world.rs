@@ -55,7 +55,7 @@ impl World {
 
     /// Whether this process is a node of a cluster, whose nodes write to the same log.
     #[inline]
-    pub fn is_shared(&self) -> bool {
+    pub fn is_replicated(&self) -> bool {
         self.offsets == Offsets::ByLog
     }
 

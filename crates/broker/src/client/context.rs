@@ -46,7 +46,7 @@ impl Context {
 
     /// Whether this node is cut off from the log of its cluster.
     pub(crate) fn is_cut_off(&self) -> bool {
-        self.world.is_shared() && self.world.admission.is_cut_off(self.now.unix_s)
+        self.world.is_replicated() && self.world.admission.is_cut_off(self.now.unix_s)
     }
 
     /// The keyed hash and the home of a topic.

@@ -8,12 +8,12 @@
 //! instead (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;
-use crate::client::joining::filtered_mut;
+use crate::client::joining::filter_subscriptions_mut;
 use crate::client::parts::{Clients, Matching};
 use crate::client::row::{LIVE, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::At;
+use crate::filters::matching::GroupPosition;
 
 impl<P: ProtocolTypes> Clients<P> {
     /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
@@ -49,17 +49,17 @@ impl<P: ProtocolTypes> Clients<P> {
     ) {
         self.meter.stats.fallbacks += 1;
         let (seen, epoch) = (matching.seen.clone(), self.ctx.world.epoch);
-        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
+        let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
             return self.broken(slot);
         };
-        let Some(group) = filtered.group(serial) else {
+        let Some(group) = subscriptions.group(serial) else {
             return self.broken(slot);
         };
-        let live = |offset| At {
+        let live = |offset| GroupPosition {
             offset,
             epoch,
             live: true,
-            ..At::default()
+            ..GroupPosition::default()
         };
         let mut positions = match group.positions() {
             [] => seen.into_iter().map(live).collect(),
@@ -68,12 +68,12 @@ impl<P: ProtocolTypes> Clients<P> {
         let Some(at) = positions.get_mut(usize::from(partition)) else {
             return self.broken(slot);
         };
-        *at = At {
+        *at = GroupPosition {
             offset,
             epoch,
-            ..At::default()
+            ..GroupPosition::default()
         };
-        filtered.set_positions(serial, positions);
+        subscriptions.set_positions(serial, positions);
     }
 }
 

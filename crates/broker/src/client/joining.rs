@@ -13,7 +13,7 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::client::parts::{Clients, Connections, Matching, Subscriptions};
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::{At, Filtered, Left, Member};
+use crate::filters::matching::{FilterSubscriptions, GroupPosition, Left, Member};
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
 
@@ -41,12 +41,12 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     since: &[Since],
     poll: bool,
 ) -> Result<u32, &'static str> {
-    let filtered = clients
+    let subscriptions = clients
         .conns
         .extra(slot)
         .filters
         .get_or_insert_with(Box::default);
-    let serial = filtered.add_group(match since.first() {
+    let serial = subscriptions.add_group(match since.first() {
         Some(Since::Newest(newest)) => *newest,
         _ => 0,
     });
@@ -58,23 +58,23 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     }
     let epoch = clients.ctx.world.epoch;
     let at = |since: &Since| match *since {
-        Since::At(Position { epoch, offset }) => At {
+        Since::At(Position { epoch, offset }) => GroupPosition {
             offset,
             epoch,
-            ..At::default()
+            ..GroupPosition::default()
         },
-        _ => At {
+        _ => GroupPosition {
             epoch,
             new: true,
-            ..At::default()
+            ..GroupPosition::default()
         },
     };
     let positions = since.iter().map(at).collect();
-    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         clients.broken(slot);
         return Err(BROKEN);
     };
-    filtered.set_positions(serial, positions);
+    subscriptions.set_positions(serial, positions);
     ask_first_pages(clients, subs, Asking { slot, serial, poll }, since);
     Ok(serial)
 }
@@ -106,8 +106,8 @@ pub(crate) fn ask_matches<P: ProtocolTypes>(
     asking: Asking,
     partition: PartitionId,
 ) -> bool {
-    let filtered = filtered_mut(&mut clients.conns, asking.slot);
-    let Some(at) = filtered.and_then(|all| all.at_mut(asking.serial, partition)) else {
+    let subscriptions = filter_subscriptions_mut(&mut clients.conns, asking.slot);
+    let Some(at) = subscriptions.and_then(|all| all.at_mut(asking.serial, partition)) else {
         return false;
     };
     if at.live || at.asked {
@@ -134,20 +134,20 @@ fn ask_pages_of<P: ProtocolTypes>(
     let Asking { slot, serial, poll } = asking;
     let placement = clients.ctx.world.placement();
     let to = clients.conns.reply_to(slot, 0);
-    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.broken(slot);
     };
-    let newest = filtered.group(serial).map_or(0, |group| group.newest);
-    let (mut from, mut base) = (0, 0);
+    let newest = subscriptions.group(serial).map_or(0, |group| group.newest);
+    let (mut snapshot_end, mut losses_before) = (0, 0);
     let all = placement.of_home(home);
     for partition in all.filter(|it| partition.is_none_or(|one| one == *it)) {
-        let Some(at) = filtered.at_mut(serial, partition) else {
+        let Some(at) = subscriptions.at_mut(serial, partition) else {
             return clients.broken(slot);
         };
         at.asked = true;
-        (from, base) = (at.from, at.base);
+        (snapshot_end, losses_before) = (at.snapshot_end, at.losses_before);
     }
-    let rows: Vec<u32> = filtered
+    let rows: Vec<u32> = subscriptions
         .parts_of(serial)
         .map(|(_, part)| part.row)
         .collect();
@@ -156,9 +156,9 @@ fn ask_pages_of<P: ProtocolTypes>(
         serial,
         partition,
         since,
-        from,
+        snapshot_end,
         newest,
-        base,
+        losses_before,
         poll,
         is_next_page: again,
         party: clients.party(slot),
@@ -171,16 +171,19 @@ fn ask_pages_of<P: ProtocolTypes>(
 }
 
 /// The filters of a connection, if it has some.
-pub(crate) fn filtered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> Option<&Filtered> {
+pub(crate) fn filter_subscriptions<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+) -> Option<&FilterSubscriptions> {
     conns.try_get(slot)?;
     conns.find_extra(slot)?.filters.as_deref()
 }
 
 /// The filters of a connection, if it has some.
-pub(crate) fn filtered_mut<P: ProtocolTypes>(
+pub(crate) fn filter_subscriptions_mut<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-) -> Option<&mut Filtered> {
+) -> Option<&mut FilterSubscriptions> {
     conns.try_get(slot)?;
     conns.find_extra_mut(slot)?.filters.as_deref_mut()
 }
@@ -203,17 +206,17 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
             false => "limits.filters_per_shard is reached",
         });
     }
-    let filtered = filtered_mut(&mut clients.conns, slot);
-    let Some(filtered) = filtered.filter(|all| all.group(serial).is_some()) else {
+    let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
+    let Some(subscriptions) = subscriptions.filter(|all| all.group(serial).is_some()) else {
         clients.broken(slot);
         return Err(BROKEN);
     };
-    let part = filtered.next_place();
+    let part = subscriptions.next_place();
     let (row, place) = matching
         .join(filter, Member { slot, part }, client, most)
         .map_err(|refused| refused.reason())?;
-    if let Some(filtered) = filtered_mut(&mut clients.conns, slot) {
-        filtered.add(serial, row, place, id);
+    if let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) {
+        subscriptions.add(serial, row, place, id);
     }
     Ok(())
 }
@@ -229,28 +232,30 @@ impl Matching {
 
 /// Whether the group that the page is for still exists.
 pub(crate) fn awaits<P: ProtocolTypes>(conns: &Connections<P>, to: ReplyTo, serial: u32) -> bool {
-    conns.is_asked(to) && filtered(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
+    conns.is_asked(to)
+        && filter_subscriptions(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
 }
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Ends the filters of a group.
     pub(crate) fn leave_group(&mut self, subs: &mut Subscriptions, slot: u32, serial: u32) {
-        let Some(filtered) = filtered(&self.conns, slot) else {
+        let Some(subscriptions) = filter_subscriptions(&self.conns, slot) else {
             return;
         };
-        let parts: Vec<u32> = filtered.parts_of(serial).map(|(at, _)| at).collect();
+        let parts: Vec<u32> = subscriptions.parts_of(serial).map(|(at, _)| at).collect();
         for part in parts {
             leave_one(self, subs, slot, part);
         }
-        if let Some(filtered) = filtered_mut(&mut self.conns, slot) {
+        if let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) {
             // A group that no filter has joined yet.
-            filtered.end_group(serial);
+            subscriptions.end_group(serial);
         }
     }
 
     /// Ends all filters of a connection.
     pub(crate) fn leave_filters(&mut self, subs: &mut Subscriptions, slot: u32) {
-        let groups = filtered(&self.conns, slot).map_or(&[][..], Filtered::groups);
+        let groups =
+            filter_subscriptions(&self.conns, slot).map_or(&[][..], FilterSubscriptions::groups);
         let serials: Vec<u32> = groups.iter().rev().map(|group| group.serial).collect();
         for serial in serials {
             self.leave_group(subs, slot, serial);
@@ -269,14 +274,14 @@ impl<P: ProtocolTypes> Clients<P> {
         offset: u64,
         live: bool,
     ) {
-        let Some(filtered) = filtered_mut(&mut self.conns, slot) else {
+        let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) else {
             return self.broken(slot);
         };
-        if let Some(at) = filtered.at_mut(serial, page.partition) {
-            *at = At {
+        if let Some(at) = subscriptions.at_mut(serial, page.partition) {
+            *at = GroupPosition {
                 offset,
-                from: page.from,
-                base: page.base,
+                snapshot_end: page.snapshot_end,
+                losses_before: page.losses_before,
                 epoch: page.epoch,
                 live,
                 asked: false,
@@ -284,7 +289,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 had_turn: true,
             };
         }
-        filtered.settle(serial);
+        subscriptions.settle(serial);
     }
 }
 
@@ -294,14 +299,14 @@ pub(crate) fn leave_one<P: ProtocolTypes>(
     slot: u32,
     part: u32,
 ) {
-    let filtered = filtered_mut(&mut clients.conns, slot);
-    let Some((row, place)) = filtered.and_then(|all| all.remove(part)) else {
+    let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
+    let Some((row, place)) = subscriptions.and_then(|all| all.remove(part)) else {
         return clients.broken(slot);
     };
     let Left { moved, ended } = subs.matching.leave(row, place);
     if let Some(Member { slot, part }) = moved {
-        match filtered_mut(&mut clients.conns, slot) {
-            Some(filtered) => filtered.set_place(part, place),
+        match filter_subscriptions_mut(&mut clients.conns, slot) {
+            Some(subscriptions) => subscriptions.set_place(part, place),
             None => clients.broken(slot),
         }
     }

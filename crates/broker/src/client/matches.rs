@@ -39,7 +39,8 @@ impl<P: ProtocolTypes> Clients<P> {
         just: &[(PartitionId, u64)],
         out: &mut Vec<u8>,
     ) {
-        let group = joining::filtered(&self.conns, slot).and_then(|all| all.groups().first());
+        let group =
+            joining::filter_subscriptions(&self.conns, slot).and_then(|all| all.groups().first());
         let positions = group.map_or(&[][..], |group| group.positions());
         let at = |partition: PartitionId| match positions.get(usize::from(partition)) {
             Some(at) if !at.live => Position::new(at.epoch, at.offset),
@@ -60,7 +61,7 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
     /// by that filter, and not a second time by a subscription to the topic.
     pub(crate) fn has_match(&self, matching: &Matching, slot: u32, topic: &[u8]) -> bool {
-        let Some(filtered) = joining::filtered(&self.conns, slot) else {
+        let Some(subscriptions) = joining::filter_subscriptions(&self.conns, slot) else {
             return false;
         };
         let rows = matching.rows(topic);
@@ -69,8 +70,8 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         let partition = self.ctx.partition_of(topic);
         let matches = |(at, part): (u32, &Part)| {
-            rows.binary_search(&part.row).is_ok() && filtered.is_live(at, partition)
+            rows.binary_search(&part.row).is_ok() && subscriptions.is_live(at, partition)
         };
-        filtered.parts().any(matches)
+        subscriptions.parts().any(matches)
     }
 }

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::outbox::{PARTS_MAX, send_rope};
 use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
 use crate::client::row::{FILTERS, State};
@@ -190,7 +190,7 @@ fn fell_behind_in_run<P: ProtocolTypes>(
     slot: u32,
     rest: impl Iterator<Item = usize>,
 ) {
-    let group = filtered(&clients.conns, slot).and_then(|all| all.groups().first());
+    let group = filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some(serial) = group.map(|group| group.serial) else {
         return clients.broken(slot);
     };

@@ -105,8 +105,8 @@ pub(crate) fn all_filters_of<P: ProtocolTypes>(
     matching: &Matching,
     slot: u32,
 ) -> Vec<Box<[u8]>> {
-    let filtered = joining::filtered(conns, slot).into_iter();
-    let parts = filtered.flat_map(|all| all.parts());
+    let subscriptions = joining::filter_subscriptions(conns, slot).into_iter();
+    let parts = subscriptions.flat_map(|all| all.parts());
     parts
         .map(|(_, part)| matching.name(part.row).into_boxed_slice())
         .collect()

@@ -169,8 +169,8 @@ pub(crate) fn found<P: ProtocolTypes, I: Io>(
         return Some(Ok(Some(known.clone())));
     }
     let asker = Party::without_name(clients.conns.get(slot).client, slot).number();
-    let round = gate.verdict_cache().round();
-    let question = Question::of(credential, digest, round, asker);
+    let settings_generation = gate.verdict_cache().settings_generation();
+    let question = Question::of(credential, digest, settings_generation, asker);
     match io.question(clients.conns.id_of(slot), question) {
         true => None,
         false => Some(Err(Reason::VerifierBusy)),
@@ -189,10 +189,10 @@ pub(crate) fn verdict<P: Protocols>(
         digest,
         found,
         believed_until_s,
-        round,
+        settings_generation,
     } = verdict;
     if let Ok(known) = &found
-        && round == gate.verdict_cache().round()
+        && settings_generation == gate.verdict_cache().settings_generation()
     {
         let most = clients.ctx.world.settings.access.verdicts_per_shard;
         gate.verdict_cache()

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::client::row::Began;
 use crate::client::types::{Held, ProtocolTypes};
-use crate::filters::matching::Filtered;
+use crate::filters::matching::FilterSubscriptions;
 
 /// One of several topics of a connection.
 #[derive(Default)]
@@ -56,7 +56,7 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     /// Subscriptions that fell behind, with the offsets that they have seen.
     pub behind: Vec<Behind>,
     /// Its filters.
-    pub filters: Option<Box<Filtered>>,
+    pub filters: Option<Box<FilterSubscriptions>>,
     /// State that its protocol needs.
     pub own: P::Held,
     /// When the connection began: the row has no room for that while it has a side row.

@@ -13,8 +13,9 @@
 //! writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after a gap is void too, and its writer
 //! appends it again.
 //!
-//! A replicated log ([`World::is_shared`](crate::World::is_shared): a cluster) has several writers. The batches of all writers are applied in the order of
-//! the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch` ([`OFFSET_BITS`](crate::OFFSET_BITS)).
+//! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are applied in the
+//! order of the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch`
+//! ([`OFFSET_BITS`](crate::OFFSET_BITS)).
 //!
 //! Invariants: the records of a partition are applied in the order of the log, and applying refuses no record. The requests of a shard to a partition
 //! take effect in the order in which they were made, so that a subscription sees all earlier publishes.

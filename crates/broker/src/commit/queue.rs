@@ -129,7 +129,7 @@ impl<T> Queue<T> {
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
-        mut counts: impl FnMut(u64, u64) -> bool,
+        mut is_valid: impl FnMut(u64, u64) -> bool,
     ) -> bool {
         while let Some(Committed { header, batch }) = self.committed.pop_front() {
             let is_own = header.writer == self.batches.writer;
@@ -137,7 +137,7 @@ impl<T> Queue<T> {
                 true => self.batches.committed(header.number, now_s),
                 false => batch.as_ref().map(|it| it.bytes().clone()),
             };
-            let bytes = bytes.filter(|_| counts(header.writer, header.number) || is_own);
+            let bytes = bytes.filter(|_| is_valid(header.writer, header.number) || is_own);
             let records = bytes.map(|bytes| Records::new(header, bytes));
             if let Some(records) = records.filter(|it| !it.is_empty()) {
                 self.current = Some(CurrentBatch {
@@ -158,14 +158,14 @@ impl<T> Queue<T> {
         held_bytes: &mut usize,
         now_s: u32,
         is_replicated: bool,
-        counts: impl FnMut(u64, u64) -> bool,
+        is_valid: impl FnMut(u64, u64) -> bool,
     ) -> Option<(Option<Entry<T>>, Option<Record>)> {
         let first = self.line.entries.front();
         if first.is_some_and(|it| !it.writes && it.request.is_some()) {
             return Some((self.line.pop(), None));
         }
         let is_first = first.is_some_and(|it| it.writes);
-        if self.current.is_none() && !self.begin(held_bytes, now_s, counts) {
+        if self.current.is_none() && !self.begin(held_bytes, now_s, is_valid) {
             return None;
         }
         let current = self.current.as_mut()?;
@@ -302,12 +302,12 @@ impl<T> Commits<T> {
         bytes
     }
 
-    /// The request or record that takes effect next. `counts` tells whether the next batch in a partition's log is valid. Its arguments are the index of
+    /// The request or record that takes effect next. `is_valid` tells whether the next batch in a partition's log is valid. Its arguments are the index of
     /// the partition, the writer, and the number of the batch.
     pub fn next(
         &mut self,
         now: Now,
-        mut counts: impl FnMut(usize, u64, u64) -> bool,
+        mut is_valid: impl FnMut(usize, u64, u64) -> bool,
     ) -> Option<Next<T>> {
         if !self.may_have_due {
             return None;
@@ -315,8 +315,8 @@ impl<T> Commits<T> {
         for n in 0..self.queues.len() {
             let at = (self.next + n) % self.queues.len();
             let (queue, held) = (&mut self.queues[at], &mut self.bytes);
-            let counts = |writer, number| counts(at, writer, number);
-            let Some(next) = queue.next(held, now.s, self.is_replicated, counts) else {
+            let is_valid = |writer, number| is_valid(at, writer, number);
+            let Some(next) = queue.next(held, now.s, self.is_replicated, is_valid) else {
                 continue;
             };
             // After a batch it is the next queue's turn, so that a queue that fills again and again does not delay the others.

@@ -126,7 +126,7 @@ pub struct Beat<'a> {
     /// The name of the node, or empty.
     pub name: &'a [u8],
     /// The address of the node's admin API, or empty.
-    pub link: &'a [u8],
+    pub admin_address: &'a [u8],
     /// The number of the process's connections.
     pub connections: u64,
 }
@@ -146,7 +146,7 @@ impl<'a> Note<'a> {
             Note::Mark(until) => out.number(*until),
             Note::Beat(beat) => {
                 out.field(beat.name);
-                out.field(beat.link);
+                out.field(beat.admin_address);
                 out.number(beat.connections);
             }
             Note::Dead(writer) | Note::Steward(writer) => out.word(*writer),
@@ -170,7 +170,7 @@ impl<'a> Note<'a> {
                 // A later version may append fields to a heartbeat. They are ignored.
                 let beat = Beat {
                     name: from.field()?,
-                    link: from.field()?,
+                    admin_address: from.field()?,
                     connections: from.number()?,
                 };
                 return Ok(Some((offset_delta, Note::Beat(beat))));
@@ -201,7 +201,7 @@ pub(crate) fn check(
     if let Some((offset_delta, note)) = Note::decode(record)? {
         if let Note::Beat(beat) = note {
             // Consoles and terminals show both fields.
-            check_fields(beat.name, b"", beat.link).map_err(Damaged)?;
+            check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
         return Ok(Some(offset_delta));
     }

@@ -6,7 +6,7 @@
 //! Invariants: a filter is open here while it has members. It is registered at every home from the attach of its first member until its last member
 //! leaves. A group that is live in all partitions stores no positions: its positions are `Matching::seen`.
 
-mod filtered;
+mod filter_subscriptions;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -19,14 +19,14 @@ use crate::budget::stats::Accounts;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-pub use filtered::{At, Filtered, Group, OVER, Part};
+pub use filter_subscriptions::{FilterSubscriptions, Group, GroupPosition, Part, RETAINED_SENT};
 
 /// A member of a filter: a connection, with the part that subscribes to the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The connection's row.
     pub slot: u32,
-    /// The index of the part in [`Filtered::parts`].
+    /// The index of the part in [`FilterSubscriptions::parts`].
     pub part: u32,
 }
 

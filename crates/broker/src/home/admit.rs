@@ -9,7 +9,7 @@ use crore_wire::topic;
 use super::Home;
 use super::context::{Found, HomeContext};
 use super::reservations::Reserved;
-use super::topic_row::{KEEPS, RETAINS, TopicRow};
+use super::topic_row::{HAS_QOS_SUBSCRIPTION, HAS_RETAINED, TopicRow};
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::rules::Rules;
@@ -97,7 +97,7 @@ impl Home {
             .reservations
             .add(hash, fact.makes() && found.row.is_none());
         Ok(Reserved {
-            topic: hash,
+            topic_hash: hash,
             kept: (client, bytes),
             key: found.key.map(|key| key.group as u8),
         })
@@ -110,10 +110,10 @@ impl Home {
         if let (Some(group), Some(answers)) = (reserved.key, &mut self.retries.answers) {
             answers.release(group.into());
         }
-        if self.topics.reservations.remove(reserved.topic) {
-            let mut id = self.topics.index.first(reserved.topic).unwrap_or(NONE);
+        if self.topics.reservations.remove(reserved.topic_hash) {
+            let mut id = self.topics.index.first(reserved.topic_hash).unwrap_or(NONE);
             while id != NONE {
-                if self.topics.rows.get(id).hash == reserved.topic {
+                if self.topics.rows.get(id).hash == reserved.topic_hash {
                     self.queue_if_idle(id, now);
                 }
                 id = self.topics.rows.get(id).next();
@@ -158,7 +158,7 @@ impl Home {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,
         };
-        match has_share || self.forget_one(client, idle_since_s) {
+        match has_share || self.evict_idle_topic(client, idle_since_s) {
             true => Ok(()),
             false => Err(Reason::TopicsFull),
         }
@@ -174,12 +174,12 @@ impl Home {
         let number = found.map_or_else(|| rules.number_for(name), |row| row.rule);
         if message.headers.retain && message.data.is_empty() {
             // An empty message removes the retained message and is not kept.
-            let takes = found.is_some_and(|row| row.has(RETAINS));
+            let takes = found.is_some_and(|row| row.has(HAS_RETAINED));
             if takes || rules.get(number).keep == Keep::Latest {
                 return false;
             }
         }
-        let needed = found.is_some_and(|row| row.has(KEEPS))
+        let needed = found.is_some_and(|row| row.has(HAS_QOS_SUBSCRIPTION))
             || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
             || self.subscriptions.qos.has_match(name);
         message.headers.retain

@@ -278,7 +278,7 @@ impl Home {
         let (row, partition) = (self.topics.rows.get_mut(id), &mut self.logs.partitions[at]);
         partition.sequence = offset;
         let log = &mut partition.log;
-        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
         log.losses.forget_topic(id, lost);
         row.set_last(offset);
         row.flags = (row.flags | DELETED) & !CREATED;
@@ -289,7 +289,7 @@ impl Home {
             lanes.tell(
                 carrier.shard,
                 Tell::Gone {
-                    topic: carrier.topic,
+                    topic: carrier.carrier_row,
                     serial: carrier.serial,
                 },
             );
@@ -338,7 +338,7 @@ impl Logs {
     }
 
     /// Notes a batch that was read from the log of partition `at`: its writer and its number.
-    pub(crate) fn has_read(&mut self, at: usize, batch: (u64, u64)) {
+    pub(crate) fn note_batch_read(&mut self, at: usize, batch: (u64, u64)) {
         self.partitions[at].batch = batch;
     }
 

@@ -9,7 +9,7 @@ use super::Home;
 use super::carriers::Carrier;
 use super::context::HomeContext;
 use super::page_queue::{PendingPage, SearchProgress};
-use super::topic_row::{CREATED, DELETED, REQUESTED, RETAINS, WANTS_DEFLATE};
+use super::topic_row::{CREATED, DELETED, HAS_RETAINED, REQUESTED, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::base::position::Since;
 use crate::base::rules::Rules;
@@ -36,7 +36,7 @@ impl Home {
             since: self.logs.in_present_life(ask.since, at),
             ..*ask
         };
-        if let Some(offset) = self.logs.ahead(ask.since, at) {
+        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, at) {
             let reading = PendingPage::Topic {
                 from,
                 ask: *ask,
@@ -156,7 +156,7 @@ impl Home {
     /// Whether the subscriber has nothing to read.
     fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
-        let nothing = self.logs.messages_of(row) == 0 && !row.has(RETAINS);
+        let nothing = self.logs.messages_of(row) == 0 && !row.has(HAS_RETAINED);
         nothing || !ask.retained && by_rule(ask, rules.get(row.rule)) == Since::Live
     }
 
@@ -164,7 +164,7 @@ impl Home {
         let carrier = Carrier {
             shard: from,
             serial: ask.serial,
-            topic: ask.topic,
+            carrier_row: ask.topic,
             subscribers: 1,
         };
         self.add_subscriber(id, carrier);
@@ -225,7 +225,7 @@ impl Home {
             }
             self.topics.each_carrier(id, |carrier| {
                 let tell = Tell::Displaced {
-                    topic: carrier.topic,
+                    topic: carrier.carrier_row,
                     serial: carrier.serial,
                 };
                 context.lanes.tell(carrier.shard, tell);

@@ -5,22 +5,22 @@
 
 use alloc::vec::Vec;
 
-use super::topic_row::{SET, TopicRow, WANTS_DEFLATE};
+use super::topic_row::{HAS_CARRIER_SET, TopicRow, WANTS_DEFLATE};
 use crate::base::ids::ShardId;
 use crate::store::slab::{NONE, Side};
 
-/// A carrier of a topic, with its number of subscribers. `topic` is the carrier's row for the topic, and `serial` counts the uses of that
+/// A carrier of a topic, with its number of subscribers. `carrier_row` is the carrier's row for the topic, and `serial` counts the uses of that
 /// row.
 pub(super) struct Carrier {
     pub shard: ShardId,
     pub serial: u16,
-    pub topic: u32,
+    pub carrier_row: u32,
     pub subscribers: u32,
 }
 
 impl Carrier {
-    fn is(&self, shard: ShardId, topic: u32, serial: u16) -> bool {
-        self.shard == shard && self.topic == topic && self.serial == serial
+    fn is(&self, shard: ShardId, carrier_row: u32, serial: u16) -> bool {
+        self.shard == shard && self.carrier_row == carrier_row && self.serial == serial
     }
 }
 
@@ -44,11 +44,11 @@ impl Carriers {
 
     /// Adds a subscriber at a carrier; returns whether it is the topic's first subscriber.
     pub fn count_in(&mut self, row: &mut TopicRow, new: Carrier) -> bool {
-        if row.has(SET) {
+        if row.has(HAS_CARRIER_SET) {
             let set = self.sets.get_mut(row.carrier);
             match set
                 .iter_mut()
-                .find(|c| c.is(new.shard, new.topic, new.serial))
+                .find(|c| c.is(new.shard, new.carrier_row, new.serial))
             {
                 Some(carrier) => carrier.subscribers += 1,
                 None => set.push(new),
@@ -57,10 +57,11 @@ impl Carriers {
         }
         if row.carrier == NONE {
             (row.carrier, row.shard, row.serial, row.subscribers) =
-                (new.topic, new.shard, new.serial, 1);
+                (new.carrier_row, new.shard, new.serial, 1);
             return true;
         }
-        let same = row.carrier == new.topic && row.shard == new.shard && row.serial == new.serial;
+        let same =
+            row.carrier == new.carrier_row && row.shard == new.shard && row.serial == new.serial;
         if same && row.subscribers < u16::MAX {
             row.subscribers += 1;
             return false;
@@ -68,7 +69,7 @@ impl Carriers {
         let mut old = Carrier {
             shard: row.shard,
             serial: row.serial,
-            topic: row.carrier,
+            carrier_row: row.carrier,
             subscribers: u32::from(row.subscribers),
         };
         let mut set = Vec::with_capacity(2);
@@ -78,29 +79,29 @@ impl Carriers {
         } else {
             set.extend([old, new]);
         }
-        row.flags |= SET;
+        row.flags |= HAS_CARRIER_SET;
         row.carrier = self.sets.insert(set);
         false
     }
 
     /// Whether this carrier has subscribers of the topic.
-    pub fn has(&self, row: &TopicRow, shard: ShardId, topic: u32, serial: u16) -> bool {
+    pub fn has(&self, row: &TopicRow, shard: ShardId, carrier_row: u32, serial: u16) -> bool {
         row.carrier != NONE
-            && if row.has(SET) {
+            && if row.has(HAS_CARRIER_SET) {
                 let mut set = self.sets.get(row.carrier).iter();
-                set.any(|carrier| carrier.is(shard, topic, serial))
+                set.any(|carrier| carrier.is(shard, carrier_row, serial))
             } else {
-                row.shard == shard && row.carrier == topic && row.serial == serial
+                row.shard == shard && row.carrier == carrier_row && row.serial == serial
             }
     }
 
     /// Removes a subscriber at this carrier, which [has](Self::has) one.
-    pub fn leave(&mut self, row: &mut TopicRow, shard: ShardId, topic: u32, serial: u16) {
-        if row.has(SET) {
+    pub fn leave(&mut self, row: &mut TopicRow, shard: ShardId, carrier_row: u32, serial: u16) {
+        if row.has(HAS_CARRIER_SET) {
             let set = self.sets.get_mut(row.carrier);
             let at = set
                 .iter()
-                .position(|c| c.is(shard, topic, serial))
+                .position(|c| c.is(shard, carrier_row, serial))
                 .expect("the row was found by it");
             set[at].subscribers -= 1;
             if set[at].subscribers == 0 {
@@ -109,7 +110,7 @@ impl Carriers {
             if set.is_empty() {
                 self.sets.remove(row.carrier);
                 row.carrier = NONE;
-                row.flags &= !(SET | WANTS_DEFLATE);
+                row.flags &= !(HAS_CARRIER_SET | WANTS_DEFLATE);
             }
         } else {
             row.subscribers -= 1;
@@ -121,14 +122,14 @@ impl Carriers {
     }
 
     pub fn each(&self, row: &TopicRow, mut f: impl FnMut(&Carrier)) {
-        if row.has(SET) {
+        if row.has(HAS_CARRIER_SET) {
             self.sets.get(row.carrier).iter().for_each(f);
         } else if row.carrier != NONE {
             let subscribers = u32::from(row.subscribers);
             f(&Carrier {
                 shard: row.shard,
                 serial: row.serial,
-                topic: row.carrier,
+                carrier_row: row.carrier,
                 subscribers,
             });
         }

@@ -30,7 +30,7 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
 
 /// The size limit of messages that are compressed at this level, and the bytes compressed in the time of a step. Any message takes at most
 /// 25 ms. Higher levels compare more places for each byte: the worst input takes some 100 ns a byte at level 6, and 400 ns at level 9.
-const fn packs(level: u8) -> (usize, usize) {
+const fn level_limits(level: u8) -> (usize, usize) {
     match level {
         ..=1 => (1 << 20, 32),
         2..=6 => (256 << 10, 2),
@@ -62,7 +62,7 @@ impl MessageCompressor {
         let deflate = &settings.deflate;
         if topics.rows.get(id).has(WANTS_DEFLATE) {
             let data = frames.data(&record);
-            let (bytes_max, bytes_per_step) = packs(deflate.level);
+            let (bytes_max, bytes_per_step) = level_limits(deflate.level);
             if data.len() >= deflate.min_bytes && data.len() <= bytes_max {
                 self.steps.add(data.len() / bytes_per_step);
                 self.compressed.clear();

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::Home;
 use super::partition::Partition;
-use super::topic_row::{KEEPS, QUEUED, RETAINS};
+use super::topic_row::{HAS_QOS_SUBSCRIPTION, HAS_RETAINED, IN_IDLE_QUEUE};
 use crate::base::planted::{self, Fault};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
@@ -20,15 +20,15 @@ impl Home {
     fn is_unused(&self, id: u32) -> bool {
         let row = self.topics.rows.get(id);
         row.carrier == NONE
-            && row.flags & (RETAINS | KEEPS) == 0
+            && row.flags & (HAS_RETAINED | HAS_QOS_SUBSCRIPTION) == 0
             && self.logs.messages_of(row) == 0
             && !self.topics.reservations.has(row.hash)
     }
 
     pub(super) fn queue_if_idle(&mut self, id: u32, now: Now) {
-        if self.is_unused(id) && !self.topics.rows.get(id).has(QUEUED) {
+        if self.is_unused(id) && !self.topics.rows.get(id).has(IN_IDLE_QUEUE) {
             let row = self.topics.rows.get_mut(id);
-            row.flags |= QUEUED;
+            row.flags |= IN_IDLE_QUEUE;
             row.touched_s = now.unix_s;
             let client = self.topics.makers.holder(id);
             self.topics
@@ -55,7 +55,7 @@ impl Home {
             };
             self.steps.add(1);
             let row = self.topics.rows.get_mut(id);
-            row.flags &= !QUEUED;
+            row.flags &= !IN_IDLE_QUEUE;
             if !self.is_unused(id) {
                 continue;
             }
@@ -69,7 +69,7 @@ impl Home {
                 // The topic's interest has not ended: the topic is examined again in the next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
-            row.flags |= QUEUED;
+            row.flags |= IN_IDLE_QUEUE;
             let client = self.topics.makers.holder(id);
             self.topics.idle_topics.queue(number, client, id, since_s);
         }
@@ -79,7 +79,7 @@ impl Home {
     /// Evicts an idle topic to make room for a new one: a topic of this client if it has an idle one, otherwise a topic of anybody that has
     /// been idle since `until_s` or earlier. It is the longest idle topic of the first rule that has any. Returns whether a topic was
     /// evicted.
-    pub(super) fn forget_one(&mut self, client: Client, until_s: u32) -> bool {
+    pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
         // The next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
@@ -90,7 +90,7 @@ impl Home {
                 return false;
             };
             self.steps.add(1);
-            self.topics.rows.get_mut(id).flags &= !QUEUED;
+            self.topics.rows.get_mut(id).flags &= !IN_IDLE_QUEUE;
             if self.is_unused(id) {
                 self.forget_topic(id);
                 return true;
@@ -108,7 +108,7 @@ impl Home {
         self.topics.makers.freed(id);
         let at = self.logs.place_of(&row);
         let Partition { log, forgotten, .. } = &mut self.logs.partitions[at];
-        let lost = log.reaches_back_to(row.log).unwrap_or(row.last());
+        let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
         if let Some(number) = log.losses.forget_topic(id, lost) {
             forgotten.add(row.rule, lost, number, self.topics.names.get(row.name));
         }

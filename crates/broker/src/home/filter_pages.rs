@@ -48,15 +48,15 @@ impl Home {
         let forgotten =
             partition
                 .forgotten
-                .lost_behind(lost, reader.base, &matching_rules, filters);
+                .lost_behind(lost, reader.losses_before, &matching_rules, filters);
         self.steps.add(forgotten.len() + matching_rules.len());
         let mut draft = Draft::new(ask, filters, reader, forgotten, large_waits);
         let (mut head, mut visits) = (reader.start, 0);
-        let begun = self.steps.count();
+        let steps_before = self.steps.count();
         let at_head = loop {
             if self
                 .page_queue
-                .is_page_spent(&self.turn_limits, visits, begun, reader)
+                .is_page_spent(&self.turn_limits, visits, steps_before, reader)
             {
                 // The next page continues after the last entry examined.
                 head += u64::from(planted::is(Fault::LostSeam));
@@ -73,10 +73,10 @@ impl Home {
             let Some(next) = next else { break true };
             self.steps.add(ROWS);
             match self.read_arrival(log, &next, &mut draft, rules, now, frames) {
-                Fate::Passed => {}
-                Fate::Lost if draft.count == 0 => draft.gap = true,
-                Fate::Lost | Fate::Full => break false,
-                Fate::Large => return None,
+                ItemResult::Passed => {}
+                ItemResult::Lost if draft.count == 0 => draft.gap = true,
+                ItemResult::Lost | ItemResult::Full => break false,
+                ItemResult::Large => return None,
             }
             head = offset;
         };
@@ -96,8 +96,8 @@ impl Home {
             count: count as u32,
             names,
             head,
-            from: reader.from,
-            base: reader.base,
+            snapshot_end: reader.snapshot_end,
+            losses_before: reader.losses_before,
             epoch: self.logs.epoch,
             at_head,
             gap,
@@ -113,10 +113,10 @@ impl Home {
         rules: &Rules,
         now: Now,
         frames: &mut Frames,
-    ) -> Fate {
+    ) -> ItemResult {
         let reader = draft.reader;
         match *arrival {
-            Arrival::Orphaned { .. } => Fate::Passed,
+            Arrival::Orphaned { .. } => ItemResult::Passed,
             Arrival::Lost {
                 offset,
                 topic,
@@ -124,8 +124,8 @@ impl Home {
             } => {
                 let row = self.topics.rows.get(topic);
                 let latest = reader.newest == 0 && keeps_latest(rules, row.rule);
-                let wanted = offset > reader.from || latest;
-                let told = number > reader.base && wanted;
+                let wanted = offset > reader.snapshot_end || latest;
+                let told = number > reader.losses_before && wanted;
                 draft.lost_if(
                     told && draft.matches(self.topics.names.get(row.name)),
                     topic,
@@ -143,41 +143,43 @@ impl Home {
                 let gone = log.is_expired(id, now.unix_s);
                 let reaches = |lost| offset <= lost;
                 let shown = rule != rules.retained()
-                    || offset <= reader.from
-                    || log.reaches_back_to(row.log).is_none_or(reaches);
+                    || offset <= reader.snapshot_end
+                    || log.last_lost_offset(row.log).is_none_or(reaches);
                 if !shown || gone || !draft.matches(name) {
-                    return Fate::Passed;
+                    return ItemResult::Passed;
                 }
-                let in_snapshot = reader.newest > 0 && offset <= reader.from;
+                let in_snapshot = reader.newest > 0 && offset <= reader.snapshot_end;
                 if in_snapshot && !log.is_among_newest(id, reader.newest) {
-                    return Fate::Passed;
+                    return ItemResult::Passed;
                 }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
                     // A message that is too old counts as lost, though it is not dropped yet. A reader without a position is told only of
-                    // losses after `begun`.
-                    let told = reader.base == 0 || draft.ask.is_next_page || offset > reader.begun;
+                    // losses after `offset_when_asked`.
+                    let told = reader.losses_before == 0
+                        || draft.ask.is_next_page
+                        || offset > reader.offset_when_asked;
                     let told = told && !in_snapshot;
                     return draft.lost_if(told, topic);
                 }
                 let bytes = log.bytes_of(id);
                 if draft.must_wait(bytes, &self.turn_limits) {
-                    return Fate::Large;
+                    return ItemResult::Large;
                 }
                 if !draft.takes(bytes, &self.turn_limits) {
-                    return Fate::Full;
+                    return ItemResult::Full;
                 }
                 let record = log.copy(id, frames);
                 frames.pages.push(record);
                 let name = frames.push_name(name);
                 frames.names.push(name);
-                Fate::Passed
+                ItemResult::Passed
             }
         }
     }
 
     /// Drops expired messages of a partition before a page is read: at most as many as the entries that a page may examine.
     fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
-        let mut limit = self.turn_limits.page_visits;
+        let mut limit = self.turn_limits.page_entries;
         for number in 0..rules.retained() {
             limit -= self.expire_rule(place, number, rules, now, limit);
         }
@@ -185,20 +187,20 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has examined as many entries as it may. `begun` is the count of steps at its beginning. If the reader gets each
+    /// Whether a page has examined as many entries as it may. `steps_before` is the count of steps at its beginning. If the reader gets each
     /// topic's newest messages, all steps count, since finding these messages takes as long as reading them.
     fn is_page_spent(
         &self,
         turn_limits: &TurnLimits,
         visits: usize,
-        begun: u64,
+        steps_before: u64,
         reader: Reader,
     ) -> bool {
         let steps = match reader.newest {
             0 => 0,
-            _ => (self.steps.count() - begun) as usize,
+            _ => (self.steps.count() - steps_before) as usize,
         };
-        visits + steps >= turn_limits.page_visits
+        visits + steps >= turn_limits.page_entries
     }
 }
 
@@ -233,7 +235,7 @@ struct Draft<'a> {
 }
 
 /// What reading an item has led to.
-enum Fate {
+enum ItemResult {
     /// The item was added to the page, or is not for this subscriber.
     Passed,
     /// The item is lost to the subscriber.
@@ -265,12 +267,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn lost_if(&mut self, lost: bool, topic: u32) -> Fate {
+    fn lost_if(&mut self, lost: bool, topic: u32) -> ItemResult {
         if !lost {
-            return Fate::Passed;
+            return ItemResult::Passed;
         }
         self.lost = Some(topic);
-        Fate::Lost
+        ItemResult::Lost
     }
 
     fn matches(&self, name: &[u8]) -> bool {
@@ -326,7 +328,7 @@ fn begin_filters(
 ) -> (Arrivals, u64) {
     let start = |latest| match latest || reader.newest > 0 {
         true => reader.start,
-        false => reader.start.max(reader.from),
+        false => reader.start.max(reader.snapshot_end),
     };
     let latest = |number: &u8| keeps_latest(rules, *number);
     let lists = matching_rules

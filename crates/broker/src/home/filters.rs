@@ -11,7 +11,7 @@
 //!   order.
 //! * A page marked `at_head` uses the lane of the live messages.
 //! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
-//!   snapshot ends at offset [`FilterPage::from`].
+//!   snapshot ends at offset [`FilterPage::snapshot_end`].
 
 use super::Home;
 use super::context::HomeContext;
@@ -94,15 +94,15 @@ impl Home {
         let at = self.logs.placement.place_at_home(partition);
         self.logs.partitions[at].log.losses.watch();
         let reader = self.logs.reader(ask, partition);
-        if let Some(offset) = self.logs.ahead(ask.since, at) {
+        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, at) {
             let reading = PendingPage::Filters {
                 from,
                 ask: *ask,
                 names: names.share(),
                 reader: Reader {
                     start: offset,
-                    from: 0,
-                    base: 0,
+                    snapshot_end: 0,
+                    losses_before: 0,
                     gap: false,
                     retained: false,
                     ..reader
@@ -182,15 +182,15 @@ impl Logs {
         } = &mut self.partitions[at];
         let applied_to = (*applied_to).max(*sequence);
         let (sequence, losses) = (*sequence, log.losses.count());
-        let reader = |start, from, base, gap, retained| Reader {
+        let reader = |start, snapshot_end, losses_before, gap, retained| Reader {
             partition,
             start,
-            from,
+            snapshot_end,
             newest: ask.newest,
-            base,
+            losses_before,
             gap,
             retained,
-            begun: sequence,
+            offset_when_asked: sequence,
         };
         match ask.since {
             Since::Default if !ask.poll => reader(0, sequence, losses, false, true),
@@ -203,9 +203,10 @@ impl Logs {
             {
                 if ask.is_next_page {
                     // A subscriber past its initial snapshot does not get the retained messages again.
-                    let begins = ask.base > 0 && (ask.from == 0 || offset < ask.from);
+                    let begins = ask.losses_before > 0
+                        && (ask.snapshot_end == 0 || offset < ask.snapshot_end);
                     let retained = begins && ask.newest == 0;
-                    reader(offset, ask.from, ask.base, false, retained)
+                    reader(offset, ask.snapshot_end, ask.losses_before, false, retained)
                 } else {
                     reader(offset, 0, 0, false, false)
                 }

@@ -180,11 +180,11 @@ impl Home {
                 self.interest.followers.remove(FollowerKey::Node(stream));
                 InterestReply::Done
             }
-            Interest::Elsewhere(stream, news) => {
+            Interest::ApplyRemote(stream, news) => {
                 InterestReply::Refused(self.take_remote(stream, &news))
             }
-            Interest::Forget(stream, from) => {
-                InterestReply::Forgot(self.forget_remote(stream, from))
+            Interest::DropStream(stream, from) => {
+                InterestReply::Dropped(self.forget_remote(stream, from))
             }
         }
     }

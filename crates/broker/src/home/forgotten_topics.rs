@@ -93,7 +93,7 @@ impl ForgottenTopics {
     pub fn lost_behind(
         &self,
         offset: u64,
-        base: u64,
+        losses_before: u64,
         rules: &[u8],
         filters: &[&[u8]],
     ) -> VecDeque<u64> {
@@ -101,10 +101,14 @@ impl ForgottenTopics {
         let matches = |name: &[u8]| filters.iter().any(|filter| topic::matches(filter, name));
         let named = self.named.iter();
         let of_names = named
-            .filter(|(lost, number, _, name)| *lost > offset && *number > base && matches(name))
+            .filter(|(lost, number, _, name)| {
+                *lost > offset && *number > losses_before && matches(name)
+            })
             .map(|(lost, ..)| *lost);
         let mut all: Vec<u64> = of_rules
-            .filter(|(lost, number)| *lost > offset && (base == 0 || *number > base))
+            .filter(|(lost, number)| {
+                *lost > offset && (losses_before == 0 || *number > losses_before)
+            })
             .map(|(lost, _)| lost)
             .chain(of_names)
             .collect();

@@ -6,7 +6,7 @@ use alloc::string::String;
 
 use super::Home;
 use super::reports::Reports;
-use super::topic_row::KEEPS;
+use super::topic_row::HAS_QOS_SUBSCRIPTION;
 use crate::base::notices::Notice;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
@@ -32,7 +32,7 @@ impl Home {
         let rule = rules.get(row.rule);
         let partition = &self.logs.partitions[self.logs.place_of(row)];
         let log = &partition.log;
-        let begins = log.reaches_back_to(row.log).unwrap_or(row.last());
+        let begins = log.last_lost_offset(row.log).unwrap_or(row.last());
         if !self.logs.is_replicated() && begins <= partition.applied_to {
             return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
@@ -45,7 +45,7 @@ impl Home {
             Keep::Latest if count >= rule.keys_max => {
                 format!("rule.keys_max = {} {of_rule}", rule.keys_max)
             }
-            Keep::Log if count >= rule.log_messages && !row.has(KEEPS) => {
+            Keep::Log if count >= rule.log_messages && !row.has(HAS_QOS_SUBSCRIPTION) => {
                 format!("rule.log_messages = {} {of_rule}", rule.log_messages)
             }
             _ if bytes + next > rule.log_bytes => {

@@ -276,16 +276,16 @@ impl Groups {
         } = *join;
         let found = self.id_of(filter, name);
         // If the group has ended meanwhile, a session that subscribed before is new, too.
-        let counts = is_new || found.is_none();
+        let is_new_subscriber = is_new || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
             self.grow(id, |group| {
-                group.sessions += u32::from(counts);
+                group.sessions += u32::from(is_new_subscriber);
                 group.members.add(member, party, credit);
                 0
             });
         }
-        (id, counts)
+        (id, is_new_subscriber)
     }
 
     /// One more session without a connection subscribes to this group. A new group has these cursors.
@@ -300,7 +300,7 @@ impl Groups {
     /// Gives a member more credit; false if it has left.
     pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
         let group = self.all.get_mut(&id);
-        group.is_some_and(|group| group.members.give(member, count))
+        group.is_some_and(|group| group.members.add_credit(member, count))
     }
 
     /// Removes a member and takes back its unacknowledged messages. Returns whether the group still exists.
@@ -342,7 +342,7 @@ impl Groups {
     }
 
     /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads it from the log
-    /// later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::tell_late) must be queued.
+    /// later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::mark_late_behind) must be queued.
     pub fn give_due(
         &mut self,
         at: usize,
@@ -369,9 +369,9 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
-    /// Tells some of the late groups that the log has messages for them; returns these groups. Others may be
-    /// [left](Groups::must_tell_late).
-    pub fn tell_late(&mut self) -> Vec<u64> {
+    /// Marks some of the late groups as behind, since the log has messages for them; returns these groups. Others may be
+    /// [left](Groups::must_requeue_late).
+    pub fn mark_late_behind(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
         self.steps.add(ids.len());
         for id in &ids {
@@ -386,7 +386,7 @@ impl Groups {
     }
 
     /// Whether late groups are left. If so, the caller queues another turn for them.
-    pub fn must_tell_late(&mut self) -> bool {
+    pub fn must_requeue_late(&mut self) -> bool {
         self.late_queued = self.lists.has_late();
         self.late_queued
     }

@@ -1,7 +1,7 @@
 //! The state of a topic, as clients see it.
 
 use super::Home;
-use super::topic_row::{DELETED, KEEPS, REQUESTED};
+use super::topic_row::{DELETED, HAS_QOS_SUBSCRIPTION, REQUESTED};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::{Info, Outcome};
@@ -21,7 +21,7 @@ impl Home {
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
             subscribers: self.topics.subscribers(id),
-            wanted: row.has(KEEPS),
+            wanted: row.has(HAS_QOS_SUBSCRIPTION),
             offset: row.last(),
             epoch: self.logs.lives.epoch_of(row.last()),
         }

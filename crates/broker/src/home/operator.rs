@@ -75,7 +75,7 @@ impl Home {
             _ => page.after,
         };
         let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
-        let back = log.reaches_back_to(chain);
+        let back = log.last_lost_offset(chain);
         let messages = frames.pages.iter().map(|record| Message {
             offset: record.offset,
             time_s: record.time_s,

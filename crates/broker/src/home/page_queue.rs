@@ -53,18 +53,18 @@ pub(crate) struct Reader {
     /// The page begins after this offset.
     pub start: u64,
     /// The end of the initial snapshot: messages up to this offset belong to it. 0: no snapshot.
-    pub from: u64,
+    pub snapshot_end: u64,
     /// How many of each topic's newest messages the snapshot has; 0: only latest values and retained messages.
     pub newest: u32,
     /// Losses are numbered. Losses up to this number happened before the subscription began, and are not told. 0 if the subscriber gave a
     /// position.
-    pub base: u64,
+    pub losses_before: u64,
     /// Whether the page begins with a gap.
     pub gap: bool,
-    /// Whether the subscriber gets retained messages: those up to `from`, and those that are no longer in their topic's log.
+    /// Whether the subscriber gets retained messages: those up to `snapshot_end`, and those that are no longer in their topic's log.
     pub retained: bool,
     /// The partition's last offset when the subscriber asked. Losses after it are told even without a position.
-    pub begun: u64,
+    pub offset_when_asked: u64,
 }
 
 /// The filters of an attach. If pages of several partitions are queued, they share one copy.

@@ -35,10 +35,10 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    /// An empty partition of a home with `beside` partitions. `seed` keys the hashes of messages' keys.
+    /// An empty partition of a home with `partitions_at_home` partitions. `seed` keys the hashes of messages' keys.
     pub fn new(
         rules: &Rules,
-        beside: usize,
+        partitions_at_home: usize,
         seed: u64,
         admission: Admission,
         counts: HomeCounts,
@@ -53,7 +53,7 @@ impl Partition {
             applied_to: 0,
             writer_set: WriterSet::default(),
             time_s: 0,
-            forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / beside),
+            forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / partitions_at_home),
             counted: LogBytes::default(),
         }
     }

@@ -31,7 +31,7 @@ impl PlannedRules {
 
     /// Matches some more topics with the planned rules, up to row `end`; `name_of` gives the name of a row in use. Returns whether more are
     /// left.
-    pub fn look<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
+    pub fn match_rows<'a>(&mut self, end: u32, name_of: impl Fn(u32) -> Option<&'a [u8]>) -> bool {
         self.numbers.resize(end as usize, 0);
         let until = end.min(self.seen.saturating_add(ROWS_PER_TURN));
         for id in self.seen..until {

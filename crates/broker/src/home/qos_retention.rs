@@ -7,19 +7,19 @@
 use crore_wire::topic;
 
 use super::Home;
-use super::topic_row::KEEPS;
+use super::topic_row::HAS_QOS_SUBSCRIPTION;
 use crate::base::time::Now;
 
 impl Home {
     /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
     /// carrier removes exactly the subscriptions that it added, even if the home refused the subscription itself.
-    pub(crate) fn keep_log(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
+    pub(crate) fn count_qos_subscription(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         let is_filter = topic::has_wildcard(name);
         let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();
         match (found, on) {
             (Some(id), true) => {
                 self.subscriptions.qos.add_topic(id, 1);
-                self.topics.rows.get_mut(id).flags |= KEEPS;
+                self.topics.rows.get_mut(id).flags |= HAS_QOS_SUBSCRIPTION;
             }
             (None, true) => self.subscriptions.qos.add_filter(name),
             // Entries by name are removed first: if the topic exists by now, it was created for another subscription that is counted in its
@@ -30,7 +30,7 @@ impl Home {
                 }
                 let Some(id) = found else { return };
                 if self.subscriptions.qos.remove_topic(id) {
-                    self.topics.rows.get_mut(id).flags &= !KEEPS;
+                    self.topics.rows.get_mut(id).flags &= !HAS_QOS_SUBSCRIPTION;
                     self.queue_if_idle(id, now);
                 }
             }

@@ -1,6 +1,6 @@
 //! Reads the queued pages, as far as the turn's budget goes.
 //!
-//! Reading one page examines at most [`TurnLimits::page_visits`](crate::base::turn_limits::TurnLimits::page_visits) log entries. If the
+//! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the
 //! page is not complete by then, it is queued again with its progress. So a subscriber that reads far back delays others by one page at a
 //! time, and a thousand subscribers of one address delay others no more than one does. Publishes do not wait for pages.
 //!
@@ -43,12 +43,12 @@ impl Home {
             return false;
         };
         let before = self.steps.count();
-        let large = context.lanes.frames().large_pages;
+        let large = context.lanes.frames().large_page_bytes;
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
         // A large message is not copied here, but its delivery costs the carrier work. The page's party is charged for that.
-        let large = context.lanes.frames().large_pages - large;
+        let large = context.lanes.frames().large_page_bytes - large;
         self.page_queue.did(did + (large / STEP_BYTES) as u64);
         true
     }

@@ -30,7 +30,7 @@ impl TopicTable {
             Blob::NONE => None,
             name => Some(self.names.get(name)),
         };
-        let more = planned_rules.look(self.rows.end(), name_of);
+        let more = planned_rules.match_rows(self.rows.end(), name_of);
         self.planned_rules = Some(planned_rules);
         more
     }
@@ -42,7 +42,7 @@ impl Home {
             .topics
             .planned_rules
             .take()
-            .expect("it was looked ahead");
+            .expect("all rows were matched before");
         for (id, number) in (0..).zip(planned_rules.into_numbers()) {
             if self.topics.rows.get(id).name != Blob::NONE {
                 self.topics.rows.get_mut(id).rule = number;
@@ -152,7 +152,7 @@ mod tests {
                         let id = (any % home.topics.rows.end() as usize) as u32;
                         if home.topics.rows.get(id).name != Blob::NONE {
                             home.queue_if_idle(id, now);
-                            prop_assert!(home.forget_one(Client::NOBODY, u32::MAX));
+                            prop_assert!(home.evict_idle_topic(Client::NOBODY, u32::MAX));
                         }
                     }
                     Step::Forget(_) => {}

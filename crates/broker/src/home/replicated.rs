@@ -34,7 +34,7 @@ impl Home {
     }
 
     /// Notes that a record of partition `at` was applied; `ends` if it is the last one of its batch.
-    pub(crate) fn has_applied(&mut self, at: usize, offset: u64, ends: bool) {
+    pub(crate) fn note_applied(&mut self, at: usize, offset: u64, ends: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
         };
@@ -83,7 +83,7 @@ impl Home {
     /// Forgets an idle topic if there are too many topics: another process may create one without asking for room here.
     pub(crate) fn make_room_for_others(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
-            self.forget_one(Client::NOBODY, u32::MAX);
+            self.evict_idle_topic(Client::NOBODY, u32::MAX);
         }
     }
 
@@ -109,7 +109,7 @@ impl Logs {
     }
 
     /// The offset at which a subscription begins, if partition `at` has not yet applied the log that far.
-    pub(super) fn ahead(&self, since: Since, at: usize) -> Option<u64> {
+    pub(super) fn offset_to_wait_for(&self, since: Since, at: usize) -> Option<u64> {
         self.future_pages.as_ref()?;
         let partition = &self.partitions[at];
         match since {

@@ -9,7 +9,7 @@ use crate::budget::admission::Client;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     /// The hash of the topic's name. The topic is not forgotten meanwhile.
-    pub topic: u32,
+    pub topic_hash: u32,
     /// The client that is charged, and the bytes that it keeps with this message.
     pub kept: (Client, usize),
     /// The group of the message's idempotency key.

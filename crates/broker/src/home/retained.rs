@@ -6,7 +6,7 @@
 //! The byte budget removes retained messages last.
 
 use super::Home;
-use super::topic_row::RETAINS;
+use super::topic_row::HAS_RETAINED;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::mail::Record;
@@ -43,7 +43,7 @@ impl Home {
             .append(chain, number, rules.get(number), 1, usize::MAX, new)
             .0;
         self.logs.retained.insert(id, chain);
-        self.topics.rows.get_mut(id).flags |= RETAINS;
+        self.topics.rows.get_mut(id).flags |= HAS_RETAINED;
     }
 
     /// Removes the message without a key from a topic that keeps the latest; no loss is noted.
@@ -59,7 +59,7 @@ impl Home {
         if let Some(chain) = self.logs.retained.remove(&id) {
             let at = self.partition_of(id);
             self.logs.partitions[at].log.clear(chain);
-            self.topics.rows.get_mut(id).flags &= !RETAINS;
+            self.topics.rows.get_mut(id).flags &= !HAS_RETAINED;
         }
     }
 

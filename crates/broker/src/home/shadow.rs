@@ -33,7 +33,7 @@ impl Home {
                 let id = self.topics.find(self.topics.hash_of(name), name)?;
                 let row = self.topics.rows.get(id);
                 let log = &self.logs.partitions[self.logs.place_of(row)].log;
-                Some(log.reaches_back_to(row.log).unwrap_or(row.last()))
+                Some(log.last_lost_offset(row.log).unwrap_or(row.last()))
             };
             names.iter().map(|name| floor(name)).collect()
         })

@@ -50,14 +50,14 @@ impl Home {
             .partitions
             .iter()
             .map(|partition| partition.sequence);
-        let (id, counts) = self.subscriptions.groups.join(join, offsets);
+        let (id, is_new_subscriber) = self.subscriptions.groups.join(join, offsets);
         lanes.frames().weights.add(join.party, 1);
         lanes.tell(
             from,
             Tell::GroupJoined {
                 to,
                 group: id,
-                counts,
+                is_new_subscriber,
             },
         );
         if let Some(id) = id {
@@ -108,10 +108,10 @@ impl Home {
 
     /// Queues some of the late groups. If others are left, their turn comes behind all pages that wait now.
     pub(super) fn wake_late(&mut self) {
-        for id in self.subscriptions.groups.tell_late() {
+        for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);
         }
-        if self.subscriptions.groups.must_tell_late() {
+        if self.subscriptions.groups.must_requeue_late() {
             self.page_queue.queue_late_groups();
         }
     }
@@ -166,7 +166,7 @@ impl Home {
         };
         let mut most = self.turn_limits.page_messages;
         // Looking up a returned message takes steps even if it is no longer in the log.
-        let until = self.steps.count() + self.turn_limits.page_visits as u64;
+        let until = self.steps.count() + self.turn_limits.page_entries as u64;
         while group.has_credit()
             && context.lanes.may_tell_group_members()
             && most > 0
@@ -184,7 +184,7 @@ impl Home {
                 give(&mut group, id, &topic, record, lanes);
             }
         }
-        let mut visits = self.turn_limits.page_visits;
+        let mut visits = self.turn_limits.page_entries;
         if !group.has_returned() {
             for at in group.behind() {
                 self.read_on(id, &mut group, at, &mut most, &mut visits, context);

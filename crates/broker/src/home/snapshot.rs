@@ -11,7 +11,7 @@ use super::Home;
 use super::logs::Logs;
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
-use super::topic_row::{CREATED, DELETED, KEEPS, REQUESTED, RETAINS, TopicRow};
+use super::topic_row::{CREATED, DELETED, HAS_QOS_SUBSCRIPTION, HAS_RETAINED, REQUESTED, TopicRow};
 use crate::base::ids::PartitionId;
 use crate::base::placement::Slotted;
 use crate::base::rules::Rules;
@@ -25,10 +25,10 @@ use crate::store::slab::{NONE, Vacant as _};
 
 /// The flags of a row that a snapshot keeps.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
-/// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_SOME`: it has messages. `NEWEST_REMOVED`: its
+/// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_MESSAGES`: it has messages. `NEWEST_REMOVED`: its
 /// newest messages were removed without a loss.
 const LOST: u8 = 1;
-const HAS_SOME: u8 = 2;
+const HAS_MESSAGES: u8 = 2;
 const NEWEST_REMOVED: u8 = 4;
 /// The most bytes of a topic's record, besides its name.
 const TOPIC_BYTES: usize = 48;
@@ -36,9 +36,9 @@ const TOPIC_BYTES: usize = 48;
 impl Home {
     /// Removes the oldest messages until the snapshot has about `bytes_max` bytes at most.
     pub(crate) fn shrink(&mut self, bytes_max: usize, rules: &Rules, now: Now) {
-        let beside = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
+        let other_bytes = self.topics.names.bytes() + self.topics.rows.len() as usize * TOPIC_BYTES;
         let budget = &mut self.logs.budget.bytes_max;
-        *budget = (*budget).min(bytes_max.saturating_sub(beside));
+        *budget = (*budget).min(bytes_max.saturating_sub(other_bytes));
         self.drop_for_snapshot(rules, now);
     }
 
@@ -56,7 +56,7 @@ impl Home {
         }
         self.enforce_budget(rules, now, usize::MAX);
         debug_assert!((0..self.topics.rows.end()).all(|id| {
-            self.topics.rows.get(id).has(RETAINS) == self.logs.retained.contains_key(&id)
+            self.topics.rows.get(id).has(HAS_RETAINED) == self.logs.retained.contains_key(&id)
         }));
     }
 
@@ -103,7 +103,7 @@ impl Home {
                     newest_removed,
                 } => (LOST | if newest_removed { NEWEST_REMOVED } else { 0 }, lost),
                 ChainState::Filled { newest_removed } => (
-                    HAS_SOME | if newest_removed { NEWEST_REMOVED } else { 0 },
+                    HAS_MESSAGES | if newest_removed { NEWEST_REMOVED } else { 0 },
                     0,
                 ),
             };
@@ -155,7 +155,12 @@ impl Home {
         row.name = self.topics.names.insert(name);
         row.rule = rule;
         row.touched_s = touched_s;
-        row.flags = flags | if qos_count > 0 { KEEPS } else { 0 };
+        row.flags = flags
+            | if qos_count > 0 {
+                HAS_QOS_SUBSCRIPTION
+            } else {
+                0
+            };
         row.set_last(last);
         let number = row.rule;
         let id = self.topics.rows.insert(row);

@@ -5,7 +5,7 @@ mod tests;
 
 use super::Home;
 use super::carriers::Carrier;
-use super::topic_row::KEEPS;
+use super::topic_row::HAS_QOS_SUBSCRIPTION;
 use super::topics::TopicTable;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
@@ -101,7 +101,9 @@ impl Home {
             carriers: row.carrier != NONE,
             shards,
             groups,
-            needs_log: row.has(KEEPS) || groups || self.subscriptions.qos.has_match(name),
+            needs_log: row.has(HAS_QOS_SUBSCRIPTION)
+                || groups
+                || self.subscriptions.qos.has_match(name),
         }
     }
 
@@ -121,7 +123,7 @@ impl Home {
         }
         self.topics.each_carrier(id, |carrier| {
             let tell = Tell::Live {
-                topic: carrier.topic,
+                topic: carrier.carrier_row,
                 serial: carrier.serial,
                 record,
             };
@@ -135,7 +137,7 @@ impl Home {
         let partition = self.logs.placement.of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
         self.topics.each_carrier(id, |carrier: &Carrier| {
-            let (topic, serial) = (carrier.topic, carrier.serial);
+            let (topic, serial) = (carrier.carrier_row, carrier.serial);
             // One tell for both: the shard finds its subscribers of the topic and of the filters itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {

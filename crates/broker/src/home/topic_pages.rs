@@ -26,7 +26,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Result<Page, Deferred> {
         let (rules, now) = (context.rules, context.now);
-        let limit = self.turn_limits.page_visits;
+        let limit = self.turn_limits.page_entries;
         let at = self.partition_of(id);
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
@@ -45,7 +45,7 @@ impl Home {
         }
         let last = self.topics.rows.get(id).last();
         let log = &mut self.logs.partitions[at].log;
-        let oldest = log.reaches_back_to(chain).unwrap_or(last);
+        let oldest = log.last_lost_offset(chain).unwrap_or(last);
         let is_short = promised && start < oldest;
         gap |= is_short;
         let start = start.max(oldest);
@@ -161,7 +161,7 @@ impl Home {
         let (chain, last) = (row.log, row.last());
         let partition = &self.logs.partitions[self.logs.place_of(row)];
         let log = &partition.log;
-        let oldest = log.reaches_back_to(chain).unwrap_or(last);
+        let oldest = log.last_lost_offset(chain).unwrap_or(last);
         let back = match (progress, since) {
             (
                 SearchProgress::Behind {

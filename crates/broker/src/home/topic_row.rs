@@ -11,17 +11,17 @@ pub(super) const CREATED: u8 = 1;
 /// The topic was deleted; the row stays for its last offset.
 pub(super) const DELETED: u8 = 2;
 /// `carrier` is the number of a set of carriers.
-pub(super) const SET: u8 = 4;
+pub(super) const HAS_CARRIER_SET: u8 = 4;
 /// The topic may have a subscriber that takes compressed messages.
 pub(super) const WANTS_DEFLATE: u8 = 8;
 /// The topic is in the queue of idle topics.
-pub(super) const QUEUED: u8 = 16;
+pub(super) const IN_IDLE_QUEUE: u8 = 16;
 /// A subscriber has asked for the topic.
 pub(super) const REQUESTED: u8 = 32;
 /// The topic has a retained message.
-pub(super) const RETAINS: u8 = 64;
+pub(super) const HAS_RETAINED: u8 = 64;
 /// The topic has a subscription of QoS 1 or 2, for which its messages are kept.
-pub(super) const KEEPS: u8 = 128;
+pub(super) const HAS_QOS_SUBSCRIPTION: u8 = 128;
 
 /// A topic at its home.
 pub(super) struct TopicRow {
@@ -30,7 +30,7 @@ pub(super) struct TopicRow {
     pub name: Blob,
     last: Slotted,
     pub log: u32,
-    /// The carrier's row for the topic, or the number of a set of carriers ([`SET`]).
+    /// The carrier's row for the topic, or the number of a set of carriers ([`HAS_CARRIER_SET`]).
     pub carrier: u32,
     pub touched_s: u32,
     pub shard: ShardId,

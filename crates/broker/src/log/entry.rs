@@ -21,7 +21,7 @@ const QOS_SHIFT: u8 = 4;
 /// The entry is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
 /// A client is charged for the message. The client's number is stored after the time to live.
-const OWNED: u8 = 128;
+const HAS_OWNER: u8 = 128;
 /// Bytes of the time to live, in seconds.
 const TTL_BYTES: usize = 4;
 /// Bytes of the number of the client that is charged.
@@ -103,7 +103,7 @@ pub(super) fn flags_of(new: &NewMessage<'_>) -> u8 {
         | flag(headers.ttl_s.is_some(), TTL)
         | flag(!headers.attributes.is_empty(), ATTRIBUTES)
         | flag(headers.retain, RETAIN)
-        | flag(new.owner.is_known(), OWNED)
+        | flag(new.owner.is_known(), HAS_OWNER)
         | headers.qos << QOS_SHIFT
 }
 
@@ -123,7 +123,7 @@ impl Entry {
     /// Where the time to live and the client's number end in the entry's bytes.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
-        let owner = OWNER_BYTES * usize::from(self.flags & OWNED != 0);
+        let owner = OWNER_BYTES * usize::from(self.flags & HAS_OWNER != 0);
         (ttl, ttl + owner)
     }
     pub fn bytes(&self) -> usize {
@@ -144,7 +144,7 @@ impl Entry {
     }
     /// The client that is charged for the message. `place` has the entry's bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
-        if self.flags & OWNED == 0 {
+        if self.flags & HAS_OWNER == 0 {
             return Client::NOBODY;
         }
         let (from, to) = self.begin();

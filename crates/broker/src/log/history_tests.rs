@@ -177,7 +177,7 @@ impl World {
             return;
         }
         let chain = core::mem::replace(&mut self.chains[topic], NONE);
-        let lost = self.log.reaches_back_to(chain);
+        let lost = self.log.last_lost_offset(chain);
         assert_eq!(lost.unwrap_or(plain.last[topic]), plain.lost[topic]);
         let told = self
             .log

@@ -109,7 +109,7 @@ fn bytes_are_those_of_messages_rows_and_keys() {
     assert_eq!(log.bytes(), before, "there is none");
     log.remove_key(chain, b"bb");
     assert_eq!(offsets(&mut log, chain), [1, 3]);
-    assert_eq!(log.reaches_back_to(chain), Some(0), "nobody misses it");
+    assert_eq!(log.last_lost_offset(chain), Some(0), "nobody misses it");
     assert_eq!((log.keys(), log.unneeded.superseded), (2, 1));
     log.clear(chain);
     assert_eq!(log.bytes(), 0);
@@ -140,7 +140,7 @@ fn a_topic_keeps_as_many_bytes_as_its_rule_says() {
             let kept = kept.min(offset as u32);
             assert_eq!(log.count(chain), kept, "{log_bytes} bytes");
             assert_eq!(log.chain_bytes(chain), kept * len as u32);
-            assert_eq!(log.reaches_back_to(chain), Some(offset - u64::from(kept)));
+            assert_eq!(log.last_lost_offset(chain), Some(offset - u64::from(kept)));
         }
     }
 }
@@ -298,7 +298,7 @@ fn those_that_expired_are_counted_and_not_missed() {
         chain = log.remove_all_expired(chain, rule.log_age_s, now_s);
         assert_eq!(offsets(&mut log, chain), left);
         assert_eq!(log.unneeded.expired, expired);
-        assert_eq!(log.reaches_back_to(chain), Some(0));
+        assert_eq!(log.last_lost_offset(chain), Some(0));
     }
 }
 
@@ -406,7 +406,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     };
     let chain = log.append(chains[2], 0, &rule, 1000, usize::MAX, &second).0;
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (chain, 1));
-    assert_eq!(log.reaches_back_to(chain), Some(3));
+    assert_eq!(log.last_lost_offset(chain), Some(3));
     assert_eq!(log.drop_until(chain, u64::MAX, 1, NOW_S), (NONE, 1));
     assert_eq!((log.chains(), log.bytes()), (0, 0));
 }
@@ -417,7 +417,7 @@ fn losses_are_told_beyond_four_billion_messages() {
     let mut log = log(&[rule()]);
     for lost in [7, 7 << 32, 5 << 32 | 7, u64::MAX - 1] {
         let chain = log.empty_chain(0, 0, false, lost);
-        assert_eq!(log.reaches_back_to(chain), Some(lost));
+        assert_eq!(log.last_lost_offset(chain), Some(lost));
         assert!(
             matches!(log.chain_state(chain), ChainState::Empty { lost: found, newest_removed: false } if found == lost)
         );

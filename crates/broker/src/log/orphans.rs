@@ -8,12 +8,12 @@ use super::*;
 use crate::log::entry::ORPHANED;
 
 /// A chain of at most this many messages is removed in one step. In tests this is so low that most chains are long.
-const AT_ONCE: u32 = if cfg!(test) { 2 } else { 64 };
+const SHORT_CHAIN_MAX: u32 = if cfg!(test) { 2 } else { 64 };
 
 impl Log {
     /// Whether a chain is too long to be removed in one step.
     pub(super) fn is_long(&self, chain: u32) -> bool {
-        self.count(chain) > AT_ONCE
+        self.count(chain) > SHORT_CHAIN_MAX
     }
 
     /// Makes a chain with messages an orphan.
@@ -39,7 +39,7 @@ impl Log {
         let newest = row.newest();
         let before = self.entries.get(row.oldest()).previous;
         let mut last = newest;
-        for _ in 0..AT_ONCE {
+        for _ in 0..SHORT_CHAIN_MAX {
             if !self.is_expired(last, now_s) {
                 break;
             }

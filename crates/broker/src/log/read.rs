@@ -8,7 +8,7 @@ use crate::mail::{Frames, Record};
 
 impl Log {
     /// The last lost offset of a chain: a reader that has read up to it misses nothing. `None` without a chain.
-    pub fn reaches_back_to(&self, chain: u32) -> Option<u64> {
+    pub fn last_lost_offset(&self, chain: u32) -> Option<u64> {
         (chain != NONE).then(|| {
             let row = self.chains.get(chain);
             match row.oldest() {

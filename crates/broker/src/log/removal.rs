@@ -165,7 +165,7 @@ impl Log {
         while self.count(chain) > 0 {
             chain = self.drop_oldest(chain, now_s);
         }
-        let lost = self.reaches_back_to(chain);
+        let lost = self.last_lost_offset(chain);
         self.clear(chain);
         lost
     }

@@ -87,7 +87,7 @@ impl Log {
 
     /// Goes back over `left` messages, the newest of which is at `offset`, by at most `limit` entries.
     pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
-        let all = SeekBack::Found(self.reaches_back_to(chain).unwrap_or(offset));
+        let all = SeekBack::Found(self.last_lost_offset(chain).unwrap_or(offset));
         if left >= self.count(chain) {
             return all;
         }
@@ -127,7 +127,7 @@ impl Log {
 
     /// An offset after which the chain has exactly the messages that arrived after this second. `None` without a chain.
     pub fn before_time(&self, chain: u32, time_s: u32) -> Option<u64> {
-        let oldest = self.reaches_back_to(chain)?;
+        let oldest = self.last_lost_offset(chain)?;
         let number = self.chains.get(chain).rule;
         let (entries, steps) = (&self.entries, &self.steps);
         let arrived = self.lists.last_arrived_by(entries, number, time_s, steps);

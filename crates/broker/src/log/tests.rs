@@ -177,7 +177,7 @@ fn begin_epoch(models: &mut [Model], base: u64) -> u64 {
 fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), TestCaseError> {
     let expected: Vec<_> = model.kept.iter().map(|kept| kept.offset).collect();
     prop_assert_eq!(log.count(chain) as usize, expected.len());
-    let lost = log.reaches_back_to(chain);
+    let lost = log.last_lost_offset(chain);
     if expected.is_empty() {
         // Without a chain everything is lost.
         prop_assert_eq!(lost.unwrap_or(model.last), model.lost);

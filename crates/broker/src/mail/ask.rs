@@ -71,7 +71,7 @@ pub enum Ask {
         client: Client,
     },
     /// A subscriber begins or ceases to need the messages of a topic or filter kept, whatever the topics' rules say.
-    KeepLog {
+    CountQosSubscription {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic or the filter.
@@ -109,7 +109,7 @@ pub enum Ask {
         /// How many messages the client may have in flight.
         credit: u32,
         /// Whether the session subscribes for the first time.
-        counts: bool,
+        is_new_subscriber: bool,
         /// The address or user that asks. Its quota of filter shapes applies.
         party: Party,
     },
@@ -158,7 +158,7 @@ impl Ask {
             | Ask::AttachFilters(_, text, _)
             | Ask::LeaveFilter(text)
             | Ask::Topic { name: text, .. }
-            | Ask::KeepLog { name: text, .. }
+            | Ask::CountQosSubscription { name: text, .. }
             | Ask::Follow { filter: text, .. } => Some(text),
             _ => None,
         }
@@ -215,12 +215,12 @@ pub struct AttachFilters {
     /// Where to begin.
     pub since: Since,
     /// For a later page: messages up to this offset belong to the snapshot, of which only a part is sent. See
-    /// [`FilterPage::from`](crate::mail::FilterPage::from).
-    pub from: u64,
+    /// [`FilterPage::snapshot_end`](crate::mail::FilterPage::snapshot_end).
+    pub snapshot_end: u64,
     /// The part of the snapshot that is sent: this many of the newest messages of each topic; 0: latest values and retained messages.
     pub newest: u32,
-    /// For a later page: losses up to this number are no gap, see [`FilterPage::base`](crate::mail::FilterPage::base).
-    pub base: u64,
+    /// For a later page: losses up to this number are no gap, see [`FilterPage::losses_before`](crate::mail::FilterPage::losses_before).
+    pub losses_before: u64,
     /// Whether the subscriber is a long-poll, which needs one message only.
     pub poll: bool,
     /// Whether this ask reads a later page: the filters are registered already.

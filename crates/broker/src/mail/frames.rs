@@ -72,7 +72,7 @@ pub struct Frames {
     /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,
     /// Bytes of the messages that are larger than a page, and so begin a page.
-    pub large_pages: usize,
+    pub large_page_bytes: usize,
     /// The number of subscribers that the carriers must visit, by the party that caused the visits.
     pub weights: Weights,
 }
@@ -371,7 +371,7 @@ impl Frames {
         self.names.clear();
         self.stamp = 0;
         self.group_messages = 0;
-        self.large_pages = 0;
+        self.large_page_bytes = 0;
         self.weights.clear();
     }
 

@@ -82,7 +82,7 @@ pub struct Lanes {
     /// Messages for members of shared subscriptions in the turns in flight. An upper bound: turns that carriers have dropped are subtracted later.
     group_messages: usize,
     /// Bytes of the large pages in the turns in flight. An upper bound too.
-    large_pages: usize,
+    large_page_bytes: usize,
     /// How much work a turn may do.
     pub turn_limits: TurnLimits,
 }
@@ -101,7 +101,7 @@ impl Lanes {
             heavy: Heavy::default(),
             reports: Vec::new(),
             group_messages: 0,
-            large_pages: 0,
+            large_page_bytes: 0,
             turn_limits: TurnLimits::default(),
         }
     }
@@ -170,16 +170,16 @@ impl Lanes {
     /// Whether another page that begins with a large message may be sent.
     pub fn may_tell_large(&mut self) -> bool {
         let most = LARGE_PAGES_MAX * self.turn_limits.page_bytes;
-        if self.large_pages + self.frames.large_pages >= most {
-            self.large_pages = self.held().map(|frames| frames.large_pages).sum();
+        if self.large_page_bytes + self.frames.large_page_bytes >= most {
+            self.large_page_bytes = self.held().map(|frames| frames.large_page_bytes).sum();
         }
-        self.large_pages + self.frames.large_pages < most
+        self.large_page_bytes + self.frames.large_page_bytes < most
     }
 
     /// Counts a page of this turn whose first message has `bytes`.
     pub fn count_page(&mut self, bytes: usize) {
         if bytes > self.turn_limits.page_bytes {
-            self.frames().large_pages += bytes;
+            self.frames().large_page_bytes += bytes;
         }
     }
 
@@ -313,7 +313,7 @@ impl Lanes {
             let next = self.reclaim().unwrap_or_default();
             let sent = core::mem::replace(&mut self.frames, next);
             self.group_messages += sent.group_messages;
-            self.large_pages += sent.large_pages;
+            self.large_page_bytes += sent.large_page_bytes;
             self.under_way.push(sent);
         } else {
             self.frames().clear();

@@ -152,9 +152,9 @@ pub enum Interest {
     End(u64),
     /// Apply the changes that another node has sent for topics of this home, some hundred at most. The number of their stream is below
     /// [`STREAMS`](crate::STREAMS).
-    Elsewhere(u8, InterestChanges),
-    /// Forget the changes of this stream for the topics after this name, in the order of names.
-    Forget(u8, Box<[u8]>),
+    ApplyRemote(u8, InterestChanges),
+    /// Drop the changes of this stream for the topics after this name, in the order of names.
+    DropStream(u8, Box<[u8]>),
 }
 
 /// The answer to an [`Interest`].
@@ -166,8 +166,8 @@ pub enum InterestReply {
     Changes(Option<(InterestChanges, bool)>),
     /// The number of topics for which there was no room.
     Refused(u32),
-    /// The name after which to continue, unless all is forgotten.
-    Forgot(Option<Box<[u8]>>),
+    /// The name after which to continue, unless all is dropped.
+    Dropped(Option<Box<[u8]>>),
     /// The order is done, or this shard is no home.
     Done,
 }
@@ -291,7 +291,7 @@ pub struct Connection {
     /// Its protocol.
     pub transport: Transport,
     /// Whether a request is in flight.
-    pub waits: bool,
+    pub request_in_flight: bool,
     /// The client's address, as a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.
     pub address: Option<IpAddr>,
     /// Its user, or empty.
@@ -408,7 +408,7 @@ pub struct NodeState {
     /// Its name.
     pub name: Box<[u8]>,
     /// The address of its admin API.
-    pub link: Box<[u8]>,
+    pub admin_address: Box<[u8]>,
     /// Its connections.
     pub connections: u64,
     /// The offset of the heartbeat.

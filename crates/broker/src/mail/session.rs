@@ -58,7 +58,7 @@ pub struct Will {
 
 /// Flags of a will in a snapshot.
 const RETAIN: u8 = 1;
-const MORTAL: u8 = 2;
+const HAS_TTL: u8 = 2;
 const QOS_SHIFT: u8 = 2;
 
 impl Will {
@@ -86,7 +86,7 @@ impl Will {
         out.number(self.delay_s.into());
         out.byte(
             flag(headers.retain, RETAIN)
-                | flag(headers.ttl_s.is_some(), MORTAL)
+                | flag(headers.ttl_s.is_some(), HAS_TTL)
                 | headers.qos << QOS_SHIFT,
         );
         out.number(headers.ttl_s.unwrap_or(0).into());
@@ -109,7 +109,7 @@ impl Will {
             event,
             key,
             attributes,
-            ttl_s: (form & MORTAL != 0).then_some(ttl_s),
+            ttl_s: (form & HAS_TTL != 0).then_some(ttl_s),
             qos: form >> QOS_SHIFT & 3,
             retain: form & RETAIN != 0,
         };

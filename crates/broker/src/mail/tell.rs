@@ -79,7 +79,7 @@ pub enum Tell {
         /// The group; `None` if there is no room for the filter.
         group: Option<u64>,
         /// Whether the home counted its session as a new subscriber.
-        counts: bool,
+        is_new_subscriber: bool,
     },
     /// A message for one member of a shared subscription.
     Shared {
@@ -187,9 +187,9 @@ pub struct FilterPage {
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
     /// The offset at which the subscription began. Of the messages up to it, the subscriber gets only a snapshot (`AttachFilters::newest`).
-    pub from: u64,
+    pub snapshot_end: u64,
     /// The number of the last loss when the subscription began: losses up to it are no gap. 0 if it began with a position.
-    pub base: u64,
+    pub losses_before: u64,
     /// The epoch of the log.
     pub epoch: u32,
     /// Whether the page reaches the end of the log: live messages follow.

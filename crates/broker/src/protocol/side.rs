@@ -6,7 +6,7 @@ use crore_wire::websocket::receive::Partial;
 
 use crate::client::progress::Progress;
 use crate::client::types::{self, Spilled};
-use crate::mail::inbox::Inbox;
+use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::state::{Attaching, Batch, Follow, Held, HttpSpill, Pending, PublishTo};
 use crate::protocol::mqtt::state::Mqtt;
@@ -18,9 +18,9 @@ pub enum Spill {
     /// A frame or a fragmented message.
     WebSocket(Box<Partial>, Progress),
     /// Frames that wait for credit, behind a partly received message if there is one.
-    Frames(Option<Box<Partial>>, Inbox, Progress),
+    Frames(Option<Box<Partial>>, SpillBuffer, Progress),
     /// MQTT packets.
-    Mqtt(Inbox, Progress),
+    Mqtt(SpillBuffer, Progress),
 }
 
 impl Default for Spill {

@@ -6,7 +6,7 @@ use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
-use crate::home::{GroupJoin, HERE, Home};
+use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
 use crate::mail::message::{Publish, Retry};
 use crate::mail::orders::Report;
@@ -186,7 +186,7 @@ impl Shard {
                 cluster.for_each(|cluster| cluster.add_death(writer));
             }
             ask => {
-                let home = self.home.as_mut().expect(HERE);
+                let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
                 let (clients, subs) = (&mut self.front.clients, &mut self.front.subs);
                 carry_out_at_home(home, clients, subs, from, &ask, bytes);
             }
@@ -231,15 +231,15 @@ fn carry_out_at_home(
             let outcome = home.describe_topic(*hash, name, rules, now);
             reply(clients, lanes, from, *answer, outcome);
         }
-        Ask::KeepLog { hash, name, on } => {
-            home.keep_log(*hash, name.in_bytes(bytes), *on, now);
+        Ask::CountQosSubscription { hash, name, on } => {
+            home.count_qos_subscription(*hash, name.in_bytes(bytes), *on, now);
         }
         Ask::JoinGroup {
             to,
             name,
             filter,
             credit,
-            counts,
+            is_new_subscriber,
             party,
         } => {
             let join = GroupJoin {
@@ -248,7 +248,7 @@ fn carry_out_at_home(
                 member: (from, *to),
                 credit: *credit,
                 party: *party,
-                is_new: *counts,
+                is_new: *is_new_subscriber,
             };
             home.group_join(&join, lanes);
         }

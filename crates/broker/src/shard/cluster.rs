@@ -16,7 +16,7 @@ use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::commit::batch::StoredHeader;
 use crate::commit::queue::Commits;
 use crate::commit::record::{Beat, Note};
-use crate::home::{HERE, Home};
+use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
 use crate::protocol::front::{Context, Lanes};
@@ -67,7 +67,7 @@ impl Shard {
         note: &Note<'_>,
         offset: u64,
     ) {
-        let home = self.home.as_mut().expect(HERE);
+        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let until = match note {
             Note::Mark(until) => *until,
             _ => 0,
@@ -123,12 +123,14 @@ impl Node<'_> {
     /// a node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped before they wrote
     /// the death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
-        let (writer_set, buried) = (
+        let (writer_set, announced) = (
             self.home.logs.writer_set(at),
             &mut self.cluster.announced_deaths,
         );
-        buried.retain(|writer| writer_set.is_dead(*writer));
-        let new = writer_set.dead().filter(|writer| !buried.contains(writer));
+        announced.retain(|writer| writer_set.is_dead(*writer));
+        let new = writer_set
+            .dead()
+            .filter(|writer| !announced.contains(writer));
         let new: Vec<u64> = new.take(DEATHS_PER_TICK).collect();
         for writer in new {
             self.cluster.announced_deaths.push(writer);
@@ -146,7 +148,7 @@ impl Node<'_> {
         let node = &world.settings.node;
         let beat = Beat {
             name: node.name.as_bytes(),
-            link: node.link.as_bytes(),
+            admin_address: node.admin_address.as_bytes(),
             connections: world.admission.connections().into(),
         };
         self.write_note(at, &Note::Beat(beat));
@@ -270,7 +272,7 @@ impl Node<'_> {
             writer: header.writer,
             is_self: header.writer == own,
             name: beat.name.into(),
-            link: beat.link.into(),
+            admin_address: beat.admin_address.into(),
             connections: beat.connections,
             offset,
             beat_s: now.s,
@@ -304,7 +306,7 @@ impl Node<'_> {
         match dead.map(|at| cluster.nodes.remove(at)) {
             Some(node) if node.is_self => {
                 (cluster.own_beats_since_s, cluster.own_beat_s) = (0, 0);
-                self.ctx.world.admission.died();
+                self.ctx.world.admission.note_fenced();
             }
             Some(node) => cluster.remember(node),
             None => {}

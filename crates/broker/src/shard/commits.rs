@@ -15,7 +15,7 @@ use crate::commit::Committed;
 use crate::commit::batch::{self, HEADER_BYTES, Header, Record, StoredHeader};
 use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
-use crate::home::{HERE, Home};
+use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
 use crate::protocol::front::Front;
@@ -39,11 +39,11 @@ impl Shard {
                 return true;
             }
             let home = &mut self.home;
-            let counts = |at, writer, number| match home {
+            let is_valid = |at, writer, number| match home {
                 Some(home) => home.logs.accept(at, writer, number),
                 None => false,
             };
-            let Some(next) = self.commits.next(self.front.clients.ctx.now, counts) else {
+            let Some(next) = self.commits.next(self.front.clients.ctx.now, is_valid) else {
                 break;
             };
             any = true;
@@ -120,7 +120,10 @@ impl Shard {
             }
         };
         let now = self.front.clients.ctx.now;
-        self.home.as_mut().expect(HERE).release(reserved, now);
+        self.home
+            .as_mut()
+            .expect(ONLY_HOMES_ARE_ASKED)
+            .release(reserved, now);
         let mut outcome = match &record {
             Some(record) => self.apply_batch_record(
                 &record.stored,
@@ -132,7 +135,7 @@ impl Shard {
         };
         let Front { clients, subs, .. } = &mut self.front;
         if let Some(fact) = &unlogged {
-            let home = self.home.as_mut().expect(HERE);
+            let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
             let mut context = home_context(subs, &clients.ctx);
             outcome = Fact::decode(fact, clients.ctx.world.seed, client, |_, fact| {
                 Some(home.apply(fact, None, &mut context))
@@ -162,7 +165,7 @@ impl Shard {
         if (self.apply_batch_record(&record.stored, bytes, record.is_last(), None)).is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
-        let home = self.home.as_mut().expect(HERE);
+        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         home.make_room_for_others();
         if header.writer == self.commits.writer(at)
             && let Ok(Some((_, note))) = Note::decode(bytes)
@@ -188,7 +191,7 @@ impl Shard {
             let offset = applied
                 .as_ref()
                 .map_or(stored.header.first, |(offset, _)| *offset);
-            home.has_applied(at, offset, is_last);
+            home.note_applied(at, offset, is_last);
             cluster.record_applied(at, self.front.clients.ctx.now.s);
         }
         applied.map(|(_, outcome)| outcome)
@@ -211,7 +214,7 @@ impl Shard {
             self.apply_note(at, stored, &note, offset);
             return Ok((offset, None));
         }
-        let home = self.home.as_mut().expect(HERE);
+        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let Front { clients, subs, .. } = &mut self.front;
         let world = &clients.ctx.world;
         if let Some((behind, session)) = SessionRecord::decode(record)? {
@@ -228,7 +231,8 @@ impl Shard {
             return Ok((offset, None));
         }
         let client = asker.unwrap_or(Client::NOBODY);
-        let is_void = world.is_shared() && stored.is_late() && !planted::is(Fault::LateAccepted);
+        let is_void =
+            world.is_replicated() && stored.is_late() && !planted::is(Fault::LateAccepted);
         Fact::decode(record, world.seed, client, |behind, fact| {
             let (offset, name) = (header.first + u64::from(behind), fact.topic().1);
             if is_void {
@@ -240,7 +244,7 @@ impl Shard {
                 home.logs.note_record(at, offset, 0, 0);
                 return (offset, None);
             }
-            let own = asker.is_some() && world.is_shared() && planted::is(Fault::OwnOffset);
+            let own = asker.is_some() && world.is_replicated() && planted::is(Fault::OwnOffset);
             let offset = offset + u64::from(own) * 7;
             let mut context = home_context(subs, &clients.ctx);
             context.now.unix_s = header.unix_s;
@@ -258,23 +262,23 @@ impl Shard {
     pub fn fold(&mut self, header: &Header, batch: &[u8], now: Now) -> Result<(), Damaged> {
         self.front.clients.ctx.now = now;
         let world = &self.front.clients.ctx.world;
-        let is_shared = world.is_shared();
-        if let Err(why) = batch::check(batch, world.placement(), is_shared) {
-            return if is_shared { Ok(()) } else { Err(why) };
+        let is_replicated = world.is_replicated();
+        if let Err(why) = batch::check(batch, world.placement(), is_replicated) {
+            return if is_replicated { Ok(()) } else { Err(why) };
         }
         let Some((at, Home { logs, .. })) = part(&mut self.home, header.partition) else {
             return Ok(());
         };
-        let known = match is_shared {
+        let known = match is_replicated {
             true => logs.writer_set(at).last,
             false => logs.sequence(at),
         };
         if header.first != 0 && header.first <= known
-            || is_shared && !logs.accept(at, header.writer, header.number)
+            || is_replicated && !logs.accept(at, header.writer, header.number)
         {
             return Ok(());
         }
-        logs.has_read(at, (header.writer, header.number));
+        logs.note_batch_read(at, (header.writer, header.number));
         let stored = StoredHeader::new(*header, batch);
         let mut records = FieldReader(batch.get(HEADER_BYTES..).unwrap_or_default());
         for left in (0..header.records).rev() {

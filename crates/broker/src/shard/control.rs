@@ -7,7 +7,9 @@ use crate::shard::control::connections::{
     client_ids, connection, connections_page, end_by_order, end_connections, end_session, session,
     sessions_page,
 };
-use crate::shard::control::topics::{interested, log_page, order_change, topic, topics_page};
+use crate::shard::control::topics::{
+    carry_out_interest_order, log_page, order_change, topic, topics_page,
+};
 use alloc::boxed::Box;
 
 use crate::io::Io;
@@ -85,7 +87,9 @@ impl Shard {
                 Report::Floors(home.and_then(|home| home.floors_of(partition, offset, &names)))
             }
             Control::Cluster => Report::Cluster(self.node().map(|mut node| node.state())),
-            Control::Interest(order) => Report::Interest(interested(self.home.as_mut(), order)),
+            Control::Interest(order) => {
+                Report::Interest(carry_out_interest_order(self.home.as_mut(), order))
+            }
             Control::Drain => {
                 self.drain(self.front.clients.ctx.now);
                 Report::Done

@@ -77,7 +77,7 @@ impl Deliveries {
 
 impl Front {
     /// Keeps the lists of a finished delivery for reuse.
-    pub(super) fn delivered(&mut self, delivery: Delivery) {
+    pub(super) fn recycle_delivery(&mut self, delivery: Delivery) {
         self.feed.deliveries.recycle(delivery.keys);
         if delivery.home == self.clients.ctx.me {
             self.subs.lanes.recycle_tells(delivery.tells);
@@ -89,7 +89,7 @@ impl Front {
         let all = *budget;
         let reserved = self.feed.deliveries.reserved(all);
         *budget -= reserved;
-        self.answer(budget, io);
+        self.deliver_answers(budget, io);
         self.deliver_queued(budget, io);
         *budget += reserved;
         self.deliver_flows(budget, io);
@@ -104,7 +104,7 @@ impl Front {
     }
 
     /// Delivers the answers among the new tells, before all other tells.
-    fn answer<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
+    fn deliver_answers<I: Io>(&mut self, budget: &mut u32, io: &mut I) {
         while *budget > 0
             && let Some(mut delivery) = self.feed.deliveries.came.pop_front()
         {
@@ -143,7 +143,7 @@ impl Front {
                 }
             }
             if self.deliver_tells(&mut delivery, budget, io) {
-                self.delivered(delivery);
+                self.recycle_delivery(delivery);
             } else if delivery.is_at_others() {
                 let others = Flow::others(delivery.home);
                 let deliveries = &mut self.feed.deliveries;

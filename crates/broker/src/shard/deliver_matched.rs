@@ -35,10 +35,10 @@ use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
 use crate::client;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::run::cost_of_bytes;
 use crate::client::walk::TOGETHER_BYTES;
-use crate::filters::matching::{Filtered, Member, Set};
+use crate::filters::matching::{FilterSubscriptions, Member, Set};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
@@ -170,9 +170,9 @@ impl Front {
             prefetch_due(&self.clients.conns, &due);
             for Addressee { slot, .. } in &due {
                 all.clear();
-                let parts = filtered(&self.clients.conns, *slot)
+                let parts = filter_subscriptions(&self.clients.conns, *slot)
                     .into_iter()
-                    .flat_map(Filtered::parts);
+                    .flat_map(FilterSubscriptions::parts);
                 let matching =
                     parts.filter(|(_, part)| broad.rows.binary_search(&part.row).is_ok());
                 all.extend(matching.map(|(part, _)| Addressee {
@@ -351,7 +351,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     }
     let mut subs = [(NONE, NONE); PREFETCHED];
     for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
-        let part = filtered(conns, due.slot).and_then(|all| all.part(due.part));
+        let part = filter_subscriptions(conns, due.slot).and_then(|all| all.part(due.part));
         if let Some(part) = part {
             *sub = (extra, part.id);
         }

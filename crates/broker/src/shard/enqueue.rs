@@ -10,7 +10,7 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
 use crate::client::asking::home_context;
 use crate::commit::queue::Scope;
-use crate::home::{HERE, Home};
+use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Publish;
 use crate::mail::{Answer, Ask, Fact, Span};
 use crate::protocol::front::{Context, Front};
@@ -23,7 +23,7 @@ impl Shard {
     pub(super) fn enqueue_ask(&mut self, from: ShardId, mut ask: Ask, bytes: &[u8]) {
         let place = match self.commits.is_empty() {
             true => None,
-            false => place_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
+            false => scope_of_ask(&self.front.clients.ctx, self.home.as_ref(), &ask, bytes),
         };
         let Some(place) = place.filter(|place| !self.commits.is_free(*place)) else {
             return self.carry_out(from, ask, bytes);
@@ -54,7 +54,7 @@ impl Shard {
         if !is_logged && let Some(mut node) = self.node() {
             node.renew_offsets(at);
         }
-        let home = self.home.as_mut().expect(HERE);
+        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let Front { clients, subs, .. } = &mut self.front;
         let mut context = home_context(subs, &clients.ctx);
         let (now, sequence) = (context.now, home.logs.sequence(at));
@@ -118,7 +118,7 @@ fn place_of_name(ctx: &Context, name: &[u8]) -> usize {
 }
 
 /// The queue for a subscription to a topic or a filter.
-fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
+fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     match topic::has_wildcard(filter) {
         true => Scope::All,
         false => Scope::Partition(place_of_name(ctx, filter)),
@@ -127,21 +127,23 @@ fn place_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
 
 /// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait: its subscription has begun already, or it
 /// concerns nothing that is logged.
-fn place_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
+fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
         // Takes effect at once. The partitions commit independently: while the ask waited for one of them, another would apply messages
         // without keeping them.
-        Ask::KeepLog { name, on: true, .. } if topic::has_wildcard(name.in_bytes(bytes)) => {
+        Ask::CountQosSubscription { name, on: true, .. }
+            if topic::has_wildcard(name.in_bytes(bytes)) =>
+        {
             return None;
         }
-        Ask::KeepLog { name, .. } => place_of_filter(ctx, name.in_bytes(bytes)),
+        Ask::CountQosSubscription { name, .. } => scope_of_filter(ctx, name.in_bytes(bytes)),
         Ask::JoinGroup { filter, .. } | Ask::ReleaseGroup { filter, .. } => {
-            place_of_filter(ctx, filter)
+            scope_of_filter(ctx, filter)
         }
         Ask::LeaveGroup(leave) => {
             let subscriptions = &home?.subscriptions;
             let (filter, _) = subscriptions.share_of(leave.group)?;
-            place_of_filter(ctx, filter)
+            scope_of_filter(ctx, filter)
         }
         Ask::Attach(_, name) | Ask::Topic { name, .. } => {
             Scope::Partition(place_of_name(ctx, name.in_bytes(bytes)))

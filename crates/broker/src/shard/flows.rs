@@ -55,7 +55,7 @@ impl Front {
             // If most members have left their places, no message joins the walk: it ends first, so that the next walk is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
                 let serial = self.subs.topics.get(topic).serial;
-                parked.join(topic, serial, |done| self.delivered(done));
+                parked.join(topic, serial, |done| self.recycle_delivery(done));
             }
             if let Some(walk) = &mut parked.walk {
                 if !self.continue_walk(walk, budget, io) {
@@ -77,7 +77,7 @@ impl Front {
             if first.at == first.keys.len()
                 && let Some(first) = parked.waiting.pop_front()
             {
-                self.delivered(first);
+                self.recycle_delivery(first);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Front {
         count_written(&self.clients.meter.stats, &frames, before, io);
         let is_done = delivery.at == delivery.keys.len();
         if is_done {
-            self.delivered(delivery);
+            self.recycle_delivery(delivery);
         } else if parks {
             let deliveries = &mut self.feed.deliveries;
             deliveries.park(others, others.own_party(), delivery);

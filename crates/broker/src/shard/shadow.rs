@@ -89,7 +89,7 @@ impl Shadow {
     /// Called after the last batch. Drops what has expired by `now`, or by the log's clock if the log is replicated.
     pub fn settle(&mut self, now: Now) {
         let world = self.shard.front.clients.ctx.world.clone();
-        let now = match world.is_shared() {
+        let now = match world.is_replicated() {
             true => Now {
                 unix_s: self.last_s,
                 ..now

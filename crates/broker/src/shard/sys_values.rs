@@ -23,8 +23,14 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
         "$SYS/broker/clients/active",
         SysValue::Sum(&[ClientsConnected]),
     ),
-    ("$SYS/broker/clients/disconnected", SysValue::Away),
-    ("$SYS/broker/clients/inactive", SysValue::Away),
+    (
+        "$SYS/broker/clients/disconnected",
+        SysValue::DisconnectedSessions,
+    ),
+    (
+        "$SYS/broker/clients/inactive",
+        SysValue::DisconnectedSessions,
+    ),
     ("$SYS/broker/clients/total", SysValue::Sum(&[Sessions])),
     ("$SYS/broker/clients/maximum", SysValue::ClientsMax),
     (
@@ -95,7 +101,7 @@ const _: () = assert!(
 pub(super) enum SysValue {
     Version,
     Uptime,
-    Away,
+    DisconnectedSessions,
     ClientsMax,
     Sum(&'static [Total]),
 }
@@ -147,7 +153,7 @@ impl SysTopics {
             }
             SysValue::Uptime => return format!("{} seconds", now_s),
             // The two totals are not read at the same moment.
-            SysValue::Away => totals
+            SysValue::DisconnectedSessions => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),
             SysValue::ClientsMax => totals.clients_max(),

@@ -127,7 +127,7 @@ impl Blobs {
     }
 
     /// Blobs with their own allocation.
-    pub fn own(&self) -> u32 {
+    pub fn own_allocations(&self) -> u32 {
         self.own.len()
     }
 
@@ -289,7 +289,7 @@ impl Drop for Blobs {
 impl Class {
     fn has_place(&self, class: usize) -> bool {
         let chunks_max = PLACES_MAX as usize / (CHUNK_BYTES / class_size(class));
-        self.chunks.has_place() || self.chunks.most() < chunks_max
+        self.chunks.has_place() || self.chunks.len_with_freed() < chunks_max
     }
 
     /// Stores the concatenation of `parts` in a freed place, if there is one. Returns the place's number.

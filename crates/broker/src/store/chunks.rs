@@ -87,7 +87,7 @@ impl<R: Default> Chunks<R> {
     }
 
     /// The number of chunks, freed ones included. It never decreases.
-    pub fn most(&self) -> usize {
+    pub fn len_with_freed(&self) -> usize {
         self.all.len()
     }
 

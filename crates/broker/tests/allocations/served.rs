@@ -120,7 +120,7 @@ impl Scene {
                         digest: question.digest,
                         found: Ok(known),
                         believed_until_s: u32::MAX,
-                        round: question.round,
+                        settings_generation: question.settings_generation,
                     };
                     self.town.handle(at, Input::Verdict(conn, verdict));
                 }

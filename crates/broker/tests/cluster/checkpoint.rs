@@ -19,7 +19,7 @@ impl Nodes {
         let of = crate::world(0);
         let shadows = Shadow::world(&of);
         let head = Head {
-            set: 1,
+            stop_id: 1,
             epoch: of.epoch,
             seed: of.seed,
             partitions: PARTITIONS,

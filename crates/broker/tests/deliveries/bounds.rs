@@ -288,7 +288,7 @@ fn loss_before_a_far_home_has_answered_is_told() {
     settings.rules[0].log_age_s = 3;
     settings.rules[0].slow = Slow::Skip;
     let turn_limits = TurnLimits {
-        page_visits: 1,
+        page_entries: 1,
         ..TurnLimits::default()
     };
     let mut town = Town::with(settings, turn_limits, 2);

@@ -473,7 +473,7 @@ fn grants_that_a_refused_line_is_compared_with_are_counted() {
         digest: question.digest,
         found: Ok(known),
         believed_until_s: NOW.unix_s + 3600,
-        round: question.round,
+        settings_generation: question.settings_generation,
     };
     let conn = *conn;
     let before = town.shards[0].steps();

@@ -228,7 +228,7 @@ struct FlightKey {
 struct Waiter {
     shard: ShardId,
     conn: ConnId,
-    round: u32,
+    settings_generation: u32,
 }
 
 /// The state, which only the verifier's thread has.
@@ -340,7 +340,7 @@ impl VerifierState {
         let waiter = Waiter {
             shard,
             conn,
-            round: question.round,
+            settings_generation: question.settings_generation,
         };
         if let Some((found, end_s)) = self.answers.get(digest) {
             return self.answer(&[waiter], digest, &found, end_s);
@@ -478,7 +478,7 @@ impl VerifierState {
                 digest,
                 found: found.clone(),
                 believed_until_s: u32::try_from(end_s).unwrap_or(u32::MAX),
-                round: waiter.round,
+                settings_generation: waiter.settings_generation,
             };
             self.shards[usize::from(waiter.shard)](waiter.conn, verdict);
             self.open.fetch_sub(1, Relaxed);

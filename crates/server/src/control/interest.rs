@@ -56,10 +56,11 @@ const CHANGES_PER_ORDER_MAX: usize = 512;
 /// Delay before a lost NATS subscription is renewed, and time between two checks whether this node has a new name.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a node with followers sends to another node in a poll. `by` is the name of the polling node.
+/// What a node with followers sends to another node in a poll. `polling_node` is the name of the polling node.
 #[derive(Serialize, Deserialize)]
 struct FollowQuestion {
-    by: String,
+    #[serde(rename = "by")]
+    polling_node: String,
     /// The polling node's number of the stream, and the count of answers that it has received in this stream. A question with 0 answers
     /// begins a new stream.
     stream: u64,
@@ -159,7 +160,7 @@ struct FollowingNode {
     answers: u64,
     filters: BTreeSet<String>,
     /// The number by which the homes know this stream, and the homes at which the stream has begun.
-    home_stream: u64,
+    stream_at_homes: u64,
     begun_homes: BTreeSet<ShardId>,
     /// The home to ask next.
     home: ShardId,
@@ -178,10 +179,10 @@ impl FollowServer {
         let Ok(asked) = serde_json::from_slice::<FollowQuestion>(question.bytes()) else {
             return;
         };
-        let by = asked.by.clone();
+        let polling_node = asked.polling_node.clone();
         let answer = self.next(asked).await;
         if answer.is_none() {
-            self.end(&by).await;
+            self.end(&polling_node).await;
         }
         question.answer(json(&answer)).await;
     }
@@ -189,7 +190,7 @@ impl FollowServer {
     /// The next answer for a node. None if the polling node must begin a new stream.
     async fn next(&mut self, asked: FollowQuestion) -> Option<FollowAnswer> {
         if asked.answers == 0 {
-            self.end(&asked.by).await;
+            self.end(&asked.polling_node).await;
             let is_valid = |it: &String| check_filter(it.as_bytes(), MAX_TOPIC_BYTES).is_ok();
             if self.following.len() >= NODES_MAX
                 || asked.filters.len() > FILTERS_MAX
@@ -202,14 +203,14 @@ impl FollowServer {
                 stream: asked.stream,
                 answers: 0,
                 filters: asked.filters,
-                home_stream: self.streams,
+                stream_at_homes: self.streams,
                 begun_homes: BTreeSet::new(),
                 home: 0,
                 asked_at: Instant::now(),
             };
-            self.following.insert(asked.by.clone(), begins);
+            self.following.insert(asked.polling_node.clone(), begins);
         }
-        let of = self.following.get_mut(&asked.by)?;
+        let of = self.following.get_mut(&asked.polling_node)?;
         if (of.stream, of.answers) != (asked.stream, asked.answers) {
             return None;
         }
@@ -218,11 +219,11 @@ impl FollowServer {
         of.collect(&self.node).await
     }
 
-    /// Ends the stream of the node `by`.
-    async fn end(&mut self, by: &str) {
-        if let Some(of) = self.following.remove(by) {
+    /// Ends the stream of the node `polling_node`.
+    async fn end(&mut self, polling_node: &str) {
+        if let Some(of) = self.following.remove(polling_node) {
             for home in of.begun_homes {
-                let _ = self.node.ask(home, Order::End(of.home_stream)).await;
+                let _ = self.node.ask(home, Order::End(of.stream_at_homes)).await;
             }
         }
     }
@@ -231,9 +232,9 @@ impl FollowServer {
     async fn end_silent(&mut self) {
         let silent = |of: &FollowingNode| of.asked_at.elapsed() >= STREAM_TIMEOUT;
         let mut all = self.following.iter();
-        let found = all.find_map(|(by, of)| silent(of).then(|| by.clone()));
-        if let Some(by) = found {
-            self.end(&by).await;
+        let found = all.find_map(|(polling_node, of)| silent(of).then(|| polling_node.clone()));
+        if let Some(polling_node) = found {
+            self.end(&polling_node).await;
         }
     }
 }
@@ -253,7 +254,7 @@ impl FollowingNode {
                 let filters = self.filters.iter();
                 let filters = filters.map(|it| it.as_bytes().into()).collect();
                 let begins = self.begun_homes.insert(self.home).then_some(filters);
-                let order = Order::Next(self.home_stream, begins);
+                let order = Order::Next(self.stream_at_homes, begins);
                 let Some(InterestReply::Changes(news)) = node.ask(self.home, order).await else {
                     return None;
                 };
@@ -407,7 +408,7 @@ impl FollowPoller {
                 begun_at: Instant::now(),
             });
             let asked = FollowQuestion {
-                by: own.to_string(),
+                polling_node: own.to_string(),
                 stream: stream.number,
                 answers: stream.answers,
                 filters: match stream.answers {
@@ -475,7 +476,7 @@ impl FollowPoller {
                 news.push(begins, name);
             }
             for (home, news) in of_homes {
-                let taken = self.node.ask(home, Order::Elsewhere(slot, news)).await;
+                let taken = self.node.ask(home, Order::ApplyRemote(slot, news)).await;
                 if let Some(InterestReply::Refused(count)) = taken {
                     refused += count;
                 }
@@ -493,8 +494,8 @@ impl FollowPoller {
         for home in 0..self.node.homes() {
             let mut from: Box<[u8]> = Box::default();
             loop {
-                match self.node.ask(home, Order::Forget(slot, from)).await {
-                    Some(InterestReply::Forgot(Some(next))) => from = next,
+                match self.node.ask(home, Order::DropStream(slot, from)).await {
+                    Some(InterestReply::Dropped(Some(next))) => from = next,
                     Some(_) => break,
                     // The shard may still hold topics of this slot, so the slot stays in use.
                     None => {

@@ -277,7 +277,10 @@ fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     plan.preload = rng.range(10, 20);
     // With turns of a single step, a run would not finish the work on such long logs.
     plan.turn_limits.steps_per_turn = rng.pick(&[30, 200]);
-    (plan.turn_limits.page_visits, plan.turn_limits.page_messages) = (20, 128);
+    (
+        plan.turn_limits.page_entries,
+        plan.turn_limits.page_messages,
+    ) = (20, 128);
     plan.turn_limits.page_bytes = 64 << 10;
     plan.turn_limits.visits_per_turn = 4096;
     plan.message_bytes = MESSAGE_BYTES[0];
@@ -349,7 +352,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
 fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
-        plan.turn_limits.page_visits = rng.pick(&[1, 3, 4096]);
+        plan.turn_limits.page_entries = rng.pick(&[1, 3, 4096]);
         let count = rng.range(0, 6);
         let name = |n| format!("{}/{}", rng.pick(&["a", "b", "c"]), 6 + n);
         plan.topics.extend((0..count).map(name));
@@ -376,7 +379,7 @@ fn add_restart(plan: &mut Plan, rng: &mut Rng) {
 fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(SHORT_TURNS_PERCENT) {
         plan.turn_limits.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
-        plan.turn_limits.page_visits = rng.pick(&[1, 3, 20]);
+        plan.turn_limits.page_entries = rng.pick(&[1, 3, 20]);
         if rng.chance(LONG_LOGS_PERCENT) {
             lengthen_logs(plan, rng);
         }

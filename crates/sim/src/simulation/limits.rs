@@ -35,7 +35,7 @@ const NAMES_STEPS: usize = 100;
 const ENDS_STEPS: usize = 64 * 5;
 
 /// The most steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of old
-/// messages and a publish. A page visits at most `page_visits` entries to remove old ones, the same number to find its first entry, and the
+/// messages and a publish. A page visits at most `page_entries` entries to remove old ones, the same number to find its first entry, and the
 /// same number for messages. It also searches each list of the log, and copies messages. A publish may displace many small messages. After
 /// the last subscriber of QoS 1 or 2 has left, the next publish removes the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
@@ -43,7 +43,7 @@ fn unit_steps(plan: &Plan) -> u64 {
     let lists = plan.settings.rules.len() + 2;
     let copied =
         (turn_limits.page_bytes + plan.part_bytes + plan.message_bytes + FIELDS_BYTES) / STEP_BYTES;
-    let page = (3 + READ_ROWS) * turn_limits.page_visits
+    let page = (3 + READ_ROWS) * turn_limits.page_entries
         + lists * MARK_STEPS
         + turn_limits.page_messages
         + copied;

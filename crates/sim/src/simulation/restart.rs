@@ -239,7 +239,7 @@ impl Simulation {
     /// The head of a snapshot of the first home, taken now.
     pub(super) fn head(&self, rng: &mut Rng) -> Head {
         Head {
-            set: rng.draw(),
+            stop_id: rng.draw(),
             homes: self.server.homes,
             ..head(&self.server, now(self.truth.now_s).unix_s)
         }

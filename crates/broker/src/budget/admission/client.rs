@@ -72,21 +72,21 @@ impl Client {
 
 /// Counts of connections, sessions or bytes, by client address.
 #[derive(Debug)]
-pub(super) struct Clients {
+pub(super) struct CountsByClient {
     counts: [Box<[AtomicU64]>; 2],
     max: u64,
 }
 
-impl Clients {
+impl CountsByClient {
     /// Counters with the limit `max` for each client. `all_max` is the limit for all clients together. `None` if `max` is 0.
-    pub fn new(max: usize, all_max: usize) -> Option<Clients> {
+    pub fn new(max: usize, all_max: usize) -> Option<CountsByClient> {
         let counters = all_max
             .saturating_mul(LOAD_PART)
             .checked_div(max)?
             .clamp(COUNTERS_MIN, COUNTERS_MAX)
             .next_power_of_two();
         let table = || (0..counters).map(|_| AtomicU64::new(0)).collect();
-        Some(Clients {
+        Some(CountsByClient {
             counts: [table(), table()],
             max: max as u64,
         })
@@ -94,9 +94,9 @@ impl Clients {
 
     /// Counters without a limit, for shares of a resource. Few counters are enough, since a count that is too high matters only when the resource is
     /// nearly used up.
-    pub fn without_limit() -> Clients {
+    pub fn without_limit() -> CountsByClient {
         let table = || (0..COUNTERS_MIN).map(|_| AtomicU64::new(0)).collect();
-        Clients {
+        CountsByClient {
             counts: [table(), table()],
             max: u64::MAX,
         }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::client::Clients;
+use super::client::CountsByClient;
 use super::shares;
 
 /// A client that holds less than this part of the disk may write as long as the disk has any room, whatever other clients hold.
@@ -14,7 +14,7 @@ pub(super) struct Disk {
     free_bytes: AtomicU64,
     all_bytes: AtomicU64,
     /// By client: the bytes written since room was last freed.
-    pub written: Clients,
+    pub written: CountsByClient,
 }
 
 impl Default for Disk {
@@ -23,7 +23,7 @@ impl Default for Disk {
         Disk {
             free_bytes: AtomicU64::new(u64::MAX),
             all_bytes: AtomicU64::new(u64::MAX),
-            written: Clients::without_limit(),
+            written: CountsByClient::without_limit(),
         }
     }
 }

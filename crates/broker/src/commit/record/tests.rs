@@ -108,7 +108,7 @@ fn records_of_format_1_are_these_bytes() {
     }
     let beat = Beat {
         name: b"one",
-        link: b"l",
+        admin_address: b"l",
         connections: 300,
     };
     let notes: [(Note<'_>, &[u8]); 4] = [
@@ -179,7 +179,7 @@ proptest! {
 fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
     let beat = Note::Beat(Beat {
         name: b"one",
-        link: b"",
+        admin_address: b"",
         connections: 300,
     });
     for note in [

@@ -34,13 +34,17 @@ fn act() -> impl Strategy<Value = Act> {
 /// The model of a group: the row and number of each part, and the state in each partition.
 type Plain = (Vec<(u32, u32)>, [(bool, bool); 3]);
 
-fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
-    let serials: Vec<u32> = filtered.groups().iter().map(|group| group.serial).collect();
+fn check(subscriptions: &FilterSubscriptions, plain: &BTreeMap<u32, Plain>) {
+    let serials: Vec<u32> = subscriptions
+        .groups()
+        .iter()
+        .map(|group| group.serial)
+        .collect();
     assert_eq!(serials, plain.keys().copied().collect::<Vec<_>>());
     let mut places = Vec::new();
     let mut behind = false;
     for (serial, (parts, partitions)) in plain {
-        let mut found: Vec<_> = filtered
+        let mut found: Vec<_> = subscriptions
             .parts_of(*serial)
             .map(|(at, part)| (at, part.row))
             .collect();
@@ -51,40 +55,46 @@ fn check(filtered: &Filtered, plain: &BTreeMap<u32, Plain>) {
         for (partition, (live, asked)) in (0..).zip(partitions) {
             behind |= !live && !asked;
             for (at, _) in parts {
-                assert_eq!(filtered.is_live(*at, partition), *live);
+                assert_eq!(subscriptions.is_live(*at, partition), *live);
             }
         }
         let everywhere = partitions.iter().all(|(live, _)| *live);
-        let group = filtered.group(*serial).unwrap();
+        let group = subscriptions.group(*serial).unwrap();
         assert_eq!(group.positions().is_empty(), everywhere);
         places.extend(wanted);
     }
     places.sort_unstable();
-    let found: Vec<_> = filtered.parts().map(|(at, part)| (at, part.row)).collect();
+    let found: Vec<_> = subscriptions
+        .parts()
+        .map(|(at, part)| (at, part.row))
+        .collect();
     assert_eq!(found, places);
-    assert_eq!(filtered.is_behind(), behind);
-    assert!(!filtered.is_live(filtered.next_place(), 0), "a free place");
+    assert_eq!(subscriptions.is_behind(), behind);
+    assert!(
+        !subscriptions.is_live(subscriptions.next_place(), 0),
+        "a free place"
+    );
 }
 
 proptest! {
     #[test]
     fn a_connection_s_filters_are_as_a_plain_list_has_them(acts in prop::collection::vec(act(), 0..60)) {
-        let (mut filtered, mut rows) = (Filtered::default(), 0);
+        let (mut subscriptions, mut rows) = (FilterSubscriptions::default(), 0);
         let mut plain: BTreeMap<u32, Plain> = BTreeMap::new();
         for act in acts {
             let group = |index: prop::sample::Index| plain.keys().copied().nth(index.index(plain.len().max(1)));
             match act {
                 Act::Begin(parts) => {
-                    let serial = filtered.add_group(0);
+                    let serial = subscriptions.add_group(0);
                     prop_assert!(plain.keys().all(|former| *former < serial));
                     let mut list = Vec::new();
                     for _ in 0..parts {
                         rows += 1;
-                        list.push((filtered.next_place(), rows));
-                        filtered.add(serial, rows, rows + 1, rows + 2);
+                        list.push((subscriptions.next_place(), rows));
+                        subscriptions.add(serial, rows, rows + 1, rows + 2);
                     }
                     if parts == 0 {
-                        filtered.end_group(serial);
+                        subscriptions.end_group(serial);
                     } else {
                         plain.insert(serial, (list, [(true, false); 3]));
                     }
@@ -92,8 +102,8 @@ proptest! {
                 Act::Remove(index) => {
                     let all: Vec<_> = plain.iter().flat_map(|(serial, (parts, _))| parts.iter().map(|it| (*serial, *it))).collect();
                     let Some((serial, (at, row))) = all.get(index.index(all.len().max(1))).copied() else { continue };
-                    filtered.set_place(at, row + 7);
-                    prop_assert_eq!(filtered.remove(at), Some((row, row + 7)));
+                    subscriptions.set_place(at, row + 7);
+                    prop_assert_eq!(subscriptions.remove(at), Some((row, row + 7)));
                     let parts = &mut plain.get_mut(&serial).unwrap().0;
                     parts.retain(|it| it.0 != at);
                     if parts.is_empty() {
@@ -102,20 +112,20 @@ proptest! {
                 }
                 Act::Set(index, partitions) => {
                     let Some(serial) = group(index) else { continue };
-                    let at = |(live, asked)| At { live, asked, ..At::default() };
-                    filtered.set_positions(serial, partitions.map(at).to_vec());
+                    let at = |(live, asked)| GroupPosition { live, asked, ..GroupPosition::default() };
+                    subscriptions.set_positions(serial, partitions.map(at).to_vec());
                     plain.get_mut(&serial).unwrap().1 = partitions;
                 }
                 Act::Live(index, partition) => {
                     let Some(serial) = group(index) else { continue };
-                    if let Some(at) = filtered.at_mut(serial, partition) {
+                    if let Some(at) = subscriptions.at_mut(serial, partition) {
                         at.live = true;
                     }
-                    filtered.settle(serial);
+                    subscriptions.settle(serial);
                     plain.get_mut(&serial).unwrap().1[usize::from(partition)].0 = true;
                 }
             }
-            check(&filtered, &plain);
+            check(&subscriptions, &plain);
         }
     }
 
@@ -164,24 +174,37 @@ proptest! {
 
 #[test]
 fn partitions_in_which_a_group_is_behind_have_turns() {
-    let mut filtered = Filtered::default();
-    let serial = filtered.add_group(0);
-    let at = |live, offset| At {
+    let mut subscriptions = FilterSubscriptions::default();
+    let serial = subscriptions.add_group(0);
+    let at = |live, offset| GroupPosition {
         live,
         offset,
-        asked: offset == OVER,
-        ..At::default()
+        asked: offset == RETAINED_SENT,
+        ..GroupPosition::default()
     };
-    let positions = alloc::vec![at(false, 1), at(true, 2), at(false, OVER), at(false, 4)];
-    filtered.set_positions(serial, positions);
+    let positions = alloc::vec![
+        at(false, 1),
+        at(true, 2),
+        at(false, RETAINED_SENT),
+        at(false, 4)
+    ];
+    subscriptions.set_positions(serial, positions);
     for expected in [0, 3, 0, 3, 0] {
-        assert_eq!(filtered.next_behind(serial), Some(expected));
-        let at = filtered.at_mut(serial, expected).expect("it is behind");
+        assert_eq!(subscriptions.next_behind(serial), Some(expected));
+        let at = subscriptions
+            .at_mut(serial, expected)
+            .expect("it is behind");
         at.asked = true;
-        assert_eq!(filtered.next_behind(serial), None, "a page is under way");
-        let at = filtered.at_mut(serial, expected).expect("it is behind");
+        assert_eq!(
+            subscriptions.next_behind(serial),
+            None,
+            "a page is under way"
+        );
+        let at = subscriptions
+            .at_mut(serial, expected)
+            .expect("it is behind");
         (at.asked, at.had_turn) = (false, true);
     }
-    filtered.at_mut(serial, 0).expect("it is behind").live = true;
-    assert_eq!(filtered.next_behind(serial), Some(3));
+    subscriptions.at_mut(serial, 0).expect("it is behind").live = true;
+    assert_eq!(subscriptions.next_behind(serial), Some(3));
 }

@@ -32,7 +32,7 @@ enum Step {
     /// Another node begins to follow.
     NodeFollows(usize),
     /// A stream of another node reports that a topic's interest begins or ends there.
-    Elsewhere(usize, u8, bool),
+    Remote(usize, u8, bool),
     /// A stream is forgotten.
     Forget(u8),
     /// The followers ask for their next pages and read their news.
@@ -48,7 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..FILTERS.len()).prop_map(Step::Follow),
         1 => any::<usize>().prop_map(Step::Unfollow),
         1 => (0..FILTERS.len()).prop_map(Step::NodeFollows),
-        6 => (0..TOPICS, 0..2_u8, any::<bool>()).prop_map(|(topic, stream, begins)| Step::Elsewhere(topic, stream, begins)),
+        6 => (0..TOPICS, 0..2_u8, any::<bool>()).prop_map(|(topic, stream, begins)| Step::Remote(topic, stream, begins)),
         1 => (0..2_u8).prop_map(Step::Forget),
         6 => Just(Step::Turn),
         2 => (1..4_u32).prop_map(Step::Seconds),
@@ -213,7 +213,7 @@ impl World {
                 }
             }
             Step::NodeFollows(filter) => self.node_follows(FILTERS[filter]),
-            Step::Elsewhere(topic, stream, begins) => self.remote(topic, stream, begins),
+            Step::Remote(topic, stream, begins) => self.remote(topic, stream, begins),
             Step::Forget(stream) => self.forget(stream),
             Step::Turn => self.turn(),
             Step::Seconds(s) => {
@@ -234,13 +234,13 @@ impl World {
             let found = self.home.topics.find(hash, key);
             let id =
                 found.unwrap_or_else(|| self.home.insert_topic(hash, key, NOBODY, rules, self.now));
-            let (serial, topic_row, subscribers) = (1, topic as u32, 1);
+            let (serial, carrier_row, subscribers) = (1, topic as u32, 1);
             self.home.add_subscriber(
                 id,
                 Carrier {
                     shard,
                     serial,
-                    topic: topic_row,
+                    carrier_row,
                     subscribers,
                 },
             );
@@ -263,7 +263,7 @@ impl World {
         self.left_s.remove(&name(topic));
         let mut news = InterestChanges::default();
         news.push(begins, name(topic).as_bytes());
-        let order = Interest::Elsewhere(stream, news);
+        let order = Interest::ApplyRemote(stream, news);
         let taken = self.home.interest_order(order);
         let InterestReply::Refused(refused) = taken else {
             panic!("{taken:?}")
@@ -276,9 +276,9 @@ impl World {
     }
 
     fn forget(&mut self, stream: u8) {
-        let order = Interest::Forget(stream, [].into());
+        let order = Interest::DropStream(stream, [].into());
         let forgot = self.home.interest_order(order);
-        assert!(matches!(forgot, InterestReply::Forgot(None)), "{forgot:?}");
+        assert!(matches!(forgot, InterestReply::Dropped(None)), "{forgot:?}");
         for (topic, _) in self.remote.extract_if(.., |(_, of)| *of == stream) {
             // Interest at another node ends without a debounce here.
             self.left_s.remove(&name(topic));

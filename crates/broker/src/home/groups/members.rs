@@ -44,7 +44,7 @@ impl Members {
     }
 
     /// Adds `count` to a member's credit. Returns false if there is no such member.
-    pub fn give(&mut self, member: Member, count: u32) -> bool {
+    pub fn add_credit(&mut self, member: Member, count: u32) -> bool {
         let Some(Account { credit, .. }) = self.all.get_mut(&member) else {
             return false;
         };
@@ -126,8 +126,8 @@ mod tests {
             [next(), next(), next(), next()],
             [Some(1), Some(2), Some(2), None]
         );
-        assert!(members.give(member(0), 1) && !members.give(member(9), 1));
-        members.give(member(2), 1);
+        assert!(members.add_credit(member(0), 1) && !members.add_credit(member(9), 1));
+        members.add_credit(member(2), 1);
         members.remove(member(2));
         assert_eq!(members.next(), Some(member(0)));
         assert!(!members.has_credit());

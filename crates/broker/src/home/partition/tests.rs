@@ -134,7 +134,7 @@ fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
         world.publish(&one, b"x", false);
     }
     world.publish(&other, b"x", false);
-    while world.home.forget_one(Client::NOBODY, u32::MAX) {}
+    while world.home.evict_idle_topic(Client::NOBODY, u32::MAX) {}
     let made = [&one, &other].map(|name| world.create(name).offset);
     assert_eq!(made, [5, 1]);
 }

@@ -102,9 +102,10 @@ impl World {
         }
     }
 
-    fn keep_log(&mut self, name: &str, on: bool) {
+    fn count_qos_subscription(&mut self, name: &str, on: bool) {
         let hash = self.home.topics.hash_of(name.as_bytes());
-        self.home.keep_log(hash, name.as_bytes(), on, NOW);
+        self.home
+            .count_qos_subscription(hash, name.as_bytes(), on, NOW);
     }
 }
 
@@ -149,16 +150,16 @@ fn messages_that_a_session_or_group_needs_are_kept() {
     let steps: [(&str, &str); 2] = [("plain/a", "plain/a"), ("plain/+", "plain/a")];
     for (needed, name) in steps {
         let mut world = World::new(1000, |_| {});
-        world.keep_log(needed, true);
+        world.count_qos_subscription(needed, true);
         assert!(!world.is_taken(name, &LARGE, false), "{needed}");
         assert!(world.is_taken("other", &LARGE, false));
-        world.keep_log(needed, false);
+        world.count_qos_subscription(needed, false);
         assert!(world.is_taken(name, &LARGE, false), "{needed}");
     }
     let mut world = World::new(1000, |_| {});
     // The topic exists before its messages are kept.
     assert!(world.is_taken("plain/a", b"small", false));
-    world.keep_log("plain/a", true);
+    world.count_qos_subscription("plain/a", true);
     assert!(!world.is_taken("plain/a", &LARGE, false));
     let mut world = World::new(1000, |_| {});
     let to = ReplyTo {
@@ -183,7 +184,7 @@ fn messages_that_a_session_or_group_needs_are_kept() {
 #[test]
 fn sessions_that_may_have_no_messages_kept_need_none() {
     let mut world = World::new(1000, |settings| settings.mqtt.session_messages = 0);
-    world.keep_log("plain/+", true);
+    world.count_qos_subscription("plain/+", true);
     assert!(world.is_taken("plain/a", &LARGE, false));
 }
 

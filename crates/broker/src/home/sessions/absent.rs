@@ -182,7 +182,7 @@ impl Sessions {
     /// Bytes of the sessions that are away, with their rows and names.
     pub fn held_bytes(&self) -> usize {
         self.states.blobs.bytes()
-            + self.states.blobs.own() as usize * SHARED_BESIDE
+            + self.states.blobs.own_allocations() as usize * SHARED_BESIDE
             + self.states.will_bytes
             + self.states.name_bytes
             + self.states.rows.len() as usize * ROWS_BYTES

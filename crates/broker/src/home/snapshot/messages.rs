@@ -12,21 +12,21 @@ use crate::budget::admission::Client;
 use crate::home::Home;
 use crate::home::compression::opcode_of;
 use crate::home::logs::Logs;
-use crate::home::topic_row::KEEPS;
+use crate::home::topic_row::HAS_QOS_SUBSCRIPTION;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::fields::check_stored_message;
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::slab::NONE;
 
-/// Flags of a message's record. `RETAINED`: it is its topic's retained message. `MORTAL`: it has a time to live. `RETAIN`: its publisher
-/// has set the retain flag. `OWNED`: a client is charged for it. The QoS is in two bits from `QOS_SHIFT` on.
+/// Flags of a message's record. `RETAINED`: it is its topic's retained message. `HAS_TTL`: it has a time to live. `RETAIN`: its publisher
+/// has set the retain flag. `HAS_OWNER`: a client is charged for it. The QoS is in two bits from `QOS_SHIFT` on.
 const RETAINED: u8 = 1;
 const BINARY: u8 = 2;
-const MORTAL: u8 = 4;
+const HAS_TTL: u8 = 4;
 const RETAIN: u8 = 8;
 const QOS_SHIFT: u8 = 4;
-const OWNED: u8 = 64;
+const HAS_OWNER: u8 = 64;
 const IMPOSSIBLE: Damaged = Damaged("a message is impossible");
 
 impl Logs {
@@ -72,9 +72,9 @@ impl Logs {
             let flag = |set, flag| if set { flag } else { 0 };
             let form = flag(rule == rules.retained(), RETAINED)
                 | flag(new.headers.binary, BINARY)
-                | flag(new.headers.ttl_s.is_some(), MORTAL)
+                | flag(new.headers.ttl_s.is_some(), HAS_TTL)
                 | flag(new.headers.retain, RETAIN)
-                | flag(new.owner.is_known(), OWNED)
+                | flag(new.owner.is_known(), HAS_OWNER)
                 | new.headers.qos << QOS_SHIFT;
             let mut out = block.record(kind::MESSAGE);
             out.byte(form);
@@ -139,7 +139,7 @@ impl Home {
             return Err(Damaged("messages of a topic are in disorder"));
         }
         let name = self.topics.names.get(row.name);
-        let needed = row.has(KEEPS)
+        let needed = row.has(HAS_QOS_SUBSCRIPTION)
             || self.subscriptions.qos.has_match(name)
             || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
         let most = match needed {
@@ -177,11 +177,11 @@ fn read_message<'a>(
     let form = from.byte()?;
     let topic = topic_of(from.number32()?, topics)?;
     let (offset, previous, time_s) = (from.number()?, from.number()?, from.number32()?);
-    let ttl_s = match form & MORTAL != 0 {
+    let ttl_s = match form & HAS_TTL != 0 {
         true => Some(from.number32()?),
         false => None,
     };
-    let owner = match form & OWNED != 0 {
+    let owner = match form & HAS_OWNER != 0 {
         true => Client::from_number(from.number32()?),
         false => Client::NOBODY,
     };

@@ -58,7 +58,7 @@ impl World {
         let carrier = Carrier {
             shard,
             serial,
-            topic: row,
+            carrier_row: row,
             subscribers: 1,
         };
         self.home.add_subscriber(self.ids[topic], carrier);
@@ -72,7 +72,7 @@ impl World {
     fn carriers(&self, topic: usize) -> Vec<(Place, u32)> {
         let mut carriers = Vec::new();
         self.home.topics.each_carrier(self.ids[topic], |carrier| {
-            let place = (topic, carrier.shard, carrier.topic, carrier.serial);
+            let place = (topic, carrier.shard, carrier.carrier_row, carrier.serial);
             carriers.push((place, carrier.subscribers));
         });
         carriers.sort_unstable();

@@ -52,7 +52,7 @@ impl World {
     fn check_topics(&mut self) {
         let World { plain, log, .. } = self;
         for topic in 0..TOPICS {
-            let past = log.reaches_back_to(self.chains[topic]);
+            let past = log.last_lost_offset(self.chains[topic]);
             assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);
             for (chain, retained) in [(self.chains[topic], false), (self.retained[topic], true)] {
                 let mut frames = Frames::default();

@@ -83,12 +83,21 @@ impl Front {
             } => self.page(topic, to, page, frames, io),
             Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
             Tell::Fenced(to) => self.answered(to, None, io),
-            Tell::GroupJoined { to, group, counts } => {
+            Tell::GroupJoined {
+                to,
+                group,
+                is_new_subscriber,
+            } => {
                 if clients.conns.is_asked(to) {
                     took_page_of(clients, queues, to.slot);
                 }
-                let refused =
-                    group_joined(clients, &mut subs.lanes, (home, to), (group, counts), io);
+                let refused = group_joined(
+                    clients,
+                    &mut subs.lanes,
+                    (home, to),
+                    (group, is_new_subscriber),
+                    io,
+                );
                 if let Some(part) = refused {
                     let reason = ReasonCode::QUOTA_EXCEEDED;
                     refuse_part(clients, subs, queues, to.slot, part, reason, io);

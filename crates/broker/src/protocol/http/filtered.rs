@@ -12,7 +12,7 @@ use crate::base::position::Since;
 use crate::base::reason::Reason;
 use crate::base::settings::Rule;
 use crate::client::delivery::{Addressee, Matched};
-use crate::client::joining::{self, Asking, ask_matches, filtered_mut, join_filters};
+use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut, join_filters};
 use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
@@ -212,12 +212,12 @@ pub(crate) fn picks_of(
     all: &[Addressee],
     messages: &[Matched],
 ) -> Vec<u32> {
-    let Some(filtered) = joining::filtered(conns, slot) else {
+    let Some(subscriptions) = joining::filter_subscriptions(conns, slot) else {
         return Vec::new();
     };
     let live = |due: &&Addressee| {
         let message = messages.get(due.message as usize);
-        message.is_some_and(|it| filtered.is_live(due.part, it.partition))
+        message.is_some_and(|it| subscriptions.is_live(due.part, it.partition))
     };
     let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
     picks.dedup();
@@ -235,7 +235,8 @@ pub(crate) fn stream_matched<I: Io>(
 ) {
     let row = clients.conns.get(slot);
     let encoding = Encoding::of(row);
-    let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
+    let group =
+        joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some(group) = group else {
         return clients.broken(slot);
     };
@@ -295,14 +296,15 @@ pub(crate) fn join_over_http(
 /// Asks for a next page: before the response begins, of each partition that no home has answered for yet; of a stream that has
 /// begun, of one partition in which it is behind.
 pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
-    let group = joining::filtered(&clients.conns, slot).and_then(|all| all.groups().first());
+    let group =
+        joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some((serial, partitions)) = group.map(|it| (it.serial, it.positions().len())) else {
         return;
     };
     let poll = !is_stream(&clients.conns, slot);
     if clients.conns.extra(slot).own.opening.is_none() {
-        let filtered = filtered_mut(&mut clients.conns, slot);
-        if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
+        let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
+        if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
             ask_matches(clients, subs, Asking { slot, serial, poll }, partition);
         }
         return;
@@ -366,11 +368,11 @@ pub(crate) fn saw_of_partition(
     partition: PartitionId,
     offset: u64,
 ) {
-    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.broken(slot);
     };
-    let serial = filtered.groups().first().map(|group| group.serial);
-    if let Some(at) = serial.and_then(|serial| filtered.at_mut(serial, partition)) {
+    let serial = subscriptions.groups().first().map(|group| group.serial);
+    if let Some(at) = serial.and_then(|serial| subscriptions.at_mut(serial, partition)) {
         at.offset = offset;
     }
 }
@@ -378,11 +380,11 @@ pub(crate) fn saw_of_partition(
 /// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
 pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening, at_end: bool) {
     let positions = opening.positions(clients.ctx.world.epoch, at_end);
-    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.broken(slot);
     };
-    if let Some(serial) = filtered.groups().first().map(|group| group.serial) {
-        filtered.set_positions(serial, positions);
+    if let Some(serial) = subscriptions.groups().first().map(|group| group.serial) {
+        subscriptions.set_positions(serial, positions);
     }
 }
 
@@ -394,7 +396,7 @@ pub(crate) fn filter_rule<'a>(clients: &'a Clients, matching: &Matching, slot: u
 
 /// The first filter.
 fn filters_of(conns: &Connections, matching: &Matching, slot: u32) -> Vec<u8> {
-    let part = joining::filtered(conns, slot).and_then(|all| all.part(0));
+    let part = joining::filter_subscriptions(conns, slot).and_then(|all| all.part(0));
     part.map_or(Vec::new(), |part| matching.name(part.row))
 }
 

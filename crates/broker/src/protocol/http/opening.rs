@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::client::outbox::Bounds;
-use crate::filters::matching::At;
+use crate::filters::matching::GroupPosition;
 use crate::mail::{FilterPage, Frames, Record};
 
 /// A response that waits for the homes.
@@ -31,8 +31,8 @@ struct Answered {
     start: u64,
     end: u64,
     live: bool,
-    from: u64,
-    base: u64,
+    snapshot_end: u64,
+    losses_before: u64,
 }
 
 /// A message that waits for the response to begin.
@@ -150,8 +150,8 @@ impl Opening {
             start,
             end,
             live,
-            from: page.from,
-            base: page.base,
+            snapshot_end: page.snapshot_end,
+            losses_before: page.losses_before,
         };
         Some(Taken {
             end,
@@ -186,7 +186,7 @@ impl Opening {
         }
         (answered.end, answered.live) = (before, false);
         // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
-        (answered.from, answered.base) = (0, 0);
+        (answered.snapshot_end, answered.losses_before) = (0, 0);
     }
 
     /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
@@ -225,14 +225,14 @@ impl Opening {
     }
 
     /// The positions by partition: where the first pages begin, or where the subscriber has them (`at_end`).
-    pub(crate) fn positions(&self, epoch: u32, at_end: bool) -> Vec<At> {
-        let at = |answered: &Answered| At {
+    pub(crate) fn positions(&self, epoch: u32, at_end: bool) -> Vec<GroupPosition> {
+        let at = |answered: &Answered| GroupPosition {
             offset: if at_end { answered.end } else { answered.start },
-            from: answered.from,
-            base: answered.base,
+            snapshot_end: answered.snapshot_end,
+            losses_before: answered.losses_before,
             epoch,
             live: at_end && answered.live,
-            ..At::default()
+            ..GroupPosition::default()
         };
         self.partitions.iter().map(at).collect()
     }
@@ -240,8 +240,11 @@ impl Opening {
     /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a log
     /// is still read.
     pub(crate) fn may_tell_position(&self) -> bool {
-        let begun = self.partitions.iter().all(|at| at.live || at.base == 0);
-        begun && !self.gap && self.held.is_empty()
+        let is_past_begin = self
+            .partitions
+            .iter()
+            .all(|at| at.live || at.losses_before == 0);
+        is_past_begin && !self.gap && self.held.is_empty()
     }
 
     fn hold(&mut self, partition: PartitionId, name: &[u8], record: &Record, frames: &Frames) {

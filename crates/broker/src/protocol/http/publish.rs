@@ -131,7 +131,7 @@ pub(crate) fn verb(
     let to = clients.conns.reply_to(slot, 0);
     ask_verb(clients, lanes, verb, name, to);
     let pending = match verb {
-        TopicRequest::Info if clients.ctx.world.is_shared() => Pending::Info(name.into()),
+        TopicRequest::Info if clients.ctx.world.is_replicated() => Pending::Info(name.into()),
         verb => Pending::Verb(verb),
     };
     wait(&mut clients.conns, slot, pending)

@@ -334,7 +334,7 @@ pub(super) fn client_leaves<I: Io>(
 ) -> Result<(), ReasonCode> {
     // In a cluster the server has set it to zero, and the client may not know that.
     let asked_s = disconnect.properties.session_expiry_interval_s();
-    if let Some(asked_s) = asked_s.filter(|_| !clients.ctx.world.is_shared()) {
+    if let Some(asked_s) = asked_s.filter(|_| !clients.ctx.world.is_replicated()) {
         let most_s = clients.ctx.world.settings.mqtt.session_expiry_max_s;
         let mqtt = mqtt_state(&mut clients.conns, slot);
         if mqtt.expiry_s == 0 && asked_s != 0 {
@@ -381,7 +381,7 @@ fn accept_connect(
         (false, false) => FOREVER_S,
     };
     let expiry_s = asked_s.min(expiry_most_s);
-    if asked_s > 0 && clients.ctx.world.is_shared() && !connect.client_id.is_empty() {
+    if asked_s > 0 && clients.ctx.world.is_replicated() && !connect.client_id.is_empty() {
         name_short_session(clients, &client);
     }
     let settings = &clients.ctx.world.settings.mqtt;
@@ -408,7 +408,7 @@ fn accept_connect(
         assigned,
         server_keep_alive: v5 && !keeps,
         server_expiry: v5 && expiry_s != asked_s,
-        no_groups: v5 && clients.ctx.world.is_shared(),
+        no_groups: v5 && clients.ctx.world.is_replicated(),
         given: None,
     };
     if connecting.connack_bytes() > packet_max.unwrap_or(u32::MAX) as usize {

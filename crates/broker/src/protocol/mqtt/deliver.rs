@@ -12,7 +12,7 @@ use crore_wire::mqtt::{
 
 use crore_wire::websocket::frame::Opcode;
 
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::outbox::Packets;
 use crate::client::row::{MULTI, State};
 use crate::client::side::Behind;
@@ -52,7 +52,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
     let Some(topic) = list::sub(&clients.conns, slot, part).map(|sub| sub.topic) else {
         return clients.broken(slot);
     };
-    if filtered(&clients.conns, slot).is_some()
+    if filter_subscriptions(&clients.conns, slot).is_some()
         && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
     {
         return;

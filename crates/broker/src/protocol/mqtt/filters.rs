@@ -8,10 +8,10 @@ use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
-use crate::client::joining::{self, Asking, ask_matches, filtered_mut, join_filters};
+use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut, join_filters};
 use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
-use crate::filters::matching::{OVER, Part};
+use crate::filters::matching::{Part, RETAINED_SENT};
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames};
 use crate::protocol::front::{
@@ -25,7 +25,7 @@ use crate::protocol::mqtt::list::{
 };
 use crate::protocol::mqtt::options::{qos, qos_of};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_live};
-use crate::protocol::mqtt::retention::{await_retention, keep_log_of};
+use crate::protocol::mqtt::retention::{await_retention, count_qos_subscription_of};
 use crate::protocol::mqtt::state::Subscribed;
 use crate::store::slab::NONE;
 
@@ -53,7 +53,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
     let before = wildcard_at(&clients.conns, slot, serial, page.partition);
     let mut seen = before;
     for (name, record) in page.records(frames) {
-        let retained = record.offset <= page.from;
+        let retained = record.offset <= page.snapshot_end;
         if shows && !retained {
             break;
         }
@@ -92,7 +92,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
     }
     let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
     if shows {
-        let ends = full.is_none() && (live || offset >= page.from);
+        let ends = full.is_none() && (live || offset >= page.snapshot_end);
         showed(clients, subs, queues, slot, serial, page, (offset, ends));
         return None;
     }
@@ -155,7 +155,7 @@ pub(super) fn join_wildcard(
                 sub.own.filter = serial + 1;
             }
             if wanted.options.max_qos != Qos::AtMostOnce {
-                keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, true);
+                count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, true);
                 mqtt_state(&mut clients.conns, slot).needs_told = true;
             }
             Ok(())
@@ -186,14 +186,19 @@ fn showed(
     if !ends {
         return queues.resume_later(clients, clients.conns.id_of(slot));
     }
-    let Some(filtered) = filtered_mut(&mut clients.conns, slot) else {
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         return clients.broken(slot);
     };
-    if let Some(at) = filtered.at_mut(serial, page.partition) {
-        (at.offset, at.asked) = (OVER, true);
+    if let Some(at) = subscriptions.at_mut(serial, page.partition) {
+        (at.offset, at.asked) = (RETAINED_SENT, true);
     }
-    let group = filtered.group(serial);
-    if group.is_some_and(|group| group.positions().iter().all(|at| at.offset == OVER)) {
+    let group = subscriptions.group(serial);
+    if group.is_some_and(|group| {
+        group
+            .positions()
+            .iter()
+            .all(|at| at.offset == RETAINED_SENT)
+    }) {
         clients.leave_group(subs, slot, serial);
     }
     goes_on_behind(clients, queues, slot);
@@ -221,15 +226,16 @@ fn show_again(
 
 /// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
 pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
-    let Some(filtered) = joining::filtered(&clients.conns, slot).filter(|all| all.is_behind())
+    let Some(subscriptions) =
+        joining::filter_subscriptions(&clients.conns, slot).filter(|all| all.is_behind())
     else {
         return;
     };
     let bound = !has_place(&clients.conns, slot);
     let list = list_of(&clients.conns, slot);
     let mut behind = Vec::new();
-    for group in filtered.groups() {
-        let mut parts = filtered.parts_of(group.serial);
+    for group in subscriptions.groups() {
+        let mut parts = subscriptions.parts_of(group.serial);
         // Messages in flight never hold back QoS 0.
         let held = |(_, part): (u32, &Part)| {
             bound
@@ -242,8 +248,8 @@ pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, s
         }
     }
     for serial in behind {
-        let filtered = filtered_mut(&mut clients.conns, slot);
-        if let Some(partition) = filtered.and_then(|all| all.next_behind(serial)) {
+        let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
+        if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
             let asked = ask_matches(
                 clients,
                 subs,
@@ -281,7 +287,7 @@ pub(super) fn resubscribe_wildcard(
     }
     let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
     if (former > 0) != needs_log {
-        keep_log_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
+        count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
         await_retention(clients, &mut subs.lanes, slot, wanted);
     }
     if !waits {
@@ -303,7 +309,8 @@ pub(super) fn wildcard_seen(
     slot: u32,
     serial: u32,
 ) -> Vec<u64> {
-    let Some(group) = joining::filtered(&clients.conns, slot).and_then(|all| all.group(serial))
+    let Some(group) =
+        joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial))
     else {
         return Vec::new();
     };
@@ -327,7 +334,7 @@ pub(super) fn wildcard_seen(
 
 /// A page was handled: requests the next one if necessary.
 fn goes_on_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
-    if joining::filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
+    if joining::filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
@@ -335,11 +342,11 @@ fn goes_on_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
 /// Stops sending a subscription's retained messages again.
 fn leave_shown(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
     let own = serial_of(&clients.conns, slot, part);
-    let Some(filtered) = joining::filtered(&clients.conns, slot) else {
+    let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
         return;
     };
     let is = |it: &Part| it.id == part && Some(it.group) != own;
-    let shown = filtered
+    let shown = subscriptions
         .parts()
         .find_map(|(_, it)| is(it).then_some(it.group));
     if let Some(serial) = shown {
@@ -375,7 +382,7 @@ pub(super) fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
 
 /// Whether homes have answered for all partitions.
 fn is_answered(conns: &Connections, slot: u32, serial: u32) -> bool {
-    let group = joining::filtered(conns, slot).and_then(|all| all.group(serial));
+    let group = joining::filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
     group.is_some_and(|group| group.positions().iter().all(|at| !at.asked))
 }
 

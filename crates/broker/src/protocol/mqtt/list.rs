@@ -10,7 +10,7 @@ use crore_wire::topic;
 
 use crate::base::ids::PartitionId;
 use crate::base::position::Since;
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::row::{COUNTED, LIVE, MULTI};
 use crate::protocol::front::{Clients, Connections, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client::mqtt_state;
@@ -192,7 +192,7 @@ pub(super) fn wildcard_of(
     part: u32,
 ) -> Option<Vec<u8>> {
     let serial = serial_of(conns, slot, part)?;
-    let (_, found) = filtered(conns, slot)?.parts_of(serial).next()?;
+    let (_, found) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
     Some(matching.name(found.row))
 }
 
@@ -209,7 +209,7 @@ pub(super) fn part_of_wildcard(
     filter: &[u8],
 ) -> Option<u32> {
     let row = matching.find(filter)?;
-    let mut parts = filtered(conns, slot)?.parts();
+    let mut parts = filter_subscriptions(conns, slot)?.parts();
     parts
         .find(|(_, part)| part.row == row)
         .map(|(_, part)| part.id)
@@ -221,13 +221,13 @@ pub(crate) fn wildcard_at(
     serial: u32,
     partition: PartitionId,
 ) -> u64 {
-    let group = filtered(conns, slot).and_then(|all| all.group(serial));
+    let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
     let at = group.and_then(|group| group.positions().get(usize::from(partition)));
     at.map_or(0, |at| at.offset)
 }
 
 /// The index of the subscription with this serial number among the connection's filters.
 pub(crate) fn part_of_group(conns: &Connections, slot: u32, serial: u32) -> Option<u32> {
-    let (_, part) = filtered(conns, slot)?.parts_of(serial).next()?;
+    let (_, part) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
     Some(part.id)
 }

@@ -107,14 +107,14 @@ fn live_parts(
     due: &[Addressee],
     message: &Matched,
 ) -> (Vec<u32>, Option<u32>) {
-    let Some(filtered) = joining::filtered(conns, slot) else {
+    let Some(subscriptions) = joining::filter_subscriptions(conns, slot) else {
         return (Vec::new(), None);
     };
     let live = due
         .iter()
-        .filter(|due| filtered.is_live(due.part, message.partition));
+        .filter(|due| subscriptions.is_live(due.part, message.partition));
     let mut parts: Vec<u32> = live
-        .filter_map(|due| filtered.part(due.part).map(|part| part.id))
+        .filter_map(|due| subscriptions.part(due.part).map(|part| part.id))
         .collect();
     // Most messages have no exact subscriber here, and a list may be long. An exact subscription that leaves its messages to a
     // filter gets this one here even if the filter fell behind with an earlier message of the run.

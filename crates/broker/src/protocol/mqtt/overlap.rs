@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
@@ -147,7 +147,8 @@ pub(crate) fn live_in(
     slot: u32,
     partition: PartitionId,
 ) -> Vec<u32> {
-    let group = |serial| filtered(&clients.conns, slot).and_then(|all| all.group(serial));
+    let group =
+        |serial| filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial));
     let live = |sub: &Sub| match sub.own.filter.checked_sub(1) {
         Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
         None => {
@@ -223,7 +224,7 @@ pub(super) fn forget_starts(conns: &mut Connections, slot: u32, part: u32) {
 
 /// Drops the starts if no subscription is behind.
 pub(super) fn end_starts(conns: &mut Connections, slot: u32) {
-    let groups = filtered(conns, slot).map_or(&[][..], |all| all.groups());
+    let groups = filter_subscriptions(conns, slot).map_or(&[][..], |all| all.groups());
     let list = list_of(conns, slot);
     let reads = |sub: &Sub| sub.topic != NONE && sub.flags & LIVE == 0;
     let behind = groups.iter().any(|group| !group.positions().is_empty()) || list.iter().any(reads);
@@ -245,7 +246,8 @@ pub(super) fn sharers(
     (topic, record, frames): (&[u8], &Record, &Frames),
 ) -> Option<Sharers> {
     let starts = &client::mqtt(&clients.conns, slot)?.starts;
-    let alone = filtered(&clients.conns, slot).is_none() || planted::is(Fault::OwnCopies);
+    let alone =
+        filter_subscriptions(&clients.conns, slot).is_none() || planted::is(Fault::OwnCopies);
     if starts.is_empty() || alone {
         return None;
     }
@@ -254,7 +256,7 @@ pub(super) fn sharers(
     let partition = clients.ctx.partition_of(topic);
     let rows = subs.matching.rows(topic);
     let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
-        Some(serial) => filtered(&clients.conns, slot).is_some_and(|all| {
+        Some(serial) => filter_subscriptions(&clients.conns, slot).is_some_and(|all| {
             let mut parts = all.parts_of(serial);
             parts.any(|(_, part)| rows.binary_search(&part.row).is_ok())
         }),
@@ -301,7 +303,7 @@ pub(crate) fn stands(
     };
     let seen = seen_by(matching, deliveries, &clients.ctx, slot, partition);
     let at = |group: &Group| group.positions().get(usize::from(partition)).copied();
-    match filtered(&clients.conns, slot)
+    match filter_subscriptions(&clients.conns, slot)
         .and_then(|all| all.group(serial))
         .and_then(at)
     {

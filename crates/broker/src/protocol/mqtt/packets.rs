@@ -16,7 +16,7 @@ use crate::client::progress::{Allowance, Progress};
 use crate::client::row::{OWN, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::mail::inbox::Inbox;
+use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections, Context, Front, Matching};
 use crate::protocol::mqtt::access::waits_for_verdict;
@@ -73,7 +73,7 @@ impl Front {
             }
             None => match self.packets(slot, input, home, io) {
                 Some(used) if used < input.len() => {
-                    (Inbox::new(&input[used..]), Progress::default(), 0)
+                    (SpillBuffer::new(&input[used..]), Progress::default(), 0)
                 }
                 _ => return,
             },
@@ -377,7 +377,7 @@ pub(crate) fn begin_framed(clients: &mut Clients, slot: u32) {
 }
 
 /// Takes the held bytes of packets; the caller puts them back or drops them.
-fn take_held(clients: &mut Clients, slot: u32) -> Option<(Inbox, Progress)> {
+fn take_held(clients: &mut Clients, slot: u32) -> Option<(SpillBuffer, Progress)> {
     let (held, progress) = if clients.conns.get(slot).wants(FRAMED) {
         client::mqtt(&clients.conns, slot)?;
         let mqtt = mqtt_state(&mut clients.conns, slot);

@@ -229,7 +229,7 @@ pub(crate) fn mqtt_outcome<I: Io>(
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
     // A node that was cut off may have stopped reading for this answer alone.
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most
-        || clients.ctx.world.is_shared() && clients.conns.get(slot).is(PAUSED);
+        || clients.ctx.world.is_replicated() && clients.conns.get(slot).is(PAUSED);
     let reason = told(clients, outcome);
     let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged, so the client sends it again.

@@ -27,7 +27,7 @@ use crate::protocol::mqtt::filters::{join_wildcard, since_all};
 use crate::protocol::mqtt::list::Wanted;
 use crate::protocol::mqtt::options::options_of;
 use crate::protocol::mqtt::overlap::{end_starts, starts_at};
-use crate::protocol::mqtt::retention::{keep_log_of, release_stored};
+use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step};
 use crate::protocol::mqtt::subscribe::join_topic;
@@ -145,7 +145,7 @@ fn resume_subscription(
         }
         // Joining has counted the subscription at its homes, which count it already.
         let (hash, _) = clients.ctx.place_of(filter);
-        keep_log_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
+        count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
     }
     Ok(())
 }

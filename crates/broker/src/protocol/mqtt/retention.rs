@@ -20,15 +20,26 @@ use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
 use crate::store::slab::NONE;
 
 /// Tells a topic's home that a subscription needs its messages kept, or no longer needs them.
-pub(super) fn keep_log(subs: &mut Subscriptions, ctx: &Context, topic: u32, on: bool) {
+pub(super) fn count_qos_subscription(
+    subs: &mut Subscriptions,
+    ctx: &Context,
+    topic: u32,
+    on: bool,
+) {
     let hash = subs.topics.get(topic).hash;
     let name = subs.topics.name(topic).to_vec();
-    keep_log_of(&mut subs.lanes, ctx, hash, &name, on);
+    count_qos_subscription_of(&mut subs.lanes, ctx, hash, &name, on);
 }
 
-pub(crate) fn keep_log_of(lanes: &mut Lanes, ctx: &Context, hash: u32, name: &[u8], on: bool) {
+pub(crate) fn count_qos_subscription_of(
+    lanes: &mut Lanes,
+    ctx: &Context,
+    hash: u32,
+    name: &[u8],
+    on: bool,
+) {
     for home in homes_of(ctx, name) {
-        lanes.ask(home, |bytes| Ask::KeepLog {
+        lanes.ask(home, |bytes| Ask::CountQosSubscription {
             hash,
             name: Span::of(bytes, name),
             on,
@@ -36,7 +47,7 @@ pub(crate) fn keep_log_of(lanes: &mut Lanes, ctx: &Context, hash: u32, name: &[u
     }
 }
 
-/// The SUBACK waits until the homes know whether the messages of the subscription are to be kept, which they are told by [`keep_log`].
+/// The SUBACK waits until the homes know whether the messages of the subscription are to be kept, which they are told by [`count_qos_subscription`].
 /// The fences count like pages: a client that changes its mind again and again does not fill the lanes to the homes.
 pub(super) fn await_retention(
     clients: &mut Clients,
@@ -64,7 +75,7 @@ pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u3
     let row = clients.conns.get(slot);
     if !row.wants(MULTI) {
         if row.topic != NONE && row.options >> QOS_SHIFT & 3 > 0 {
-            keep_log(subs, &clients.ctx, row.topic, false);
+            count_qos_subscription(subs, &clients.ctx, row.topic, false);
         }
         return;
     }
@@ -80,9 +91,9 @@ pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u3
 pub(super) fn release_log(clients: &Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
     let topic = list::sub(&clients.conns, slot, part).map_or(NONE, |sub| sub.topic);
     if topic != NONE {
-        keep_log(subs, &clients.ctx, topic, false);
+        count_qos_subscription(subs, &clients.ctx, topic, false);
     } else if let Some(filter) = wildcard_of(&clients.conns, &subs.matching, slot, part) {
-        keep_log_of(&mut subs.lanes, &clients.ctx, 0, &filter, false);
+        count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, &filter, false);
     }
 }
 
@@ -121,9 +132,9 @@ pub(super) fn release_stored(lanes: &mut Lanes, ctx: &Context, filter: &[u8]) {
         return;
     }
     let (hash, _) = ctx.place_of(filter);
-    keep_log_of(lanes, ctx, hash, filter, false);
+    count_qos_subscription_of(lanes, ctx, hash, filter, false);
     if planted::is(Fault::DoubleRelease) {
-        keep_log_of(lanes, ctx, hash, filter, false);
+        count_qos_subscription_of(lanes, ctx, hash, filter, false);
     }
 }
 

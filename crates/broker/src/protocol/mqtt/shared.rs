@@ -28,7 +28,7 @@ pub(crate) fn group_joined<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     (home, to): (ShardId, ReplyTo),
-    (group, counts): (Option<u64>, bool),
+    (group, is_new_subscriber): (Option<u64>, bool),
     io: &mut I,
 ) -> Option<u32> {
     let part = clients
@@ -40,7 +40,7 @@ pub(crate) fn group_joined<I: Io>(
     let Some(shared) = shared else {
         // The connection has ended.
         if let Some(group) = group {
-            quit_group(lanes, home, group, to, Vec::new(), counts);
+            quit_group(lanes, home, group, to, Vec::new(), is_new_subscriber);
         }
         return None;
     };
@@ -149,7 +149,7 @@ pub(super) fn join_group(
             name: name.into(),
             filter: filter.into(),
             credit: u32::from(receive_max.min(CREDIT)),
-            counts: !restored,
+            is_new_subscriber: !restored,
             party,
         };
         lanes.ask(home, |_| ask);

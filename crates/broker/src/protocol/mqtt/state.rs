@@ -12,9 +12,9 @@ use crate::base::position::write_varint;
 use crate::base::snapshot::FieldReader;
 use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
-use crate::mail::inbox::Inbox;
 use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
+use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::mqtt::reading::{LatestShown, Start};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
@@ -121,7 +121,7 @@ pub struct Mqtt {
     /// The client has left a group. Messages of the group may still arrive for the index that the subscription had.
     pub left_group: bool,
     /// Over WebSocket: the received part of an incomplete packet.
-    pub partial: Inbox,
+    pub partial: SpillBuffer,
     /// The progress of that packet.
     pub progress: Progress,
     /// The verdict on the CONNECT's credential, until the CONNECT is carried out.

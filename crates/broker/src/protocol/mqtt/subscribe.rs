@@ -11,7 +11,7 @@ use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::row::COUNTED;
 use crate::client::subscriptions::{ask_of, has_room_for};
 use crate::mail::Attach;
@@ -22,7 +22,7 @@ use crate::protocol::mqtt::list::{
     Wanted, add_sub, is_vacant, list_of, part_name, part_of, sub_mut,
 };
 use crate::protocol::mqtt::options::qos;
-use crate::protocol::mqtt::retention::{await_retention, keep_log};
+use crate::protocol::mqtt::retention::{await_retention, count_qos_subscription};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{RESUMED, Suback, Subscribed};
 use crate::store::slab::NONE;
@@ -120,7 +120,7 @@ fn subscribe_one(
         meter.refused_name("SUBSCRIBE", "filter", text.as_bytes(), &error);
         return Err(ReasonCode::TOPIC_FILTER_INVALID);
     }
-    if filter.share.is_some() && clients.ctx.world.is_shared() {
+    if filter.share.is_some() && clients.ctx.world.is_replicated() {
         clients.meter.refused_subscription(NO_GROUPS, text);
         return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
     }
@@ -186,7 +186,7 @@ fn has_room(clients: &Clients, subs: &Subscriptions, slot: u32, name: &[u8]) -> 
         None if sub.topic != NONE => subs.topics.name(sub.topic).len(),
         None => 0,
     });
-    let filters = filtered(&clients.conns, slot).into_iter();
+    let filters = filter_subscriptions(&clients.conns, slot).into_iter();
     let filters = filters.flat_map(|all| all.parts());
     let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
     let bytes = name.len() + topics.sum::<usize>() + filters.sum::<usize>();
@@ -225,7 +225,7 @@ fn resubscribe(
     }
     let needs_log = options.max_qos.bits();
     if (former > 0) != (needs_log > 0) {
-        keep_log(subs, &clients.ctx, topic, needs_log > 0);
+        count_qos_subscription(subs, &clients.ctx, topic, needs_log > 0);
         await_retention(clients, &mut subs.lanes, slot, wanted);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
@@ -306,7 +306,7 @@ pub(super) fn join_topic(
     };
     subs.attach(&clients.ctx, ask);
     if wanted.options.max_qos != Qos::AtMostOnce {
-        keep_log(subs, &clients.ctx, topic, true);
+        count_qos_subscription(subs, &clients.ctx, topic, true);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::client::row::State;
 
 use crate::home::Home;
 use crate::io::Io;
-use crate::mail::inbox::Inbox;
+use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::contract::frame_beside_bytes;
 use crate::protocol::contract::streams::{end_stream, end_stream_by, has_frames};
 use crate::protocol::front::{AllProtocols, Census, Clients, Connections, Front, Lanes, Queues};
@@ -162,7 +162,7 @@ fn hold_frames<I: Io>(
     census: &Census,
     slot: u32,
     (partial, progress): Begun,
-    (data, spent): (Inbox, bool),
+    (data, spent): (SpillBuffer, bool),
     io: &mut I,
 ) {
     let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
@@ -231,13 +231,17 @@ fn hold_partial<I: Io>(
 }
 
 /// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
-fn take_frames(conns: &mut Connections, slot: u32, input: &[u8]) -> Option<(Begun, Option<Inbox>)> {
+fn take_frames(
+    conns: &mut Connections,
+    slot: u32,
+    input: &[u8],
+) -> Option<(Begun, Option<SpillBuffer>)> {
     let (begun, mut held) = match conns.take_spill(slot) {
         None => return Some(Default::default()),
         Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
         Some(Spill::Frames(held, data, came)) => ((held, came), data),
         // Bytes received behind the handshake before it was answered.
-        Some(Spill::Http(held)) => (Begun::default(), Inbox::new(&held.data)),
+        Some(Spill::Http(held)) => (Begun::default(), SpillBuffer::new(&held.data)),
         // Packets within frames are held in `Extra::mqtt`.
         Some(Spill::Mqtt(..)) => return None,
     };
@@ -246,9 +250,9 @@ fn take_frames(conns: &mut Connections, slot: u32, input: &[u8]) -> Option<(Begu
 }
 
 /// The bytes that are not read yet, of those that were held or of `input`.
-fn rest_of(held: Option<Inbox>, input: &[u8], at: usize) -> Inbox {
+fn rest_of(held: Option<SpillBuffer>, input: &[u8], at: usize) -> SpillBuffer {
     let Some(mut held) = held else {
-        return Inbox::new(&input[at..]);
+        return SpillBuffer::new(&input[at..]);
     };
     held.consume(at);
     held

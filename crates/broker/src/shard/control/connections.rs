@@ -13,7 +13,7 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::ConnId;
-use crate::client::joining::filtered;
+use crate::client::joining::filter_subscriptions;
 use crate::client::review::{all_filters_of, all_topics_of};
 use crate::client::rights::user_of;
 use crate::client::row::{CLOSING, State};
@@ -99,7 +99,7 @@ fn describe<I: Io>(
     Connection {
         id,
         transport: row.transport(),
-        waits: row.state == State::Waiting,
+        request_in_flight: row.state == State::Waiting,
         address: clients.conns.address_of(slot, io),
         user: user_of(&clients.conns, id).into(),
         session: session_of(clients, slot),
@@ -107,7 +107,8 @@ fn describe<I: Io>(
         topic_count,
         filters: filters.into_iter().take(names).collect(),
         outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
-        behind: behind || filtered(&clients.conns, slot).is_some_and(|all| all.is_behind()),
+        behind: behind
+            || filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()),
         silent_s: clients.ctx.now.s.saturating_sub(row.sent_s),
         connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
         is_secure: io.is_secure(row.link),

@@ -34,7 +34,7 @@ pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -
 }
 
 /// Carries out an order about interest, which comes from another node of the cluster.
-pub(super) fn interested(home: Option<&mut Home>, order: Interest) -> InterestReply {
+pub(super) fn carry_out_interest_order(home: Option<&mut Home>, order: Interest) -> InterestReply {
     let Some(home) = home else {
         return InterestReply::Done;
     };

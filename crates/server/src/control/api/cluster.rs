@@ -295,7 +295,7 @@ fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
     NodeStatus {
         writer: peer_nodes::writer_text(node.writer),
         name: text(&node.name),
-        admin: text(&node.link),
+        admin: text(&node.admin_address),
         this: node.is_self,
         state: match age_s < SILENT_S {
             true => Presence::Live,

@@ -158,7 +158,7 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
     let texts = |list: Vec<Box<[u8]>>| list.iter().map(|name| text(name)).collect();
     let state = match connection.transport {
         Transport::Closing => "closing",
-        Transport::Http if connection.waits => "waiting",
+        Transport::Http if connection.request_in_flight => "waiting",
         Transport::Http => "request",
         _ => "open",
     };

@@ -51,7 +51,7 @@ impl Unusable {
 /// The head of a document that is written now. It names the first home; for another home the caller changes that.
 pub fn head_now(world: &World) -> Head {
     Head {
-        set: memory::random_u64(),
+        stop_id: memory::random_u64(),
         epoch: world.epoch,
         seed: world.seed,
         partitions: world.partitions,

@@ -21,18 +21,18 @@ pub struct Part {
 
 /// How far a group has read in one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct At {
-    /// The offset up to which the group has read the partition; `OVER` if it reads nothing more of the partition.
+pub struct GroupPosition {
+    /// The offset up to which the group has read the partition; `RETAINED_SENT` if it reads nothing more of the partition.
     pub offset: u64,
     /// The offset at which the subscription began ([`crate::mail::FilterPage`]).
-    pub from: u64,
+    pub snapshot_end: u64,
     /// The number of the last loss before the subscription began ([`crate::mail::FilterPage`]).
-    pub base: u64,
+    pub losses_before: u64,
     /// The epoch of the log.
     pub epoch: u32,
     /// Whether the group takes live messages of the partition.
     pub live: bool,
-    /// Whether a page is in flight. Also set if the offset is `OVER`.
+    /// Whether a page is in flight. Also set if the offset is `RETAINED_SENT`.
     pub asked: bool,
     /// Whether the first page, which tells where the subscription begins, has not arrived yet.
     pub new: bool,
@@ -41,9 +41,9 @@ pub struct At {
 }
 
 /// The offset of a group that only sends retained messages again, once it has sent all of a partition. The group requests no more pages there.
-pub const OVER: u64 = u64::MAX;
+pub const RETAINED_SENT: u64 = u64::MAX;
 
-const _: () = assert!(size_of::<At>() == 32);
+const _: () = assert!(size_of::<GroupPosition>() == 32);
 
 /// A group: the parts of a connection that were subscribed together.
 pub struct Group {
@@ -53,12 +53,12 @@ pub struct Group {
     first: u32,
     /// How many of the newest messages of each topic the group began with; 0 if it began otherwise.
     pub newest: u32,
-    positions: Vec<At>,
+    positions: Vec<GroupPosition>,
 }
 
 impl Group {
     /// By partition: how far the group has read. Empty if the group is live in all partitions.
-    pub fn positions(&self) -> &[At] {
+    pub fn positions(&self) -> &[GroupPosition] {
         &self.positions
     }
 
@@ -71,7 +71,7 @@ impl Group {
 }
 
 /// The subscriptions of a connection by filter. Look-ups are by index or binary search, so many filters cost little.
-pub struct Filtered {
+pub struct FilterSubscriptions {
     /// The parts, by index. Free entries are reused.
     parts: Vec<Part>,
     /// The groups, sorted by serial.
@@ -84,9 +84,9 @@ pub struct Filtered {
     behind: u32,
 }
 
-impl Default for Filtered {
+impl Default for FilterSubscriptions {
     fn default() -> Self {
-        Filtered {
+        FilterSubscriptions {
             parts: Vec::new(),
             groups: Vec::new(),
             serials: 0,
@@ -96,16 +96,16 @@ impl Default for Filtered {
     }
 }
 
-impl Filtered {
+impl FilterSubscriptions {
     /// Bytes, including the struct. Visits each group.
     pub fn bytes(&self) -> usize {
         let positions: usize = (self.groups.iter())
             .map(|group| group.positions.capacity())
             .sum();
-        size_of::<Filtered>()
+        size_of::<FilterSubscriptions>()
             + self.parts.capacity() * size_of::<Part>()
             + self.groups.capacity() * size_of::<Group>()
-            + positions * size_of::<At>()
+            + positions * size_of::<GroupPosition>()
     }
 
     /// The number of entries for parts, used and free.
@@ -223,7 +223,7 @@ impl Filtered {
     }
 
     /// How far a group has read in this partition; `None` if the group is live in all partitions.
-    pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut At> {
+    pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut GroupPosition> {
         let number = self.number_of(serial)?;
         self.groups[number]
             .positions
@@ -231,7 +231,7 @@ impl Filtered {
     }
 
     /// Sets how far a group has read, by partition.
-    pub fn set_positions(&mut self, serial: u32, positions: Vec<At>) {
+    pub fn set_positions(&mut self, serial: u32, positions: Vec<GroupPosition>) {
         let Some(group) = self.number_of(serial).map(|n| &mut self.groups[n]) else {
             return;
         };
@@ -258,10 +258,13 @@ impl Filtered {
     pub fn next_behind(&mut self, serial: u32) -> Option<PartitionId> {
         let number = self.number_of(serial)?;
         let positions = &mut self.groups[number].positions;
-        if positions.iter().any(|at| at.asked && at.offset != OVER) {
+        if positions
+            .iter()
+            .any(|at| at.asked && at.offset != RETAINED_SENT)
+        {
             return None;
         }
-        let waits = |at: &At| !at.live && !at.asked;
+        let waits = |at: &GroupPosition| !at.live && !at.asked;
         let next = positions.iter().position(|at| waits(at) && !at.had_turn);
         let next = next.or_else(|| {
             positions.iter_mut().for_each(|at| at.had_turn = false);
@@ -272,7 +275,7 @@ impl Filtered {
 
     /// Whether any group is behind in a partition and has not requested its next page.
     pub fn is_behind(&self) -> bool {
-        let waits = |at: &At| !at.live && !at.asked;
+        let waits = |at: &GroupPosition| !at.live && !at.asked;
         self.behind > 0
             && self
                 .groups

@@ -10,15 +10,15 @@ const SMALL_BYTES: usize = 4 << 10;
 
 /// The buffer.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct SpillBuffer {
     data: Vec<u8>,
     done: usize,
 }
 
-impl Inbox {
+impl SpillBuffer {
     /// A buffer with a copy of these bytes.
-    pub fn new(bytes: &[u8]) -> Inbox {
-        Inbox {
+    pub fn new(bytes: &[u8]) -> SpillBuffer {
+        SpillBuffer {
             data: bytes.to_vec(),
             done: 0,
         }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn bytes_taken_in_small_pieces_are_moved_a_few_times_at_most() {
         let all: Vec<u8> = (0..60_000_u32).map(|n| n as u8).collect();
-        let (mut held, mut moved, mut seen) = (Inbox::default(), 0, Vec::new());
+        let (mut held, mut moved, mut seen) = (SpillBuffer::default(), 0, Vec::new());
         for piece in all.chunks(7) {
             held.append(piece, usize::MAX);
         }
