@@ -27,7 +27,7 @@ use crate::engine::{Engine, start_disk};
 use crate::http_client::port_in_use;
 use crate::lifecycle::{self, RestoredServer, cluster, state};
 use crate::settings::file::{DEFAULT_LISTEN, File};
-use crate::settings::numbers::count;
+use crate::settings::numbers::format_count;
 use crate::settings::problems::size;
 use crate::settings::tls::Tls;
 use crate::settings::units::format_seconds;
@@ -406,7 +406,7 @@ fn log_retention(file: &File) {
             let mut most = vec![size(rule.log_bytes)];
             // The default number of messages is so high that only bytes and age matter.
             if rule.log_messages < Rule::default().log_messages {
-                let messages = count(rule.log_messages.into());
+                let messages = format_count(rule.log_messages.into());
                 most.insert(0, format!("{messages} messages"));
             }
             let most = most.join(" and ");

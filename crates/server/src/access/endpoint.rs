@@ -112,12 +112,12 @@ impl Endpoint {
         request: &Request<'_>,
         kept: &mut Option<Connection>,
     ) -> io::Result<(Head, Vec<u8>)> {
-        let end = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout;
         let mut connection = match kept.take().and_then(Connection::reusable) {
             Some(connection) => connection,
             None => Connection::open_within(&self.server, self.timeout)?,
         };
-        connection.set_end(end);
+        connection.set_deadline(deadline);
         let head = connection.request(
             &self.server,
             request.method,

@@ -9,7 +9,7 @@ use crore_broker::access::Question;
 use crore_broker::admission::shares::{HALF, may_take};
 use crore_broker::fair_queue::FairQueue;
 
-use super::checks::Checks;
+use super::credential_verifiers::CredentialVerifiers;
 
 /// The fixed cost of a job (a signature, a password hash or a request), in steps.
 const JOB_STEPS: u64 = 16;
@@ -18,8 +18,8 @@ const STEP_BYTES: u64 = 256;
 
 /// A credential to verify.
 pub struct Job {
-    pub checks: Arc<Checks>,
-    /// The generation of `checks`.
+    pub verifiers: Arc<CredentialVerifiers>,
+    /// The generation of `verifiers`.
     pub generation: u64,
     pub question: Question,
 }
@@ -106,16 +106,16 @@ impl JobQueue {
 }
 
 /// The verifier's end of a queue. Dropping it closes the queue.
-pub struct Workers(pub Arc<JobQueue>);
+pub struct JobSender(pub Arc<JobQueue>);
 
-impl Workers {
+impl JobSender {
     pub fn push(&self, job: Job) {
         self.0.jobs().fair_queue.push(job.question.asker, job);
         self.0.more.notify_one();
     }
 }
 
-impl Drop for Workers {
+impl Drop for JobSender {
     fn drop(&mut self) {
         self.0.jobs().is_closed = true;
         self.0.more.notify_all();

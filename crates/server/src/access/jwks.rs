@@ -119,8 +119,9 @@ fn read_key(
         Algorithm::RS256 => rsa_key(jwk)?,
         Algorithm::ES256 => {
             let point = [vec![4], coordinate(jwk, "x")?, coordinate(jwk, "y")?].concat();
-            let checked = public::checked(algorithm, &point);
-            checked.map_err(|_| "x and y are no point of P-256; write the key anew".to_string())?
+            let parsed_point = public::decoding_key(algorithm, &point);
+            parsed_point
+                .map_err(|_| "x and y are no point of P-256; write the key anew".to_string())?
         }
         _ => {
             let x = number(jwk, "x")?;
@@ -130,7 +131,7 @@ fn read_key(
                     "x has {bytes} bytes, and Ed25519 needs {COORDINATE_BYTES}; write the key anew"
                 ));
             }
-            public::checked(algorithm, &x).map_err(|what| format!("x {what}"))?
+            public::decoding_key(algorithm, &x).map_err(|what| format!("x {what}"))?
         }
     };
     let kid = kid.map(str::to_string);
@@ -218,7 +219,7 @@ fn rsa_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {
     let parts = RsaPublicKeyComponents { n: &n, e: &e };
     let parsed = parts.to_parsed_public_key(&RSA_PKCS1_2048_8192_SHA256);
     let parsed = parsed.map_err(|_| exponent())?;
-    public::checked(Algorithm::RS256, parsed.as_ref()).map_err(|_| exponent())
+    public::decoding_key(Algorithm::RS256, parsed.as_ref()).map_err(|_| exponent())
 }
 
 fn secret_key(jwk: &Map<String, Value>) -> Result<DecodingKey, String> {

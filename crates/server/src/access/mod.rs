@@ -1,6 +1,6 @@
 //! Authentication: verifies the credentials of clients on threads of its own, and answers the shards that ask.
 //!
-//! [`Checks`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint
+//! [`CredentialVerifiers`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint
 //! of the operator. [`revocations`] lists the tokens and users that are refused before they expire. The [`verifier`] takes the questions of
 //! the shards, verifies each credential once, and caches the answers for a while. Deliberately not here: authorization. The shards decide
 //! what the rights permit.
@@ -9,8 +9,8 @@
 
 pub mod algorithm;
 mod callback;
-mod checks;
 mod claims;
+mod credential_verifiers;
 mod endpoint;
 mod jobs;
 mod jwks;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crore_broker::access::Revoked;
 
 use crate::settings::access::Access;
-pub use checks::{Checks, checks};
+pub use credential_verifiers::{CredentialVerifiers, credential_verifiers};
 pub use verifier::{QuestionSender, VerdictSender, Verifier};
 
 /// Starts the verifier. It starts without `[access]` too, since a reload may add that section.
@@ -41,5 +41,5 @@ pub fn start(
     revoked: Arc<Revoked>,
     shards: Vec<VerdictSender>,
 ) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
-    Verifier::start(checks(access)?, revoked, shards)
+    Verifier::start(credential_verifiers(access)?, revoked, shards)
 }

@@ -41,7 +41,7 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
     };
     let mut below = first;
     for block in others {
-        if !is_issued(below, block) {
+        if !is_issued_by(below, block) {
             return Err(format!(
                 "line {}: is a second key after that of line {}; write each to a file and an [[access.key]] of its own",
                 block.line, first.line
@@ -53,12 +53,12 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
         Some(Form::Certificate) => key_of_certificate(&first.der),
         _ => Ok(first.der.clone()),
     };
-    key.and_then(|key| checked(algorithm, &key))
+    key.and_then(|key| decoding_key(algorithm, &key))
         .map_err(|what| format!("line {}: {what}", first.line))
 }
 
 /// Whether the certificate `by` is that of the issuer of `certificate`.
-fn is_issued(certificate: &Block, by: &Block) -> bool {
+fn is_issued_by(certificate: &Block, by: &Block) -> bool {
     let certificates = [certificate, by].map(|block| block.form == Some(Form::Certificate));
     let names = (der::names(&certificate.der), der::names(&by.der));
     certificates == [true, true]
@@ -73,7 +73,7 @@ fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// A checked key for this algorithm, from DER, a point of P-256, or the 32 bytes of an Ed25519 key.
-pub fn checked(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
+pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
     let by: &'static dyn VerificationAlgorithm = match algorithm {
         Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
         Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,

@@ -28,8 +28,8 @@ use crore_broker::{Closed, Reason};
 use crore_broker::{ConnId, ShardId};
 use crore_net::clock;
 
-use super::checks::Checks;
-use super::jobs::{Job, JobQueue, Queue, QueueLoad, Workers};
+use super::credential_verifiers::CredentialVerifiers;
+use super::jobs::{Job, JobQueue, JobSender, Queue, QueueLoad};
 use super::jwt::has_parts;
 use super::keys::{Keys, header};
 use super::threads::spawn;
@@ -59,7 +59,7 @@ enum Event {
     /// A fetch of keys by URL has ended, successfully or not.
     KeysFetched,
     /// The operator has changed the settings of access.
-    Checks(Arc<Checks>),
+    CredentialVerifiers(Arc<CredentialVerifiers>),
     /// The operator has changed the list of revocations.
     Revoked(Arc<Revoked>),
 }
@@ -109,7 +109,7 @@ impl Verifier {
     /// Starts the thread that owns the state, and makes a sender of questions for each shard. The worker threads of a queue start with its
     /// first job.
     pub fn start(
-        checks: Arc<Checks>,
+        verifiers: Arc<CredentialVerifiers>,
         revoked: Arc<Revoked>,
         shards: Vec<VerdictSender>,
     ) -> anyhow::Result<(Verifier, Vec<QuestionSender>)> {
@@ -121,9 +121,9 @@ impl Verifier {
             open: Arc::clone(&open),
         };
         let senders = (0..shards.len() as ShardId).map(sender).collect();
-        fetch_keys(&checks, &Keys::default(), &events)
+        fetch_keys(&verifiers, &Keys::default(), &events)
             .context("cannot start the thread that fetches keys")?;
-        let state = VerifierState::new(checks, revoked, shards, events.clone(), open);
+        let state = VerifierState::new(verifiers, revoked, shards, events.clone(), open);
         spawn("access", move || state.run(&inbox)).context("cannot start the access thread")?;
         Ok((Verifier { events }, senders))
     }
@@ -134,8 +134,8 @@ impl Verifier {
     }
 
     /// Replaces the settings of access, and empties the cache.
-    pub fn replace(&self, checks: Arc<Checks>) {
-        let _ = self.events.send(Event::Checks(checks));
+    pub fn replace(&self, verifiers: Arc<CredentialVerifiers>) {
+        let _ = self.events.send(Event::CredentialVerifiers(verifiers));
     }
 }
 
@@ -216,8 +216,8 @@ impl<A: Clone> Cache<A> {
     }
 }
 
-/// A credential that is being verified, and the generation of the checks that verify it. A question that is asked after the checks were
-/// replaced must not share the answer of the former checks.
+/// A credential that is being verified, and the generation of the verifiers that verify it. A question that is asked after the verifiers were
+/// replaced must not share the answer of the former verifiers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct FlightKey {
     digest: Digest,
@@ -233,16 +233,16 @@ struct Waiter {
 
 /// The state, which only the verifier's thread has.
 struct VerifierState {
-    checks: Arc<Checks>,
+    verifiers: Arc<CredentialVerifiers>,
     revoked: Arc<Revoked>,
-    /// The number of times that the checks were replaced.
+    /// The number of times that the verifiers were replaced.
     generation: u64,
     shards: Vec<VerdictSender>,
     events: Sender<Event>,
     open: Arc<AtomicUsize>,
     /// The load and the threads of each [`Queue`].
     load: [QueueLoad; 3],
-    workers: [Option<Workers>; 3],
+    senders: [Option<JobSender>; 3],
     flights: HashMap<FlightKey, Vec<Waiter>>,
     /// Jobs that wait for a fetch of keys. They still count in the load of the token queue.
     missing_key: Vec<Job>,
@@ -268,21 +268,21 @@ impl Job {
 
 impl VerifierState {
     fn new(
-        checks: Arc<Checks>,
+        verifiers: Arc<CredentialVerifiers>,
         revoked: Arc<Revoked>,
         shards: Vec<VerdictSender>,
         events: Sender<Event>,
         open: Arc<AtomicUsize>,
     ) -> VerifierState {
         VerifierState {
-            checks,
+            verifiers,
             revoked,
             generation: 0,
             shards,
             events,
             open,
             load: Default::default(),
-            workers: [const { None }; 3],
+            senders: [const { None }; 3],
             flights: HashMap::new(),
             missing_key: Vec::new(),
             answers: AnswerCache::default(),
@@ -306,7 +306,7 @@ impl VerifierState {
                 self.finish_flight(done.flight, done.found, cache_s);
             }
             Event::UnknownKey(job) => {
-                let is_pending = job.checks.keys.is_pending();
+                let is_pending = job.verifiers.keys.is_pending();
                 self.missing_key.push(job);
                 // If the fetch has already ended, no event will follow.
                 if !is_pending {
@@ -322,15 +322,15 @@ impl VerifierState {
                 self.revoked = revoked;
                 self.answers = AnswerCache::default();
             }
-            Event::Checks(checks) => {
-                if let Err(error) = fetch_keys(&checks, &self.checks.keys, &self.events) {
+            Event::CredentialVerifiers(verifiers) => {
+                if let Err(error) = fetch_keys(&verifiers, &self.verifiers.keys, &self.events) {
                     tracing::error!(%error, "the thread that fetches keys could not be started");
                 }
-                // Jobs in progress finish with the former checks. Their results are not cached.
-                self.checks = checks;
+                // Jobs in progress finish with the former verifiers. Their results are not cached.
+                self.verifiers = verifiers;
                 self.generation += 1;
                 self.answers = AnswerCache::default();
-                self.workers = [const { None }; 3];
+                self.senders = [const { None }; 3];
             }
         }
     }
@@ -360,7 +360,7 @@ impl VerifierState {
             Err(refusal) => return self.finish_flight(flight, Err(refusal), 0),
         };
         let job = Job {
-            checks: Arc::clone(&self.checks),
+            verifiers: Arc::clone(&self.verifiers),
             generation: self.generation,
             question,
         };
@@ -369,18 +369,18 @@ impl VerifierState {
 
     /// The queue for a credential: tokens if it may be a JWT, passwords for a known user, otherwise the callback.
     fn queue_for(&self, question: &Question) -> Result<Queue, Reason> {
-        let checks = &self.checks;
-        let callback = checks.callback.is_some();
+        let verifiers = &self.verifiers;
+        let callback = verifiers.callback.is_some();
         match &question.user {
-            None => match (checks.keys.is_empty(), callback) {
+            None => match (verifiers.keys.is_empty(), callback) {
                 (false, _) if !callback || has_parts(&question.secret) => Ok(Queue::Tokens),
                 (_, true) => Ok(Queue::Callback),
                 _ => Err(Reason::TokenSignature),
             },
-            Some(user) => match (checks.users.has(user), callback) {
+            Some(user) => match (verifiers.users.has(user), callback) {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
-                (false, false) if checks.users.is_empty() => Err(Reason::WrongPassword),
+                (false, false) if verifiers.users.is_empty() => Err(Reason::WrongPassword),
                 // Verified like a wrong password, so that an unknown name takes as long.
                 (false, false) => Ok(Queue::Passwords),
             },
@@ -391,7 +391,7 @@ impl VerifierState {
     fn enqueue(&mut self, queue: Queue, job: Job) {
         let flight = job.flight();
         let (load, asker) = (&mut self.load[queue as usize], job.question.asker);
-        let may_wait = load.may_add(asker, self.checks.questions_max);
+        let may_wait = load.may_add(asker, self.verifiers.questions_max);
         if may_wait {
             load.add(asker);
         }
@@ -402,14 +402,14 @@ impl VerifierState {
 
     /// Passes a job, which `load` already counts, to the threads of its queue. Returns false if they cannot be started.
     fn push(&mut self, queue: Queue, job: Job) -> bool {
-        if self.workers[queue as usize].is_none() {
-            self.workers[queue as usize] = self.start_workers(queue);
+        if self.senders[queue as usize].is_none() {
+            self.senders[queue as usize] = self.start_threads(queue);
         }
-        match &self.workers[queue as usize] {
-            Some(workers) => workers.push(job),
+        match &self.senders[queue as usize] {
+            Some(sender) => sender.push(job),
             None => self.load[queue as usize].remove(job.question.asker),
         }
-        self.workers[queue as usize].is_some()
+        self.senders[queue as usize].is_some()
     }
 
     /// Verifies again the tokens that waited for a fetch of keys.
@@ -422,24 +422,24 @@ impl VerifierState {
         }
     }
 
-    fn start_workers(&self, queue: Queue) -> Option<Workers> {
+    fn start_threads(&self, queue: Queue) -> Option<JobSender> {
         let (count, name) = match queue {
             Queue::Tokens => (TOKEN_THREADS, "access-token"),
-            Queue::Passwords => (self.checks.password_threads, "access-passwd"),
+            Queue::Passwords => (self.verifiers.password_threads, "access-passwd"),
             Queue::Callback => {
-                let concurrency = self.checks.callback.as_ref().map(|it| it.concurrency);
+                let concurrency = self.verifiers.callback.as_ref().map(|it| it.concurrency);
                 (concurrency.unwrap_or(1), "access-ask")
             }
         };
-        let workers = Workers(Arc::default());
+        let sender = JobSender(Arc::default());
         for _ in 0..count {
-            let (jobs, events) = (Arc::clone(&workers.0), self.events.clone());
+            let (jobs, events) = (Arc::clone(&sender.0), self.events.clone());
             if let Err(error) = spawn(name, move || run_worker(queue, &jobs, &events)) {
                 tracing::error!(%error, "a thread that verifies credentials could not be started");
                 return None;
             }
         }
-        Some(workers)
+        Some(sender)
     }
 
     /// Ends a flight: answers all connections that wait for it, and caches the answer.
@@ -460,7 +460,7 @@ impl VerifierState {
         };
         let end_s = clock::counted_s() + u64::from(cache_s);
         if cache_s > 0 {
-            let entries_max = self.checks.cache_entries;
+            let entries_max = self.verifiers.cache_entries;
             self.answers
                 .insert(digest, found.clone(), end_s, entries_max);
         }
@@ -511,10 +511,14 @@ impl VerifierState {
     }
 }
 
-/// Starts to fetch the keys at URLs. Until they arrive, the keys of the former checks are used.
-fn fetch_keys(checks: &Checks, former: &Keys, events: &Sender<Event>) -> std::io::Result<()> {
+/// Starts to fetch the keys at URLs. Until they arrive, the keys of the former verifiers are used.
+fn fetch_keys(
+    verifiers: &CredentialVerifiers,
+    former: &Keys,
+    events: &Sender<Event>,
+) -> std::io::Result<()> {
     let events = events.clone();
-    checks.keys.start(former, move || {
+    verifiers.keys.start(former, move || {
         let _ = events.send(Event::KeysFetched);
     })
 }
@@ -523,8 +527,8 @@ fn fetch_keys(checks: &Checks, former: &Keys, events: &Sender<Event>) -> std::io
 fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
     let mut connection = None;
     while let Some(job) = jobs.next() {
-        let (checks, question) = (&job.checks, &job.question);
-        let (found, cache_s) = match (queue, &checks.callback) {
+        let (verifiers, question) = (&job.verifiers, &job.question);
+        let (found, cache_s) = match (queue, &verifiers.callback) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
             (Queue::Tokens, Some(_)) if header(&question.secret).is_none() => {
@@ -534,18 +538,21 @@ fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
                 continue;
             }
             (Queue::Tokens, _) => {
-                let found = checks.keys.verify(&question.secret, clock::unix_s());
-                if found.is_err() && checks.keys.request_newer(&question.secret) {
+                let found = verifiers.keys.verify(&question.secret, clock::unix_s());
+                if found.is_err() && verifiers.keys.request_newer(&question.secret) {
                     if events.send(Event::UnknownKey(job)).is_err() {
                         return;
                     }
                     continue;
                 }
-                (found, checks.cache_s)
+                (found, verifiers.cache_s)
             }
             (Queue::Passwords, _) => {
                 let user = question.user.as_deref().unwrap_or_default();
-                (checks.users.verify(user, &question.secret), checks.cache_s)
+                (
+                    verifiers.users.verify(user, &question.secret),
+                    verifiers.cache_s,
+                )
             }
         };
         let done = Done {

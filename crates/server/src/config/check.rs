@@ -11,7 +11,7 @@ use crore_wire::http::origin::normalize;
 use crore_wire::topic::{check_filter, covers, has_wildcard};
 
 use super::path_prefix::{overlap, path_prefix};
-use crate::access::Checks;
+use crate::access::CredentialVerifiers;
 use crate::settings::file::File;
 use crate::settings::problems::{Problem, Problems, foreign_wildcards, size};
 
@@ -130,7 +130,7 @@ fn access(problems: &mut Problems, file: &File) {
         return;
     };
     access.check(problems);
-    if let Err(errors) = Checks::new(access) {
+    if let Err(errors) = CredentialVerifiers::new(access) {
         for (path, what) in errors {
             problems.fail(path, what);
         }

@@ -9,7 +9,7 @@ use super::check::MEMORY_SHARES;
 use super::host_files::HostFiles;
 
 /// By default, all logs together may use an eighth of the memory, and so may everything that counts in `limits.memory_bytes`.
-const LOG_SHARE: u64 = 8;
+const BUDGET_PART: u64 = 8;
 
 /// By default, connections may use this share of the memory, in tenths. The rest is for logs and other processes.
 const CONNECTIONS_TENTHS: u64 = 8;
@@ -80,7 +80,7 @@ impl Resources {
 
     /// The default of `limits.log_bytes`: an eighth of the memory.
     pub fn log_bytes_default(&self) -> usize {
-        usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX)
+        usize::try_from(self.memory_bytes / BUDGET_PART).unwrap_or(usize::MAX)
     }
 
     /// The default of `limits.memory_bytes`: an eighth of the memory, but at least [`MEMORY_SHARES`] times the largest message, batch or
@@ -92,7 +92,7 @@ impl Resources {
             limits.outbox_bytes,
         ];
         let least = largest.map(|bytes| bytes.saturating_mul(MEMORY_SHARES));
-        let share = usize::try_from(self.memory_bytes / LOG_SHARE).unwrap_or(usize::MAX);
+        let share = usize::try_from(self.memory_bytes / BUDGET_PART).unwrap_or(usize::MAX);
         least.into_iter().fold(share, usize::max)
     }
 }

@@ -37,7 +37,7 @@ impl ConfigError {
     }
 
     /// Sorts the lines by place.
-    pub(super) fn sorted(mut lines: Vec<(Place, String)>) -> Self {
+    pub(super) fn sorted(mut lines: Vec<(SortOffset, String)>) -> Self {
         lines.sort_by_key(|(place, _)| *place);
         let lines = lines.into_iter().map(|(_, line)| line).collect();
         ConfigError { lines }
@@ -45,7 +45,7 @@ impl ConfigError {
 }
 
 /// The key by which error lines are sorted: the offset of the problem in the file. Flags and defaults come last.
-pub type Place = usize;
+pub type SortOffset = usize;
 
 /// The line for a faulty value.
 pub fn problem_line(
@@ -53,11 +53,11 @@ pub fn problem_line(
     text: &str,
     overrides: &Overrides,
     problem: &Problem,
-) -> (Place, String) {
+) -> (SortOffset, String) {
     let Problem { path, what, .. } = problem;
     let mut is_default = "";
     let (order, place) = match overrides.iter().rfind(|(key, _)| path_is_under(path, key)) {
-        Some((_, flag)) => (Place::MAX, (*flag).to_string()),
+        Some((_, flag)) => (SortOffset::MAX, (*flag).to_string()),
         None => match DeTable::parse(text)
             .ok()
             .and_then(|document| span(document.get_ref(), problem))
@@ -70,16 +70,16 @@ pub fn problem_line(
             // Neither in the file nor a flag: a default that conflicts with another setting.
             Some((span, false)) => {
                 is_default = " (default)";
-                (Place::MAX, file_position(file, text, span.start))
+                (SortOffset::MAX, file_position(file, text, span.start))
             }
-            None => (Place::MAX, format!("{file} (default)")),
+            None => (SortOffset::MAX, format!("{file} (default)")),
         },
     };
     (order, format!("{place}: {path}{is_default}: {what}"))
 }
 
 /// The line for text that is not TOML.
-pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (Place, String) {
+pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (SortOffset, String) {
     let message = error.message().replace('\n', "; ");
     // The parser's messages, reworded where they are unclear.
     let what = match message.strip_suffix(", expected `\"`") {
@@ -110,7 +110,7 @@ pub fn syntax_line(file: &str, text: &str, error: &toml::de::Error) -> (Place, S
                 unclosed(text, span.start, &open)
             ),
         ),
-        None => (Place::MAX, format!("{file}: {what}")),
+        None => (SortOffset::MAX, format!("{file}: {what}")),
     }
 }
 

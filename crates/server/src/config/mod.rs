@@ -37,7 +37,7 @@ pub use effective::Effective;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::{Resources, memory_bytes};
-use locate::{ConfigError, Overrides, Place, path_is_under};
+use locate::{ConfigError, Overrides, SortOffset, path_is_under};
 pub use variables::Variables;
 
 /// The settings file in the current directory, which is read without `--config` if it exists.
@@ -126,7 +126,7 @@ fn origins(args: &ServeArgs, text: &str) -> BTreeMap<String, &'static str> {
 
 /// Parses a file's text, overridden by variables and flags. Returns the settings without the faulty values, and a line for each fault. If
 /// the text is not TOML, only its syntax errors are reported, since the places of settings are unknown.
-fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String)>) {
+fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(SortOffset, String)>) {
     let name = &path.display().to_string();
     let mut table = match read_table(name, text) {
         Ok(table) => table,
@@ -165,7 +165,7 @@ fn parse(args: &ServeArgs, path: &Path, text: &str) -> (File, Vec<(Place, String
     (file, problems.found.iter().map(line).collect())
 }
 
-fn read_table(name: &str, text: &str) -> Result<Table, Vec<(Place, String)>> {
+fn read_table(name: &str, text: &str) -> Result<Table, Vec<(SortOffset, String)>> {
     let (document, mut errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         errors.extend(match Table::deserialize(Deserializer::from(document)) {

@@ -17,7 +17,7 @@ pub fn pss_bytes() -> Option<u64> {
         return bytes;
     }
     let rollup = fs::read_to_string("/proc/self/smaps_rollup").ok();
-    let bytes = rollup.and_then(|text| kibibytes(&text, "Pss:"));
+    let bytes = rollup.and_then(|text| bytes_of_line(&text, "Pss:"));
     *last = Some((Instant::now(), bytes));
     bytes
 }
@@ -31,11 +31,11 @@ pub fn host() -> String {
 /// The process's resident memory, in bytes. Cheap to read. None if `/proc` cannot be read.
 pub fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    kibibytes(&status, "VmRSS:")
+    bytes_of_line(&status, "VmRSS:")
 }
 
 /// The value of the line `name`, in bytes.
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
+fn bytes_of_line(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let number: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(number * 1024)
@@ -48,10 +48,10 @@ mod tests {
     #[test]
     fn the_kernel_is_understood() {
         assert_eq!(
-            kibibytes("Rss:  7 kB\nPss:      12 kB\n", "Pss:"),
+            bytes_of_line("Rss:  7 kB\nPss:      12 kB\n", "Pss:"),
             Some(12 << 10)
         );
-        assert_eq!(kibibytes("Pss: many", "Pss:"), None);
+        assert_eq!(bytes_of_line("Pss: many", "Pss:"), None);
         let resident = resident_bytes().unwrap();
         assert!(pss_bytes().unwrap() <= resident * 2 && resident > 1 << 20);
     }

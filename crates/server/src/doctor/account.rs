@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::formula;
 use super::host::Host;
 use super::workload::Workload;
-use crate::settings::numbers::{bytes, count};
+use crate::settings::numbers::{format_bytes, format_count};
 
 /// A part of the memory that has its own limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,7 +32,7 @@ pub struct Account {
 impl Account {
     pub fn new(host: &Host, workload: &Workload) -> Account {
         let part = |name, bytes, how| Part { name, bytes, how };
-        let connections = count(workload.connections);
+        let connections = format_count(workload.connections);
         let each = workload.connection_bytes(host) - workload.process_bytes();
         let (buffers, reach) = buffers(host, workload);
         let groups = host.groups.iter();
@@ -41,7 +41,7 @@ impl Account {
                 part(
                     "server",
                     Some(formula::server_bytes(workload.shards)),
-                    format!("empty, with {} shards", count(workload.shards)),
+                    format!("empty, with {} shards", format_count(workload.shards)),
                 ),
                 part(
                     "connections, topics",
@@ -63,7 +63,7 @@ impl Account {
                     "kept messages; by default an eighth of the memory".to_string(),
                 ),
                 part(
-                    SETTING,
+                    MEMORY_SETTING,
                     Some(workload.memory_bytes_max),
                     "what else clients make the server hold; by default an eighth of the memory"
                         .to_string(),
@@ -90,7 +90,7 @@ impl Account {
 }
 
 /// The setting that limits the last part.
-pub const SETTING: &str = "limits.memory_bytes";
+pub const MEMORY_SETTING: &str = "limits.memory_bytes";
 
 /// Limit of the kernel's socket buffers, and how it was computed.
 fn buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
@@ -104,10 +104,10 @@ fn buffers(host: &Host, workload: &Workload) -> (Option<u64>, String) {
         .zip(receive)
         .map(|(send, receive)| workload.connections.saturating_mul(send + receive));
     let all = most("net.ipv4.tcp_mem").map(|pages| pages.saturating_mul(formula::PAGE_BYTES));
-    let shown = |most: Option<u64>| most.map_or("unknown".to_string(), bytes);
+    let shown = |most: Option<u64>| most.map_or("unknown".to_string(), format_bytes);
     let how = format!(
         "{} connections x ({} to send + {} received), at most net.ipv4.tcp_mem: {}",
-        count(workload.connections),
+        format_count(workload.connections),
         shown(send),
         shown(receive),
         shown(all)

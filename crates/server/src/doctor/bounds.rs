@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::formula;
 use super::host::Host;
 use super::workload::Workload;
-use crate::settings::numbers::{bytes, count};
+use crate::settings::numbers::{format_bytes, format_count};
 
 /// A limit, as a number of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,8 +39,8 @@ fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Stri
     let fixed = workload.fixed_bytes();
     let fixed_text = format!(
         "{} of an empty server - {} of logs",
-        bytes(fixed - workload.log_bytes),
-        bytes(workload.log_bytes)
+        format_bytes(fixed - workload.log_bytes),
+        format_bytes(workload.log_bytes)
     );
     if let Some(memory) = host.memory {
         let each = workload.connection_bytes(host);
@@ -49,7 +49,7 @@ fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Stri
             memory.available.saturating_sub(fixed) / each,
             format!(
                 "({} available - {fixed_text}) / {each} B",
-                bytes(memory.available)
+                format_bytes(memory.available)
             ),
         );
     }
@@ -62,8 +62,8 @@ fn memory(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Stri
             free / each,
             format!(
                 "({} limit - {} held - {fixed_text}) / {each} B",
-                bytes(group.limit),
-                bytes(group.held)
+                format_bytes(group.limit),
+                format_bytes(group.held)
             ),
         );
     }
@@ -79,7 +79,7 @@ fn counted(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Str
             format!(
                 "{} shards with {} descriptors each; the server needs some of them itself",
                 workload.shards,
-                count(table)
+                format_count(table)
             ),
         );
     }
@@ -88,7 +88,7 @@ fn counted(host: &Host, workload: &Workload, add: &mut impl FnMut(&str, u64, Str
         add(
             "fs.file-max",
             most.saturating_sub(open),
-            format!("{} files - {} open", count(most), count(open)),
+            format!("{} files - {} open", format_count(most), format_count(open)),
         );
     }
     if let Some(most) = host.number("fs.epoll.max_user_watches") {
@@ -134,7 +134,7 @@ fn settings(workload: &Workload, add: &mut impl FnMut(&str, u64, String)) {
         format!(
             "{} shards, {} each",
             workload.shards,
-            count(workload.connections_per_shard)
+            format_count(workload.connections_per_shard)
         ),
     );
     add(

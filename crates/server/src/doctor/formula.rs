@@ -166,7 +166,7 @@ pub fn send_buffer_max(tcp_mem_most_pages: u64, connections: u64) -> u64 {
 }
 
 /// Length of a listening socket's accept queue: the connections that arrive in [`QUEUE_MS`] while the shard is busy.
-pub fn queue(connections: u64, shards: u64, accepts_per_s: u64) -> u64 {
+pub fn accept_queue_len(connections: u64, shards: u64, accepts_per_s: u64) -> u64 {
     let arrivals = (accepts_per_s * QUEUE_MS / 1_000).min(connections);
     arrivals.div_ceil(shards).next_power_of_two()
 }
@@ -204,13 +204,13 @@ pub fn time_waits(connections: u64, accepts_per_s: u64) -> u64 {
 }
 
 /// Number of entries in the connection tracker: the connections, and a quarter more for those that have ended and are still remembered.
-pub fn tracked(connections: u64) -> u64 {
+pub fn conntrack_entries(connections: u64) -> u64 {
     connections + connections / 4
 }
 
 /// Number of buckets in the connection tracker: one for four entries, the kernel's own ratio for many years.
-pub fn tracked_buckets(connections: u64) -> u64 {
-    (tracked(connections) / 4).next_power_of_two()
+pub fn conntrack_buckets(connections: u64) -> u64 {
+    (conntrack_entries(connections) / 4).next_power_of_two()
 }
 
 /// The recommended `vm.min_free_kbytes`.
@@ -231,14 +231,14 @@ pub fn cores_for_one_a_minute(connections: u64) -> f64 {
 }
 
 /// Number of entries in the RFS table, a power of two: one for each connection that is active at the same time.
-pub fn flows(connections: u64) -> u64 {
+pub fn rfs_entries(connections: u64) -> u64 {
     (connections / ACTIVE_PART)
         .clamp(FLOWS_MIN, FLOWS_MAX)
         .next_power_of_two()
 }
 
 /// The most connections that one local address can open to one server address and port, for a range of local ports.
-pub fn tuples(range: [u64; 2]) -> u64 {
+pub fn connections_per_local_address(range: [u64; 2]) -> u64 {
     (range[1] + 1).saturating_sub(range[0])
 }
 
@@ -302,8 +302,8 @@ mod tests {
 
     #[test]
     fn queues_are_powers_of_two_that_hold_the_arrivals() {
-        assert_eq!(queue(1_000_000, 2, 10_000), 4_096);
-        assert_eq!(queue(100, 2, 10_000), 64);
+        assert_eq!(accept_queue_len(1_000_000, 2, 10_000), 4_096);
+        assert_eq!(accept_queue_len(100, 2, 10_000), 64);
         assert_eq!(packet_queue(), 2_048);
     }
 
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_port_range_counts_both_ends() {
-        assert_eq!(tuples([32_768, 60_999]), 28_232);
-        assert_eq!(tuples([5, 4]), 0);
+        assert_eq!(connections_per_local_address([32_768, 60_999]), 28_232);
+        assert_eq!(connections_per_local_address([5, 4]), 0);
     }
 }

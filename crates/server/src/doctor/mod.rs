@@ -96,7 +96,10 @@ pub struct DoctorArgs {
 fn connections(text: &str) -> Result<u64, String> {
     match numbers::parse_count(text)? {
         number @ 1..=CONNECTIONS_MAX => Ok(number),
-        _ => Err(format!("write 1 to {}", numbers::count(CONNECTIONS_MAX))),
+        _ => Err(format!(
+            "write 1 to {}",
+            numbers::format_count(CONNECTIONS_MAX)
+        )),
     }
 }
 

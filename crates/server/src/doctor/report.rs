@@ -6,7 +6,7 @@ use super::account::Account;
 use super::bounds::Bound;
 use super::checks::{Check, State};
 use super::findings::Findings;
-use crate::settings::numbers::{bytes, count};
+use crate::settings::numbers::{format_bytes, format_count};
 
 /// Width of the text, in columns.
 const WIDTH: usize = 110;
@@ -30,10 +30,10 @@ pub fn summary(findings: &Findings) -> String {
     ));
     let account = &findings.account;
     let mark = if account.is_over() { ">" } else { " " };
-    let room = account.room.map_or("unknown".to_string(), bytes);
+    let room = account.room.map_or("unknown".to_string(), format_bytes);
     out.push_str(&format!(
         "{mark} memory that Crore may use when everything is full: {} of {room} available\n",
-        bytes(account.bytes())
+        format_bytes(account.bytes())
     ));
     let changes = findings.checks.iter().filter(|it| it.has_change());
     let mut changes: Vec<&Check> = changes.collect();
@@ -42,12 +42,12 @@ pub fn summary(findings: &Findings) -> String {
         out.push('\n');
     }
     for check in changes.iter().take(SUMMARY_CHECKS) {
-        let is = check.is.as_deref().unwrap_or("cannot be read here");
+        let value = check.value.as_deref().unwrap_or("cannot be read here");
         out.push_str(&cut(&format!(
-            "{:INDENT$}{}: {is}; should be {}",
+            "{:INDENT$}{}: {value}; should be {}",
             check.state.name(),
             check.setting,
-            check.should
+            check.recommended
         )));
         if let Some(fix) = check.fixes.first() {
             out.push_str(&cut(&format!("{:INDENT$}{fix}", "")));
@@ -85,7 +85,7 @@ fn bound_lines(all: &[Bound], findings: &Findings) -> String {
             true => "<",
             false => " ",
         };
-        let (name, holds) = (&bound.name, count(bound.holds));
+        let (name, holds) = (&bound.name, format_count(bound.holds));
         let line = format!("{mark} {name:widest$}  {holds:>13}  {}", bound.how);
         line.trim_end().to_string() + "\n"
     };
@@ -109,16 +109,16 @@ pub fn text(findings: &Findings) -> String {
 }
 
 fn account(account: &Account) -> String {
-    let room = account.room.map_or("unknown".to_string(), bytes);
+    let room = account.room.map_or("unknown".to_string(), format_bytes);
     let known = account.parts.iter().map(|part| {
-        let most = part.bytes.map_or("unknown".to_string(), bytes);
+        let most = part.bytes.map_or("unknown".to_string(), format_bytes);
         (" ", part.name, most, part.how.clone())
     });
     let mark = if account.is_over() { ">" } else { " " };
     let sum = (
         mark,
         "all together",
-        bytes(account.bytes()),
+        format_bytes(account.bytes()),
         format!("of {room} available"),
     );
     let mut out = "\nWhat memory is for when everything that has a limit is full:\n\n".to_string();
@@ -133,7 +133,7 @@ fn head(findings: &Findings) -> String {
     let host = &findings.host;
     let memory = host
         .memory_bytes()
-        .map_or("memory unknown".to_string(), bytes);
+        .map_or("memory unknown".to_string(), format_bytes);
     let kernel = host
         .kernel
         .map_or("kernel unknown".to_string(), |(major, minor)| {
@@ -141,7 +141,7 @@ fn head(findings: &Findings) -> String {
         });
     format!(
         "{} {} connections{} on {}, {memory}, {kernel}, with {} of Crore\n{}\n",
-        count(workload.connections),
+        format_count(workload.connections),
         workload.protocol.title(),
         if workload.tls { " over TLS" } else { "" },
         plural(workload.cores, "core"),
@@ -154,14 +154,14 @@ fn tightest_line(findings: &Findings) -> String {
     let tightest = &findings.bounds[0];
     format!(
         "There is room for about {}; the limit that they would reach first: {}",
-        count(tightest.holds),
+        format_count(tightest.holds),
         tightest.name
     )
 }
 
 fn plural(number: u64, what: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
-    format!("{} {what}{end}", count(number))
+    format!("{} {what}{end}", format_count(number))
 }
 
 /// The verdict, which is the last line of the report.
@@ -171,7 +171,7 @@ fn verdict(findings: &Findings) -> String {
         same.count() as u64
     };
     let (changes, advice) = (number(State::Change), number(State::Advice));
-    let connections = count(findings.workload.connections);
+    let connections = format_count(findings.workload.connections);
     match (findings.fits(), advice) {
         (false, _) => {
             let changes = plural(changes, "setting");
@@ -189,12 +189,12 @@ fn verdict(findings: &Findings) -> String {
 
 fn check_text(check: &Check) -> String {
     let mut out = format!("{:INDENT$}{}\n", check.state.name(), check.setting);
-    let is = check.is.as_deref().unwrap_or("cannot be read here");
+    let value = check.value.as_deref().unwrap_or("cannot be read here");
     let mut add = |name: &str, text: &str| {
         out.push_str(&wrapped(&format!("{name:<8}{text}"), INDENT, 8));
     };
-    add("is", is);
-    add("should", &check.should);
+    add("is", value);
+    add("should", &check.recommended);
     add("why", &check.why);
     for fix in &check.fixes {
         add("change", fix);

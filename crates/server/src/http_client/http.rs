@@ -98,13 +98,13 @@ impl Connection {
         })
     }
 
-    /// As `Connection::open`, with a deadline: reads and writes after `end` fail.
-    pub fn open_until(server: &Server, end: Instant) -> io::Result<Self> {
-        let left = end.saturating_duration_since(Instant::now());
+    /// As `Connection::open`, with a deadline: reads and writes after `deadline` fail.
+    pub fn open_with_deadline(server: &Server, deadline: Instant) -> io::Result<Self> {
+        let left = deadline.saturating_duration_since(Instant::now());
         // Sockets refuse a timeout of zero.
         let timeout = left.clamp(Duration::from_millis(1), CONNECT_TIMEOUT);
         let mut connection = Self::open_within(server, timeout)?;
-        connection.set_end(end);
+        connection.set_deadline(deadline);
         Ok(connection)
     }
 
@@ -114,9 +114,9 @@ impl Connection {
         stream.set_timeouts(timeout, ANSWER_TIMEOUT)
     }
 
-    /// From now on, reads and writes after `end` fail.
-    pub fn set_end(&mut self, end: Instant) {
-        self.stream.get_mut().set_end(end);
+    /// From now on, reads and writes after `deadline` fail.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.stream.get_mut().set_deadline(deadline);
     }
 
     /// The connection, if it can take another request: the last response was read to its end, and the peer has neither closed the

@@ -31,16 +31,16 @@ pub struct Socket {
     /// The timeouts of each read and each write.
     timeouts: [Option<Duration>; 2],
     /// The deadline of all reads and writes.
-    end: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 impl Socket {
     /// Shortens the timeouts of the next read or write to the time that is left until the deadline. Fails after the deadline.
-    fn apply_end(&self) -> io::Result<()> {
-        let Some(end) = self.end else {
+    fn apply_deadline(&self) -> io::Result<()> {
+        let Some(deadline) = self.deadline else {
             return Ok(());
         };
-        let left = end.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
@@ -54,20 +54,20 @@ impl Socket {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.apply_end()?;
+        self.apply_deadline()?;
         self.tcp.read(buffer)
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.apply_end()?;
+        self.apply_deadline()?;
         self.tcp.write(bytes)
     }
 
     // `rustls` writes records from several buffers in one call.
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.apply_end()?;
+        self.apply_deadline()?;
         self.tcp.write_vectored(parts)
     }
 
@@ -86,19 +86,19 @@ impl Stream {
         let mut socket = Socket {
             tcp,
             timeouts: [None; 2],
-            end: None,
+            deadline: None,
         };
         let Some(trust) = server.trust()? else {
             return Ok(Stream::Plain(socket));
         };
-        socket.end = Some(Instant::now() + timeout);
+        socket.deadline = Some(Instant::now() + timeout);
         let host = server.host().to_string();
         let mut tls = trust.begin(&host)?;
         while tls.is_handshaking() {
             let step = tls.complete_io(&mut socket);
             step.map_err(|error| explain_handshake(&host, trust.explain(&host, error)))?;
         }
-        socket.end = None;
+        socket.deadline = None;
         Ok(Stream::Tls(Box::new(TlsStream {
             stream: StreamOwned::new(tls, socket),
             host,
@@ -121,9 +121,9 @@ impl Stream {
         socket.tcp.set_write_timeout(Some(write))
     }
 
-    /// Sets the deadline: reads and writes after `end` fail.
-    pub fn set_end(&mut self, end: Instant) {
-        self.socket().end = Some(end);
+    /// Sets the deadline: reads and writes after `deadline` fail.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.socket().deadline = Some(deadline);
     }
 
     /// Whether the peer has neither closed the connection nor sent bytes that are still unread.

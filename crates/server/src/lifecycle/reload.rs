@@ -84,8 +84,8 @@ impl Lifecycle {
         }
         next.take_access(&asked, self.0.args.insecure)
             .map_err(|error| error.to_string())?;
-        let checks =
-            access::checks(next.file.access.as_ref()).map_err(|error| error.to_string())?;
+        let verifiers = access::credential_verifiers(next.file.access.as_ref())
+            .map_err(|error| error.to_string())?;
         let revoked = listed(&next, self.member())?;
         if let Some(tls) = &self.0.tls {
             // Reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last step that
@@ -106,7 +106,7 @@ impl Lifecycle {
             kept: next.differences(&asked),
         };
         world.admission.change(&world.settings);
-        self.0.verifier.replace(checks);
+        self.0.verifier.replace(verifiers);
         self.0.verifier.revoke(revoked);
         if !former.rules.govern_alike(&world.rules) {
             self.prepare_rules(&world).await;

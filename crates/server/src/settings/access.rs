@@ -1,6 +1,6 @@
 //! `[access]`: the rights of clients. If the file has this table, even an empty one, only granted actions are permitted.
 //!
-//! Keys, passwords and the callback are only text here; `access::Checks` parses them.
+//! Keys, passwords and the callback are only text here; `access::CredentialVerifiers` parses them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -333,7 +333,7 @@ pub fn for_shards(access: Option<&Access>) -> crore_broker::settings::Access {
 }
 
 impl Access {
-    /// Checks everything except keys, passwords and the callback, which `access::Checks` checks.
+    /// Checks everything except keys, passwords and the callback, which `access::CredentialVerifiers` checks.
     pub fn check(&self, problems: &mut Problems) {
         for (path, name) in [
             ("access.cookie", &self.cookie),

@@ -1,7 +1,7 @@
 //! Formats numbers for people, and parses counts.
 
 /// A count with commas between thousands.
-pub fn count(number: u64) -> String {
+pub fn format_count(number: u64) -> String {
     if number == u64::MAX {
         return "unlimited".to_string();
     }
@@ -33,7 +33,7 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes in the largest unit that is not larger than the number.
-pub fn bytes(number: u64) -> String {
+pub fn format_bytes(number: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match UNITS.iter().find(|(_, shift)| number >= 1 << shift) {
         Some((name, shift)) => {
@@ -45,7 +45,7 @@ pub fn bytes(number: u64) -> String {
 }
 
 /// A time in its two largest units.
-pub fn span(s: u64) -> String {
+pub fn format_duration(s: u64) -> String {
     match s {
         0..60 => format!("{s} s"),
         60..3_600 => format!("{} min {} s", s / 60, s % 60),
@@ -60,11 +60,11 @@ mod tests {
 
     #[test]
     fn numbers_are_readable() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1_000), "1,000");
-        assert_eq!(count(12_345_678), "12,345,678");
-        assert_eq!(count(u64::MAX), "unlimited");
+        assert_eq!(format_count(0), "0");
+        assert_eq!(format_count(999), "999");
+        assert_eq!(format_count(1_000), "1,000");
+        assert_eq!(format_count(12_345_678), "12,345,678");
+        assert_eq!(format_count(u64::MAX), "unlimited");
         for (text, number) in [
             ("7", 7),
             ("1,000,000", 1_000_000),
@@ -83,10 +83,10 @@ mod tests {
             (3_599, "59 min 59 s"),
             (90_000, "1 d 1 h"),
         ] {
-            assert_eq!(span(s), text);
+            assert_eq!(format_duration(s), text);
         }
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(24 << 30), "24.0 GiB");
+        assert_eq!(format_bytes(1023), "1023 B");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(24 << 30), "24.0 GiB");
     }
 }

@@ -42,7 +42,7 @@ fn field_text(name: &str, value: &Value) -> String {
     }
     let is_of_bytes = name == "bytes" || name.ends_with(BYTES) || name.ends_with(BYTES_PER_S);
     match value.as_f64().filter(|_| is_of_bytes) {
-        Some(bytes) => numbers::bytes(bytes.round() as u64),
+        Some(bytes) => numbers::format_bytes(bytes.round() as u64),
         None => value_text(value),
     }
 }

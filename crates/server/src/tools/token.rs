@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::values;
 use crate::access::algorithm::algorithm;
-use crate::access::{checks, jwt, keys, public, secret};
+use crate::access::{credential_verifiers, jwt, keys, public, secret};
 use crate::config;
 use crate::settings::access::FiltersByRight;
 use crate::settings::numbers;
@@ -268,7 +268,10 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         } else {
             ("has been over for", -left)
         };
-        print_note(&format!("{word} {}", numbers::span(span.round() as u64)))?;
+        print_note(&format!(
+            "{word} {}",
+            numbers::format_duration(span.round() as u64)
+        ))?;
     }
     let Some(path) = &args.config else {
         return print_note(
@@ -276,7 +279,7 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
         );
     };
     let access = config::access_of(path)?;
-    let keys = &checks(access.as_ref())?.keys;
+    let keys = &credential_verifiers(access.as_ref())?.keys;
     keys.fetch();
     let known = keys.verify(token, now_unix_s);
     let known = known

@@ -15,13 +15,19 @@ fn question(token: &[u8], asker: u64) -> Question {
 /// The state, and its inbox.
 fn state() -> (VerifierState, Receiver<Event>) {
     let access = toml::from_str(SETTINGS).expect("settings");
-    let Ok(checks) = Checks::new(&access) else {
+    let Ok(verifiers) = CredentialVerifiers::new(&access) else {
         panic!("settings that can be read");
     };
     let (events, inbox) = mpsc::channel();
     let open = Arc::new(AtomicUsize::new(0));
     (
-        VerifierState::new(Arc::new(checks), Arc::default(), Vec::new(), events, open),
+        VerifierState::new(
+            Arc::new(verifiers),
+            Arc::default(),
+            Vec::new(),
+            events,
+            open,
+        ),
         inbox,
     )
 }
@@ -49,18 +55,18 @@ fn the_thread_of_the_state_decodes_no_token() {
 #[test]
 fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callbacks() {
     let (mut state, inbox) = state();
-    let checks = Arc::clone(&state.checks);
+    let verifiers = Arc::clone(&state.verifiers);
     let job = Job {
-        checks,
+        verifiers,
         generation: 0,
         question: question(b"a.b.c", 7),
     };
     let queues = [(); 2].map(|()| Arc::<JobQueue>::default());
-    state.workers[Queue::Tokens as usize] = Some(Workers(Arc::clone(&queues[0])));
-    state.workers[Queue::Callback as usize] = Some(Workers(Arc::clone(&queues[1])));
+    state.senders[Queue::Tokens as usize] = Some(JobSender(Arc::clone(&queues[0])));
+    state.senders[Queue::Callback as usize] = Some(JobSender(Arc::clone(&queues[1])));
     state.enqueue(Queue::Tokens, job);
     // Closes the queue, so that `run_worker` ends after this job.
-    drop(state.workers[Queue::Tokens as usize].take());
+    drop(state.senders[Queue::Tokens as usize].take());
     run_worker(Queue::Tokens, &queues[0], &state.events);
     let event = inbox.try_recv().expect("an event");
     state.handle(event);
@@ -73,13 +79,13 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
 #[test]
 fn a_large_token_counts_as_much_work_as_many_small_ones() {
     let queue = Arc::<JobQueue>::default();
-    let workers = Workers(Arc::clone(&queue));
+    let sender = JobSender(Arc::clone(&queue));
     let (state, _inbox) = state();
     let large = vec![b'x'; 64 << 10];
     for n in 0..10_u8 {
         for (token, asker) in [(&large[n.into()..], 1), (&[n][..], 2)] {
-            workers.push(Job {
-                checks: Arc::clone(&state.checks),
+            sender.push(Job {
+                verifiers: Arc::clone(&state.verifiers),
                 generation: 0,
                 question: question(token, asker),
             });

@@ -120,7 +120,7 @@ pub type Answer<T> = Result<Json<T>, ApiError>;
 
 /// The page of a list that a request asks for: the maximum number of entries, and the place where the page begins.
 pub struct PageRequest {
-    most: u32,
+    entries_max: u32,
     cursor: Cursor,
 }
 
@@ -131,7 +131,7 @@ impl PageRequest {
     /// One of them is invalid.
     pub fn new(limit: Option<u32>, cursor: Option<&str>) -> Result<PageRequest, ApiError> {
         Ok(PageRequest {
-            most: page_len(limit)?,
+            entries_max: page_len(limit)?,
             cursor: Cursor::parse(cursor)?,
         })
     }
@@ -150,13 +150,13 @@ impl PageRequest {
     where
         Page<T>: TryFrom<Report>,
     {
-        let (most, mut cursor) = (self.most as usize, self.cursor);
+        let (entries_max, mut cursor) = (self.entries_max as usize, self.cursor);
         let mut entries = Vec::new();
         for _ in 0..ORDERS_PER_PAGE_MAX {
-            if cursor.shard >= shards || entries.len() >= most {
+            if cursor.shard >= shards || entries.len() >= entries_max {
                 break;
             }
-            let (shard, left) = (cursor.shard, most - entries.len());
+            let (shard, left) = (cursor.shard, entries_max - entries.len());
             let piece = order(cursor.row, left as u32);
             let piece: Page<T> = state.shards.ask(shard, piece).await?;
             entries.extend(piece.found.into_iter().map(|entry| (shard, entry)));

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use crate::doctor::host::Host;
-use crate::settings::numbers::count;
+use crate::settings::numbers::format_count;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
@@ -40,9 +40,11 @@ pub struct Check {
     /// The verdict.
     pub state: State,
     /// The value, if it can be read.
-    pub is: Option<String>,
+    #[serde(rename = "is")]
+    pub value: Option<String>,
     /// The recommended value.
-    pub should: String,
+    #[serde(rename = "should")]
+    pub recommended: String,
     /// The formula of the recommended value, and what happens if the value is worse.
     pub why: String,
     /// How to change the value if it is not good.
@@ -58,18 +60,18 @@ impl Check {
 
     pub(super) fn new(
         setting: impl Into<String>,
-        is: Option<String>,
-        should: impl Into<String>,
+        value: Option<String>,
+        recommended: impl Into<String>,
     ) -> Check {
-        let state = if is.is_some() {
+        let state = if value.is_some() {
             State::Fits
         } else {
             State::Unknown
         };
         Check {
             setting: setting.into(),
-            is,
-            should: should.into(),
+            value,
+            recommended: recommended.into(),
             why: String::new(),
             state,
             fixes: Vec::new(),
@@ -78,13 +80,14 @@ impl Check {
 
     /// Checks that a kernel setting is at least `least`. A lower value has the verdict `state`, and the fix sets it to `least`.
     pub(super) fn at_least(host: &Host, name: &'static str, least: u64, state: State) -> Check {
-        let is = host.number(name);
+        let value = host.number(name);
         let fix = sysctl(name, least);
-        Check::new(name, is.map(count), format!("at least {}", count(least))).unless(
-            is.is_none_or(|is| is >= least),
-            state,
-            [fix],
+        Check::new(
+            name,
+            value.map(format_count),
+            format!("at least {}", format_count(least)),
         )
+        .unless(value.is_none_or(|value| value >= least), state, [fix])
     }
 
     pub(super) fn because(mut self, why: impl Into<String>) -> Check {

@@ -5,7 +5,7 @@ use crate::config::MAX_SHARDS;
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
-use crate::settings::numbers::count;
+use crate::settings::numbers::format_count;
 
 pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     vec![
@@ -31,9 +31,9 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
 
 fn limit(host: &Host, workload: &Workload) -> Check {
     let wanted = formula::descriptors_for(workload.connections, workload.shards);
-    let is = host.descriptors;
-    let shards = is.and_then(|is| {
-        formula::shards_for(workload.connections, is, MAX_SHARDS as u64)
+    let value = host.descriptors;
+    let shards = value.and_then(|value| {
+        formula::shards_for(workload.connections, value, MAX_SHARDS as u64)
             .filter(|shards| *shards > workload.shards)
     });
     let or = shards.map_or(String::new(), |shards| {
@@ -41,8 +41,8 @@ fn limit(host: &Host, workload: &Workload) -> Check {
     });
     Check::new(
         "RLIMIT_NOFILE",
-        is.map(|is| format!("{}, for each shard", count(is))),
-        format!("at least {}", count(wanted)),
+        value.map(|value| format!("{}, for each shard", format_count(value))),
+        format!("at least {}", format_count(wanted)),
     )
     .because(format!(
         "each shard has a descriptor table of its own: connections / {} shards, and some for itself and for whom it turns away{or}. \
@@ -50,7 +50,7 @@ fn limit(host: &Host, workload: &Workload) -> Check {
         workload.shards,
     ))
     .unless(
-        is.is_none_or(|is| formula::room_by_descriptors(is, workload.shards) >= workload.connections),
+        value.is_none_or(|value| formula::room_by_descriptors(value, workload.shards) >= workload.connections),
         State::Change,
         [format!("LimitNOFILE={wanted} in the unit, nofile {wanted} in limits.d")],
     )
@@ -66,7 +66,7 @@ fn file_max(host: &Host, workload: &Workload) -> Check {
     let open = host.numbers::<3>("fs.file-nr").map_or(0, |[open, ..]| open);
     Check::at_least(host, "fs.file-max", workload.connections + open, State::Change).because(format!(
         "one open file for each connection, and the {} that are open now; past it nobody on the host opens one",
-        count(open)
+        format_count(open)
     ))
 }
 
@@ -77,14 +77,18 @@ fn watches(host: &Host, workload: &Workload) -> Check {
     )
 }
 
-fn setting(name: &str, is: u64, wanted: u64, why: &str) -> Check {
-    Check::new(name, Some(count(is)), format!("at least {}", count(wanted)))
-        .because(why)
-        .unless(
-            is >= wanted,
-            State::Change,
-            [set_line(format!("{name} = {wanted}"))],
-        )
+fn setting(name: &str, value: u64, wanted: u64, why: &str) -> Check {
+    Check::new(
+        name,
+        Some(format_count(value)),
+        format!("at least {}", format_count(wanted)),
+    )
+    .because(why)
+    .unless(
+        value >= wanted,
+        State::Change,
+        [set_line(format!("{name} = {wanted}"))],
+    )
 }
 
 fn topics(workload: &Workload) -> Check {
@@ -93,7 +97,7 @@ fn topics(workload: &Workload) -> Check {
     let wanted = workload.connections.div_ceil(workload.homes);
     // Topics are distributed by a hash of their names, so some homes get more topics than others.
     let wanted = wanted + wanted / 16;
-    Check::new(NAME, Some(count(each)), format!("at least {}", count(wanted)))
+    Check::new(NAME, Some(format_count(each)), format!("at least {}", format_count(wanted)))
         .because(format!(
             "a topic for each connection, over {} shards, and a sixteenth more, since names are hashed. Where connections share topics, fewer do",
             workload.homes

@@ -6,7 +6,7 @@ use crate::doctor::card::{self, Card};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
-use crate::settings::numbers::count;
+use crate::settings::numbers::format_count;
 
 pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     let mut checks = vec![cores(host, workload)];
@@ -18,7 +18,7 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
         );
     }
     checks.extend(host.cards.iter().map(|card| interrupts(card, workload)));
-    checks.extend([flows(host, workload), clock(host)]);
+    checks.extend([rfs_entries(host, workload), clock(host)]);
     checks
 }
 
@@ -37,7 +37,7 @@ fn cores(host: &Host, workload: &Workload) -> Check {
          (limits.accepts_per_s). A quota stops all shards at once until its period is over",
         shards(workload),
         formula::cores_for_one_a_minute(workload.connections),
-        count(back_s),
+        format_count(back_s),
     ))
     .unless(
         host.quota_cores.is_none_or(|quota| quota >= workload.cores as f64),
@@ -50,21 +50,21 @@ fn tasks(group: &Tasks, workload: &Workload) -> Check {
     let wanted = group.held + workload.threads;
     Check::new(
         format!("task limit of {}", group.path),
-        Some(count(group.limit)),
-        format!("at least {}", count(wanted)),
+        Some(format_count(group.limit)),
+        format!("at least {}", format_count(wanted)),
     )
     .because(format!(
         "{} tasks there now + {} threads of the server: its shards, and those that control it and verify credentials. Past the limit \
          none begins, and the server does not start",
-        count(group.held),
-        count(workload.threads),
+        format_count(group.held),
+        format_count(workload.threads),
     ))
     .unless(
         group.limit >= wanted,
         State::Change,
         [format!(
             "raise the limit (TasksMax= of the unit, --pids-limit of the container) to {}, or let the server have fewer shards",
-            count(wanted)
+            format_count(wanted)
         )],
     )
 }
@@ -129,20 +129,20 @@ fn interrupts(card: &Card, workload: &Workload) -> Check {
     .unless(spread >= cores, State::Advice, fixes)
 }
 
-fn flows(host: &Host, workload: &Workload) -> Check {
+fn rfs_entries(host: &Host, workload: &Workload) -> Check {
     const NAME: &str = "net.core.rps_sock_flow_entries";
-    let wanted = formula::flows(workload.connections);
+    let wanted = formula::rfs_entries(workload.connections);
     Check::new(
         NAME,
-        host.number(NAME).map(count),
-        format!("0, or {} together with RPS and pinned shards", count(wanted)),
+        host.number(NAME).map(format_count),
+        format!("0, or {} together with RPS and pinned shards", format_count(wanted)),
     )
     .because("RFS sends a packet to the core whose shard has the connection: a table of the connections that are active at once, a sixteenth of them, at most 2^20; it gains little where cards have a queue for each core")
     .with_state(State::Note)
 }
 
 fn clock(host: &Host) -> Check {
-    let is = host.clock.map(|clock| {
+    let value = host.clock.map(|clock| {
         let kept = if clock.synchronized {
             "synchronized"
         } else {
@@ -150,10 +150,10 @@ fn clock(host: &Host) -> Check {
         };
         format!(
             "{kept}, at most {} ms off",
-            count(clock.error_us_max / 1_000)
+            format_count(clock.error_us_max / 1_000)
         )
     });
-    Check::new("clock", is, "synchronized by NTP or PTP")
+    Check::new("clock", value, "synchronized by NTP or PTP")
         .because("tokens and certificates begin and end by it, Last-Modified and logs carry it, and latency between hosts is the difference of two of them")
         .unless(
             host.clock.is_none_or(|clock| clock.synchronized),

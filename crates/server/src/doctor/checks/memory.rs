@@ -1,11 +1,11 @@
 //! Checks of memory: of the host, its control groups, `limits.memory_bytes`, and the kernel's settings for memory.
 
 use super::check::{Check, State, set_line, sysctl};
-use crate::doctor::account::{Account, SETTING};
+use crate::doctor::account::{Account, MEMORY_SETTING};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
-use crate::settings::numbers::{bytes, count};
+use crate::settings::numbers::{format_bytes, format_count};
 
 /// The highest acceptable `vm.swappiness`.
 const SWAPPINESS_MAX: u64 = 10;
@@ -34,27 +34,27 @@ fn memory(host: &Host, workload: &Workload) -> Check {
     let available = host.memory.map(|memory| memory.available);
     let by_hand = format!(
         "give the host {} more memory, or the server fewer connections",
-        bytes(wanted.saturating_sub(available.unwrap_or(0)))
+        format_bytes(wanted.saturating_sub(available.unwrap_or(0)))
     );
     let more = format!(
         "leave {} free for bytes under way, or expect connections to wait for memory while all cores send",
-        bytes(spare)
+        format_bytes(spare)
     );
     Check::new(
         "memory",
-        available.map(|available| format!("{} available", bytes(available))),
-        format!("at least {}", bytes(wanted)),
+        available.map(|available| format!("{} available", format_bytes(available))),
+        format!("at least {}", format_bytes(wanted)),
     )
     .because(format!(
         "{} connections x ({} B of the process + {} B of the kernel) + {} of an empty server + {} of full logs. While messages go out, \
          {} sockets that hold a page each add {}",
-        count(workload.connections),
+        format_count(workload.connections),
         workload.process_bytes(),
         workload.connection_bytes(host) - workload.process_bytes(),
-        bytes(formula::server_bytes(workload.shards)),
-        bytes(workload.log_bytes),
-        count(busy),
-        bytes(spare),
+        format_bytes(formula::server_bytes(workload.shards)),
+        format_bytes(workload.log_bytes),
+        format_count(busy),
+        format_bytes(spare),
     ))
     .unless(available >= Some(wanted), State::Change, [by_hand])
     .unless(available >= Some(wanted + spare), State::Advice, [more])
@@ -72,21 +72,21 @@ fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
         };
         Check::new(
             format!("memory limit of {}", group.path),
-            Some(bytes(group.limit)),
-            format!("at least {}", bytes(wanted)),
+            Some(format_bytes(group.limit)),
+            format!("at least {}", format_bytes(wanted)),
         )
         .because(format!(
             "{} held now + {} of an empty server and full logs + {} connections x {each} B; {counted}. Past memory.max the kernel kills the server, past memory.high it hardly gets on",
-            bytes(group.held),
-            bytes(workload.fixed_bytes()),
-            count(workload.connections),
+            format_bytes(group.held),
+            format_bytes(workload.fixed_bytes()),
+            format_count(workload.connections),
         ))
         .unless(
             group.limit >= wanted,
             State::Change,
             [format!(
                 "raise the limit (MemoryMax= and MemoryHigh= of the unit, --memory of the container) to {}",
-                bytes(wanted)
+                format_bytes(wanted)
             )],
         )
     };
@@ -97,15 +97,15 @@ fn groups(host: &Host, workload: &Workload) -> Vec<Check> {
 fn held(host: &Host, workload: &Workload) -> Check {
     const MIB: u64 = 1 << 20;
     let account = Account::new(host, workload);
-    let is = Some(bytes(workload.memory_bytes_max));
+    let value = Some(format_bytes(workload.memory_bytes_max));
     let Some(room) = account.room else {
-        return Check::new(SETTING, is, "by the memory, which is unknown")
+        return Check::new(MEMORY_SETTING, value, "by the memory, which is unknown")
             .with_state(State::Unknown);
     };
     let others = account.bytes() - workload.memory_bytes_max;
     let left = room.saturating_sub(others);
     let fix = if left >= workload.memory_bytes_least.next_multiple_of(MIB) {
-        set_line(format!("{SETTING} = \"{} MiB\"", left / MIB))
+        set_line(format!("{MEMORY_SETTING} = \"{} MiB\"", left / MIB))
     } else {
         let over = account.bytes().saturating_sub(room);
         let fewer = over.div_ceil(workload.connection_bytes(host));
@@ -115,19 +115,19 @@ fn held(host: &Host, workload: &Workload) -> Check {
         };
         format!(
             "{fewer}less of limits.log_bytes and net.ipv4.tcp_mem, or {} more memory",
-            bytes(over)
+            format_bytes(over)
         )
     };
-    let should = match left {
+    let recommended = match left {
         0 => "some of the memory: all else leaves nothing".to_string(),
-        left => format!("at most {}", bytes(left)),
+        left => format!("at most {}", format_bytes(left)),
     };
-    Check::new(SETTING, is, should)
+    Check::new(MEMORY_SETTING, value, recommended)
         .because(format!(
             "all else that has a limit takes {} of {} when it is full. The server makes room when \
-             {SETTING} is reached; where that does not fit, the kernel ends it before",
-            bytes(others),
-            bytes(room)
+             {MEMORY_SETTING} is reached; where that does not fit, the kernel ends it before",
+            format_bytes(others),
+            format_bytes(room)
         ))
         .unless(!account.is_over(), State::Advice, [fix])
 }
@@ -139,10 +139,10 @@ fn overcommit(host: &Host, workload: &Workload) -> Check {
     let room = host.memory.map_or(u64::MAX, |memory| {
         memory.commit_limit.saturating_sub(memory.committed)
     });
-    Check::new(NAME, mode.map(count), "0 or 1")
+    Check::new(NAME, mode.map(format_count), "0 or 1")
         .because(format!(
             "with 2 the kernel promises no more than CommitLimit, and the process asks for {}",
-            bytes(process)
+            format_bytes(process)
         ))
         .unless(
             mode != Some(OVERCOMMIT_NEVER) || room >= process,
@@ -161,13 +161,13 @@ fn mappings(host: &Host, workload: &Workload) -> Check {
 
 fn swappiness(host: &Host) -> Check {
     const NAME: &str = "vm.swappiness";
-    let is = host.number(NAME);
+    let value = host.number(NAME);
     let no_swap = host.memory.is_some_and(|memory| memory.swap == 0);
-    let shown = is.map(|is| {
+    let shown = value.map(|value| {
         if no_swap {
-            format!("{is}, and there is no swap")
+            format!("{value}, and there is no swap")
         } else {
-            count(is)
+            format_count(value)
         }
     });
     Check::new(NAME, shown, format!("at most {SWAPPINESS_MAX}, or no swap"))
@@ -176,7 +176,7 @@ fn swappiness(host: &Host) -> Check {
              Not 0, which kills programs before it swaps",
         )
         .unless(
-            no_swap || is.is_none_or(|is| is <= SWAPPINESS_MAX),
+            no_swap || value.is_none_or(|value| value <= SWAPPINESS_MAX),
             State::Advice,
             [sysctl(NAME, SWAPPINESS)],
         )

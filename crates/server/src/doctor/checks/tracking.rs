@@ -5,7 +5,7 @@ use super::check::{Check, State, sysctl};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
-use crate::settings::numbers::{bytes, count};
+use crate::settings::numbers::{format_bytes, format_count};
 
 const COUNT: &str = "net.netfilter.nf_conntrack_count";
 const MAX: &str = "net.netfilter.nf_conntrack_max";
@@ -18,41 +18,41 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
                 .because("connections are not tracked: nothing to pay, nothing to fill"),
         ];
     };
-    let wanted = formula::tracked(workload.connections);
+    let wanted = formula::conntrack_entries(workload.connections);
     let why = format!(
         "an entry of {} B for each connection and a quarter more for those that ended: {}; past it new connections are dropped. \
          Or do not track the server's port: nft add rule ip raw prerouting tcp dport PORT notrack, and the same for output",
         formula::TRACKED_BYTES,
-        bytes(wanted * formula::TRACKED_BYTES),
+        format_bytes(wanted * formula::TRACKED_BYTES),
     );
     if !host.tracks_connections() {
         return vec![
             Check::new(
                 MAX,
                 host.number(MAX)
-                    .map(|max| format!("{}, and nothing is tracked", count(max))),
-                format!("at least {} if something is", count(wanted)),
+                    .map(|max| format!("{}, and nothing is tracked", format_count(max))),
+                format!("at least {} if something is", format_count(wanted)),
             )
             .because(why)
             .with_state(State::Note),
         ];
     }
-    let is = host.number(MAX);
+    let value = host.number(MAX);
     let most = Check::new(
         MAX,
-        is.map(|is| format!("{}, {} used", count(is), count(entries))),
-        format!("at least {}", count(wanted)),
+        value.map(|value| format!("{}, {} used", format_count(value), format_count(entries))),
+        format!("at least {}", format_count(wanted)),
     )
     .because(why)
     .unless(
-        is.is_none_or(|is| is >= wanted),
+        value.is_none_or(|value| value >= wanted),
         State::Change,
         [sysctl(MAX, wanted)],
     );
     let buckets = Check::at_least(
         host,
         BUCKETS,
-        formula::tracked_buckets(workload.connections),
+        formula::conntrack_buckets(workload.connections),
         State::Advice,
     )
     .because("four entries in a bucket; with more each packet walks a long chain");

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value as Json, json};
 
 use super::{SCHEMA, Setting, join_path};
-use crate::settings::numbers::count;
+use crate::settings::numbers::format_count;
 
 const HEAD: &str = "\
 #:schema ./crore.schema.json
@@ -328,7 +328,7 @@ impl Setting {
         let text = |number: i64| match self.format_number(number) {
             text if text.contains(' ') => text,
             _ if self.path.contains("bytes") && self.unit().is_some() => format!("{number} B"),
-            _ => count(number.unsigned_abs()),
+            _ => format_count(number.unsigned_abs()),
         };
         match high >= i64::from(u32::MAX) - 1 {
             true => format!("{zero}from {}", text(low)),

@@ -16,8 +16,8 @@ const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limi
 
 /// The summary of `crore admin stats`.
 pub fn text(stats: &Value) -> String {
-    let n = |path: &str| numbers::count(whole(at(stats, path)));
-    let bytes = |path: &str| numbers::bytes(whole(at(stats, path)));
+    let n = |path: &str| numbers::format_count(whole(at(stats, path)));
+    let bytes = |path: &str| numbers::format_bytes(whole(at(stats, path)));
     let mut lines = vec![["server".to_string(), server(stats)]];
     let mut row = |name: &str, text: String| lines.push([name.to_string(), text]);
     row(
@@ -83,13 +83,13 @@ fn server(stats: &Value) -> String {
         "crore {} on {}, up {}, {}{node}",
         value_text(&stats["version"]),
         value_text(&stats["host"]),
-        numbers::span(whole(&stats["uptime_s"])),
+        numbers::format_duration(whole(&stats["uptime_s"])),
         value_text(&stats["url"])
     )
 }
 
 fn latency(us: &Value) -> String {
-    let n = |name: &str| numbers::count(whole(&us[name]));
+    let n = |name: &str| numbers::format_count(whole(&us[name]));
     match us["p50"].is_null() {
         true => "nothing was delivered in the last second".to_string(),
         false => format!(
@@ -107,8 +107,8 @@ pub fn limits(stats: &Value, most: usize) -> Value {
     all.sort_by(|a, b| share(b).total_cmp(&share(a)));
     let rows = all.into_iter().take(most).map(|limit| {
         let shown = |field: &str| match limit["unit"].as_str() {
-            Some("bytes") => numbers::bytes(whole(&limit[field])),
-            _ => numbers::count(whole(&limit[field])),
+            Some("bytes") => numbers::format_bytes(whole(&limit[field])),
+            _ => numbers::format_count(whole(&limit[field])),
         };
         json!({
             "name": limit["name"],
@@ -126,7 +126,7 @@ pub fn limits(stats: &Value, most: usize) -> Value {
 /// The use of memory: the process, the parts with a limit, and the tables that are not empty.
 pub fn memory(answer: &Value) -> String {
     let rows = || answer["memory"].as_array().into_iter().flatten();
-    let bytes = |value: &Value| numbers::bytes(whole(value));
+    let bytes = |value: &Value| numbers::format_bytes(whole(value));
     let mut limited = vec![["memory", "used", "limit", "setting"].map(str::to_string)];
     for row in rows().filter(|row| !row["limit"].is_null()) {
         let (what, setting) = match row["name"].as_str().unwrap_or_default() {
@@ -164,7 +164,7 @@ pub fn memory(answer: &Value) -> String {
 pub fn topic(topic: &Value) -> String {
     let requested = match &topic["requested_s"] {
         Value::Null => "never".to_string(),
-        ago => format!("{} ago", numbers::span(whole(ago))),
+        ago => format!("{} ago", numbers::format_duration(whole(ago))),
     };
     let lines = [
         ("name", value_text(&topic["name"])),
@@ -172,12 +172,15 @@ pub fn topic(topic: &Value) -> String {
             "messages",
             format!(
                 "{} kept, {}",
-                numbers::count(whole(&topic["messages"])),
-                numbers::bytes(whole(&topic["bytes"]))
+                numbers::format_count(whole(&topic["messages"])),
+                numbers::format_bytes(whole(&topic["bytes"]))
             ),
         ),
         ("newest id", id(topic)),
-        ("subscribers", numbers::count(whole(&topic["subscribers"]))),
+        (
+            "subscribers",
+            numbers::format_count(whole(&topic["subscribers"])),
+        ),
         ("last asked for", requested),
         ("rule", rule_of(topic)),
         ("shard", value_text(&topic["home"])),
@@ -218,7 +221,7 @@ pub fn reload(answer: &Value) -> String {
 
 /// The number of connections that a drain ends.
 pub fn drain(answer: &Value) -> String {
-    let connections = numbers::count(whole(&answer["connections"]));
+    let connections = numbers::format_count(whole(&answer["connections"]));
     format!("the server moves its clients off and stops; connections: {connections}\n")
 }
 
@@ -226,10 +229,13 @@ pub fn drain(answer: &Value) -> String {
 pub fn published(answer: &Value) -> String {
     let lines = [
         ("id", value_text(&answer["last_message_id"])),
-        ("subscribers", numbers::count(whole(&answer["subscribers"]))),
+        (
+            "subscribers",
+            numbers::format_count(whole(&answer["subscribers"])),
+        ),
         (
             "messages",
-            format!("{} kept", numbers::count(whole(&answer["messages"]))),
+            format!("{} kept", numbers::format_count(whole(&answer["messages"]))),
         ),
     ];
     align(&lines.map(|(name, text)| vec![name.to_string(), text]))
@@ -273,7 +279,7 @@ fn by_transport(by: &Value) -> String {
     let some = by.as_object().into_iter().flatten();
     let some = some.filter(|(_, count)| whole(count) > 0);
     let some: Vec<_> = some
-        .map(|(name, count)| format!("{name} {}", numbers::count(whole(count))))
+        .map(|(name, count)| format!("{name} {}", numbers::format_count(whole(count))))
         .collect();
     match some.is_empty() {
         true => String::new(),
@@ -290,9 +296,9 @@ fn disk(disk: &Value) -> Option<String> {
     };
     Some(format!(
         "{}, {} syncs/s of {} us{full}",
-        numbers::bytes(held),
-        numbers::count(whole(&disk["syncs_per_s"])),
-        numbers::count(whole(&disk["sync_us_mean"]))
+        numbers::format_bytes(held),
+        numbers::format_count(whole(&disk["syncs_per_s"])),
+        numbers::format_count(whole(&disk["sync_us_mean"]))
     ))
 }
 

@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
     pub fn open(&self) -> io::Result<Connection> {
         match self.end {
             None => Connection::open(self.server()),
-            Some(end) => Connection::open_until(self.server(), end),
+            Some(end) => Connection::open_with_deadline(self.server(), end),
         }
     }
 

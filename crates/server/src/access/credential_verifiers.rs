@@ -8,7 +8,7 @@ use super::users::Users;
 use crate::settings::access::Access;
 
 /// All that is needed to verify credentials: read once, then shared by all threads.
-pub struct Checks {
+pub struct CredentialVerifiers {
     pub keys: Keys,
     pub(super) users: Users,
     pub(super) callback: Option<Callback>,
@@ -20,12 +20,12 @@ pub struct Checks {
     pub(super) password_threads: usize,
 }
 
-impl Checks {
+impl CredentialVerifiers {
     /// Reads the settings and the files that they name.
     ///
     /// # Errors
     /// All faults, each with the path of the settings key and the remedy.
-    pub fn new(access: &Access) -> Result<Checks, Vec<(String, String)>> {
+    pub fn new(access: &Access) -> Result<CredentialVerifiers, Vec<(String, String)>> {
         let mut errors = Vec::new();
         let keys = Keys::read(access, &mut errors);
         let users = Users::read(access, &mut errors);
@@ -37,7 +37,7 @@ impl Checks {
         if !errors.is_empty() {
             return Err(errors);
         }
-        Ok(Checks {
+        Ok(CredentialVerifiers {
             keys,
             users,
             callback,
@@ -57,17 +57,19 @@ fn default_threads() -> usize {
     crore_net::affinity::cores().len().div_ceil(4)
 }
 
-/// Reads the checks from these settings.
+/// Reads the verifiers from these settings.
 ///
 /// # Errors
-/// The errors of [`Checks::new`], one on each line.
-pub fn checks(access: Option<&Access>) -> anyhow::Result<Arc<Checks>> {
+/// The errors of [`CredentialVerifiers::new`], one on each line.
+pub fn credential_verifiers(access: Option<&Access>) -> anyhow::Result<Arc<CredentialVerifiers>> {
     let access = access.cloned().unwrap_or_default();
-    Checks::new(&access).map(Arc::new).map_err(|errors| {
-        let lines: Vec<String> = errors
-            .iter()
-            .map(|(path, what)| format!("{path}: {what}"))
-            .collect();
-        anyhow::anyhow!(lines.join("\n"))
-    })
+    CredentialVerifiers::new(&access)
+        .map(Arc::new)
+        .map_err(|errors| {
+            let lines: Vec<String> = errors
+                .iter()
+                .map(|(path, what)| format!("{path}: {what}"))
+                .collect();
+            anyhow::anyhow!(lines.join("\n"))
+        })
 }
