@@ -53,8 +53,8 @@ impl Process {
         let rollup = read(&format!("/proc/{pid}/smaps_rollup"))?;
         let (user_s, system_s) = times(&read(&format!("/proc/{pid}/stat"))?).context("stat")?;
         Ok(Process {
-            rss_bytes: kib(&rollup, "Rss:").context("Rss")?,
-            pss_bytes: kib(&rollup, "Pss:").context("Pss")?,
+            rss_bytes: bytes_of_line(&rollup, "Rss:").context("Rss")?,
+            pss_bytes: bytes_of_line(&rollup, "Pss:").context("Pss")?,
             cpu_s: sys::cpu_ns_of(pid)? as f64 / 1e9,
             user_s,
             system_s,
@@ -91,7 +91,7 @@ impl Process {
 }
 
 /// The value in bytes of a line such as `Pss:   123 kB`.
-fn kib(text: &str, name: &str) -> Option<u64> {
+fn bytes_of_line(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     line.split_whitespace()
         .nth(1)?
@@ -146,11 +146,11 @@ impl Kernel {
         let (received_bytes, sent_bytes) = network(&read("/proc/net/dev")?);
         Ok(Kernel {
             slabs: slabs(&fs::read_to_string("/proc/slabinfo").unwrap_or_default()),
-            slab_bytes: kib(&meminfo, "Slab:").context("Slab")?,
+            slab_bytes: bytes_of_line(&meminfo, "Slab:").context("Slab")?,
             buffer_bytes: buffers(&read("/proc/net/sockstat")?).context("sockstat")?,
             received_bytes,
             sent_bytes,
-            available_bytes: kib(&meminfo, "MemAvailable:").context("MemAvailable")?,
+            available_bytes: bytes_of_line(&meminfo, "MemAvailable:").context("MemAvailable")?,
         })
     }
 

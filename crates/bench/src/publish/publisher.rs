@@ -167,7 +167,7 @@ impl Publisher {
     }
 
     /// Sets the maximum number of messages since the start.
-    pub fn allow(&mut self, messages: u64) {
+    pub fn set_messages_max(&mut self, messages: u64) {
         self.schedule.messages_max = messages;
     }
 
@@ -315,7 +315,7 @@ impl Publisher {
                 break;
             }
             let room = (due - taken).min(self.group_max());
-            let messages = self.round(room);
+            let messages = self.compose_groups(room);
             taken += messages;
             for link in &mut self.links {
                 link.flush(&self.epoll)?;
@@ -327,7 +327,7 @@ impl Publisher {
 
     /// Composes up to `room` messages for random topics, as one group on each connection that has one of these topics. All connections must
     /// have room. Returns the number of messages.
-    fn round(&mut self, room: u64) -> u64 {
+    fn compose_groups(&mut self, room: u64) -> u64 {
         let count = self.links.len();
         let mut groups: Vec<(usize, u64)> = vec![(usize::MAX, 0); count];
         let mut messages = 0;

@@ -48,9 +48,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let mut server = Server::start_with(args, setting, &settings, None)?;
     let shared = SharedState::new(args.seed, connections);
     let address = [server.addresses[0]];
-    let course = || phases(args, &shared, &mut server, connections);
+    let events = || phases(args, &shared, &mut server, connections);
     let publishes = args.rate.unwrap_or(RATE);
-    let (outcome, phases) = run_clients(&shared, &address, connections, publishes, course)?;
+    let (outcome, phases) = run_clients(&shared, &address, connections, publishes, events)?;
     let counts = &outcome.clients.totals.counts;
     report::say(&format!(
         "{} messages to {connections} clients, {} of them resumed: {} lost in silence, {} doubled, {} out of order, {} gaps told; \

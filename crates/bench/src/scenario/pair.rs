@@ -175,7 +175,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 struct Side {
     kind: Kind,
     runs: Vec<Value>,
-    troubles: Vec<String>,
+    faults: Vec<String>,
 }
 
 impl Side {
@@ -191,7 +191,7 @@ impl Side {
         if let Some(trouble) = describe_faults(&run) {
             let text = format!("run {number}: {trouble}");
             report::say(&format!("{row:<10} {}: {text}", self.kind.name()));
-            self.troubles.push(text);
+            self.faults.push(text);
         }
         self.runs.push(run);
         Ok(())
@@ -261,7 +261,7 @@ fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         .map(|kind| Side {
             kind: *kind,
             runs: Vec::new(),
-            troubles: Vec::new(),
+            faults: Vec::new(),
         })
         .collect();
     for _ in 0..args.rounds {
@@ -304,7 +304,7 @@ fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         "protocol": args.subscribe_protocol().name(),
         "values": values,
         "saturated": saturated,
-        "troubles": by_server(|side| json!(side.troubles)),
+        "troubles": by_server(|side| json!(side.faults)),
         "runs": by_server(|side| json!(side.runs)),
     }))
 }
@@ -386,7 +386,7 @@ mod tests {
         let side = Side {
             kind: Kind::Nchan,
             runs,
-            troubles: vec![],
+            faults: vec![],
         };
         assert_eq!(side.median("x"), 2.0);
         assert!(side.median("y").is_nan());
@@ -405,7 +405,7 @@ mod tests {
             Side {
                 kind: Kind::Crore,
                 runs: busy.iter().map(run).collect(),
-                troubles: vec![],
+                faults: vec![],
             }
         };
         assert_eq!(side(&[0.97, 0.6, 0.96], true).is_saturated(), Some(true));

@@ -41,9 +41,9 @@ pub struct ConnectionRow {
     /// The publisher's run to which the sequence numbers belong.
     pub run: u16,
     /// The connection was closed for a time, so messages before the next one may be missing.
-    pub returned: bool,
+    pub was_away: bool,
     /// The server has announced a gap before the next message.
-    pub told: bool,
+    pub gap_announced: bool,
     /// The response is chunked.
     pub chunked: bool,
 }
@@ -61,8 +61,8 @@ impl Default for ConnectionRow {
             stage: Stage::Closed,
             failures: 0,
             run: 0,
-            returned: false,
-            told: false,
+            was_away: false,
+            gap_announced: false,
             chunked: false,
         }
     }

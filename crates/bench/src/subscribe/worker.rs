@@ -290,10 +290,10 @@ impl Worker {
         }
         if live {
             self.shared.live.fetch_sub(1, Relaxed);
-            state.returned = true;
+            state.was_away = true;
             let several = self.plan.assignment.per_connection as usize;
             if several > 1 {
-                // `returned` is cleared by the next message, of whatever topic. With several topics all sequences start again instead.
+                // `was_away` is cleared by the next message, of whatever topic. With several topics all sequences start again instead.
                 self.conns.sequences[row as usize * several..][..several].fill(0);
             }
             if let Some(grid) = &mut self.grid {

@@ -80,7 +80,7 @@ impl Counts {
             ("connections given up", life.given_up),
             (
                 "packets that the device did not take",
-                self.traffic.not_taken,
+                self.traffic.write_failed,
             ),
         ];
         all.into_iter().filter(|(_, count)| *count > 0).collect()
@@ -121,7 +121,7 @@ impl Counts {
                 "repeated": self.repeated,
                 "resets": self.resets,
                 "lost_on_purpose": self.traffic.lost,
-                "not_taken": self.traffic.not_taken,
+                "not_taken": self.traffic.write_failed,
             },
         })
     }

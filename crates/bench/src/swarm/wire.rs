@@ -36,7 +36,7 @@ pub struct Traffic {
     /// Packets lost on purpose.
     pub lost: u64,
     /// Packets that could not be written.
-    pub not_taken: u64,
+    pub write_failed: u64,
 }
 
 /// A device with simulated faults.
@@ -81,7 +81,7 @@ impl Wire {
 
     fn write(&mut self) {
         if self.device.send(&self.packet).is_err() {
-            self.traffic.not_taken += 1;
+            self.traffic.write_failed += 1;
         }
     }
 
@@ -102,9 +102,9 @@ impl Wire {
         }
         while let Some(Reverse((due_ns, ..))) = self.delayed.peek()
             && *due_ns <= now_ns
-            && let Some(Reverse((_, _, is_ours, packet))) = self.delayed.pop()
+            && let Some(Reverse((_, _, is_for_client, packet))) = self.delayed.pop()
         {
-            if is_ours {
+            if is_for_client {
                 buffer[..packet.len()].copy_from_slice(&packet);
                 return Ok(Some(packet.len()));
             }
@@ -114,8 +114,8 @@ impl Wire {
         Ok(None)
     }
 
-    /// Loses or delays a packet, at random. `is_ours` is whether the packet is for our clients.
-    fn apply_faults(&mut self, packet: Vec<u8>, is_ours: bool, now_ns: u64) {
+    /// Loses or delays a packet, at random. `is_for_client` is whether the packet is for our clients.
+    fn apply_faults(&mut self, packet: Vec<u8>, is_for_client: bool, now_ns: u64) {
         /// Resolution of the random draws.
         const STEPS: u32 = 1 << 24;
         if f64::from(self.random.below(STEPS)) < self.faults.loss * f64::from(STEPS) {
@@ -126,7 +126,7 @@ impl Wire {
         let due_ns = now_ns + (self.faults.delay_ns as f64 * share) as u64;
         self.sent += 1;
         self.delayed
-            .push(Reverse((due_ns, self.sent, is_ours, packet)));
+            .push(Reverse((due_ns, self.sent, is_for_client, packet)));
     }
 
     /// Waits for a packet, at most `longest_ns`.

@@ -134,7 +134,7 @@ impl Worker {
                 Ok(Some(count)) => self.receive_packet(&packet[..count]),
                 Ok(None) => return false,
                 Err(_) => {
-                    self.wire.traffic.not_taken += 1;
+                    self.wire.traffic.write_failed += 1;
                     return false;
                 }
             }

@@ -76,7 +76,7 @@ pub struct ClientThread<'a> {
     epoll: Epoll,
     buffer: Vec<u8>,
     result: ClientThreadResult,
-    looked_ns: u64,
+    counted_ns: u64,
     complete: u32,
     /// The time at which the last move of a client to another address was due.
     moved_ns: u64,
@@ -117,7 +117,7 @@ impl<'a> ClientThread<'a> {
             epoll: Epoll::new(EVENTS)?,
             buffer: vec![0; RECEIVE_BYTES],
             result: ClientThreadResult::default(),
-            looked_ns: 0,
+            counted_ns: 0,
             complete: 0,
             moved_ns: 0,
         })
@@ -305,10 +305,10 @@ impl<'a> ClientThread<'a> {
     /// Updates the count of complete clients, once the last messages are published.
     fn count_complete(&mut self) {
         let now = sys::now_ns();
-        if !self.shared.closing.load(Relaxed) || now < self.looked_ns + POLL_NS {
+        if !self.shared.closing.load(Relaxed) || now < self.counted_ns + POLL_NS {
             return;
         }
-        self.looked_ns = now;
+        self.counted_ns = now;
         let complete = |slot: &&ClientSlot| slot.client.is_complete(self.shared);
         let count = self.slots.iter().filter(complete).count() as u32;
         self.shared

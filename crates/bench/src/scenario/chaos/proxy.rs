@@ -75,7 +75,7 @@ struct Pair {
     delay_ns: u64,
     torn_until_ns: u64,
     /// The next bytes of this direction will be cut in the middle, and the connection with them.
-    armed: Option<usize>,
+    direction_to_cut: Option<usize>,
     open: bool,
     /// The client's side is closed, but the server's side is still open.
     ghost: bool,
@@ -193,7 +193,7 @@ impl<'a> Proxy<'a> {
                 generation,
                 delay_ns: 0,
                 torn_until_ns: 0,
-                armed: None,
+                direction_to_cut: None,
                 open: true,
                 ghost: false,
             };
@@ -247,7 +247,7 @@ impl<'a> Proxy<'a> {
                 Timer::Ghost => self.drop_pair(pair, sys::close),
                 _ if self.calm || self.pairs[pair].ghost => {}
                 Timer::Cut => {
-                    self.pairs[pair].armed = Some(self.random.below(4).min(1) as usize);
+                    self.pairs[pair].direction_to_cut = Some(self.random.below(4).min(1) as usize);
                     self.timer(pair, CUT_TIMEOUT_NS, Timer::CutAnyway);
                 }
                 Timer::CutAnyway => self.cut(pair),
@@ -299,7 +299,7 @@ impl<'a> Proxy<'a> {
                 flow.until_ns = sys::now_ns() + row.delay_ns;
             }
             flow.bytes.extend_from_slice(&self.buffer[..count]);
-            if row.armed == Some(side) {
+            if row.direction_to_cut == Some(side) {
                 // A part of the buffered bytes passes before the cut.
                 let bytes = &flow.bytes[flow.sent..];
                 let part = self.random.below(bytes.len() as u32) as usize;

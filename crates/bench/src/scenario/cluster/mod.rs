@@ -45,7 +45,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let planned = fault_schedule::plan(times, args.seed);
     let shared = SharedState::new(args.seed, connections);
     let addresses = testbed.addresses();
-    let course = || {
+    let events = || {
         let happened =
             fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)?;
         let read = logs::read(&shared, &addresses)?;
@@ -53,7 +53,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     };
     let rate = args.rate.unwrap_or(RATE);
     let (mut outcome, (happened, read)) =
-        run_clients(&shared, &addresses, connections, rate, course)?;
+        run_clients(&shared, &addresses, connections, rate, events)?;
     outcome.clients.totals.merge(&read);
     say(&outcome, &happened, &shared);
     let of_this_run = json!({

@@ -203,7 +203,7 @@ impl Audience {
         let begun_ns = sys::now_ns();
         let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);
         while now_ns - begun_ns < (seconds * 1e9) as u64 {
-            publisher.allow(self.done + self.in_flight_max(in_flight));
+            publisher.set_messages_max(self.done + self.in_flight_max(in_flight));
             publisher.turn(now_ns, now_ns)?;
             let ready = self.epoll.wait(Duration::from_millis(1))?;
             now_ns = sys::now_ns();

@@ -238,7 +238,7 @@ impl Worker {
         if head.length.is_none() && !matches!(head.status, 204 | 304) {
             return Err("a response without Content-Length".into());
         }
-        self.conns.rows[row as usize].told |= head.gap;
+        self.conns.rows[row as usize].gap_announced |= head.gap;
         match head.status {
             200 => {
                 self.polls.positions[row as usize] = position(&head);
@@ -272,12 +272,12 @@ impl Worker {
             return;
         };
         let state = &mut self.conns.rows[row as usize];
-        let why = match (state.told, state.returned) {
+        let why = match (state.gap_announced, state.was_away) {
             (true, _) => Gap::Told,
             (_, true) => Gap::Away,
             _ => Gap::Unexplained,
         };
-        (state.told, state.returned) = (false, false);
+        (state.gap_announced, state.was_away) = (false, false);
         if let Some(grid) = &mut self.grid {
             match grid.last(row, header.run) {
                 Some(last) => tally.in_sequence(last, header.sequence, why),

@@ -37,7 +37,7 @@ impl Proxy<'_> {
                 self.drop_pair(pair, sys::close);
             } else {
                 let row = &mut self.pairs[pair];
-                (row.torn_until_ns, row.delay_ns, row.armed) = (0, 0, None);
+                (row.torn_until_ns, row.delay_ns, row.direction_to_cut) = (0, 0, None);
                 for direction in 0..2 {
                     let flow = &mut self.pairs[pair].flows[direction];
                     (flow.until_ns, flow.stalled_until_ns) = (0, 0);
