@@ -61,7 +61,7 @@ impl World {
 
     /// Whether the log has records of MQTT sessions, so that a process that reads the log restores them.
     pub fn recovers_sessions(&self) -> bool {
-        self.settings.mqtt.durable_sessions && !self.is_shared()
+        self.settings.mqtt.durable_sessions && !self.is_replicated()
     }
 
     /// Whether homes append records of MQTT sessions to the log.

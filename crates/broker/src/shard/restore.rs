@@ -83,7 +83,8 @@ impl Restored {
     pub fn without_local_state(mut self) -> Restored {
         self.local_state = false;
         if self.world.recovers_sessions() {
-            self.home.keep_log(0, EVERYTHING, true, self.now);
+            self.home
+                .count_qos_subscription(0, EVERYTHING, true, self.now);
         }
         self
     }
@@ -253,7 +254,7 @@ impl Shard {
         if let Some(home) = &mut self.home
             && ctx.world.recovers_sessions()
         {
-            home.keep_log(0, EVERYTHING, true, ctx.now);
+            home.count_qos_subscription(0, EVERYTHING, true, ctx.now);
         }
     }
 
@@ -284,11 +285,11 @@ impl Shard {
                 Some((name, filter)) => home.restore_group_member(filter, name),
                 None => {
                     let hash = xxh3_64_with_seed(filter, world.seed) as u32;
-                    home.keep_log(hash, filter, true, now);
+                    home.count_qos_subscription(hash, filter, true, now);
                 }
             }
         }
-        home.keep_log(0, EVERYTHING, false, now);
+        home.count_qos_subscription(0, EVERYTHING, false, now);
     }
 
     /// Takes over restored state, before the shard handles any input.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::commit::queue::Scope;
-use crate::home::HERE;
+use crate::home::ONLY_HOMES_ARE_ASKED;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
 use crate::mail::{Ask, ClosingSession};
@@ -57,7 +57,12 @@ impl Shard {
 
     fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {
         let clients = &self.front.clients;
-        let sequence = self.home.as_ref().expect(HERE).logs.sequence(at);
+        let sequence = self
+            .home
+            .as_ref()
+            .expect(ONLY_HOMES_ARE_ASKED)
+            .logs
+            .sequence(at);
         let encode = |out: &mut Vec<u8>, offset_delta| record.write(out, offset_delta);
         let len = self
             .commits
