@@ -175,7 +175,7 @@ impl Shard {
                 };
                 self.session_close(*session);
                 if let Some(name) = name {
-                    self.record_session_end(&name);
+                    self.record_what_is_left(&name);
                 }
             }
             Ask::SessionRecord(session) => {

@@ -42,17 +42,19 @@ impl Shard {
         }
     }
 
-    /// Records that a session has ended, which nobody waits for.
-    pub(super) fn record_session_end(&mut self, name: &[u8]) {
+    /// Records what is left of a session after its will was published or its end: its state, or that it has ended. Nobody waits for that.
+    pub(super) fn record_what_is_left(&mut self, name: &[u8]) {
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
             weight: 0,
             request: Request::Answered,
         };
-        let change = SessionChange::End;
+        let ctx = &self.front.clients.ctx;
+        let (hash, _) = ctx.place_of(name);
+        let state = self.sessions.recorded((hash, name), ctx.now);
+        let change = state.map_or(SessionChange::End, SessionChange::State);
         let record = SessionRecord { name, change }.encode();
-        let at = place_of(&self.front.clients.ctx, name);
-        self.write_session_record(at, waiting, &record);
+        self.write_session_record(place_of(ctx, name), waiting, &record);
     }
 
     fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {

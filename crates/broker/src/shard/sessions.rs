@@ -62,13 +62,13 @@ impl Shard {
         while let Some(at) = self.sessions.due_at(self.front.clients.ctx.now) {
             let Front { clients, subs, .. } = &mut self.front;
             clients.meter.work.steps.add(1);
-            let ends = match clients.ctx.world.records_sessions() {
-                true => self.sessions.expiring(at, clients.ctx.now).map(Box::from),
-                false => None::<Box<[u8]>>,
+            let recorded: Option<Box<[u8]>> = match clients.ctx.world.records_sessions() {
+                true => self.sessions.next_due_name(at).map(Box::from),
+                false => None,
             };
             end_session(clients, subs, &mut self.sessions, at);
-            if let Some(name) = ends {
-                self.record_session_end(&name);
+            if let Some(name) = recorded {
+                self.record_what_is_left(&name);
             }
             if self.front.clients.meter.work.is_half_spent() {
                 return;

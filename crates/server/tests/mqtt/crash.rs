@@ -1,15 +1,20 @@
 //! Durable sessions (`mqtt.durable_sessions`): what a client finds again after `kill -9` of the server.
 
-use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain};
-use crate::support::state::State;
+use std::fs;
+
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::Version;
+use crore_wire::mqtt::{PropertyBuf, Version};
+
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::state::State;
+use crate::support::until;
 
 fn start(state: &State) -> Option<Broker> {
     let settings = state.settings();
+    // A base is written soon, although there is little to write.
     Broker::ours(&format!(
-        "{settings}\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n"
+        "{settings}\nerase_within_s = 1\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n"
     ))
 }
 
@@ -33,15 +38,23 @@ fn publish(broker: &Broker, topic: &str, texts: &[&str]) {
     }
 }
 
-/// The next message, which is acknowledged.
-fn take(conn: &mut Conn) -> String {
+/// The text and the topic of the next message, which is acknowledged.
+fn take_both(conn: &mut Conn) -> (String, String) {
     let got = conn.packet();
     let publish = got.publish();
     let text = String::from_utf8_lossy(publish.payload).into_owned();
     if let Some(id) = publish.packet_id {
         conn.acknowledge(PubAck, id.get());
     }
-    text
+    (text, publish.topic.to_string())
+}
+
+fn take(conn: &mut Conn) -> String {
+    take_both(conn).0
+}
+
+fn take_topic(conn: &mut Conn) -> String {
+    take_both(conn).1
 }
 
 #[test]
@@ -119,4 +132,77 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
     assert!(present);
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     conn.expect_nothing_from(&mut publisher);
+}
+
+/// Whether a file of the log has these bytes.
+fn is_in_the_log(state: &State, bytes: &[u8]) -> bool {
+    let files = fs::read_dir(state.0.join("log")).expect("the log");
+    let mut files = files.map(|file| fs::read(file.expect("a file").path()).unwrap_or_default());
+    files.any(|file| file.windows(bytes.len()).any(|it| it == bytes))
+}
+
+#[test]
+fn session_is_in_the_checkpoint_when_the_log_has_it_no_more() {
+    for stays in [false, true] {
+        let state = State::new();
+        let Some(broker) = start(&state) else { return };
+        let (mut conn, _) = connect(&broker, Version::V5, "sensor-in-a-checkpoint");
+        conn.subscribe("none/#", 1);
+        let conn = match stays {
+            true => Some(conn),
+            false => {
+                conn.leave();
+                None
+            }
+        };
+        publish(&broker, "none/x", &["one"]);
+        until("the checkpoint", || {
+            !is_in_the_log(&state, b"sensor-in-a-checkpoint")
+        });
+        let broker = crash(&state, broker);
+        drop(conn);
+        publish(&broker, "none/y", &["two"]);
+        let (mut conn, present) = connect(&broker, Version::V5, "sensor-in-a-checkpoint");
+        assert!(present, "{stays}");
+        let mut got = [(); 2].map(|()| take(&mut conn));
+        got.sort();
+        assert_eq!(got, ["one", "two"], "{stays}");
+    }
+}
+
+#[test]
+fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut watcher, _) = connect(&broker, Version::V5, "watcher");
+    watcher.subscribe("gone/+", 1);
+    watcher.leave();
+    let with_will = |broker: &Broker, client: &str| {
+        let mut conn = Conn::open(broker, Version::V5);
+        let mut properties = PropertyBuf::new();
+        properties.session_expiry_interval_s(600);
+        let topic = format!("gone/{client}");
+        let mut connect = plain(Version::V5, client);
+        connect.properties = properties.properties();
+        connect.will = Some(will(&topic));
+        conn.connect(&connect);
+        // The SUBACK waits for the record.
+        conn.subscribe("t", 1);
+        conn
+    };
+    let first = with_will(&broker, "first");
+    let broker = crash(&state, broker);
+    drop(first);
+    let (mut watcher, present) = connect(&broker, Version::V5, "watcher");
+    assert!(present);
+    assert_eq!(take_topic(&mut watcher), "gone/first");
+    watcher.leave();
+    let second = with_will(&broker, "second");
+    let broker = crash(&state, broker);
+    drop(second);
+    // The will of the first client would be due with that of the second one.
+    let (mut watcher, _) = connect(&broker, Version::V5, "watcher");
+    assert_eq!(take_topic(&mut watcher), "gone/second");
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    watcher.expect_nothing_from(&mut publisher);
 }

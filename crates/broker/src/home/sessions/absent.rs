@@ -214,7 +214,7 @@ impl Sessions {
     }
 
     /// The session in this row, if there is one and it is away.
-    fn away(&self, id: u32) -> Option<&Row> {
+    pub(super) fn away(&self, id: u32) -> Option<&Row> {
         let row = self.rows.get(id);
         (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
     }

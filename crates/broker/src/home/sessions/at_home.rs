@@ -16,7 +16,7 @@ use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::mail::ClosingSession;
-use crate::mail::session::record::SessionRecord;
+use crate::mail::session::record::{RecordedState, SessionRecord};
 use crate::mail::session::{SavedSession, SessionId, Will};
 
 /// All sessions of a home; a shard that is no home has none.
@@ -238,9 +238,19 @@ impl SessionsAtHome {
         all.position(|sessions| sessions.next_due_s() == self.due_s)
     }
 
-    /// The name of the next session in this partition that has something due, if that is its end.
-    pub fn expiring(&self, at: usize, now: Now) -> Option<&[u8]> {
-        self.partitions[at].expiring(now)
+    /// The name of the session in this partition that has something due first.
+    pub fn next_due_name(&self, at: usize) -> Option<&[u8]> {
+        self.partitions[at].next_due_name()
+    }
+
+    /// The state of a session that is away, for a record that is written `now`.
+    pub(crate) fn recorded(
+        &self,
+        (hash, name): (u32, &[u8]),
+        now: Now,
+    ) -> Option<RecordedState<'_>> {
+        let at = self.place_here(name)?;
+        self.partitions[at].recorded((hash, name), now)
     }
 
     /// The next thing due in a partition, if any is left: the will of a session, and its state if it has expired.

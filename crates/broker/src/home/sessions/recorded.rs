@@ -12,9 +12,9 @@ use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
-use crate::mail::session::EncodedSession;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
 use crate::mail::session::stored::{StoredSession, set_epoch};
+use crate::mail::session::{EncodedSession, Will};
 use crate::store::shared::Shared;
 use crate::store::slab::{NONE, Vacant as _};
 
@@ -47,6 +47,35 @@ impl Sessions {
                 self.insert_recorded(record.name, state, world, now)
             }
         }
+    }
+
+    /// The state of a session that is away, for a record that is written `now`.
+    pub(super) fn recorded(
+        &self,
+        (hash, name): (u32, &[u8]),
+        now: Now,
+    ) -> Option<RecordedState<'_>> {
+        let row = self.away(self.find(hash, name)?)?;
+        let away = self.states.rows.get(row.holder);
+        let left_s = |end_s: u32| end_s.saturating_sub(now.unix_s + 1);
+        let will = away.will.as_ref().map(|delayed| {
+            Box::new(Will {
+                delay_s: left_s(delayed.due_s),
+                ..(*delayed.will).clone()
+            })
+        });
+        let payloads = self.states.payloads.get(&row.holder).into_iter().flatten();
+        Some(RecordedState {
+            owner: away.owner,
+            is_held: false,
+            expiry_s: match away.expires_s {
+                FOREVER_S => FOREVER_S,
+                expires_s => left_s(expires_s),
+            },
+            will,
+            bytes: &self.states.blobs.get(away.state)[..away.state_bytes as usize],
+            payloads: payloads.map(|payload| &payload[..]).collect(),
+        })
     }
 
     fn insert_recorded(

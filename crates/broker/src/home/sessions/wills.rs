@@ -31,12 +31,10 @@ impl Sessions {
         self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s)
     }
 
-    /// The name of the session that has something due first, if that is its end.
-    pub fn expiring(&self, now: Now) -> Option<&[u8]> {
+    /// The name of the session that has something due first.
+    pub fn next_due_name(&self) -> Option<&[u8]> {
         let (_, id) = self.due.first()?;
-        let row = self.rows.get(*id);
-        let ends = self.states.rows.get(row.holder).expires_s <= now.unix_s;
-        ends.then(|| self.clients.get(row.client))
+        Some(self.clients.get(self.rows.get(*id).client))
     }
 
     /// Takes what is due first, which is due now: the will of a session, and its state if it has expired.

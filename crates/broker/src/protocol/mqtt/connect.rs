@@ -310,6 +310,10 @@ pub(super) fn open_session<I: Io>(
             collapse(&mut clients.conns, slot);
         }
     }
+    let has_will = client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.will.is_some());
+    if has_will && clients.records_session(slot) {
+        clients.record_later(slot);
+    }
     let deadline_s = clients.keep_alive_end_s(slot);
     let row = clients.conns.get_mut(slot);
     if row.outbox == NONE && row.state == State::Mqtt {
