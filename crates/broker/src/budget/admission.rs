@@ -148,8 +148,6 @@ struct EngineState {
     log_full_s: AtomicU32,
     /// The second in which this node read its last heartbeat from the cluster's log.
     heartbeat_s: AtomicU32,
-    /// How often this node was fenced (declared dead).
-    times_fenced: AtomicU32,
 }
 
 /// Rate limits of publishes and of new topics.
@@ -515,16 +513,6 @@ impl Counts {
     /// Whether this node may be cut off from the log: it has not read a heartbeat of its own for `CUT_OFF_S`, or never.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
         unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) >= CUT_OFF_S
-    }
-
-    /// Records that this node was fenced: it has read that it was declared dead, and continues as a new writer.
-    pub fn note_fenced(&self) {
-        self.engine.times_fenced.fetch_add(1, Relaxed);
-    }
-
-    /// How often this node was fenced.
-    pub fn times_fenced(&self) -> u32 {
-        self.engine.times_fenced.load(Relaxed)
     }
 
     /// Counts a message of this client that the log begins to keep.

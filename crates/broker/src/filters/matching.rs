@@ -52,6 +52,16 @@ enum Members {
     Many(Vec<Member>),
 }
 
+impl Members {
+    /// Bytes on the heap.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Members::One(_) => 0,
+            Members::Many(all) => all.capacity() * size_of::<Member>(),
+        }
+    }
+}
+
 impl Default for Members {
     fn default() -> Self {
         Members::Many(Vec::new())
@@ -62,6 +72,8 @@ impl Default for Members {
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
+    /// Heap bytes of `members`.
+    members_bytes: usize,
     /// The clients that opened filters while the table was more than half full.
     holders: Holders,
     /// By home: the filters that the walk for the home's current message has not finished. The last one is next.
@@ -84,6 +96,7 @@ impl Matching {
         Matching {
             filters: Filters::new(seed, steps),
             members: Side::default(),
+            members_bytes: 0,
             holders: Holders::default(),
             walks: BTreeMap::new(),
             seen: alloc::vec![0; partitions],
@@ -96,9 +109,10 @@ impl Matching {
         accounts.carrier_sets += self.members.len();
     }
 
-    /// Bytes of the filters, and of the rows of their member sets.
+    /// Bytes of the filters and of their member sets.
     pub fn bytes(&self) -> usize {
-        self.filters.bytes() + self.members.len() as usize * size_of::<Members>()
+        let rows = self.members.len() as usize * size_of::<Members>();
+        self.filters.bytes() + rows + self.members_bytes
     }
 
     /// The number of filters that have members.
@@ -141,16 +155,19 @@ impl Matching {
             return Ok((row, 0));
         }
         let members = self.members.get_mut(id);
-        match members {
+        self.members_bytes -= members.heap_bytes();
+        let place = match members {
             Members::One(first) => {
                 *members = Members::Many(alloc::vec![*first, member]);
-                Ok((row, 1))
+                1
             }
             Members::Many(all) => {
                 all.push(member);
-                Ok((row, all.len() as u32 - 1))
+                all.len() as u32 - 1
             }
-        }
+        };
+        self.members_bytes += members.heap_bytes();
+        Ok((row, place))
     }
 
     /// Removes the member at this place of a filter.
@@ -164,7 +181,7 @@ impl Matching {
                 return Left { moved, ended: None };
             }
         }
-        self.members.remove(id);
+        self.members_bytes -= self.members.remove(id).heap_bytes();
         for walk in self.walks.values_mut() {
             walk.retain(|walked| walked.set != id);
         }

@@ -306,7 +306,6 @@ impl Node<'_> {
         match dead.map(|at| cluster.nodes.remove(at)) {
             Some(node) if node.is_self => {
                 (cluster.own_beats_since_s, cluster.own_beat_s) = (0, 0);
-                self.ctx.world.admission.note_fenced();
             }
             Some(node) => cluster.remember(node),
             None => {}

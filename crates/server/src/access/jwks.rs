@@ -13,7 +13,7 @@ use crore_net::der;
 use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::{Map, Value};
 
-use super::algorithm::{ALGORITHMS, Key};
+use super::algorithm::{ALGORITHMS, Key, not_offered};
 use super::{public, secret};
 
 /// Base64 with or without padding; bits after the last byte are ignored.
@@ -123,7 +123,7 @@ fn read_key(
             parsed_point
                 .map_err(|_| "x and y are no point of P-256; write the key anew".to_string())?
         }
-        _ => {
+        Algorithm::EdDSA => {
             let x = number(jwk, "x")?;
             if x.len() != COORDINATE_BYTES {
                 let bytes = x.len();
@@ -133,6 +133,7 @@ fn read_key(
             }
             public::decoding_key(algorithm, &x).map_err(|what| format!("x {what}"))?
         }
+        other => return Err(not_offered(&format!("{other:?}"))),
     };
     let kid = kid.map(str::to_string);
     Ok(Ok(Key {

@@ -74,18 +74,23 @@ fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
 
 /// A checked key for this algorithm, from DER, a point of P-256, or the 32 bytes of an Ed25519 key.
 pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
-    let by: &'static dyn VerificationAlgorithm = match algorithm {
-        Algorithm::RS256 => &RSA_PKCS1_2048_8192_SHA256,
-        Algorithm::ES256 => &ECDSA_P256_SHA256_FIXED,
-        _ => &ED25519,
-    };
-    if algorithm == Algorithm::RS256 && der::algorithm(key) == Some(der::RSA_PSS) {
-        return Err(RSA_PSS.to_string());
-    }
-    let (needs, made): (&str, fn(&[u8]) -> DecodingKey) = match algorithm {
-        Algorithm::RS256 => ("an RSA key", DecodingKey::from_rsa_der),
-        Algorithm::ES256 => ("a point of P-256", DecodingKey::from_ec_der),
-        _ => ("an Ed25519 key", DecodingKey::from_ed_der),
+    type Decode = fn(&[u8]) -> DecodingKey;
+    let (by, needs, decode): (&'static dyn VerificationAlgorithm, &str, Decode) = match algorithm {
+        Algorithm::RS256 if der::algorithm(key) == Some(der::RSA_PSS) => {
+            return Err(RSA_PSS.to_string());
+        }
+        Algorithm::RS256 => (
+            &RSA_PKCS1_2048_8192_SHA256,
+            "an RSA key",
+            DecodingKey::from_rsa_der,
+        ),
+        Algorithm::ES256 => (
+            &ECDSA_P256_SHA256_FIXED,
+            "a point of P-256",
+            DecodingKey::from_ec_der,
+        ),
+        Algorithm::EdDSA => (&ED25519, "an Ed25519 key", DecodingKey::from_ed_der),
+        other => return Err(format!("{other:?} has no public keys")),
     };
     ParsedPublicKey::new(by, key)
         .map_err(|_| format!("is no public key for {algorithm:?}, which needs {needs}"))?;
@@ -101,7 +106,7 @@ pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, Str
     if algorithm == Algorithm::EdDSA {
         check_point(key)?;
     }
-    Ok(made(key))
+    Ok(decode(key))
 }
 
 /// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3). `aws-lc-rs` checks it only when it verifies.

@@ -1,7 +1,7 @@
 //! The records of MQTT sessions: which client has a session, and the state of it. Their key is the name of the session, as a topic is the key of a
 //! [fact](crate::mail::Fact), and they are in the log of that name's partition.
 //!
-//! Only a process that reads the log folds these records ([`SessionsAtHome::fold`](crate::home::sessions::SessionsAtHome::fold)). The process that
+//! Only a process that reads the log folds these records (`home/sessions/recorded.rs`). The process that
 //! writes them holds the sessions itself, so it only waits until they are committed.
 
 use alloc::boxed::Box;
@@ -59,7 +59,7 @@ pub struct RecordedState<'a> {
     pub expiry_s: u32,
     /// The will, unless it was published.
     pub will: Option<Box<Will>>,
-    /// The [stored form](crate::mail::session::stored).
+    /// The stored form (`stored.rs`).
     pub bytes: &'a [u8],
     /// The payloads of large messages, which are not among `bytes`.
     pub payloads: Vec<&'a [u8]>,
