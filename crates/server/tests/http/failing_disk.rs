@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::support::http::{once, publish};
 use crate::support::program::output;
 use crate::support::state::State;
 use crate::support::stream::Stream;
-use crate::support::{Server, eventually, program};
+use crate::support::{Server, eventually, program, until};
 
 #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
 fn only_root(what: &str) -> bool {
@@ -186,6 +187,148 @@ fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_delet
     }
 }
 
+/// Messages, each in a topic of its own, that fill half of a small file system.
+const MESSAGES: usize = 450;
+/// More than so many bytes of them are in a base.
+const BASE_BYTES: u64 = 12 << 20;
+
+fn base_bytes(state: &State) -> u64 {
+    let documents = fs::read_dir(state.base()).expect("the base");
+    let lens = documents.map(|it| it.and_then(|it| it.metadata()).map_or(0, |it| it.len()));
+    lens.sum()
+}
+
+/// A server with all [`MESSAGES`], most of them in a base that a checkpoint has written.
+fn much_is_kept(state: &State, settings: &str) -> Server {
+    let server = Server::with(settings);
+    for n in 0..MESSAGES {
+        eventually("room", || {
+            is_answered(try_publish(&server, &format!("t/{n}"), &numbered(n))).then_some(())
+        });
+    }
+    until("a base", || base_bytes(state) > BASE_BYTES);
+    has_reserve(state, BASE_BYTES / 16);
+    server
+}
+
+/// There is a file that keeps so much room for a checkpoint.
+fn has_reserve(state: &State, bytes: u64) {
+    until("a reserve", || {
+        fs::metadata(state.0.join("reserve")).is_ok_and(|it| it.len() > bytes)
+    });
+}
+
+/// Another program takes all room of the disk.
+fn fill_for(server: &Server, state: &State) {
+    eventually("a refusal", || {
+        fill(state);
+        (try_publish(server, "refused", &numbered(0)) == Some(503)).then_some(())
+    });
+}
+
+fn is_kept(n: usize) -> bool {
+    n.is_multiple_of(5)
+}
+
+fn delete_most(server: &Server) {
+    for n in (0..MESSAGES).filter(|n| !is_kept(*n)) {
+        let answer = once(server, "DELETE", &format!("/pub/t/{n}"), &[], "");
+        assert_eq!(answer.status, 200, "{n}");
+    }
+}
+
+/// The deleted topics are gone, and the others have their message.
+fn all_that_was_kept_is_there(server: &Server) {
+    for n in 0..MESSAGES {
+        match is_kept(n) {
+            true => assert_eq!(numbers(server, &format!("t/{n}"), n), [n]),
+            false => {
+                let answer = once(server, "GET", &format!("/pub/t/{n}"), &[], "");
+                assert_eq!(answer.status, 404, "{n}");
+            }
+        }
+    }
+}
+
+/// Nothing else gives room: the other program keeps what it has.
+#[test]
+fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_deleted() {
+    // After a stop the base has a document for each home, otherwise one for each partition.
+    for stops in [false, true] {
+        let state = State::new();
+        let settings = settings(&state, 20 << 20);
+        let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+            return;
+        };
+        let mut server = much_is_kept(&state, &settings);
+        if stops {
+            server.stop();
+            server = Server::with(&settings);
+            has_reserve(&state, BASE_BYTES);
+        } else {
+            mount.again("size=24m");
+        }
+        fill_for(&server, &state);
+        delete_most(&server);
+        eventually("room", || {
+            is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
+        });
+        server.kill();
+        let server = Server::with(&settings);
+        assert_eq!(numbers(&server, "new", 0), [0]);
+        all_that_was_kept_is_there(&server);
+    }
+}
+
+/// A checkpoint that replaces the documents of the last base one by one ends in the midst of that.
+#[test]
+fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
+    let state = State::new();
+    let settings = settings(&state, 20 << 20);
+    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        return;
+    };
+    let server = much_is_kept(&state, &settings);
+    let mut stream = Stream::open(&server, "/sub/t/0?since=oldest", &[]);
+    let seen = stream.event().expect("an event").id;
+    mount.again("size=24m");
+    fill_for(&server, &state);
+    until("no checkpoint is being written", || {
+        !state.0.join("base.part").exists()
+    });
+    // It reads this document last.
+    let (base, name) = (state.base(), "home-15.state");
+    let first = fs::read(base.join("home-0.state")).expect("a document");
+    let change = |base: &Path| {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(base.join(name));
+        let (file, mut byte) = (file.expect("a document"), [0]);
+        file.read_exact_at(&mut byte, 10_000).expect("a byte");
+        byte[0] ^= 1;
+        file.write_all_at(&byte, 10_000).expect("a byte");
+    };
+    change(&base);
+    delete_most(&server);
+    server.await_log("state.directory: no checkpoint");
+    assert_eq!(state.base(), base);
+    let replaced = fs::read(base.join("home-0.state")).expect("a document");
+    assert!(replaced != first, "no document was replaced");
+    server.kill();
+    change(&base);
+    is_verified(&state);
+    let server = Server::with(&settings);
+    all_that_was_kept_is_there(&server);
+    eventually("room", || {
+        is_answered(try_publish(&server, "t/0", &numbered(1))).then_some(())
+    });
+    let mut stream = Stream::open(&server, "/sub/t/0", &[("Last-Event-ID", &seen)]);
+    assert_eq!(stream.event().expect("an event").data, numbered(1));
+    server.kill();
+    is_verified(&state);
+}
+
 #[test]
 fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     let state = State::new();
@@ -262,17 +405,8 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     };
     assert_eq!(after(&server), GAP_EVENT);
     assert_eq!(try_publish(&server, "a", "1"), Some(503));
-    let is_good = || {
-        let verified = output(
-            Command::new(program())
-                .args(["log", "verify"])
-                .arg(&state.0),
-        );
-        let said = String::from_utf8_lossy(&verified.stdout).into_owned();
-        assert!(verified.status.success(), "{said}");
-    };
     server.kill();
-    is_good();
+    is_verified(&state);
     let server = Server::with(&settings);
     empty(&state);
     eventually("room", || {
@@ -285,7 +419,14 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     said += &server.log();
     assert!(!said.contains("told a gap"), "{said}");
     server.kill();
-    is_good();
+    is_verified(&state);
+}
+
+fn is_verified(state: &State) {
+    let mut verify = Command::new(program());
+    let verified = output(verify.args(["log", "verify"]).arg(&state.0));
+    let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert!(verified.status.success(), "{said}");
 }
 
 /// Publishes until the server is gone; returns how many were answered.

@@ -1,5 +1,10 @@
 //! Checkpoints on disk. A checkpoint combines the last base (the snapshot that the log continues) and the sealed segments of the log into a
 //! new base, partition by partition. Then it removes these segments.
+//!
+//! If there is no room for two bases, the documents are replaced one by one in the last base. This needs room for one document, which a
+//! file keeps ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. Until it is complete, some documents are newer than
+//! the end that the base names. A start applies the log to them from that end, and skips batches that a document contains already: their
+//! offsets are not higher than the partition's last one.
 
 use std::cell::Cell;
 use std::mem;
@@ -10,13 +15,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crore_broker::batch::Header;
+use crore_broker::snapshot::Head;
 use crore_broker::totals::Total;
-use crore_broker::{Now, Shadow, World};
+use crore_broker::{Now, Shadow, ShardId, World};
 use crore_disk::{Directory, End, FileSystem, Reader, State};
 use crore_net::clock;
 
 use super::files::{
-    Base, Document, ERASED, LOG, begin, discard_incomplete_base, publish, read_note, write_note,
+    Base, Document, ERASED, LOG, begin, discard_incomplete_base, keep_reserve, publish, read_note,
+    release_reserve, reserve_bytes, write_note,
 };
 use super::index::Index;
 use super::load::Documents;
@@ -53,6 +60,7 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
         let directory = &context.settings.directory;
         let last = LastCheckpoint::load(directory);
         let shares_disk = is_on_one_disk(directory, &directory.join(LOG));
+        let reserve_file = Cell::new(reserve_bytes(directory));
         CheckpointMaker {
             context,
             shares_disk,
@@ -61,6 +69,9 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
             is_lack_logged: false,
             last_attempt: None,
             reserved_at: Cell::new(0),
+            reserve_file,
+            base_shape: None,
+            has_failed: false,
         }
         .run();
     })
@@ -87,6 +98,63 @@ struct CheckpointMaker {
     last_attempt: Option<Instant>,
     /// The value of `figures.written` when the reserve was last set.
     reserved_at: Cell<u64>,
+    /// Bytes of the file that keeps room for the next checkpoint.
+    reserve_file: Cell<u64>,
+    /// The documents of the last base; None if they cannot be listed.
+    base_shape: Option<BaseShape>,
+    /// The last checkpoint failed. It may have needed more room than was estimated.
+    has_failed: bool,
+}
+
+/// The documents of a base.
+struct BaseShape {
+    /// Each document is of one partition, so that checkpoints can replace it. A stop writes one for each home.
+    is_by_partition: bool,
+    all_bytes: u64,
+    largest_bytes: u64,
+}
+
+impl BaseShape {
+    fn of(directory: &Path, partitions: u16) -> Option<BaseShape> {
+        let newest = Base::all(directory).ok()?.pop()?;
+        let documents = newest.documents(directory).ok()?;
+        let len = |path| std::fs::metadata(path).map(|it| it.len());
+        let lens: Result<Vec<u64>, _> = documents.iter().map(len).collect();
+        let lens = lens.ok()?;
+        Some(BaseShape {
+            is_by_partition: lens.len() == usize::from(partitions),
+            all_bytes: lens.iter().sum(),
+            largest_bytes: lens.iter().copied().max()?,
+        })
+    }
+
+    /// What a checkpoint needs at a time, if it keeps as much as this base does.
+    fn needed_bytes(&self) -> u64 {
+        match self.is_by_partition {
+            true => self.largest_bytes,
+            false => self.all_bytes,
+        }
+    }
+}
+
+/// How a checkpoint writes the next base.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Beside the last base, which is removed afterwards.
+    Beside,
+    /// Document by document in the last base.
+    InPlace,
+}
+
+/// The room that a checkpoint finds on the file system.
+struct Room {
+    way: Way,
+    /// The checkpoint needs the room of the reserve file.
+    needs_reserve: bool,
+    /// Even with that there is probably not enough.
+    is_lacking: bool,
+    /// The error message if the file system has no room for a base beside the last one.
+    lack: Option<String>,
 }
 
 /// Results of the last completed checkpoints.
@@ -138,26 +206,31 @@ impl CheckpointMaker {
         let mut not_before = Instant::now();
         // The bytes written to the log, and the kept bytes, when the reserve was last set.
         let mut reserved = (0, 0);
+        self.keep_reserve_file();
         let kept = self.worker.kept_bytes().unwrap_or(u64::MAX);
         self.reserve(kept, 0);
         while self.worker.wait_for_next_check() {
             let state = self.context.engine.state();
             let began = Instant::now();
             let now = (state.figures.written, self.kept_bytes());
-            if mem::replace(&mut reserved, now) != now {
+            let is_resized = self.keep_reserve_file();
+            if mem::replace(&mut reserved, now) != now || is_resized {
                 self.reserve(now.1, 0);
             }
             let due = self.due(&state).filter(|_| began >= not_before);
             let Some(due) = due else {
                 continue;
             };
-            if let Some(lacks) = self.lacks_room(&state)
-                && self.attempted_within(NO_ROOM_DELAY)
-            {
-                if !mem::replace(&mut self.is_lack_logged, true) {
-                    tracing::error!("state.directory: {lacks}");
+            let room = self.room(&state);
+            if self.attempted_within(NO_ROOM_DELAY) {
+                if let Some(why) = &room.lack
+                    && !mem::replace(&mut self.is_lack_logged, true)
+                {
+                    tracing::error!("state.directory: {why}");
                 }
-                continue;
+                if room.is_lacking {
+                    continue;
+                }
             }
             self.last_attempt = Some(began);
             let began_s = clock::unix_s();
@@ -165,12 +238,20 @@ impl CheckpointMaker {
             let state = self.context.engine.state();
             let kept = self.worker.kept_bytes();
             reserved = (0, 0);
-            match self.make_checkpoint(&state) {
+            let made = self.make_checkpoint(&state, &room);
+            self.base_shape = None;
+            self.has_failed = made.is_err();
+            if made.is_err() {
+                let _ = discard_incomplete_base(&self.context.settings.directory);
+            }
+            // At once, before another program takes the room that has become free.
+            self.keep_reserve_file();
+            match made {
                 Ok(()) => {
                     stats.count_completed(began);
                     let bytes = stats.base_bytes.load(Relaxed) + state.figures.open_bytes;
                     self.last.size = kept.map(|kept| (bytes, kept));
-                    self.is_lack_logged = false;
+                    self.is_lack_logged &= room.lack.is_some();
                     if erases {
                         self.last.erased = Some(began);
                         note_erased(&self.context.settings.directory, began_s);
@@ -192,7 +273,6 @@ impl CheckpointMaker {
                 Err(CheckpointError::Stops) => return,
                 Err(CheckpointError::Other(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
-                    let _ = discard_incomplete_base(&self.context.settings.directory);
                     tracing::error!(
                         "state.directory: no checkpoint, so that the log only grows: {why}"
                     );
@@ -200,7 +280,6 @@ impl CheckpointMaker {
                 }
                 Err(CheckpointError::Damaged(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
-                    let _ = discard_incomplete_base(&self.context.settings.directory);
                     // Logged once, because the damage remains until the server starts again.
                     if !stats.damaged.swap(true, Relaxed) {
                         tracing::error!(
@@ -289,24 +368,59 @@ impl CheckpointMaker {
         let from = self.reserved_at.replace(state.figures.written);
         let needed = self.needed_bytes(state, kept);
         let reserve = needed + needed / RESERVE_DIVISOR + self.context.settings.segment_bytes();
+        let there = written + self.reserve_file.get();
         let (reserve, from) = match self.shares_disk {
-            true => (reserve.saturating_sub(written), from),
+            true => (reserve.saturating_sub(there), from),
             // The log is on another file system, so its growth does not matter.
             false => (0, u64::MAX),
         };
         self.context.engine.reserve(reserve, from);
     }
 
-    /// The error message if the file system has no room for a checkpoint now.
-    fn lacks_room(&self, state: &State) -> Option<String> {
+    /// Keeps room on the disk for what a checkpoint needs at a time: makes the reserve file larger or smaller, if the file system has room
+    /// for that. Returns whether it did.
+    fn keep_reserve_file(&mut self) -> bool {
         let directory = &self.context.settings.directory;
-        let free = FileSystem::of(directory).ok()?.free_bytes;
+        if self.base_shape.is_none() {
+            self.base_shape = BaseShape::of(directory, (self.context.world)().partitions);
+        }
+        let needed = (self.base_shape.as_ref()).map_or(0, BaseShape::needed_bytes);
+        let (wanted, before) = (needed + needed / RESERVE_DIVISOR, self.reserve_file.get());
+        let free = FileSystem::of(directory).map_or(0, |it| it.free_bytes);
+        let is_good = (wanted..=2 * wanted).contains(&before);
+        if wanted == 0 || is_good || before.saturating_add(free) < wanted {
+            return false;
+        }
+        let kept = keep_reserve(directory, wanted);
+        if let Err(error) = &kept {
+            tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
+        }
+        self.reserve_file.set(kept.map_or(0, |()| wanted));
+        true
+    }
+
+    /// The room for a checkpoint now.
+    fn room(&self, state: &State) -> Room {
+        let directory = &self.context.settings.directory;
+        let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
         let needed = self.needed_bytes(state, self.kept_bytes());
-        (free < needed).then(|| lack_of_room(directory, self.shares_disk, free, needed))
+        let lacks = free < needed;
+        let needs_reserve = lacks || self.has_failed;
+        let replaced = (self.base_shape.as_ref()).filter(|it| needs_reserve && it.is_by_partition);
+        let (way, least) = match replaced {
+            Some(base) => (Way::InPlace, needed.min(base.largest_bytes)),
+            None => (Way::Beside, needed),
+        };
+        Room {
+            way,
+            needs_reserve,
+            is_lacking: free.saturating_add(self.reserve_file.get()) < least,
+            lack: lacks.then(|| lack_of_room(directory, self.shares_disk, free, needed)),
+        }
     }
 
     /// Makes a checkpoint of all sealed segments.
-    fn make_checkpoint(&self, state: &State) -> Result<(), CheckpointError> {
+    fn make_checkpoint(&self, state: &State, room: &Room) -> Result<(), CheckpointError> {
         let world = (self.context.world)();
         let directory = &self.context.settings.directory;
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
@@ -335,10 +449,19 @@ impl CheckpointMaker {
             return Err(CheckpointError::Damaged(why));
         }
         let mut reader = Reader::new(open()?);
+        if room.needs_reserve {
+            release_reserve(directory).map_err(failed)?;
+            self.reserve_file.set(0);
+        }
         begin(directory).map_err(failed)?;
         let shadows = Shadow::world(&world);
-        let head = head_now(&world);
-        let mut written = 0;
+        let is_in_place = room.way == Way::InPlace;
+        // All documents of a base have the same head.
+        let head = match is_in_place {
+            true => *documents.head(),
+            false => head_now(&world),
+        };
+        let (mut written, mut not_replaced) = (0, None);
         for partition in 0..world.partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;
             for place in index.of(partition) {
@@ -347,23 +470,54 @@ impl CheckpointMaker {
                 let folded = Header::read(batch).and_then(|header| shadow.fold(&header, batch));
                 folded.map_err(|why| why.to_string())?;
             }
-            let mut document = Document::begin(directory, partition)?;
             let home = world.placement().home_of(partition);
-            let write = |block: &[u8]| document.block(block);
-            self.worker.complete(&mut shadow, home, &head, write)?;
-            written += document.end()?;
-            self.reserve(self.kept_bytes(), written);
+            match self.write_document(&mut shadow, home, partition, &head) {
+                Ok(_) if is_in_place => last_base
+                    .replace_document(directory, partition)
+                    .map_err(failed)?,
+                Ok(bytes) => {
+                    written += bytes;
+                    self.reserve(self.kept_bytes(), written);
+                }
+                // The documents of other partitions may become smaller: then this one has room at the next attempt.
+                Err(CheckpointError::Other(why)) if is_in_place => {
+                    not_replaced = Some(why);
+                    begin(directory).map_err(failed)?;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        if let Some(why) = not_replaced {
+            return Err(why.into());
         }
         let end = End {
             segment: first.max(last + 1),
             group: index.last_group,
         };
         let base = Base::next(directory, end).map_err(failed)?;
-        publish(directory, base, false).map_err(failed)?;
+        match room.way {
+            Way::InPlace => last_base.rename(directory, base),
+            Way::Beside => publish(directory, base, false),
+        }
+        .map_err(failed)?;
         let bytes = base.bytes(directory).map_err(failed)?;
         self.context.stats.base_bytes.store(bytes, Relaxed);
         self.context.engine.remove_before(end.segment, bytes);
         Ok(())
+    }
+
+    /// Writes the document of a partition in the incomplete base, and returns its bytes.
+    fn write_document(
+        &self,
+        shadow: &mut Shadow,
+        home: ShardId,
+        partition: u16,
+        head: &Head,
+    ) -> Result<u64, CheckpointError> {
+        let mut document = Document::begin(&self.context.settings.directory, partition)?;
+        let write = |block: &[u8]| document.block(block);
+        self.worker.complete(shadow, home, head, write)?;
+        Ok(document.end()?)
     }
 
     /// A shadow of a partition, restored from the documents of the last base.

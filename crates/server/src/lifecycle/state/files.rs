@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use crore_disk::End;
+use crore_disk::{Directory, End, Storage as _};
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
@@ -22,6 +22,8 @@ const INCOMPLETE_BASE: &str = "base.part";
 pub const RULES: &str = "rules";
 /// The note with the Unix second of the last erasure: messages deleted before it are no longer in the files.
 pub const ERASED: &str = "erased";
+/// The file that keeps room on the disk for the next checkpoint. Its content is never used.
+const RESERVE: &str = "reserve";
 /// The file of a note that is being written.
 const INCOMPLETE_NOTE: &str = "note.part";
 /// The file in a base that marks the base as clean: written by a stop, and not yet used by a start.
@@ -118,6 +120,29 @@ impl Base {
         Ok(bytes)
     }
 
+    /// Replaces a document of this base by the one with the same name in the incomplete base. The document must be synced. When this
+    /// returns, the replaced document is off the disk.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn replace_document(&self, directory: &Path, home: u16) -> io::Result<()> {
+        let (base, name) = (self.path(directory), document_name(home));
+        let part = directory.join(INCOMPLETE_BASE).join(&name);
+        fs::rename(&part, base.join(name)).map_err(with_path(&part))?;
+        sync(&base)
+    }
+
+    /// Gives this base the number and the end of `next`, after all of its documents were replaced.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn rename(&self, directory: &Path, next: Base) -> io::Result<()> {
+        let path = self.path(directory);
+        fs::rename(&path, next.path(directory)).map_err(with_path(&path))?;
+        discard_incomplete_base(directory)?;
+        sync(directory)
+    }
+
     /// Whether a stop wrote the base, and no server has served clients since. Then the state outside of the log is valid too.
     pub fn is_clean(&self, directory: &Path) -> bool {
         self.path(directory).join(CLEAN).exists()
@@ -172,6 +197,29 @@ pub fn begin(directory: &Path) -> io::Result<()> {
     discard_incomplete_base(directory)?;
     let part = directory.join(INCOMPLETE_BASE);
     fs::create_dir(&part).map_err(with_path(&part))
+}
+
+/// Bytes of the file that keeps room for the next checkpoint; 0 if it does not exist.
+pub fn reserve_bytes(directory: &Path) -> u64 {
+    fs::symlink_metadata(directory.join(RESERVE)).map_or(0, |it| it.len())
+}
+
+/// Replaces the file that keeps room for the next checkpoint by one of this length.
+///
+/// # Errors
+/// Those of the file system. The file does not exist then.
+pub fn keep_reserve(directory: &Path, bytes: u64) -> io::Result<()> {
+    release_reserve(directory)?;
+    let created = Directory::read_only(directory).map_err(io::Error::other)?;
+    created.create(RESERVE, bytes).map(drop)
+}
+
+/// Removes the file that keeps room for the next checkpoint, so that a base can use its room.
+///
+/// # Errors
+/// Those of the file system.
+pub fn release_reserve(directory: &Path) -> io::Result<()> {
+    remove_note(directory, RESERVE)
 }
 
 /// Gives the complete base its name, and removes older bases.
@@ -260,6 +308,11 @@ pub fn remove_note(directory: &Path, name: &str) -> io::Result<()> {
     }
 }
 
+/// The name of the document of a home or partition.
+fn document_name(home: u16) -> String {
+    format!("home-{home}.state")
+}
+
 /// Writes the document of a home or partition in the incomplete base.
 pub struct Document {
     blocks: Blocks<BufWriter<File>>,
@@ -274,9 +327,7 @@ impl Document {
     /// # Errors
     /// Those of the file system.
     pub fn begin(directory: &Path, home: u16) -> Result<Document, String> {
-        let path = directory
-            .join(INCOMPLETE_BASE)
-            .join(format!("home-{home}.state"));
+        let path = directory.join(INCOMPLETE_BASE).join(document_name(home));
         let mut options = OpenOptions::new();
         let opened = options.write(true).create_new(true).mode(0o600).open(&path);
         match opened.and_then(|file| Blocks::begin(BufWriter::new(file))) {

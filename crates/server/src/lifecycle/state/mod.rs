@@ -29,7 +29,7 @@ use crore_disk::{Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{RULES, prepare, read_note, remove_bases, sync, write_note};
+use files::{RULES, prepare, read_note, release_reserve, remove_bases, sync, write_note};
 use replay::{ReplayError, Replayed, Source, replay};
 
 pub use checkpoint::{base_bytes, start};
@@ -330,6 +330,7 @@ impl StartCommit {
             }
             None => {
                 remove_bases(&self.directory, None)?;
+                release_reserve(&self.directory)?;
                 let log = self.directory.join(LOG);
                 if log.exists() {
                     fs::remove_dir_all(log)?;

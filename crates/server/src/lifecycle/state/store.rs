@@ -9,7 +9,9 @@ use crore_broker::{Control, Settled, Shard, World};
 use crore_disk::End;
 use futures_util::future::join_all;
 
-use super::files::{Base, Document, begin, discard_incomplete_base, prepare, publish};
+use super::files::{
+    Base, Document, begin, discard_incomplete_base, prepare, publish, release_reserve,
+};
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
@@ -62,6 +64,7 @@ pub fn write_first(
     end: End,
 ) -> Result<Base, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    release_reserve(directory).map_err(failed)?;
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     for (home, shard) in (0..).zip(homes) {
@@ -94,6 +97,7 @@ async fn write(
     // Called after all work is done: batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+    release_reserve(directory).map_err(failed)?;
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     // With a log there is no limit, because the documents must contain all messages of the log.
