@@ -280,6 +280,32 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
     }
 }
 
+/// The topics are left, whose room the server does not estimate.
+#[test]
+fn disk_that_another_program_has_filled_takes_messages_again_when_all_were_purged() {
+    let state = State::new();
+    let settings = settings(&state, 20 << 20);
+    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        return;
+    };
+    let server = much_is_kept(&state, &settings);
+    mount.again("size=24m");
+    fill_for(&server, &state);
+    for n in 0..MESSAGES {
+        let answer = once(&server, "DELETE", &format!("/pub/t/{n}?purge"), &[], "");
+        assert_eq!(answer.status, 200, "{n}");
+    }
+    eventually("room", || {
+        is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
+    });
+    server.kill();
+    let server = Server::with(&settings);
+    assert_eq!(numbers(&server, "new", 0), [0]);
+    for n in 0..MESSAGES {
+        assert_eq!(messages(&server, &format!("t/{n}")), 0);
+    }
+}
+
 /// A checkpoint that replaces the documents of the last base one by one ends in the midst of that.
 #[test]
 fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {

@@ -153,7 +153,7 @@ struct Room {
     needs_reserve: bool,
     /// Even with that there is probably not enough.
     is_lacking: bool,
-    /// The error message if the file system has no room for a base beside the last one.
+    /// The error message if the file system has no room for a base beside the last one, and clients or the log feel that.
     lack: Option<String>,
 }
 
@@ -240,7 +240,7 @@ impl CheckpointMaker {
             reserved = (0, 0);
             let made = self.make_checkpoint(&state, &room);
             self.base_shape = None;
-            self.has_failed = made.is_err();
+            self.has_failed = matches!(made, Err(CheckpointError::Other(_)));
             if made.is_err() {
                 let _ = discard_incomplete_base(&self.context.settings.directory);
             }
@@ -276,7 +276,11 @@ impl CheckpointMaker {
                     tracing::error!(
                         "state.directory: no checkpoint, so that the log only grows: {why}"
                     );
-                    not_before = Instant::now() + RETRY_DELAY;
+                    let is_next_in_place = self.room(&state).way == Way::InPlace;
+                    not_before = match room.way {
+                        Way::Beside if is_next_in_place => Instant::now(),
+                        _ => Instant::now() + RETRY_DELAY,
+                    };
                 }
                 Err(CheckpointError::Damaged(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
@@ -404,18 +408,21 @@ impl CheckpointMaker {
         let directory = &self.context.settings.directory;
         let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
         let needed = self.needed_bytes(state, self.kept_bytes());
-        let lacks = free < needed;
-        let needs_reserve = lacks || self.has_failed;
+        let is_short = free < needed;
+        let needs_reserve = is_short || self.has_failed;
         let replaced = (self.base_shape.as_ref()).filter(|it| needs_reserve && it.is_by_partition);
         let (way, least) = match replaced {
             Some(base) => (Way::InPlace, needed.min(base.largest_bytes)),
             None => (Way::Beside, needed),
         };
+        let is_lacking = free.saturating_add(self.reserve_file.get()) < least;
+        // A checkpoint in place lets the log go on, but publishes on the same disk wait for the room of a whole base.
+        let is_felt = is_short && (is_lacking || self.shares_disk);
         Room {
             way,
             needs_reserve,
-            is_lacking: free.saturating_add(self.reserve_file.get()) < least,
-            lack: lacks.then(|| lack_of_room(directory, self.shares_disk, free, needed)),
+            is_lacking,
+            lack: is_felt.then(|| lack_of_room(directory, self.shares_disk, free, needed)),
         }
     }
 
@@ -538,7 +545,7 @@ impl CheckpointMaker {
     }
 }
 
-/// The error message if the file system of this directory has `free` bytes free, and a checkpoint needs `needed`.
+/// The error message if the file system of this directory has `free` bytes free, and the next base needs `needed`.
 fn lack_of_room(directory: &Path, shares_disk: bool, free: u64, needed: u64) -> String {
     let meanwhile = match shares_disk {
         true => "publishes are refused".to_string(),
@@ -549,7 +556,7 @@ fn lack_of_room(directory: &Path, shares_disk: bool, free: u64, needed: u64) -> 
         ),
     };
     format!(
-        "the file system of {} has {} MiB free, and the next checkpoint needs about {} MiB: {meanwhile} until messages were deleted or have expired, or it has more room",
+        "the file system of {} has {} MiB free, and the next base needs about {} MiB: {meanwhile} until messages were deleted or have expired, or it has more room",
         directory.display(),
         free >> 20,
         (needed >> 20) + 1
@@ -574,7 +581,7 @@ mod tests {
         for shares_disk in [true, false] {
             let text = of(shares_disk);
             let begin =
-                "the file system of /s has 5 MiB free, and the next checkpoint needs about 8 MiB: ";
+                "the file system of /s has 5 MiB free, and the next base needs about 8 MiB: ";
             assert!(text.starts_with(begin), "{text}");
             assert_eq!(
                 text.contains("publishes are refused"),
