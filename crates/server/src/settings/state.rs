@@ -46,7 +46,7 @@ pub struct State {
     /// [Shared](#shares).
     ///
     /// Some three times `limits.log_bytes` is enough for that not to happen; with less the log warns at the start. A base that is being
-    /// written comes on top, and so does what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages
+    /// written comes on top, and so does the file that keeps room for it, and what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages
     /// behind, and subscribers get a gap.
     #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, 4 GiB at least, and no more than the file system has"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free, by what it keeps or has written since room came free"))]

@@ -34,7 +34,7 @@ fn log_of(state: &State) -> PathBuf {
 }
 
 /// The segments of the log, in order.
-fn segments(state: &State) -> Vec<PathBuf> {
+pub fn segments(state: &State) -> Vec<PathBuf> {
     let entries = fs::read_dir(log_of(state)).expect("the log");
     let mut found: Vec<_> = entries
         .map(|entry| entry.expect("an entry").path())

@@ -3,8 +3,8 @@
 //! not on all that were ever published.
 //!
 //! The homes continue to serve meanwhile. For one partition at a time, a [`Shadow`] is restored from the last checkpoint and the log after
-//! it. Then the thread asks the home which topics still exist, and which messages of them it has dropped. Invariants: nothing is removed
-//! before a checkpoint is complete and stored; a failed checkpoint changes nothing.
+//! it. Then the thread asks the home which topics still exist, and which messages of them it has dropped. Invariants: of the
+//! log nothing is removed before a checkpoint is complete and stored; a failed checkpoint loses nothing.
 //!
 //! This file has what checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`) have in common.
 

@@ -27,6 +27,7 @@ use super::files::{
 };
 use super::index::Index;
 use super::load::Documents;
+use super::room::{BaseShape, Room, Way};
 use crate::engine::Durable;
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::checkpoint::{
@@ -106,57 +107,6 @@ struct CheckpointMaker {
     has_failed: bool,
 }
 
-/// The documents of a base.
-struct BaseShape {
-    /// Each document is of one partition, so that checkpoints can replace it. A stop writes one for each home.
-    is_by_partition: bool,
-    all_bytes: u64,
-    largest_bytes: u64,
-}
-
-impl BaseShape {
-    fn of(directory: &Path, partitions: u16) -> Option<BaseShape> {
-        let newest = Base::all(directory).ok()?.pop()?;
-        let documents = newest.documents(directory).ok()?;
-        let len = |path| std::fs::metadata(path).map(|it| it.len());
-        let lens: Result<Vec<u64>, _> = documents.iter().map(len).collect();
-        let lens = lens.ok()?;
-        Some(BaseShape {
-            is_by_partition: lens.len() == usize::from(partitions),
-            all_bytes: lens.iter().sum(),
-            largest_bytes: lens.iter().copied().max()?,
-        })
-    }
-
-    /// What a checkpoint needs at a time, if it keeps as much as this base does.
-    fn needed_bytes(&self) -> u64 {
-        match self.is_by_partition {
-            true => self.largest_bytes,
-            false => self.all_bytes,
-        }
-    }
-}
-
-/// How a checkpoint writes the next base.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// Beside the last base, which is removed afterwards.
-    Beside,
-    /// Document by document in the last base.
-    InPlace,
-}
-
-/// The room that a checkpoint finds on the file system.
-struct Room {
-    way: Way,
-    /// The checkpoint needs the room of the reserve file.
-    needs_reserve: bool,
-    /// Even with that there is probably not enough.
-    is_lacking: bool,
-    /// The error message if the file system has no room for a base beside the last one, and clients or the log feel that.
-    lack: Option<String>,
-}
-
 /// Results of the last completed checkpoints.
 struct LastCheckpoint {
     /// When the last checkpoint began that erased all messages deleted before it. None if that is earlier than `Instant` can express.
@@ -222,8 +172,10 @@ impl CheckpointMaker {
                 continue;
             };
             let room = self.room(&state);
+            let directory = &self.context.settings.directory;
+            let lack = room.lack(directory, self.shares_disk);
             if self.attempted_within(NO_ROOM_DELAY) {
-                if let Some(why) = &room.lack
+                if let Some(why) = &lack
                     && !mem::replace(&mut self.is_lack_logged, true)
                 {
                     tracing::error!("state.directory: {why}");
@@ -251,7 +203,7 @@ impl CheckpointMaker {
                     stats.count_completed(began);
                     let bytes = stats.base_bytes.load(Relaxed) + state.figures.open_bytes;
                     self.last.size = kept.map(|kept| (bytes, kept));
-                    self.is_lack_logged &= room.lack.is_some();
+                    self.is_lack_logged &= lack.is_some();
                     if erases {
                         self.last.erased = Some(began);
                         note_erased(&self.context.settings.directory, began_s);
@@ -408,22 +360,8 @@ impl CheckpointMaker {
         let directory = &self.context.settings.directory;
         let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
         let needed = self.needed_bytes(state, self.kept_bytes());
-        let is_short = free < needed;
-        let needs_reserve = is_short || self.has_failed;
-        let replaced = (self.base_shape.as_ref()).filter(|it| needs_reserve && it.is_by_partition);
-        let (way, least) = match replaced {
-            Some(base) => (Way::InPlace, needed.min(base.largest_bytes)),
-            None => (Way::Beside, needed),
-        };
-        let is_lacking = free.saturating_add(self.reserve_file.get()) < least;
-        // A checkpoint in place lets the log go on, but publishes on the same disk wait for the room of a whole base.
-        let is_felt = is_short && (is_lacking || self.shares_disk);
-        Room {
-            way,
-            needs_reserve,
-            is_lacking,
-            lack: is_felt.then(|| lack_of_room(directory, self.shares_disk, free, needed)),
-        }
+        let (base, file) = (self.base_shape.as_ref(), self.reserve_file.get());
+        Room::of(free, needed, self.has_failed, base, file)
     }
 
     /// Makes a checkpoint of all sealed segments.
@@ -457,7 +395,7 @@ impl CheckpointMaker {
         }
         let mut reader = Reader::new(open()?);
         if room.needs_reserve {
-            release_reserve(directory).map_err(failed)?;
+            release_reserve(directory);
             self.reserve_file.set(0);
         }
         begin(directory).map_err(failed)?;
@@ -545,50 +483,10 @@ impl CheckpointMaker {
     }
 }
 
-/// The error message if the file system of this directory has `free` bytes free, and the next base needs `needed`.
-fn lack_of_room(directory: &Path, shares_disk: bool, free: u64, needed: u64) -> String {
-    let meanwhile = match shares_disk {
-        true => "publishes are refused".to_string(),
-        // Publishes are refused only if the log's own file system is full, or `bytes_max` is reached.
-        false => format!(
-            "{}, which is on another file system, only grows",
-            directory.join(LOG).display()
-        ),
-    };
-    format!(
-        "the file system of {} has {} MiB free, and the next base needs about {} MiB: {meanwhile} until messages were deleted or have expired, or it has more room",
-        directory.display(),
-        free >> 20,
-        (needed >> 20) + 1
-    )
-}
-
 /// The bytes of the newest base in this directory.
 pub fn base_bytes(directory: &Path) -> u64 {
     let newest = Base::all(directory).ok().and_then(|mut all| all.pop());
     newest
         .and_then(|base| base.bytes(directory).ok())
         .unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn publishes_are_refused_for_want_of_a_checkpoint_only_if_the_log_shares_its_disk() {
-        let of = |shares_disk| lack_of_room(Path::new("/s"), shares_disk, 5 << 20, 7 << 20);
-        for shares_disk in [true, false] {
-            let text = of(shares_disk);
-            let begin =
-                "the file system of /s has 5 MiB free, and the next base needs about 8 MiB: ";
-            assert!(text.starts_with(begin), "{text}");
-            assert_eq!(
-                text.contains("publishes are refused"),
-                shares_disk,
-                "{text}"
-            );
-            assert_eq!(text.contains("/s/log"), !shares_disk, "{text}");
-        }
-    }
 }

@@ -209,17 +209,15 @@ pub fn reserve_bytes(directory: &Path) -> u64 {
 /// # Errors
 /// Those of the file system. The file does not exist then.
 pub fn keep_reserve(directory: &Path, bytes: u64) -> io::Result<()> {
-    release_reserve(directory)?;
+    release_reserve(directory);
     let created = Directory::read_only(directory).map_err(io::Error::other)?;
     created.create(RESERVE, bytes).map(drop)
 }
 
-/// Removes the file that keeps room for the next checkpoint, so that a base can use its room.
-///
-/// # Errors
-/// Those of the file system.
-pub fn release_reserve(directory: &Path) -> io::Result<()> {
-    remove_note(directory, RESERVE)
+/// Removes the file that keeps room for the next checkpoint, so that a base can use its room. If that fails, the base may have room
+/// nevertheless.
+pub fn release_reserve(directory: &Path) {
+    let _ = remove_note(directory, RESERVE);
 }
 
 /// Gives the complete base its name, and removes older bases.

@@ -3,6 +3,8 @@
 //!
 //! A base consists of documents: snapshots of the broker's homes, in blocks. Invariants:
 //! * A complete base becomes visible by one rename, after all of it is on disk. An incomplete base is ignored.
+//! * If there is no room for another base, a checkpoint replaces each document of the base by one rename. Until all are replaced, the base
+//!   keeps its name, and the log after it stays.
 //! * State outside of the log (MQTT sessions, shared subscriptions) is restored only from a base that a stop has written, and only once.
 //!   The next server marks the base as used before it serves a client, so that a start after a later crash does not restore old sessions.
 //!   Without a log the whole base is used only once.
@@ -14,6 +16,7 @@ mod index;
 mod lives;
 mod load;
 mod replay;
+mod room;
 mod store;
 
 use std::collections::VecDeque;
@@ -330,7 +333,7 @@ impl StartCommit {
             }
             None => {
                 remove_bases(&self.directory, None)?;
-                release_reserve(&self.directory)?;
+                release_reserve(&self.directory);
                 let log = self.directory.join(LOG);
                 if log.exists() {
                     fs::remove_dir_all(log)?;

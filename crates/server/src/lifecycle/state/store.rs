@@ -64,7 +64,7 @@ pub fn write_first(
     end: End,
 ) -> Result<Base, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
-    release_reserve(directory).map_err(failed)?;
+    release_reserve(directory);
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     for (home, shard) in (0..).zip(homes) {
@@ -97,7 +97,7 @@ async fn write(
     // Called after all work is done: batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
-    release_reserve(directory).map_err(failed)?;
+    release_reserve(directory);
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     // With a log there is no limit, because the documents must contain all messages of the log.

@@ -1,0 +1,172 @@
+//! The room that a checkpoint needs on the file system, and how it writes the next base with the room that is there.
+
+use std::path::Path;
+
+use super::files::{Base, LOG};
+
+/// The documents of a base.
+pub struct BaseShape {
+    /// Each document is of one partition, so that checkpoints can replace it. A stop writes one for each home.
+    pub is_by_partition: bool,
+    pub all_bytes: u64,
+    pub largest_bytes: u64,
+}
+
+impl BaseShape {
+    /// That of the newest base in this directory. None if it cannot be read.
+    pub fn of(directory: &Path, partitions: u16) -> Option<BaseShape> {
+        let newest = Base::all(directory).ok()?.pop()?;
+        let documents = newest.documents(directory).ok()?;
+        let len = |path| std::fs::metadata(path).map(|it| it.len());
+        let lens: Result<Vec<u64>, _> = documents.iter().map(len).collect();
+        let lens = lens.ok()?;
+        Some(BaseShape {
+            is_by_partition: lens.len() == usize::from(partitions),
+            all_bytes: lens.iter().sum(),
+            largest_bytes: lens.iter().copied().max()?,
+        })
+    }
+
+    /// The bytes that the next checkpoint must have on the file system beside this base, if it keeps as much as this base does.
+    pub fn needed_bytes(&self) -> u64 {
+        match self.is_by_partition {
+            true => self.largest_bytes,
+            false => self.all_bytes,
+        }
+    }
+}
+
+/// How a checkpoint writes the next base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Beside the last base, which is removed afterwards.
+    Beside,
+    /// Document by document in the last base.
+    InPlace,
+}
+
+/// The room that a checkpoint finds on the file system.
+pub struct Room {
+    pub way: Way,
+    /// The checkpoint needs the room of the reserve file.
+    pub needs_reserve: bool,
+    /// Even with that there is probably not enough.
+    pub is_lacking: bool,
+    free: u64,
+    needed: u64,
+}
+
+impl Room {
+    /// The room if `free` bytes are free, the next base needs about `needed` bytes, and the reserve file has `reserve_file`. If the last
+    /// checkpoint has failed, the estimate may be too low.
+    pub fn of(
+        free: u64,
+        needed: u64,
+        has_failed: bool,
+        base: Option<&BaseShape>,
+        reserve_file: u64,
+    ) -> Room {
+        let needs_reserve = free < needed || has_failed;
+        let (way, least) = match base.filter(|base| needs_reserve && base.is_by_partition) {
+            Some(base) => (Way::InPlace, needed.min(base.largest_bytes)),
+            None => (Way::Beside, needed),
+        };
+        Room {
+            way,
+            needs_reserve,
+            is_lacking: free.saturating_add(reserve_file) < least,
+            free,
+            needed,
+        }
+    }
+
+    /// The error message if there is no room for a base beside the last one in this directory, and clients or the log feel that.
+    pub fn lack(&self, directory: &Path, shares_disk: bool) -> Option<String> {
+        let meanwhile = match shares_disk {
+            true => "publishes are refused".to_string(),
+            // A checkpoint in place lets the log go on. Publishes are refused only if the log's own file system is full, or `bytes_max` is
+            // reached.
+            false if !self.is_lacking => return None,
+            false => format!(
+                "{}, which is on another file system, only grows",
+                directory.join(LOG).display()
+            ),
+        };
+        (self.free < self.needed).then(|| {
+            format!(
+                "the file system of {} has {} MiB free, and the next base needs about {} MiB: {meanwhile} until messages were deleted or have expired, or it has more room",
+                directory.display(),
+                self.free >> 20,
+                (self.needed >> 20) + 1
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BY_PARTITION: BaseShape = BaseShape {
+        is_by_partition: true,
+        all_bytes: 60 << 20,
+        largest_bytes: 10 << 20,
+    };
+    const OF_A_STOP: BaseShape = BaseShape {
+        is_by_partition: false,
+        ..BY_PARTITION
+    };
+
+    fn room(free: u64, needed: u64, has_failed: bool, base: &BaseShape, file: u64) -> Room {
+        Room::of(free << 20, needed << 20, has_failed, Some(base), file << 20)
+    }
+
+    #[test]
+    fn documents_are_replaced_in_place_only_if_there_is_no_room_for_two_bases() {
+        let ways = |base| {
+            let all = [(7, false), (6, false), (7, true)];
+            all.map(|(free, has_failed)| {
+                let room = room(free, 7, has_failed, base, 0);
+                (room.way, room.needs_reserve)
+            })
+        };
+        let (beside, in_place) = (Way::Beside, Way::InPlace);
+        let expected = [(beside, false), (in_place, true), (in_place, true)];
+        assert_eq!(ways(&BY_PARTITION), expected);
+        // The document of a home has several partitions.
+        let expected = [(beside, false), (beside, true), (beside, true)];
+        assert_eq!(ways(&OF_A_STOP), expected);
+    }
+
+    #[test]
+    fn reserve_file_is_room_for_one_document_or_for_all_that_a_stop_has_written() {
+        for (base, needed) in [(&BY_PARTITION, 60), (&OF_A_STOP, 60)] {
+            let file = base.needed_bytes() >> 20;
+            assert!(!room(0, needed, false, base, file).is_lacking);
+            assert!(room(0, needed, false, base, file - 1).is_lacking);
+        }
+        // Most was deleted.
+        assert!(!room(0, 2, false, &BY_PARTITION, 2).is_lacking);
+    }
+
+    #[test]
+    fn publishes_are_refused_for_want_of_a_base_only_if_the_log_shares_its_disk() {
+        let lack =
+            |shares_disk, base| room(5, 7, false, base, 0).lack(Path::new("/s"), shares_disk);
+        for shares_disk in [true, false] {
+            let text = lack(shares_disk, &OF_A_STOP).expect("it is told");
+            let begin =
+                "the file system of /s has 5 MiB free, and the next base needs about 8 MiB: ";
+            assert!(text.starts_with(begin), "{text}");
+            let refused = text.contains("publishes are refused");
+            assert_eq!(refused, shares_disk, "{text}");
+            assert_eq!(text.contains("/s/log"), !shares_disk, "{text}");
+        }
+        let with_file = |shares_disk| {
+            let room = room(0, 7, false, &BY_PARTITION, 10);
+            room.lack(Path::new("/s"), shares_disk).is_some()
+        };
+        // The log on another disk goes on.
+        assert_eq!([true, false].map(with_file), [true, false]);
+    }
+}
