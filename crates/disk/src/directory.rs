@@ -95,6 +95,19 @@ pub fn may_write(directory: &Path) -> io::Result<()> {
     Ok(fs::accessat(fs::CWD, directory, access, AtFlags::EACCESS)?)
 }
 
+/// Gives the file `from` the name `to`, and the file `to` the name `from`, in one step. Both must exist. On a file system that cannot
+/// exchange files, `from` replaces `to`.
+///
+/// # Errors
+/// Those of the file system.
+pub fn exchange(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::io::Errno;
+    match fs::renameat_with(fs::CWD, from, fs::CWD, to, fs::RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(fs::rename(from, to)?),
+        exchanged => Ok(exchanged?),
+    }
+}
+
 /// The space of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {

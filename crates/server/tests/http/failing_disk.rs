@@ -192,10 +192,13 @@ const MESSAGES: usize = 450;
 /// More than so many bytes of them are in a base.
 const BASE_BYTES: u64 = 12 << 20;
 
+/// Bytes of the newest base; less while the one before it is removed.
 fn base_bytes(state: &State) -> u64 {
-    let documents = fs::read_dir(state.base()).expect("the base");
-    let lens = documents.map(|it| it.and_then(|it| it.metadata()).map_or(0, |it| it.len()));
-    lens.sum()
+    let files = state.files();
+    let base = files.iter().rfind(|name| name.starts_with("base-"));
+    let documents = fs::read_dir(state.0.join(base.expect("a base")));
+    let lens = documents.into_iter().flatten().flatten();
+    lens.map(|it| it.metadata().map_or(0, |it| it.len())).sum()
 }
 
 /// A server with all [`MESSAGES`], most of them in a base that a checkpoint has written.
@@ -308,27 +311,31 @@ fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
     }
     mount.again("size=26m");
     fill(&state);
-    // It reads this document last.
-    let (base, name) = (state.base(), "home-15.state");
-    let first = fs::read(base.join("home-0.state")).expect("a document");
-    let change = |base: &Path| {
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(base.join(name));
+    let base = state.base();
+    let mut documents: Vec<_> = fs::read_dir(&base)
+        .expect("the base")
+        .map(|it| it.expect("a document"))
+        .map(|it| (it.metadata().expect("a file").len(), it.path()))
+        .collect();
+    documents.sort();
+    // A checkpoint reads the largest document first.
+    let (first, last) = (&documents[documents.len() - 1].1, &documents[0].1);
+    let before = fs::read(first).expect("a document");
+    let change = || {
+        let file = fs::OpenOptions::new().read(true).write(true).open(last);
         let (file, mut byte) = (file.expect("a document"), [0]);
         file.read_exact_at(&mut byte, 10_000).expect("a byte");
         byte[0] ^= 1;
         file.write_all_at(&byte, 10_000).expect("a byte");
     };
-    change(&base);
+    change();
     delete_most(&server);
     server.await_log("state.directory: no checkpoint");
     assert_eq!(state.base(), base);
-    let replaced = fs::read(base.join("home-0.state")).expect("a document");
-    assert!(replaced != first, "no document was replaced");
+    let after = fs::read(first).expect("a document");
+    assert!(after != before, "no document was replaced");
     server.kill();
-    change(&base);
+    change();
     is_verified(&state);
     let server = Server::with(&settings);
     all_that_was_kept_is_there(&server);

@@ -2,11 +2,13 @@
 //! new base, partition by partition. Then it removes these segments.
 //!
 //! If there is no room for two bases, the documents are replaced one by one in the last base. This needs room for one document, which a
-//! file keeps ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. Until it is complete, some documents are newer than
-//! the end that the base names. A start applies the log to them from that end, and skips batches that a document contains already: their
-//! offsets are not higher than the partition's last one.
+//! file keeps ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. The next document is written into that file, which
+//! then changes places with the last document. The largest document is the first one, so that the room is enough for each of them. Until
+//! all are replaced, some documents are newer than the end that the base names. A start applies the log to them from that end, and skips
+//! batches that a document contains already: their offsets are not higher than the partition's last one.
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::mem;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -71,6 +73,7 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
             last_attempt: None,
             reserved_at: Cell::new(0),
             reserve_file,
+            is_reserve_used: true,
             base_shape: None,
             has_failed: false,
         }
@@ -101,6 +104,8 @@ struct CheckpointMaker {
     reserved_at: Cell<u64>,
     /// Bytes of the file that keeps room for the next checkpoint.
     reserve_file: Cell<u64>,
+    /// That file may contain a replaced document.
+    is_reserve_used: bool,
     /// The documents of the last base; None if they cannot be listed.
     base_shape: Option<BaseShape>,
     /// The last checkpoint failed. It may have needed more room than was estimated.
@@ -195,6 +200,11 @@ impl CheckpointMaker {
             self.has_failed = matches!(made, Err(CheckpointError::Other(_)));
             if made.is_err() {
                 let _ = discard_incomplete_base(&self.context.settings.directory);
+            }
+            if room.way == Way::InPlace {
+                self.reserve_file
+                    .set(reserve_bytes(&self.context.settings.directory));
+                self.is_reserve_used = true;
             }
             // At once, before another program takes the room that has become free.
             self.keep_reserve_file();
@@ -334,24 +344,32 @@ impl CheckpointMaker {
     }
 
     /// Keeps room on the disk for what a checkpoint needs at a time: makes the reserve file larger or smaller, if the file system has room
-    /// for that. Returns whether it did.
+    /// for that, and removes what is in it. Returns whether its size may have changed.
     fn keep_reserve_file(&mut self) -> bool {
         let directory = &self.context.settings.directory;
         if self.base_shape.is_none() {
             self.base_shape = BaseShape::of(directory, (self.context.world)().partitions);
         }
-        let needed = (self.base_shape.as_ref()).map_or(0, BaseShape::needed_bytes);
+        let Some(base) = &self.base_shape else {
+            return false;
+        };
+        let needed = base.needed_bytes();
         let (wanted, before) = (needed + needed / RESERVE_DIVISOR, self.reserve_file.get());
         let free = FileSystem::of(directory).map_or(0, |it| it.free_bytes);
         let is_good = (wanted..=2 * wanted).contains(&before);
-        if wanted == 0 || is_good || before.saturating_add(free) < wanted {
+        let bytes = match is_good || before.saturating_add(free) < wanted {
+            true => before,
+            false => wanted,
+        };
+        if bytes == 0 || bytes == before && !self.is_reserve_used {
             return false;
         }
-        let kept = keep_reserve(directory, wanted);
+        self.is_reserve_used = false;
+        let kept = keep_reserve(directory, bytes);
         if let Err(error) = &kept {
             tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
         }
-        self.reserve_file.set(kept.map_or(0, |()| wanted));
+        self.reserve_file.set(kept.map_or(0, |()| bytes));
         true
     }
 
@@ -394,11 +412,20 @@ impl CheckpointMaker {
             return Err(CheckpointError::Damaged(why));
         }
         let mut reader = Reader::new(open()?);
-        if room.needs_reserve {
-            release_reserve(directory);
-            self.reserve_file.set(0);
+        let mut partitions: Vec<u16> = (0..world.partitions).collect();
+        match room.way {
+            // The largest document is the first one: the file of each document has room enough for the next one.
+            Way::InPlace => {
+                partitions.sort_by_key(|it| Reverse(last_base.document_bytes(directory, *it)))
+            }
+            Way::Beside => {
+                if room.needs_reserve {
+                    release_reserve(directory);
+                    self.reserve_file.set(0);
+                }
+                begin(directory).map_err(failed)?;
+            }
         }
-        begin(directory).map_err(failed)?;
         let shadows = Shadow::world(&world);
         let is_in_place = room.way == Way::InPlace;
         // All documents of a base have the same head.
@@ -407,7 +434,7 @@ impl CheckpointMaker {
             false => head_now(&world),
         };
         let (mut written, mut not_replaced) = (0, None);
-        for partition in 0..world.partitions {
+        for partition in partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;
             for place in index.of(partition) {
                 self.worker.check_not_stopping()?;
@@ -416,7 +443,11 @@ impl CheckpointMaker {
                 folded.map_err(|why| why.to_string())?;
             }
             let home = world.placement().home_of(partition);
-            match self.write_document(&mut shadow, home, partition, &head) {
+            let document = match room.way {
+                Way::InPlace => Document::begin_in_reserve(directory),
+                Way::Beside => Document::begin(directory, partition),
+            };
+            match self.write_document(&mut shadow, home, &head, document) {
                 Ok(_) if is_in_place => last_base
                     .replace_document(directory, partition)
                     .map_err(failed)?,
@@ -427,7 +458,6 @@ impl CheckpointMaker {
                 // The documents of other partitions may become smaller: then this one has room at the next attempt.
                 Err(CheckpointError::Other(why)) if is_in_place => {
                     not_replaced = Some(why);
-                    begin(directory).map_err(failed)?;
                 }
                 Err(why) => return Err(why),
             }
@@ -451,15 +481,15 @@ impl CheckpointMaker {
         Ok(())
     }
 
-    /// Writes the document of a partition in the incomplete base, and returns its bytes.
+    /// Completes a document, and returns its bytes.
     fn write_document(
         &self,
         shadow: &mut Shadow,
         home: ShardId,
-        partition: u16,
         head: &Head,
+        document: Result<Document, String>,
     ) -> Result<u64, CheckpointError> {
-        let mut document = Document::begin(&self.context.settings.directory, partition)?;
+        let mut document = document?;
         let write = |block: &[u8]| document.block(block);
         self.worker.complete(shadow, home, head, write)?;
         Ok(document.end()?)

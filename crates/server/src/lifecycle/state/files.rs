@@ -1,12 +1,12 @@
 //! The files in `state.directory`: their names, and changes that survive a power cut.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use crore_disk::{Directory, End, Storage as _};
+use crore_disk::{Directory, End, Storage as _, exchange};
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
@@ -22,7 +22,7 @@ const INCOMPLETE_BASE: &str = "base.part";
 pub const RULES: &str = "rules";
 /// The note with the Unix second of the last erasure: messages deleted before it are no longer in the files.
 pub const ERASED: &str = "erased";
-/// The file that keeps room on the disk for the next checkpoint. Its content is never used.
+/// The file that keeps room on the disk for the next checkpoint. Its content is never read.
 const RESERVE: &str = "reserve";
 /// The file of a note that is being written.
 const INCOMPLETE_NOTE: &str = "note.part";
@@ -120,16 +120,22 @@ impl Base {
         Ok(bytes)
     }
 
-    /// Replaces a document of this base by the one with the same name in the incomplete base. The document must be synced. When this
-    /// returns, the replaced document is off the disk.
+    /// Bytes of the document of this home or partition; 0 if that is unknown.
+    pub fn document_bytes(&self, directory: &Path, home: u16) -> u64 {
+        let path = self.path(directory).join(document_name(home));
+        fs::metadata(path).map_or(0, |it| it.len())
+    }
+
+    /// Replaces a document of this base by the one that was written into the reserve file. The file of the replaced document becomes the
+    /// reserve file, so that no other program takes its room.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn replace_document(&self, directory: &Path, home: u16) -> io::Result<()> {
-        let (base, name) = (self.path(directory), document_name(home));
-        let part = directory.join(INCOMPLETE_BASE).join(&name);
-        fs::rename(&part, base.join(name)).map_err(with_path(&part))?;
-        sync(&base)
+        let (base, reserve) = (self.path(directory), directory.join(RESERVE));
+        exchange(&reserve, &base.join(document_name(home))).map_err(with_path(&reserve))?;
+        sync(&base)?;
+        sync(directory)
     }
 
     /// Gives this base the number and the end of `next`, after all of its documents were replaced.
@@ -139,7 +145,6 @@ impl Base {
     pub fn rename(&self, directory: &Path, next: Base) -> io::Result<()> {
         let path = self.path(directory);
         fs::rename(&path, next.path(directory)).map_err(with_path(&path))?;
-        discard_incomplete_base(directory)?;
         sync(directory)
     }
 
@@ -311,7 +316,7 @@ fn document_name(home: u16) -> String {
     format!("home-{home}.state")
 }
 
-/// Writes the document of a home or partition in the incomplete base.
+/// Writes the document of a home or partition.
 pub struct Document {
     blocks: Blocks<BufWriter<File>>,
     path: PathBuf,
@@ -320,14 +325,29 @@ pub struct Document {
 }
 
 impl Document {
-    /// Creates the file.
+    /// Creates a file in the incomplete base.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn begin(directory: &Path, home: u16) -> Result<Document, String> {
         let path = directory.join(INCOMPLETE_BASE).join(document_name(home));
         let mut options = OpenOptions::new();
-        let opened = options.write(true).create_new(true).mode(0o600).open(&path);
+        options.write(true).create_new(true);
+        Document::open(path, &mut options)
+    }
+
+    /// Opens the reserve file, so that the document uses its room.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin_in_reserve(directory: &Path) -> Result<Document, String> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        Document::open(directory.join(RESERVE), &mut options)
+    }
+
+    fn open(path: PathBuf, options: &mut OpenOptions) -> Result<Document, String> {
+        let opened = options.mode(0o600).open(&path);
         match opened.and_then(|file| Blocks::begin(BufWriter::new(file))) {
             Ok(blocks) => Ok(Document {
                 blocks,
@@ -366,7 +386,11 @@ impl Document {
         let bytes = self.bytes();
         let file = self.blocks.into_inner().into_inner();
         let file = file.map_err(io::Error::from);
-        let synced = file.and_then(|file| file.sync_all());
+        let synced = file.and_then(|mut file| {
+            let end = file.stream_position()?;
+            file.set_len(end)?;
+            file.sync_all()
+        });
         synced.map_err(|error| format!("{}: {error}", self.path.display()))?;
         Ok(bytes)
     }
