@@ -108,6 +108,24 @@ pub fn exchange(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Gives a file this length, with room for all of it; creates it if it does not exist. The room that it has is never given up meanwhile.
+/// If `is_used`, its content is overwritten.
+///
+/// # Errors
+/// Those of the file system. If there is no room, the file is shorter.
+pub fn reserve(path: &Path, bytes: u64, is_used: bool) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = std::fs::File::from(fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+    let before = file.metadata()?.len();
+    if before > bytes {
+        file.set_len(bytes)?;
+    }
+    if is_used {
+        write_zeros(&file, before.min(bytes))?;
+    }
+    allocate(&file, bytes)
+}
+
 /// The space of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {
@@ -139,7 +157,16 @@ impl FileSystem {
     }
 }
 
-/// Allocates space by writing zeros, for file systems without `fallocate`.
+/// Allocates the first bytes of a file.
+fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
+    match fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // Some file systems do not know this.
+        Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, bytes),
+        allocated => Ok(allocated?),
+    }
+}
+
+/// Overwrites the first bytes of a file.
 fn write_zeros(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut done = 0;
@@ -195,11 +222,7 @@ impl Storage for Directory {
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR)?;
         let file = std::fs::File::from(file);
-        let allocated = match fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-            Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(&file, bytes),
-            allocated => allocated.map_err(io::Error::from),
-        };
-        if let Err(error) = allocated {
+        if let Err(error) = allocate(&file, bytes) {
             self.remove(name)?;
             return Err(error);
         }

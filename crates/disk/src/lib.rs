@@ -30,7 +30,7 @@ mod storage;
 pub mod torn;
 
 pub use damage::{Damage, DamageKind};
-pub use directory::{Directory, FileSystem, OpenError, exchange, may_write};
+pub use directory::{Directory, FileSystem, OpenError, exchange, may_write, reserve};
 pub use engine::{Engine, Room, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
 pub use log::{CommitError, End, Figures, Log, Options};

@@ -344,7 +344,7 @@ impl CheckpointMaker {
     }
 
     /// Keeps room on the disk for what a checkpoint needs at a time: makes the reserve file larger or smaller, if the file system has room
-    /// for that, and removes what is in it. Returns whether its size may have changed.
+    /// for that, and overwrites what is in it. Returns whether its size may have changed.
     fn keep_reserve_file(&mut self) -> bool {
         let directory = &self.context.settings.directory;
         if self.base_shape.is_none() {
@@ -364,12 +364,13 @@ impl CheckpointMaker {
         if bytes == 0 || bytes == before && !self.is_reserve_used {
             return false;
         }
-        self.is_reserve_used = false;
-        let kept = keep_reserve(directory, bytes);
-        if let Err(error) = &kept {
-            tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
+        match keep_reserve(directory, bytes, self.is_reserve_used) {
+            Ok(()) => self.is_reserve_used = false,
+            Err(error) => {
+                tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
+            }
         }
-        self.reserve_file.set(kept.map_or(0, |()| bytes));
+        self.reserve_file.set(reserve_bytes(directory));
         true
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use crore_disk::{Directory, End, Storage as _, exchange};
+use crore_disk::{End, exchange, reserve};
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
@@ -209,14 +209,16 @@ pub fn reserve_bytes(directory: &Path) -> u64 {
     fs::symlink_metadata(directory.join(RESERVE)).map_or(0, |it| it.len())
 }
 
-/// Replaces the file that keeps room for the next checkpoint by one of this length.
+/// Gives the file that keeps room for the next checkpoint this length, and overwrites what is in it if it was used.
 ///
 /// # Errors
-/// Those of the file system. The file does not exist then.
-pub fn keep_reserve(directory: &Path, bytes: u64) -> io::Result<()> {
-    release_reserve(directory);
-    let created = Directory::read_only(directory).map_err(io::Error::other)?;
-    created.create(RESERVE, bytes).map(drop)
+/// Those of the file system. The file may be shorter then.
+pub fn keep_reserve(directory: &Path, bytes: u64, is_used: bool) -> io::Result<()> {
+    let path = directory.join(RESERVE);
+    if !fs::symlink_metadata(&path).is_ok_and(|it| it.is_file()) {
+        release_reserve(directory);
+    }
+    reserve(&path, bytes, is_used)
 }
 
 /// Removes the file that keeps room for the next checkpoint, so that a base can use its room. If that fails, the base may have room
