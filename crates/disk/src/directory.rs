@@ -280,6 +280,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn reserve_has_its_length_and_nothing_of_the_file_with_which_it_was_exchanged() {
+        let name = format!("crore-test-reserve-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).expect("a directory");
+        let (file, other) = (directory.join("reserve"), directory.join("other"));
+        let len = || std::fs::metadata(&file).expect("the reserve").len();
+        for bytes in [5000, 9000, 100] {
+            reserve(&file, bytes, false).expect("room");
+            assert_eq!(len(), bytes);
+        }
+        std::fs::write(&other, [1; 3000]).expect("a file");
+        exchange(&file, &other).expect("both exist");
+        assert_eq!(std::fs::read(&other).expect("a file"), [0; 100]);
+        assert_eq!(len(), 3000);
+        reserve(&file, 4000, true).expect("room");
+        assert_eq!(std::fs::read(&file).expect("the reserve"), [0; 4000]);
+        std::fs::remove_dir_all(directory).expect("the directory");
+    }
+
+    #[test]
     fn file_system_that_does_not_tell_its_size_has_room() {
         let mut stat = fs::statvfs("/").expect("it is there");
         (stat.f_blocks, stat.f_bavail) = (0, 0);
