@@ -11,7 +11,7 @@ pub enum DamageKind {
     Header,
     /// Segments before this one are missing.
     Missing,
-    /// The group or segment refers to another group than the one before it, so it is from another history of the log.
+    /// The group or segment names another previous group than the one found before it, so it is from another history of the log.
     Chain,
     /// The log ends here, but it was longer.
     End,
@@ -26,7 +26,7 @@ pub struct Damage {
     pub segment: u64,
     /// The offset in the segment at which the damage begins.
     pub offset: u64,
-    /// The number of lost batches, if a later group shows it.
+    /// The number of lost batches; known if an intact group follows the damage.
     pub batches: Option<u64>,
 }
 

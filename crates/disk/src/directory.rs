@@ -195,7 +195,7 @@ impl Storage for Directory {
             }
             let stat = match fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // The file was removed meanwhile. Or its name is not UTF-8: then it is not a file of the log.
+                // The file was removed meanwhile, or its name is not UTF-8. A file of the log has an ASCII name, so this one is skipped.
                 Err(rustix::io::Errno::NOENT) => continue,
                 Err(error) => return Err(error.into()),
             };

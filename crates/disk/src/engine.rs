@@ -1,6 +1,8 @@
-//! The thread that commits batches to the log. While it writes and syncs one group, the batches of the next group gather in a queue.
+//! The engine: the thread that commits batches to the log. While it writes and syncs one group of batches, the batches of the next group
+//! gather in a queue.
 //!
-//! A single batch waits for one sync; batches that arrive together share one. Batches are acknowledged in the order of their arrival.
+//! A batch that arrives alone waits for one sync; batches that arrive together share one. Batches are acknowledged in the order of their
+//! arrival.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,12 +14,12 @@ use crate::log::{CommitError, End, Figures, Log, Reserve, bytes_in_group};
 use crate::storage::Storage;
 
 const POISONED: &str = "the lock of the log's queue is not poisoned";
-/// How often the engine looks for space while there is none.
+/// Interval at which the engine looks for free space while the disk is full.
 const RETRY: Duration = Duration::from_secs(1);
 /// The maximum time that a checkpoint or a stop waits for the thread, because a disk can hang.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The engine of one log. Dropping it commits all batches that it was given, unless the disk is full, and then stops the thread.
+/// The engine of one log. Dropping the engine commits all queued batches (unless the disk is full), and then stops the thread.
 pub struct Engine<B> {
     shared: Arc<Shared<B>>,
     thread: Option<JoinHandle<()>>,
@@ -32,11 +34,11 @@ struct Shared<B> {
 
 struct Queue<B> {
     waiting: VecDeque<B>,
-    /// The thread sleeps, so whoever adds a batch must wake it. While it is awake, adding a batch costs no system call.
+    /// The thread sleeps, so the caller that adds a batch must wake it. While the thread is awake, adding a batch costs no system call.
     sleeps: bool,
     /// The end of the log after the last synced group.
     end: End,
-    /// The state of the log at that group.
+    /// The state of the log after that group.
     state: State,
     /// Requests besides commits.
     requests: Requests,
@@ -52,7 +54,7 @@ struct Requests {
     remove_before: u64,
     /// The size of the caller's other files, which counts towards [`Options::bytes_max`](crate::Options::bytes_max).
     other_bytes: u64,
-    /// What the log keeps free of the file system for a checkpoint.
+    /// Bytes of the file system that the log keeps free for a checkpoint.
     reserve: Reserve,
     /// Seal the open segment. Reset to false after the attempt.
     seal: bool,
@@ -71,8 +73,8 @@ pub struct State {
     pub syncs: u64,
     /// Total time of all commits: writes and syncs, without waits for space.
     pub sync_time: Duration,
-    /// Number of commits by duration: class `n` counts those below 2^n microseconds that no lower class counts. The last class counts all
-    /// longer ones.
+    /// Number of commits by duration: class `n` counts durations from 2^(n-1) up to 2^n microseconds. The last class also counts all longer
+    /// ones.
     pub sync_counts: [u64; SYNC_TIMES],
     /// Number of synced batches.
     pub batches: u64,
@@ -193,8 +195,9 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
-    /// Keeps free what the next checkpoint needs of the file system: `bytes`, plus the bytes written since [`Figures::written`] was `from`.
-    /// With less free space the log counts as full ([`State::is_full`]), but can still commit into its spare files.
+    /// Keeps space of the file system free for the next checkpoint: `bytes`, plus the bytes that the log has written since
+    /// [`Figures::written`] was `from`. With less free space the log counts as full ([`State::is_full`]), but can still commit into its
+    /// spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
         queue.requests.reserve = Reserve { bytes, from };
@@ -278,13 +281,13 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
-                    // Even if the spare files exist: a batch that is longer than a spare file needs a larger file.
+                    // The log can be full although the spare files exist: a batch that is longer than a spare file needs a larger file.
                     if full_since.replace(Instant::now()).is_none() {
                         room(Room::of(&log, true));
                         self.publish_state(&log, |state| state.is_full = true);
                     }
                     match self.request_within(RETRY) {
-                        // The batches are dropped without an acknowledgement, as if they had never arrived.
+                        // The process ends: the batches are dropped without an acknowledgement, as if they had never arrived.
                         Woken::Ends => return log.mark_end(),
                         Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
                         Woken::TimedOut => {}

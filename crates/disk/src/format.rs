@@ -35,7 +35,8 @@ pub struct Identity {
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// The seed of the checksums of the segment's groups. So older bytes in the same file are not taken for groups.
+    /// The seed of the checksums of this segment's groups. It differs for each segment, so groups that the file held before it became this
+    /// segment are not accepted.
     pub salt: u32,
     /// 1, 2, 3, ...
     pub number: u64,
@@ -51,9 +52,9 @@ pub(crate) struct SegmentHeader {
 /// Why bytes cannot be read as a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSegment {
-    /// They differ from the bytes that were written.
+    /// The bytes differ from those that were written.
     Damaged,
-    /// They are a header with this other version of the format.
+    /// The bytes are a header in this other version of the format.
     Version(u32),
 }
 
@@ -172,8 +173,8 @@ impl<'a> Group<'a> {
     /// Decodes the group at the beginning of these bytes, which reach to the end of the segment; `None` if there is no intact group.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
         let len = read_u32(bytes.get(..GROUP_HEADER)?, 0);
-        // The second copy of the length is masked with the log's identity, which clients do not know. So clients cannot fake a group header
-        // in a batch, and a search for groups in a damaged segment computes no checksums over their bytes.
+        // The second copy of the length is masked with a number of the log that clients do not know. So a client cannot fake a group header
+        // inside a batch, and a search for groups in a damaged segment computes no checksums for faked headers.
         if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_AGAIN) {
             return None;
         }

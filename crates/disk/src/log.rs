@@ -32,14 +32,14 @@ const REST_PART: u64 = 16;
 /// must write too: such a sync took three times as long. Fewer zeros at a time would save less; with more zeros, the publish that has to
 /// wait for them would wait longer than a few milliseconds.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-/// No zeros are written after groups larger than 1/4 of `ZEROS`: they would gain nothing.
+/// After a group larger than 1/4 of `ZEROS` no zeros are written: they would save nothing.
 const ZEROS_PART: usize = 4;
 
-/// The end of a log. A checkpoint of all that the log contains records it.
+/// The end of a log. A checkpoint records the end of the log that it contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The first segment that can still get groups: the open segment, or the next one if none is open. A checkpoint of all that the log
-    /// contains replaces all segments before this one.
+    /// The first segment that can still get groups: the open segment, or the next one if none is open. A checkpoint of the whole log
+    /// replaces all segments before this one.
     pub segment: u64,
     /// The number of the log's last group; 0 if it has none.
     pub group: u64,
@@ -89,9 +89,9 @@ pub struct Log<S: Storage> {
     /// The number of the newest segment.
     segments: u64,
     tail: Tail,
-    /// The file of the mark; none if there was no space for it.
+    /// The file that records where the log ends (see `mark`); none if there was no space for it.
     mark: Option<MarkFile<S::File>>,
-    /// The end was lost, and the caller has no checkpoint of what is left yet.
+    /// The end of the log was lost, and the caller has not yet written a checkpoint of the rest.
     end_is_lost: bool,
     /// The buffer for the group being written.
     group: Vec<u8>,
@@ -103,8 +103,9 @@ impl<S: Storage> Log<S> {
     /// Reads the log in this storage and continues it; cuts off a torn group at its end. If there is no log, creates one with the identity
     /// `new`. Passes each batch and each loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
     ///
-    /// # Errors If a file cannot be read or has a format that this build does not know: then nothing was changed. Or if the disk fails
-    /// while the log is made ready for writing.
+    /// # Errors
+    /// If a file cannot be read or has a format that this build does not know: then nothing was changed. Or if the disk fails while the log
+    /// is made ready for writing.
     pub fn open(
         storage: S,
         options: Options,
@@ -329,8 +330,8 @@ impl<S: Storage> Log<S> {
         here + self.files.spares.len() as u64 * spare
     }
 
-    /// Bytes that can be written before there is no space for a spare file, limited by [`Options::bytes_max`] and the file system; and
-    /// `bytes_max`.
+    /// Two numbers: the bytes that can be written until there is no space for another spare file (within [`Options::bytes_max`] and the
+    /// file system), and `bytes_max`.
     pub(crate) fn free_bytes(&self) -> (u64, u64) {
         let Options {
             bytes_max,

@@ -24,7 +24,7 @@ const BYTES: usize = 48;
 const PLACE: u64 = 4096;
 const PLACES: u64 = 2;
 
-/// The segment and the group in a mark which records that the end is lost.
+/// A mark with this number as its segment and its group records that the end is lost.
 pub(crate) const LOST: u64 = u64::MAX;
 
 /// Where a log ended.

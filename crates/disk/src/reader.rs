@@ -69,7 +69,7 @@ impl<S: Storage> Reader<S> {
 }
 
 impl Place {
-    /// The segment and the offset in it, for [`Reader::batch`].
+    /// The segment of the batch, and its offset in the segment, for [`Reader::batch`].
     pub fn of_batch(&self) -> (u64, u64) {
         (self.segment, self.batch)
     }

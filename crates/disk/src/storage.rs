@@ -19,7 +19,7 @@ pub trait Storage {
     /// An open file.
     type File: File;
 
-    /// Its entries, in any order.
+    /// The entries of the directory, in any order.
     ///
     /// # Errors
     /// If the directory cannot be read.

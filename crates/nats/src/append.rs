@@ -1,5 +1,5 @@
-//! Publishes batches to NATS, several at a time, without a task for each. The acknowledgements of NATS are used only to report failures:
-//! only reading the log shows whether a batch is in it.
+//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement only ends the time in flight of a batch, or
+//! reports a failure: whether a batch is in the log, only reading the log shows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::log_state::LogState;
 use crate::settings::Settings;
 
-/// How long an unacknowledged batch counts as in flight. It is shorter than the time after which the writer appends the batch again, so
-/// that the batch is then published again.
+/// How long a batch without an acknowledgement counts as in flight. The writer waits longer than this before it appends the batch again, so
+/// the repeat is published and not skipped.
 const ACK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// How long the NATS client may delay a publish while it connects.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -120,8 +120,8 @@ impl Publisher {
         }
     }
 
-    /// Whether this batch is in flight. If it is not, forgets the later ones in flight too, since a batch is only valid after those before
-    /// it.
+    /// Whether this batch is in flight. If it is not, the later batches of the partition count as no longer in flight either: readers skip
+    /// them unless this batch comes first, so they must be published again after it.
     fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
         let flights = &mut self.in_flight[at];
         if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
@@ -149,7 +149,7 @@ impl Publisher {
             let why = format!("a batch of partition {partition}: NATS answers {status}");
             return self.log.append_failed(&why);
         }
-        // Only an answer that reports an error is used.
+        // An answer without an error needs nothing more: only reading the log shows whether the batch is in it.
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
             let is_full = text.contains("maximum bytes exceeded");

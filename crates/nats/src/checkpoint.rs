@@ -28,7 +28,7 @@ pub struct Checkpoint {
     pub bytes: u64,
     /// When it was written, in seconds since 1970, by the clock of the node that wrote it.
     pub unix_s: u64,
-    /// The first bytes of that last batch, in hexadecimal.
+    /// The first bytes of the batch at `sequence`, in hexadecimal.
     pub(crate) batch: String,
     pub(crate) name: String,
 }
@@ -45,16 +45,16 @@ pub struct NewCheckpoint<'a> {
     pub partition: u16,
     /// The sequence of the last batch that the checkpoint contains.
     pub sequence: u64,
-    /// The bytes of that batch.
+    /// The bytes of the batch at `sequence`.
     pub batch: &'a [u8],
     /// The writer number of this process, which is unique.
     pub writer: u64,
-    /// The format of its bytes.
+    /// The format of the checkpoint's bytes.
     pub format: u32,
 }
 
 impl Checkpoint {
-    /// The checkpoint that an object is; none if the object is no checkpoint of the cluster with this number.
+    /// Reads which checkpoint an object stores; none if the object is no checkpoint of the cluster with this number.
     pub(crate) fn read(object: &ObjectInfo, id: u64) -> Option<Checkpoint> {
         let of = |key: &str| object.metadata.get(key);
         let mut parts = object.name.split('/');
@@ -75,7 +75,7 @@ impl Checkpoint {
 }
 
 impl NewCheckpoint<'_> {
-    /// The name and the metadata of its object.
+    /// The name and the metadata of the object that stores this checkpoint.
     pub(crate) fn metadata(&self, id: u64, epoch: u32) -> ObjectMetadata {
         let metadata = [
             (CLUSTER, format!("{id:016x}")),

@@ -1,4 +1,4 @@
-//! The handle of the running log.
+//! The handle of the running log: appends batches, and reports the state of the log.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -14,7 +14,7 @@ use crate::reader;
 use crate::streams::Stream;
 use crate::watch;
 
-/// The handle of the running log. The log ends when the last clone is dropped.
+/// The handle of the running log. When the last clone is dropped, reading and appending stop.
 #[derive(Clone)]
 pub struct Cluster {
     log: Arc<LogState>,

@@ -18,7 +18,7 @@ use crate::{bucket, monitor, permissions};
 
 /// Delay before a failed step is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// The shortest time between two log lines about such a failure.
+/// The shortest time between two log lines about failed steps.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A connection to NATS, before the log is read.
@@ -33,7 +33,7 @@ pub struct Connected {
 /// Connects to a server and checks it.
 ///
 /// # Errors
-/// If no server answers, accepts the credentials, or is suitable.
+/// If no server answers, or the server refuses the credentials or is unsuitable.
 pub fn connect(settings: Settings) -> Result<Connected, Error> {
     let driver = Driver::start()?;
     let log = Arc::new(LogState::default());

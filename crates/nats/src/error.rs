@@ -7,8 +7,7 @@ use std::time::Duration;
 #[error("{text}")]
 pub struct Error {
     text: String,
-    /// The time after which the fault is no longer expected to pass by itself. Servers that start or elect a leader cause such passing
-    /// faults.
+    /// After this time the fault is no longer expected to end by itself, as it does while servers start or elect a leader.
     passes_within: Duration,
 }
 

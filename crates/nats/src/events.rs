@@ -32,11 +32,11 @@ pub enum LogEvent {
         /// The partition.
         partition: u16,
     },
-    /// Whether any partition is full. A stream accepts nothing beyond `max_bytes`. The last part of that is reserved for notes by which
-    /// nodes show that they are alive or report the death of another node.
+    /// Whether any partition is full, so that messages are refused. The last part of a stream below `max_bytes` is reserved for notes, with
+    /// which nodes show that they are alive or report the death of another node.
     Full(bool),
-    /// This process cannot read the log any further and must end. Either the log has lost batches that were already read, so that a new
-    /// epoch begins, or it has a format that this version cannot read.
+    /// This process cannot read the log any further and must end. Either the log has lost batches that were already read, so a new epoch
+    /// begins, or the log has a format that this version cannot read.
     Ended {
         /// Why.
         why: String,

@@ -4,7 +4,7 @@
 //!   [`Connected::streams`] creates or checks the streams.
 //! * [`Connected::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
 //! * [`Connected::store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
-//! * [`Connected::table`] opens a table of small facts that every node must know.
+//! * [`Connected::table`] opens a small table that all nodes share.
 //! * [`Peers`] carries messages between nodes outside the log.
 //!
 //! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. When a message or

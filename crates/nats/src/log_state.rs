@@ -14,8 +14,8 @@ use crate::events::{Listening, LogEvent};
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum number of remembered errors about missing permissions. A node needs fewer permissions than that.
 const DENIED_MAX: usize = 32;
-/// One part in `FOR_NOTES` of a stream is reserved for notes of nodes and for batches in flight. A node that shows that it is alive, or
-/// reports a death, must find space when messages find none: otherwise no steward would be left to free space.
+/// One part in `FOR_NOTES` of a stream is reserved for notes of nodes and for batches in flight. With a note a node shows that it is alive,
+/// or reports a death. When messages find no space, notes must still find some: without them no node would be chosen to free space.
 const FOR_NOTES: u64 = 4;
 /// If NATS has not reported a partition for this time, the state of the partition is unknown.
 const STALE: Duration = Duration::from_secs(5);
@@ -129,8 +129,8 @@ impl Partition {
         self.bytes_max.store(most - most / FOR_NOTES, Relaxed);
     }
 
-    /// Counts a batch that was read. Adds its size to the stream's bytes only if the last report of NATS does not include the batch. For a
-    /// node that starts, the report includes the old batches.
+    /// Counts a batch that was read. Adds its size to the stream's bytes only if the last report of NATS does not include the batch. After
+    /// a start the node reads old batches, which the report includes.
     pub fn was_read(&self, place: u64, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Relaxed);
         if place > self.counted.load(Relaxed) {

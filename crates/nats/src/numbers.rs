@@ -111,7 +111,7 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
     Ok(found)
 }
 
-/// Whether all streams have been created before. Then a missing one was lost.
+/// Whether all streams have been created before. If one is missing then, it was lost.
 pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
     let store = bucket(context, settings).await?;
     let read = store.get(STREAMS).await;
@@ -139,7 +139,7 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
-    // Edited as JSON, to keep fields of another version that this one does not know.
+    // Edits the numbers as JSON, so that fields which only another version knows are kept.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {

@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-/// By this time NATS servers know each other's free space. If NATS still reports too little, retrying does not help.
+/// After this time NATS servers know each other's free space. If NATS then still reports too little, retrying does not help.
 const ROOM_TOLD: Duration = Duration::from_secs(10);
 
 /// The error for something that NATS refused to create or to show, with the remedy if there is a known one.

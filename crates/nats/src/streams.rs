@@ -37,9 +37,9 @@ pub const MESSAGE_BYTES_MIN: usize = 2 << 20;
 /// The key of the cluster's id in a stream's metadata.
 const ID: &str = "crore.cluster";
 
-/// A stream accepts this many times its share of `history_bytes`, and nothing more. The steward of a partition purges batches beyond its
-/// share of `history_bytes` once checkpoints contain them. NATS itself must not drop batches, since no checkpoint may contain them yet. And
-/// the streams must not fill the disk.
+/// A stream accepts this many times its share of `history_bytes`, and nothing more, so that the streams do not fill the disk. When the
+/// batches exceed that share, the steward (the node that writes the partition's checkpoints) purges batches that checkpoints contain. NATS
+/// itself must not drop batches, since no checkpoint may contain them yet.
 pub const MAX_BYTES_FACTOR: u64 = 2;
 /// A stream has space for at least this many of the longest messages: the last batch of a checkpoint stays, and new batches must fit after
 /// it.
@@ -115,7 +115,8 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: us
     }
 }
 
-/// Opens and checks the stream of a partition. Creates a missing one, unless `made` says that it was created before: then it was lost.
+/// Opens and checks the stream of a partition. Creates a missing stream, unless `made` says that the stream was created before: then it was
+/// lost, which is an error.
 pub async fn open(
     context: &Context,
     settings: &Settings,
@@ -159,7 +160,8 @@ fn keeps_all(found: &Config, max_payload: usize) -> bool {
     found.discard == DiscardPolicy::New && found.max_age.is_zero() && has_room
 }
 
-/// Changes the settings of a stream that NATS would drop batches from: an earlier version created it so, or somebody edited it.
+/// Changes the settings of a stream from which NATS would drop batches. An earlier version created the stream with these settings, or
+/// somebody edited them.
 async fn keep_all(
     context: &Context,
     settings: &Settings,

@@ -43,11 +43,11 @@ struct Local {
     changed: Notify,
 }
 
-/// The rows after some change of the bucket.
+/// The rows after a change of the bucket.
 #[derive(Default)]
 struct LocalCopy {
     rows: Rows,
-    /// The revision of that change.
+    /// The revision of the last change that the rows include.
     revision: u64,
 }
 
@@ -133,7 +133,8 @@ impl Table {
 async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
     let all = async {
-        // The key with the cluster's numbers always exists. So the history has a last entry (`delta` 0) even if the table is empty.
+        // Also watches the key of the cluster's numbers, which always exists. So the history has a last entry (`delta` 0) even if the table
+        // is empty.
         let keys = [NUMBERS.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;

@@ -23,8 +23,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const TOGETHER: usize = 32;
 /// If a reader lags and makes no progress in this many checks in a row, its consumer is replaced.
 const STILL_MAX: u32 = 3;
-/// If a stream is shorter than what was read in this many checks in a row, the log has lost batches. Fewer are allowed, because a newly
-/// elected leader does not know the end of the stream at once.
+/// If in this many checks in a row a stream ends before the last batch read, the log has lost batches. Fewer such checks are allowed,
+/// because a newly elected leader does not know the end of the stream at once.
 const SHORT_MAX: u32 = 10;
 
 /// How often the monitoring ports of NATS servers are asked.

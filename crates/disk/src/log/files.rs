@@ -11,12 +11,12 @@ use crate::storage::Storage;
 /// Number of spare files.
 const SPARES: usize = 2;
 
-/// The layout of a log.
+/// The sizes of a log, and where it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// The maximum of the bytes of all files together, including files of the caller (`set_other_bytes`).
+    /// The maximum size of all files together in bytes, including files of the caller (`set_other_bytes`).
     pub bytes_max: u64,
     /// The first segment of the log. If an earlier segment exists, it has reappeared after its removal: it is removed without being read.
     pub first_segment: u64,
@@ -67,7 +67,7 @@ pub struct Files<S: Storage> {
     pub bytes: u64,
     /// Bytes of other files that count towards `bytes_max`.
     pub other_bytes: u64,
-    /// What the log keeps free of the file system.
+    /// Bytes of the file system that the log keeps free for a checkpoint.
     pub reserve: Reserve,
     /// Bytes of groups written since the log was opened.
     pub written: u64,
