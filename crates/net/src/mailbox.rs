@@ -1,6 +1,6 @@
 //! Mailboxes between threads: each thread has one inbox, which takes whole batches.
 //!
-//! The turn of a thread that receives mail:
+//! One round (turn) of a thread that receives mail:
 //!
 //! ```ignore
 //! inbox.drain(&mut mail);                       // handle it, then:
@@ -19,7 +19,7 @@
 //!   separate their tables, and they keep it ([`unshare`](crate::kernel::fd_table::unshare)). It is never closed, since no thread could
 //!   close it in all tables. Mailboxes live as long as the process.
 //!
-//! A mailbox deliberately has no limit: on a full one a sender could only block. The broker limits its senders by credit.
+//! A mailbox deliberately has no limit: at the limit a sender could only block. The broker limits the senders by credit.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! Parses keys and certificates in PEM (RFC 7468), as OpenSSL, proxies and people write it.
 //!
-//! Invariants: a file is read as a whole, or refused. Other blocks are accepted if they often occur with the wanted one: a key beside its
-//! certificate, or parameters. The error for any other block names the line, the label and the remedy. Text outside of blocks is ignored.
-//! Line ends, spaces and a byte order mark have no meaning, and a block may begin on the line where another ends.
+//! Invariants: a file is read as a whole, or refused. Blocks that often occur together with the wanted one are accepted: the key next to
+//! its certificate, or parameters. The error for any other block names the line, the label and the remedy. Text outside of blocks is
+//! ignored. Line ends, spaces and a byte order mark have no meaning, and a block may begin on the line where another ends.
 //!
 //! The caller reads the file. Passphrases and other encodings are deliberately not supported; the error then names the command that
 //! converts the file.
@@ -249,7 +249,7 @@ fn decode(open: &Open<'_>) -> Result<Block, String> {
         let why = refused.map_or("is nothing that is read here; take it out", |(_, why)| why);
         return Err(format!("line {line}: {label} {why}"));
     };
-    // The decoder takes constant time only for private keys, so each block is decoded as if it was one.
+    // The decoder takes constant time only for private keys, so each block is decoded as if it was a private key.
     let as_private_key = format!(
         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
         open.base64

@@ -1,5 +1,5 @@
-//! Collects the batches that a shard makes in a turn, and hands them to the engine (the log) at the end of the turn. This crate has only the trait of
-//! engines; the server has the engines.
+//! Collects the batches that a shard makes in a turn (one round of its loop), and hands them to the engine (the log) at the end of the
+//! turn. This crate has only the trait of engines; the server has the engines.
 
 use crore_broker::batch::Header;
 use crore_broker::{Batch, PartitionId};

@@ -14,7 +14,7 @@ pub enum Letter {
     Verdict(ConnId, Verdict),
     /// From the control thread, the answer to `ControlLetter::Count`: the number of a topic's subscribers at other nodes.
     Counted(ReplyTo, RemoteSubscribers),
-    /// From the engine: a batch is committed.
+    /// From the engine (the log): a batch is committed.
     Committed(Committed),
 }
 

@@ -43,7 +43,7 @@ pub fn transport_link(link: Link) -> transport::Link {
 impl<T: Transport> Io for ShardIo<T> {
     fn open(&mut self, link: Link, conn: ConnId) {
         if let Err(error) = self.transport.open(transport_link(link), conn.token()) {
-            // The poller would never report an event of this connection.
+            // The poller will report no event of this connection, so the loop ends the connection.
             tracing::warn!(%error, "a connection could not be watched");
             self.failed.push(conn);
         }

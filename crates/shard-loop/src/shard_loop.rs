@@ -96,7 +96,7 @@ struct TickSchedule {
     wall_read_s: u32,
 }
 
-/// Limits the log lines about refused connections. The counts are of connections that are logged already.
+/// Limits the log lines about refused connections. `turned_away` and `untrusted` count the connections that are logged already.
 struct RefusalLog {
     turned_away: u64,
     untrusted: u64,
@@ -226,8 +226,8 @@ impl<T: Transport> ShardLoop<T> {
         busy
     }
 
-    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, with the same
-    /// numbers. The next turn begins with them: the events before them may be ready at every wait, and would delay them again.
+    /// Handles the events of a wait, within the turn's budgets. The next wait reports the remaining events again, with the same numbers.
+    /// The next turn begins with the remaining events: the earlier ones may be ready at every wait, and would delay them again.
     fn handle_events(&mut self, events: usize, until_ns: u64, now: Now) {
         let from = std::mem::take(&mut self.first_unhandled);
         let many = events > FEW_EVENTS;

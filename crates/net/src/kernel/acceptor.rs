@@ -30,8 +30,8 @@ const FAILED_PAUSE_MS: u64 = 10;
 /// A shard is nearly full if at most 1/16 of its room is left. Half of that 1/16 is for connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
-/// Of its descriptors a shard reserves 1/64, but at most 256, for connections that it refuses: it needs one to read the request and answer
-/// it.
+/// A shard reserves 1/64 of its descriptors, but at most 256, for connections that it refuses: it needs a descriptor to read the request
+/// and answer it.
 const TURNED_AWAY_PART: u64 = 64;
 const TURNED_AWAY_MAX: u64 = 256;
 
@@ -185,7 +185,7 @@ impl Acceptor {
     /// Updates the driver and the group. Must be called at the end of each turn. `connections` is the number of open connections.
     ///
     /// # Errors
-    /// If the kernel refuses the group's program. Everything else is done then.
+    /// If the kernel refuses the group's program. All other updates are done even then.
     pub fn settle(&mut self, driver: &mut Driver, connections: u32, now_ms: u64) -> io::Result<()> {
         let freed = connections < self.connections;
         self.connections = connections;

@@ -120,7 +120,7 @@ impl Member {
             for listener in listeners {
                 attach(listener, &program)?;
             }
-            // Another shard may have attached a program meanwhile that does not know the new level.
+            // Meanwhile another shard may have attached a program that does not take the new level into account.
             let seen = group.levels(members);
             if seen == levels {
                 return Ok(());

@@ -1,10 +1,10 @@
-//! The allocator of the program. Pieces come from a pool, which is a reserved range of addresses. Pieces are blocks from [`PIECE_MIN`] up
-//! to [`PIECE_END`] bytes, mostly messages, pages and request bodies. All other blocks come from the system's allocator.
+//! The allocator of the program. Blocks from [`PIECE_MIN`] up to [`PIECE_END`] bytes (mostly messages, pages and request bodies) are pieces
+//! of a pool, which is a reserved range of addresses. All other blocks come from the system's allocator.
 //!
-//! The system's allocator handles blocks of these sizes badly. Either it keeps freed ones between live ones, under load tens of megabytes.
-//! Or it maps each block separately, and the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of memory in
-//! freed pieces and returns the rest to the kernel at once. It also returns the memory of freed pieces that were not used between two calls
-//! of [`release_unused`].
+//! The system's allocator handles blocks of these sizes badly. Either it keeps freed blocks between live ones (tens of megabytes under
+//! load), or it maps each block separately, so that the kernel clears new memory for each message. The pool keeps at most [`KEPT_BYTES`] of
+//! memory in freed pieces and returns the rest to the kernel at once. It also returns the memory of freed pieces that were not used between
+//! two calls of [`release_unused`].
 //!
 //! Sizes are rounded up to one of [`CLASSES`] lengths, by at most a quarter. A freed piece is reused only for its own class. The range
 //! consists of two mappings, its open part and the rest, so `vm.max_map_count` does not limit the number of pieces. If the range is used

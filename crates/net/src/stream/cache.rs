@@ -1,7 +1,7 @@
 //! A cache of expanded keys, so that the key of a busy connection is not expanded for each record. The cache is direct-mapped: the row of a
 //! connection gives the only slot that can hold its key.
 //!
-//! Invariant: a cached key was expanded from the current secret of its place. Code that changes or frees a secret must call
+//! Invariant: a cached key was expanded from the current secret of its connection. Code that changes or frees a secret must call
 //! [`forget`](Cache::forget).
 
 use super::cipher::ExpandedKey;
@@ -24,7 +24,7 @@ impl Cache {
         Cache { slots }
     }
 
-    /// The expanded key of a place, whose secret is `secret`.
+    /// The expanded key for the connection at `place`, whose secret is `secret`.
     pub fn get(&mut self, place: Place, secret: &[u8]) -> &ExpandedKey {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_none_or(|(of, _)| *of != place) {

@@ -1,4 +1,5 @@
-//! Runs the handshakes: manages the connections whose handshake is not finished, and gives handshakes a share of each turn.
+//! Runs the handshakes: manages the connections whose handshake is not finished, and gives handshakes a share of each turn (round of the
+//! shard's loop).
 //!
 //! A step of a handshake may take as much time as a hundred deliveries, so it is not done when bytes arrive. Instead, a connection that has
 //! received bytes is queued, and each turn takes connections from the queue until the time for handshakes is used up. A connection that is
@@ -22,10 +23,10 @@ const TURN_NS: u64 = 300_000;
 const TOO_LONG: &str = "its handshake is too long";
 /// The message when a client disconnects.
 const DISCONNECTED: &str = "it ended before its handshake";
-/// When a list has twice as many entries as the limit of handshakes plus this number, finished handshakes are removed from it.
+/// When `ready` or `begun` has more than `2 * (handshakes_max + STALE)` entries, finished handshakes are removed from it.
 const STALE: usize = 64;
-/// After this many simultaneous handshakes, megabytes of freed memory remain. They are returned to the kernel when the last handshake has
-/// ended.
+/// With this many simultaneous handshakes, the memory that they free amounts to megabytes. It is returned to the kernel when the last
+/// handshake has ended.
 const TRIM_AFTER: usize = 128;
 /// The address of a peer that has disconnected.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -170,7 +171,8 @@ impl Streams {
         let handshake = early.handshake.as_ref();
         let room = handshake.map_or(buffer.len(), |handshake| handshake.room());
         if room == 0 {
-            // If a step is queued, it will make room. If none is queued, the last step has seen all these bytes and needs more than fits.
+            // If a step is queued, it will make room. If none is queued, the last step has seen all these bytes, and the next message of
+            // the client is longer than the room.
             if early.queued {
                 return PlainReceived::NOTHING;
             }

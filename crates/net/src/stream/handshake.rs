@@ -188,8 +188,8 @@ impl Handshake {
         }
     }
 
-    /// Appends the alert after a failure. `rustls` remembers its position in the input, so it gets the same bytes again. After the alert it
-    /// must not be called again: it would process these bytes a second time.
+    /// Appends the alert after a failure. `rustls` remembers its position in the input, so this call passes the same bytes again. After the
+    /// alert `rustls` must not be called again: it would process these bytes a second time.
     fn append_alert(&mut self) {
         while self.tls.wants_write() {
             let shown = &mut self.incoming[..self.shown];

@@ -15,7 +15,7 @@ const CHUNK_ROWS: usize = 256;
 const SHORT: usize = 32;
 const NONE: u32 = u32::MAX;
 
-/// The lower bits of the count are the record count. The bits above are the flags of the direction and two small counts.
+/// The lower bits of `Direction::count` are the record count. The bits above are the flags of the direction and two small counts.
 const FLAGS: u32 = 48;
 
 /// This direction has an entry in `busy`: a record that was sent or received in part.
@@ -33,7 +33,7 @@ const EMPTY_AT: u32 = IDLE_AT + 6;
 /// The maximum number of idle records that a peer may send without other records between them, as in BoringSSL. A record is idle if it
 /// changes a key or is an alert without effect. It is also the maximum number of consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
-/// After this many other records, one more idle record is allowed: its cost is small beside theirs.
+/// After this many other records, one more idle record is allowed: its cost is small compared with theirs.
 const OTHERS_PER_IDLE: u64 = 16;
 
 /// One direction of a connection.

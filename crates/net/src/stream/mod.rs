@@ -10,8 +10,8 @@
 //!   socket has taken in part. Both are counted and limited.
 //! * The rest of a sealed record is sent before anything else is sealed. Until then the last byte of its content is reported as not taken,
 //!   so that the sender tries again; that byte is not sealed a second time.
-//! * Handshakes get a share of the time of each turn, and the addresses of the clients share it fairly (`ready`). When there are too many
-//!   handshakes, the oldest one is ended.
+//! * Handshakes get a share of the time of each turn (round of the shard's loop), and the addresses of the clients share it fairly
+//!   (`ready`). When there are too many handshakes, the oldest one is ended.
 //!
 //! If a handshake takes too long, the broker's first deadline for the connection ends it.
 

@@ -22,7 +22,7 @@ pub type Queued = (u32, u64);
 pub struct ReadyHandshakes {
     /// The queued handshakes of each address.
     by_address: HashMap<IpAddr, VecDeque<Queued>>,
-    /// The turns of the addresses with few recent steps (`quiet`), and of the others (`busy`).
+    /// The addresses whose handshakes come next, in order: those with few recent steps (`quiet`), and the others (`busy`).
     quiet: VecDeque<IpAddr>,
     busy: VecDeque<IpAddr>,
     /// Number of steps of each address in the current interval, and in the previous one.

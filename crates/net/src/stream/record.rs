@@ -156,8 +156,8 @@ impl Crypt {
         }
     }
 
-    /// Counts an idle record after `others` other records. Too many idle records are a violation, answered with `unexpected_message` (RFC
-    /// 8446 section 6.2).
+    /// Counts an idle record (a key update, or an alert without effect) that came after `others` other records. Too many idle records are a
+    /// violation, answered with `unexpected_message` (RFC 8446 section 6.2).
     fn count_idle(&mut self, place: Place, others: u64) -> After {
         match self.keys.from(place).count_idle(others) {
             true => After::Violation(Alert::UnexpectedMessage),

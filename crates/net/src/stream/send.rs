@@ -97,7 +97,7 @@ impl Streams {
         self.crypt.keys.to(place).set(HELD);
     }
 
-    /// Keeps sealed bytes without a sender that tries again.
+    /// Keeps sealed bytes that no sender will send again.
     pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
         self.crypt.keys.to(place).set(BUSY);
         self.records.sealed_bytes += rest.capacity();
@@ -179,7 +179,7 @@ impl Streams {
         let _ = transport.send(link, &[&self.scratch]);
     }
 
-    /// The interest to register when the broker wants this one: includes writing while sealed bytes wait.
+    /// The interest to register when the broker wants to `read` and to `write`: writing is added while sealed bytes wait.
     pub fn interest(&mut self, link: Link, read: bool, write: bool) -> (bool, bool) {
         let Entry::Sealed(place) = self.table.get(link.0) else {
             return (read, write);

@@ -77,7 +77,7 @@ pub struct Busy {
     /// Sealed bytes, of which the first `sent` are sent.
     pub sealed: Vec<u8>,
     pub sent: usize,
-    /// What the broker wanted last: not to read (`unread`), to write (`waits`).
+    /// The interest that the broker wanted last: `unread` means not to read, `waits` means to write.
     pub unread: bool,
     pub waits: bool,
 }

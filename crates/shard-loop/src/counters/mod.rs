@@ -1,9 +1,9 @@
 //! The shards' counters. Each shard has a block, into which it copies its counters from time to time. Other threads read the blocks.
 //!
-//! Invariants: a shard never waits for a reader. If a reader holds the block, the shard publishes in its next turn. So the copy of a busy shard is
-//! at most `PUBLISH_MS` and one turn old, and the memory account in it is wrong by at most `PUBLISH_BYTES` and the growth of one turn. Large
-//! messages belong to no shard: a reader gets their current bytes. The cost does not grow with the number of connections or deliveries: a latency
-//! is recorded once for all deliveries of a mail, with their number.
+//! Invariants: a shard never waits for a reader. If a reader holds the block, the shard publishes in its next turn (round of its loop). So
+//! the copy of a busy shard is at most `PUBLISH_MS` and one turn old, and the memory account in it is wrong by at most `PUBLISH_BYTES` and
+//! the growth of one turn. Large messages are in the account of no shard: a reader adds their current size. The cost does not grow with the
+//! number of connections or deliveries: a latency is recorded once for all deliveries of a mail, with their number.
 //!
 //! Deliberately not here: rates, names and formats. The readers compute them.
 
@@ -172,7 +172,7 @@ impl Meter {
             || charged_bytes.abs_diff(self.published_bytes) >= PUBLISH_BYTES
     }
 
-    /// How long the shard may sleep before it must publish. `None` if nothing has changed: then it need not wake for this.
+    /// How long the shard may sleep before it must publish. `None` if nothing has changed since the last copy.
     pub fn sleep_ms(&self, now_ms: u64) -> Option<u32> {
         let left_ms = self.publish_at_ms.saturating_sub(now_ms).max(1) as u32;
         self.has_changed.then_some(left_ms)

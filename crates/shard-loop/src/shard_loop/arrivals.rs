@@ -7,7 +7,7 @@ use crore_net::transport::{Arrival, Transport};
 
 use super::ShardLoop;
 
-/// Most connections admitted in one turn, so that a storm of arrivals does not delay deliveries.
+/// Most connections admitted in one turn (round of the loop), so that a storm of arrivals does not delay deliveries.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Most connections that move from a listener's queue to the accept queue before one is admitted. So the accept queue can choose among several
 /// addresses.

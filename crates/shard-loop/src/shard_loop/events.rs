@@ -1,4 +1,4 @@
-//! Handles the ready connections and the TLS handshakes of a turn.
+//! Handles the ready connections and the TLS handshakes of a turn (one round of the loop).
 
 use crore_broker::{ConnId, Input, Now};
 use crore_net::stream::{PlainReceived, StreamState};
@@ -49,7 +49,7 @@ impl<T: Transport> ShardLoop<T> {
         self.shard.handle(input, now, &mut self.io);
     }
 
-    /// Whether the broker may write to this connection. It must wait while TLS has bytes of its own to send.
+    /// Whether the broker may write to this connection. The broker must wait while TLS keeps sealed bytes that are not sent yet.
     fn is_writable(&mut self, link: transport::Link, token: u64) -> bool {
         let ShardIo { tls, transport, .. } = &mut self.io;
         tls.as_mut()

@@ -1,5 +1,5 @@
-//! The order in which a turn handles its events: the first event of each party (client address), then the second event of each party, and so on. So
-//! many connections of one address do not delay other addresses.
+//! The order in which a turn (one round of the shard's loop) handles its events: the first event of each party (client address), then the
+//! second event of each party, and so on. So many connections of one address do not delay other addresses.
 
 /// Parties are hashed into this many buckets. Two parties in the same bucket count as one.
 const BUCKETS: usize = 512;

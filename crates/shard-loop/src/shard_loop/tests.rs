@@ -8,7 +8,7 @@ use crore_net::kernel::{Kernel, acceptor, steering};
 use crate::counters::{Counters, Meter};
 use crate::shard_io::ShardIo;
 
-/// A descriptor that is not open, like those after it.
+/// A number that is no open descriptor; nor are the numbers after it.
 const NONE: u32 = 900_000;
 
 fn sockets() -> ShardIo<Kernel> {
