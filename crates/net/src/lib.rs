@@ -3,8 +3,8 @@
 //!
 //! This crate knows nothing of HTTP, topics or the broker. Of the server's crates, only this one may contain `unsafe`. It makes three
 //! decisions itself: which connections are refused when there is no room ([`kernel::acceptor`]), in which order TLS handshakes get their
-//! share of a turn ([`stream`]), and how much freed memory is kept for large messages ([`memory::PoolAllocator`]). It buffers bytes only
-//! for TLS.
+//! share of a shard's time ([`stream`]), and how much freed memory is kept for large messages ([`memory::PoolAllocator`]). It buffers bytes
+//! only for TLS.
 //!
 //! Invariants:
 //! * Only code below [`Transport`] uses descriptors. An [`Fd`] is a number in the descriptor table of the thread that made it; only the

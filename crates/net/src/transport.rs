@@ -110,8 +110,8 @@ pub trait Transport {
     /// The number of connections for which there is room. A few more can be accepted only to answer and close them.
     fn room(&self) -> u32;
 
-    /// Must be called at the end of each turn: adjusts how new connections are accepted. `connections` is the number of accepted
-    /// connections that are open.
+    /// Must be called at the end of each round of the shard's loop: adjusts how new connections are accepted. `connections` is the number
+    /// of accepted connections that are open.
     ///
     /// # Errors
     /// If there is no room and new connections cannot be directed to other shards.

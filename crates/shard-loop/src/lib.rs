@@ -24,7 +24,7 @@ pub fn begin(start: Start, sockets: Kernel) -> ShardLoop<Kernel> {
     ShardLoop::new(start, sockets)
 }
 
-/// Runs turns until the process ends.
+/// Runs the loop until the process ends.
 pub fn run(shard: ShardLoop<Kernel>) -> ! {
     shard.run()
 }

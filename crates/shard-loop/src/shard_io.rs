@@ -31,7 +31,7 @@ pub struct ShardIo<T> {
     pub meter: Meter,
     /// The log of clients, if it is on.
     pub client_log: Option<ClientLog>,
-    /// Connections that failed in this turn without an event from the poller. The loop ends them.
+    /// Connections that failed in this round of the loop without an event from the poller. The loop ends them.
     pub failed: Vec<ConnId>,
 }
 

@@ -158,7 +158,7 @@ impl<T: Transport> ShardLoop<T> {
         }
     }
 
-    /// Runs turns until the process ends.
+    /// Runs the loop until the process ends.
     pub fn run(mut self) -> ! {
         let mut busy = false;
         loop {

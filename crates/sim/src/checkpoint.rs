@@ -1,6 +1,6 @@
-//! Checkpoints: while homes serve clients, a shadow of each partition replays the engine's log and writes a snapshot. A later checkpoint
-//! continues from the snapshots of the one before. At the end, a server that starts from the snapshots and the log behind them must have
-//! every message that the homes still have.
+//! Checkpoints of the engine's log (the committed batches of all partitions). While homes (shards that own topics) serve clients, a shadow
+//! of each partition, which has no clients, replays the log and writes a snapshot. A later checkpoint continues from the snapshots of the
+//! one before. At the end, a server that starts from the snapshots and the later batches must have every message that the homes still have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Checkpoint {
     contained: usize,
     /// The snapshot of each partition, in blocks.
     snapshots: Vec<Vec<Vec<u8>>>,
-    /// The Unix time of its making.
+    /// The Unix time at which the checkpoint was made.
     unix_s: u32,
 }
 
@@ -84,7 +84,7 @@ impl Checkpoint {
         restored.finish()
     }
 
-    /// The shards of a server that starts from this checkpoint and the log behind it. No limit of this server removes a message.
+    /// The shards of a server that starts from this checkpoint and the log after it. This server has no limit that removes messages.
     ///
     /// # Errors
     /// If a snapshot or a batch cannot be read.
@@ -155,7 +155,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                     break;
                 }
             }
-            // Homes keep messages beyond the rule for sessions, which are not durable.
+            // For MQTT sessions homes keep more messages than the rule allows. Sessions are not durable, so these messages may be lost.
             while messages.len() > rule.messages_max() as usize {
                 messages.pop_first();
             }

@@ -1,12 +1,12 @@
-//! The virtual engine: one ordered log for each partition. It loses, duplicates, reorders and delays batches, and the homes must correct
-//! all of that.
+//! The virtual engine: one ordered log for each partition, which commits the batches of its home (the shard that owns the partition's
+//! topics). The engine loses, duplicates, reorders and delays batches, and the homes must correct all of that.
 //!
 //! The engine reads its own log as every reader does: it commits a stored batch with the next number, and all others are *void*, which
 //! means that every reader skips them. It also checks the batches that homes append: numbers rise by one, batches do not overlap, a
 //! batch that is appended again is identical, and no record is in two committed batches.
 //!
-//! Two kinds of world replace these logs: with crashes a [`DiskLog`] stores the batches, as in a real server, and in a cluster a
-//! [`ClusterLog`].
+//! If the simulated server crashes, a [`DiskLog`] stores the batches instead of these logs, as in a real server. In a cluster a
+//! [`ClusterLog`] does.
 
 mod cluster_log;
 mod disk_log;
@@ -26,7 +26,8 @@ use crate::truth::Violation;
 /// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
-    /// In a turn of a partition's home, the engine stores arrived batches. With the same probability it reports stored ones.
+    /// In a turn of the partition's home, the engine stores the arrived batches. A second draw with this probability decides whether it
+    /// reports the stored batches.
     pub progress: u32,
     /// A batch is lost.
     pub loss: u32,
@@ -61,7 +62,7 @@ pub struct Engine {
     pub disk_log: Option<DiskLog>,
     /// The log of all nodes, in worlds with several.
     pub cluster_log: Option<ClusterLog>,
-    /// It loses, duplicates and reorders nothing from now on.
+    /// The engine loses, duplicates and reorders nothing from now on.
     pub is_reliable: bool,
     /// For each message the number of committed batches that contain it. A retry with an idempotency key may be in another batch than the
     /// first attempt.
@@ -70,7 +71,7 @@ pub struct Engine {
     pub log: Vec<Batch>,
     /// Number of committed batches.
     pub committed: u64,
-    /// Number of stored batches that every reader skips: duplicates, and batches behind a missing number.
+    /// Number of stored batches that every reader skips: duplicates, and batches after a missing number.
     pub void: u64,
     /// Number of batches that were appended again.
     pub appended_again: u64,
@@ -97,7 +98,7 @@ impl Engine {
     /// Appends a batch of a node.
     ///
     /// # Errors
-    /// If the home has broken a rule of numbering.
+    /// If the batch does not have the next number, or has the number of a different batch.
     pub fn append(&mut self, node: usize, batch: Batch, rng: &mut Rng) -> Result<(), String> {
         if let Some(cluster_log) = &mut self.cluster_log {
             let again = cluster_log.append(node, batch, self.behavior, self.is_reliable, rng)?;
@@ -136,11 +137,11 @@ impl Engine {
         Ok(())
     }
 
-    /// A turn of the home of these partitions. The engine stores some batches and reports some stored ones; with `takes_all` it does so with
-    /// all. Returns the reports.
+    /// A turn of the home of these partitions: the engine stores some arrived batches and reports some stored ones. With `takes_all` it
+    /// stores and reports all of them. Returns the reports.
     ///
     /// # Errors
-    /// If a record is in two committed batches.
+    /// If two committed batches overlap or contain the same record.
     pub fn turn(
         &mut self,
         partitions: impl Iterator<Item = PartitionId>,
@@ -266,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// A new process reads the log behind the base.
+    /// A new process reads the log after its base (the checkpoint from which it starts).
     ///
     /// # Errors
     /// Those of [`DiskLog::start`].

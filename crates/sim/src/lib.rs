@@ -1,9 +1,10 @@
 //! The simulator runs real shards of the broker in one thread, with a virtual clock, network, disk and log, and with faults. The seed
 //! alone determines a run. `docs/internals/SIMULATOR.md` lists the checks and defines the words.
 //!
-//! A seed stands for a [`Plan`] (the settings of its world) and a list of [`Step`]s. [`run`] executes the steps in a `Simulation`. The
-//! clients record all that they send and receive in `Truth`, and the checks compare the two. `obligations` decides which messages must,
-//! may or must not come. [`Coverage`] counts the events, so that a search that never exercised a feature fails.
+//! A seed stands for a [`Plan`] (the settings of its *world*: servers, network, clients and log) and a list of [`Step`]s. [`run`] executes
+//! the steps in a `Simulation`. The clients record in `Truth` what they send and what the answers tell, and the checks compare the received
+//! messages with that. `obligations` decides which messages must, may or must not come. [`Coverage`] counts the events, so that a search
+//! that never exercised a feature fails.
 //!
 //! Not simulated: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 

@@ -1,5 +1,5 @@
-//! The virtual network: sockets with bounded buffers that may take only a part of a send, and the mail between shards. It implements the
-//! broker's [`Io`].
+//! The virtual network: sockets with bounded buffers that may take only a part of a send, and the mail between shards: asks (requests to a
+//! topic's home shard) and tells (its messages back). It implements the broker's [`Io`].
 //!
 //! Invariants: a socket keeps the order of the bytes in each direction, and the mail from one shard to another keeps its order. Links are
 //! never reused, so that the use of a closed link is detected.
@@ -103,7 +103,7 @@ pub struct Net {
     pub mail: Transit,
     /// Number of shards of a node.
     shards: usize,
-    /// The shard that takes its turn.
+    /// The shard that takes its turn (a round of its loop).
     pub turn_of: ShardId,
     /// Random choices of the current turn.
     pub rng: Rng,
@@ -111,7 +111,7 @@ pub struct Net {
     pub partial_send_percent: u32,
     /// Number of sends of which the socket took only a part.
     pub partial_sends: u64,
-    /// The engine, if there is one.
+    /// The engine (the log that commits batches), if there is one.
     pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
     pub violation: Option<String>,
@@ -169,7 +169,7 @@ impl Net {
         }
     }
 
-    /// The engine of a world that has one.
+    /// The engine of a run that has one.
     pub fn engine(&mut self) -> &mut Engine {
         self.engine.as_mut().expect("the world has an engine")
     }
@@ -179,7 +179,7 @@ impl Net {
         self.engine.as_ref()?.cluster_log.as_ref()
     }
 
-    /// [`Net::cluster_log`], to change it.
+    /// The mutable [`Net::cluster_log`].
     pub fn cluster_log_mut(&mut self) -> Option<&mut ClusterLog> {
         self.engine.as_mut()?.cluster_log.as_mut()
     }
@@ -195,7 +195,7 @@ impl Net {
         self.effects_left == 0
     }
 
-    /// Counts an effect of the process. False if the process has ended, so that the effect is dropped.
+    /// Counts an effect of the process. Returns false if the process has ended, so that the effect is dropped.
     fn takes_effect(&mut self) -> bool {
         let is_alive = self.effects_left > 0;
         if self.effects_left < usize::MAX {

@@ -1,5 +1,5 @@
-//! The server's obligations: which messages a subscriber must, may or must not receive. A message that may have expired or been
-//! superseded need not come. It must not come once that is certain.
+//! The server's obligations: which messages a subscriber must, may or must not receive. A message that may have expired or been superseded
+//! need not come. A message that certainly has must not come.
 //!
 //! Invariant: while the clients do not know something (an offset, the outcome of a publish), nothing that depends on it is required or
 //! forbidden.
@@ -15,7 +15,7 @@ impl Truth {
             .is_some_and(|ttl_s| message.sent_s + ttl_s <= second)
     }
 
-    /// Whether the limits of its topic's rule may have removed a message from the log by now.
+    /// Whether the limits of the topic's rule may have removed a message from the log by now.
     pub fn may_have_run_out(&self, number: u32) -> bool {
         let message = &self.messages[number as usize];
         let rule = &self.topics[message.topic].rule;
@@ -60,8 +60,8 @@ impl Truth {
         })
     }
 
-    /// Checks that a received message had neither expired nor been superseded when its subscriber sent its request, in the step `asked` and
-    /// the second `asked_s`.
+    /// Checks that a received message had neither expired nor been superseded when the subscriber sent the request for it, in the step
+    /// `asked` and the second `asked_s`.
     pub fn check_not_stale(&self, number: u32, asked: u32, asked_s: u32) -> Result<(), Violation> {
         let message = &self.messages[number as usize];
         let topic = &self.topics[message.topic];
@@ -131,7 +131,7 @@ impl Truth {
         let is_due = |number: &u32| {
             let message = &self.messages[*number as usize];
             let same_key = &by_key[usize::from(message.spec.key)];
-            // It may not be the newest if the offset of another message of its key is unknown.
+            // If the offset of another message of this key is unknown, this message may not be the newest.
             let is_newest = same_key.iter().all(|other| {
                 let is_itself = other == number;
                 let other = &self.messages[*other as usize];

@@ -1,5 +1,5 @@
-//! The plan of a seed: the properties of its world (`draw`) and its list of steps (`steps`). Every step has a seed of its own for its random
-//! choices, so that a step of a shortened list makes the same choices as before.
+//! The plan of a seed: the properties of its world (`draw`), that is of the servers, clients and log of one run, and its list of steps
+//! (`steps`). Every step has a seed of its own for its random choices, so that a step of a shortened list makes the same choices as before.
 
 mod draw;
 mod steps;
@@ -32,7 +32,7 @@ pub enum Op {
     ReadPublisher(u8),
     /// A publisher's connection is cut.
     CutPublisher(u8),
-    /// A follower of interest connects.
+    /// A follower (a client that watches which topics have subscribers) connects.
     Follow(u8),
     /// A follower reads some of the received bytes.
     ReadFollower(u8),
@@ -96,7 +96,7 @@ pub struct Step {
 pub struct Plan {
     /// Number of shards of a node.
     pub shards: usize,
-    /// Number of shards that are homes.
+    /// Number of shards that are homes, which own topics.
     pub homes: usize,
     /// Number of shards that are homes after a planned restart.
     pub homes_after: usize,
@@ -106,7 +106,8 @@ pub struct Plan {
     pub nodes: usize,
     /// The steps before which a node is paused, cut off or lost, in thousandths of all steps.
     pub node_events_at: Vec<usize>,
-    /// The steps before which a steward writes checkpoints and purges the log, in thousandths of all steps.
+    /// The steps before which a steward (the node that does this for a partition) writes checkpoints and purges the log, in thousandths of
+    /// all steps.
     pub purges_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
@@ -120,7 +121,7 @@ pub struct Plan {
     pub subscribers: usize,
     /// Number of publishers over HTTP and WebSocket.
     pub publishers: usize,
-    /// Number of followers of interest.
+    /// Number of followers.
     pub followers: usize,
     /// Percentage of subscribers that subscribe by filter.
     pub filtered_percent: u32,
@@ -146,7 +147,7 @@ pub struct Plan {
     pub mail_percent: u32,
     /// Neither the byte budget of all logs nor the limit of topics is ever reached.
     pub budgets_are_wide: bool,
-    /// The faults of the engine; `None` if the world has no engine.
+    /// The faults of the engine (the simulated log); `None` if the world has no engine.
     pub engine: Option<EngineBehavior>,
     /// The step before which the planned restart happens, in thousandths of all steps; `None` if there is no restart.
     pub restarts_at: Option<usize>,
@@ -156,9 +157,9 @@ pub struct Plan {
     pub disk_damage: bool,
     /// Whether the log may be replaced by an older copy after a crash.
     pub restores_old_log: bool,
-    /// The steps before which the log is compacted into a new base, in thousandths of all steps.
+    /// The steps before which the log is compacted into a new base (a checkpoint on disk), in thousandths of all steps.
     pub compactions_at: Vec<usize>,
-    /// Bytes of a segment of the log; `None` if the engine is not a disk.
+    /// Bytes of a segment of the log; `None` if the log is not on disk.
     pub segment_bytes: Option<u64>,
     /// Number of batches published before the first step, so that logs are long in worlds with short turns.
     pub preload: usize,

@@ -36,11 +36,11 @@ const EPOCH_S: u32 = 1_700_000_000;
 const LOG_EPOCH: u32 = 0x5EED;
 /// The most bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
-/// Turns for each preloaded batch.
+/// Turns (rounds of a shard's loop) for each preloaded batch.
 const PRELOAD_TURNS: usize = 12;
 /// Choices for the offset of the wall clock in seconds.
 const WALL_OFFSETS_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
-/// The most unanswered requests of a publisher. It sends no new one until some are answered.
+/// The most unanswered requests of a publisher. At this number the publisher sends no new request until some are answered.
 const PENDING_MAX: usize = 12;
 
 /// The state of a shard's loop between two turns.
@@ -80,7 +80,7 @@ pub struct Simulation {
     /// The shards of all nodes, node by node.
     pub shards: Vec<Shard>,
     loops: Vec<ShardLoop>,
-    /// The sockets, the mail between shards, and the engine.
+    /// The sockets, the mail between shards, and the engine (the log that commits batches).
     pub net: Net,
     /// The clients.
     pub clients: Clients,
@@ -94,9 +94,10 @@ pub struct Simulation {
     pub nodes: Nodes,
     /// The newest checkpoint of the engine's log.
     checkpoint: Checkpoint,
-    /// The base of the log on disk: the snapshot of each home, in blocks. A new process replays the batches after it.
+    /// The base of the log on disk: the snapshot of each home (shard that owns topics), in blocks. A new process replays the batches after
+    /// it.
     base_snapshots: Vec<Vec<Vec<u8>>>,
-    /// The lives of the log: an epoch for each start.
+    /// The lives of the log: each lasts from one start to the next and has an epoch.
     lives: Lives,
     /// The offset of the wall clock in seconds.
     wall_offset_s: i32,
@@ -261,7 +262,8 @@ impl Simulation {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
-            // A client that has closed its half already sends nothing more. The kernel's keep-alive ends such a connection, here a reset.
+            // A client that has already closed its half sends nothing more. On a real network keep-alive ends such a connection; here a
+            // reset does.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);

@@ -132,7 +132,7 @@ pub struct SeenPosition {
     pub second: u32,
 }
 
-/// The losses and refusals that the plan of a world permits. The checks report all others.
+/// The losses and refusals that the plan permits. The checks report all others.
 #[derive(Default)]
 pub struct Allowances {
     /// The filters of rules whose topics are not durable.
@@ -141,11 +141,11 @@ pub struct Allowances {
     pub stalled_messages_max: Option<usize>,
     /// Only rules remove messages from logs. The byte budget of the process and the limit of topics are never reached.
     pub budgets_are_wide: bool,
-    /// An engine may store a batch late, so that the outcome of a publish is unknown.
+    /// The engine (the simulated log) may store a batch late, so that the outcome of a publish is unknown.
     pub engine_is_late: bool,
     /// The server may end a session with many kept messages for lack of memory. It tells the client.
     pub memory_is_tight: bool,
-    /// Number of messages of a topic that homes keep for MQTT subscribers of QoS 1 and 2, even if the rule keeps fewer.
+    /// Number of messages of a topic that the server keeps for MQTT subscribers of QoS 1 and 2, even if the rule keeps fewer.
     pub session_messages: u32,
     /// Some messages are published with RETAIN.
     pub retains: bool,
@@ -212,8 +212,8 @@ impl Truth {
             || self.crash_step.is_some() && self.allowed.non_durable_filters.iter().any(overlaps)
     }
 
-    /// The last crash damaged the log of a topic, and may have removed messages. The others have new offsets, so the known offsets are
-    /// forgotten.
+    /// The last crash damaged the log of a topic, and may have removed messages. The remaining messages have new offsets, so the known
+    /// offsets are forgotten.
     pub fn mark_damaged(&mut self, topic: usize) {
         let state = &mut self.topics[topic];
         state.damage_step = self.crash_step;
@@ -325,7 +325,8 @@ impl Truth {
         (message.acked_step, message.acked_s) = (Some(self.step), self.now_s);
     }
 
-    /// Records that a message was refused. With a slow engine that is uncertain: it may store the message after the home has refused it.
+    /// Records that a message was refused. With a slow engine that is uncertain: the engine may store the message after the server has
+    /// refused it.
     pub fn refuse(&mut self, number: u32) {
         self.messages[number as usize].refused = !self.allowed.engine_is_late;
     }

@@ -67,7 +67,7 @@ pub struct Acceptor {
     member: Member,
     limits: Limits,
     room: u32,
-    /// Number of open connections at the end of the last turn.
+    /// Number of open connections at the last call of `settle`.
     connections: u32,
     out_of_descriptors: bool,
     pause: Option<Pause>,
@@ -182,7 +182,8 @@ impl Acceptor {
         }
     }
 
-    /// Updates the driver and the group. Must be called at the end of each turn. `connections` is the number of open connections.
+    /// Updates the driver and the group. Must be called at the end of each round of the shard's loop. `connections` is the number of open
+    /// connections.
     ///
     /// # Errors
     /// If the kernel refuses the group's program. All other updates are done even then.

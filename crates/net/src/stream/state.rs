@@ -117,7 +117,7 @@ pub(super) struct Handshakes {
     pub under_way: usize,
     /// The largest `under_way` since freed memory was returned to the kernel.
     pub under_way_max: usize,
-    /// The time that this turn has spent on handshakes.
+    /// The time spent on handshakes in this round of the shard's loop.
     pub turn_ns: u64,
     /// Bytes allocated for handshakes.
     pub early_bytes: usize,
@@ -203,7 +203,7 @@ impl Streams {
         }
     }
 
-    /// Bytes held for handshakes, partial records, sealed bytes that wait, and the tables of these. Cheap enough to be called in each turn.
+    /// Bytes held for handshakes, partial records, sealed bytes that wait, and the tables of these. Cheap enough to be called often.
     /// [`Streams::usage`] has the keys and the table by link.
     ///
     /// The bytes of one connection are limited:

@@ -1,5 +1,5 @@
-//! A follower of interest: keeps a view of the topics that have subscribers, from a snapshot and the events after it. Every connection
-//! starts with an empty view.
+//! A follower: a client that watches which topics have subscribers (their interest). It keeps a view of these topics, from a snapshot and
+//! the events after it. Every connection starts with an empty view.
 
 use std::collections::BTreeSet;
 
@@ -207,8 +207,8 @@ impl Follower {
         }
     }
 
-    /// Checks that the view has exactly the topics with subscribers. The world must be idle. With `linger` the view may still have topics
-    /// without subscribers, since the server reports the end of interest later.
+    /// Checks that the view has exactly the topics with subscribers. Nothing may be in flight. With `linger` the server reports later that
+    /// a topic has lost its last subscriber, so the view may still have topics without subscribers.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {

@@ -86,7 +86,7 @@ pub fn framing(head: &Head) -> Result<Framing, Violation> {
     }
 }
 
-/// Moves complete chunks from `bytes` to `body`. True after the empty chunk at the end.
+/// Moves complete chunks from `bytes` to `body`. Returns true after the empty chunk at the end.
 pub fn take_chunks(bytes: &mut Vec<u8>, body: &mut Vec<u8>) -> Result<bool, Violation> {
     loop {
         let Some(line) = bytes.windows(2).position(|two| two == b"\r\n") else {

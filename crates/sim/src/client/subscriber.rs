@@ -24,7 +24,7 @@ pub enum Transport {
     Plain,
     /// WebSocket with `ws+meta.nchan`.
     Meta,
-    /// WebSocket with `envelope=json`. Worlds with envelopes have this in place of [`Transport::Meta`].
+    /// WebSocket with `envelope=json`. A plan with envelopes has this in place of [`Transport::Meta`].
     Envelope,
     /// Long-poll: one message per request.
     Poll,
@@ -273,7 +273,7 @@ impl Subscriber {
         }
     }
 
-    /// The last crash damaged some partitions, and may have removed messages of its topics.
+    /// The last crash damaged some partitions, and may have removed messages of the subscriber's topics.
     pub fn partitions_damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
         let is_damaged =
@@ -282,8 +282,9 @@ impl Subscriber {
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
-    /// The log was restored from an older copy. For each topic, the server knows the positions up to the first offset of the pair, and also
-    /// the second offset. Returns the number of topics in which the server does not know the subscriber's position.
+    /// The log was restored from an older copy. `known` has a pair of offsets for each topic: the server knows the positions up to the
+    /// first one, and the position of the second one. Returns the number of topics in which the server does not know the subscriber's
+    /// position.
     pub fn log_restored(
         &mut self,
         truth: &Truth,
@@ -292,8 +293,8 @@ impl Subscriber {
     ) -> u64 {
         let has_position = self.position.is_some();
         let mut lost_branches = 0;
-        // The client knows the exact offset of its position only with a single topic by name, and before a second restore: a position of
-        // several partitions also moves with the messages of other topics.
+        // The client knows the exact offset of its position only if it subscribes to a single topic by name, and only at the first restore.
+        // A position of several partitions also moves with the messages of other topics.
         let is_exact = is_first_restore && matches!(&self.tracks[..], [track] if !track.by_filter);
         for track in &mut self.tracks {
             if truth.topics[track.topic].damage_step != truth.crash_step {
@@ -310,7 +311,7 @@ impl Subscriber {
         lost_branches
     }
 
-    /// Reads received bytes. `end`: they are the last bytes of the connection.
+    /// Reads received bytes. With `end` they are the last bytes of the connection.
     pub fn read(
         &mut self,
         bytes: &[u8],

@@ -53,7 +53,8 @@ pub struct Track {
     last_offset: Option<u64>,
     /// The subscriber must receive a gap before the next message, since its position is from before the log was damaged.
     gap_due: bool,
-    /// The subscriber subscribes by filter. A delete does not end such a stretch, so deleted messages may be missing in it.
+    /// The subscriber subscribes by filter. A delete of a topic does not end its stretch, so deleted messages may be missing in the
+    /// stretch.
     pub by_filter: bool,
 }
 
@@ -159,14 +160,15 @@ impl Track {
                     seen.offset
                 ));
             }
-            // A gap that is due after a restore may go back: the position is on the lost branch of the log, behind the fork.
+            // A gap that is due after a restore may go back: the old position is after the end of the restored copy, in batches that the
+            // log has lost.
             if let (Some(to), false) = (to, self.gap_due)
                 && to.offset < seen.offset
             {
                 return Err(format!("a gap from {} back to {}", seen.offset, to.offset));
             }
         }
-        // An offset on the lost branch cannot be compared with one on this branch.
+        // An offset in the lost batches cannot be compared with an offset in the restored log.
         let seen = self.seen.filter(|_| !self.gap_due);
         self.begin_stretch(to.map_or(Start::First, |to| Start::After(to.offset)));
         self.seen = to.or(seen);
@@ -191,10 +193,11 @@ impl Track {
     }
 
     /// The log was restored from an older copy. The server knows the positions up to `end`, and the position `begin`. Returns whether the
-    /// subscriber's position is on the lost branch, so that it must receive a gap. The messages received before were checked already.
+    /// server does not know the subscriber's position, so that the subscriber must receive a gap. The messages received before were checked
+    /// already.
     pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
-        // If a gap is still due, the position is from before an earlier restore, and unknown.
+        // If a gap is still due, the position is from before an earlier restore, so the server does not know it.
         let is_known = |offset| !self.gap_due && (offset <= end || offset == begin);
         let is_on_lost_branch =
             seen.is_some_and(|seen| !is_known(self.last_offset.unwrap_or(seen.offset)));
@@ -283,7 +286,8 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Checks that no acknowledged message with an unknown offset, which nobody received, belongs into this stretch.
+    /// Checks acknowledged messages that nobody received and whose offset is not known exactly: none that certainly lies in this stretch
+    /// may be missing.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

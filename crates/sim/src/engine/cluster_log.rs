@@ -128,10 +128,10 @@ impl ClusterLog {
         self.nodes[node].is_cut
     }
 
-    /// Appends a batch of a node. True if the node has appended it before. The batch is lost if the node is cut off.
+    /// Appends a batch of a node. Returns whether the node has appended it before. The batch is lost if the node is cut off.
     ///
     /// # Errors
-    /// If the node has broken a rule of numbering.
+    /// If the batch does not have the writer's next number, or has the number of a different batch.
     pub fn append(
         &mut self,
         node: usize,

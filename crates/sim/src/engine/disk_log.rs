@@ -1,5 +1,8 @@
-//! The engine of a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory. It loses no batch while its process
-//! runs. A crash can come before a batch is in a group, before a written group is synced, and before a synced batch is reported.
+//! The engine (the log that commits batches) as in a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory.
+//! It loses no batch while its process runs. A crash can come before a batch is in a group, before a written group is synced, and before a
+//! synced batch is reported.
+//!
+//! The *base* is the checkpoint from which a new process starts; it then reads the batches after it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -67,9 +70,9 @@ impl InjectedDamage {
 
 /// The log as a new process finds it.
 pub struct Start {
-    /// The batches behind the base.
+    /// The batches after the base.
     pub batches: Vec<Bytes>,
-    /// The number of batches at the end of `batches` that no home had been told of.
+    /// The number of batches at the end of `batches` of which the server had not been told before it ended.
     pub unreported: usize,
     /// Batches lost to damage.
     pub lost: Vec<Bytes>,
@@ -105,10 +108,10 @@ impl DiskLog {
         disk_log
     }
 
-    /// Appends a batch. False if it was appended before.
+    /// Appends a batch. Returns false if it was appended before.
     ///
     /// # Errors
-    /// If the home has skipped a number.
+    /// If a number was skipped.
     pub fn append(&mut self, batch: Batch) -> Result<bool, Violation> {
         let Header {
             partition, number, ..
@@ -130,7 +133,7 @@ impl DiskLog {
     /// Writes and syncs at most `batches_max` batches as one group. Returns the batches.
     ///
     /// # Errors
-    /// If the log fails. The disk does not.
+    /// If the log fails: the disk itself does not fail here.
     pub fn commit(&mut self, batches_max: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
         let group = self.take_waiting(batches_max);
         self.write(&group).map_err(|error| error.to_string())?;
@@ -192,12 +195,12 @@ impl DiskLog {
         group
     }
 
-    /// Ends the process as planned: everything is synced and reported.
+    /// Ends the process as planned. Everything must be synced and reported before.
     pub fn stop(&mut self) {
         self.log = None;
     }
 
-    /// Damages the log behind the base. Changes a byte of a group that is not the last one, or removes the end of the log.
+    /// Damages the log after the base. Changes a byte of a group that is not the last one, or removes the end of the log.
     pub fn inject_damage(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let mut places = Vec::new();
         let (checkpoint_group, base) = (self.base_end.group, self.base_end.segment.max(1));
@@ -219,7 +222,8 @@ impl DiskLog {
         let first = places.iter().find(is_in_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);
         self.damage = match rng.below(3) {
-            // The log must not end before its base: a server reports that for all partitions, and this log cannot.
+            // The base's own segment stays, because this log could not report that it ends before its base. A server reports that for all
+            // partitions.
             0 if newest == place.segment && newest > base => {
                 let removed = self.disk.remove(&name);
                 let removed = removed.and_then(|()| self.disk.sync_names());
@@ -238,7 +242,7 @@ impl DiskLog {
             _ => None,
         };
         if matches!(self.damage, Some(InjectedDamage::End(_))) && rng.chance(50) {
-            // A process finds the damage, and ends before it has written a base of the batches that are left.
+            // A process finds the damage, and ends before it has written a base of the remaining batches.
             self.open(|_| {})?;
             self.begin_segment()?;
             self.log = None;
@@ -306,7 +310,7 @@ impl DiskLog {
         })
     }
 
-    /// Begins a segment behind damage, so that a new base can contain everything before it. Returns the end of the log.
+    /// Begins a segment after the damage, so that a new base can contain everything before it. Returns the end of the log.
     ///
     /// # Errors
     /// Those of the disk.
@@ -326,7 +330,7 @@ impl DiskLog {
         removed.map_err(|error| error.to_string())
     }
 
-    /// The batches of sealed segments behind the base, and the end of a base that contains them.
+    /// The batches of sealed segments after the base, and the end of a base that contains them.
     ///
     /// # Errors
     /// If the log cannot be read.

@@ -4,11 +4,11 @@ use crore_rng::Rng;
 
 use super::{BATCH_LINES_MAX, MqttAction, Op, Plan, PublisherAction, Step};
 
-/// Percentage of steps that are steps of a follower, in worlds with followers.
+/// Percentage of steps that are steps of a follower, in plans with followers.
 const FOLLOWER_STEPS_PERCENT: u32 = 12;
-/// Percentage of steps that are steps of an MQTT client, in worlds with MQTT clients.
+/// Percentage of steps that are steps of an MQTT client, in plans with MQTT clients.
 const MQTT_STEPS_PERCENT: u32 = 40;
-/// Percentage of the turns of the starved shard that another shard gets.
+/// Percentage of the starved shard's turns (rounds of its loop) that another shard gets.
 const STARVED_PERCENT: u32 = 95;
 
 impl Plan {

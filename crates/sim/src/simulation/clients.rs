@@ -85,7 +85,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Checks that the engine's log has every message that was acknowledged or delivered since the last check.
+    /// Checks that the log has every message that was acknowledged or delivered since the last check.
     pub fn check_logged(&mut self) -> Result<(), Violation> {
         let numbers = std::mem::take(&mut self.truth.to_check_in_log);
         let Some(engine) = &self.net.engine else {

@@ -1,5 +1,6 @@
-//! Crashes during a run. The process is killed, or the power fails, at any point of a turn. As in a server, new shards start from the base
-//! and the log alone, and clients reconnect. Sometimes the log is compacted: a new base replaces its sealed segments.
+//! Crashes during a run. The process is killed, or the power fails, at any point of a turn (round of a shard's loop). As in a server, new
+//! shards start from the base (a checkpoint on disk) and the log alone, and clients reconnect. Sometimes the log is compacted: a new base
+//! replaces its sealed segments.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use crate::client::mqtt::Client;
 use crate::engine::{ReportedDamage, Start};
 use crate::truth::Violation;
 
-/// The process crashes before it has had this many more effects.
+/// The process crashes after fewer effects than this. An effect is a send, a close, an append or a mail.
 const EFFECTS_MAX: usize = 30;
-/// Number of topics in one order to a home.
+/// Number of topics in one order to a home (a shard that owns topics).
 const TOPICS_PER_ORDER: usize = 3;
 
 impl Simulation {
-    /// Writes a base from the state of the homes, if the world has a disk. A server does so at its first start.
+    /// Writes a base from the state of the homes, if the log is on disk. A server does so at its first start.
     pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
         if engine.is_none_or(|engine| engine.disk_log.is_none()) {
@@ -150,7 +151,7 @@ impl Simulation {
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
-        // A subscriber may have received the position just before the first message of the last life.
+        // `base` is the first offset of the life that has just ended. A subscriber may have received the position just before that.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
@@ -160,8 +161,9 @@ impl Simulation {
         }
     }
 
-    /// The log was restored from a copy without the batches `lost`. It continues after the copy, so other messages get the offsets of the
-    /// lost ones. In each partition, the server knows the positions up to the one in `ends`, and also `begin`, where its last life began.
+    /// The log was restored from a copy without the batches `lost`. It continues after the copy, so new messages get the offsets of the
+    /// lost ones. In each partition the server knows the positions up to the one in `ends`, and the position `begin`, just before the life
+    /// that has ended (the time since its start).
     fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],

@@ -1,4 +1,5 @@
-//! The limits that are checked after every turn. Each is a setting, plus the work that may be in flight when the limit is reached.
+//! The limits that are checked after every turn (round of a shard's loop). Each is a setting, plus the work that may be in flight when the
+//! limit is reached. An ask is a request of one shard to the home of a topic, which is the shard that owns the topic.
 
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};
@@ -20,7 +21,8 @@ const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The most bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// With more turns in flight than `turns_under_way` times this factor, all publishers wait. With fewer, only the busiest wait.
+/// A turn is in flight until all shards have handled the mail that it sent. With more turns in flight than `turns_under_way` times this
+/// factor, all publishers wait. With fewer, only the busiest wait.
 const ALL_WAIT_FACTOR: usize = 4;
 
 /// Steps of a search in a list of the log: the marks, and the entries between two marks.
@@ -31,7 +33,8 @@ const ENTRY_BYTES: usize = 64;
 const READ_ROWS: usize = 4;
 /// The most steps for the names of one input: filters of a packet, topics of a request, or subscriptions of a session.
 const NAMES_STEPS: usize = 100;
-/// The most steps in which a turn reports ends of interest, to the largest possible number of followers.
+/// The most steps in which a turn reports to followers which topics have no subscribers any more, with the largest possible number of
+/// followers.
 const ENDS_STEPS: usize = 64 * 5;
 
 /// The most steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of old
@@ -61,8 +64,8 @@ pub fn input_steps(plan: &Plan) -> u64 {
 }
 
 /// The most steps at the end of a turn: the budget, one unit of each kind of queued work (an ask of a lane, a page, a connection, the end
-/// of a session, forgetting), and the reports of ends of interest. Expiry adds nothing: a turn expires no more messages than were
-/// published in it. Each costs one step, and its publish had at least two.
+/// of a session, forgetting), and the reports of topics that have no subscribers any more. Expiry adds nothing: a turn expires no more
+/// messages than were published in it. Each expiry costs one step, and the publish of the message cost at least two.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.turn_limits.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.turn_limits.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64

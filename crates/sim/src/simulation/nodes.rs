@@ -1,5 +1,6 @@
 //! The nodes of a cluster. Each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced. In
-//! some worlds a steward writes checkpoints and purges the log, and a new node starts from these checkpoints.
+//! some runs a steward (the node that does this for a partition) writes checkpoints and purges the log, and a new node starts from these
+//! checkpoints.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The clients of a world, by kind. Each kind that was added later has its own random generator, so that its draws do not change the
-//! clients of the other kinds.
+//! The clients of a run, by kind. Each kind that was added later has its own random generator, so that its draws do not change the clients
+//! of the earlier kinds.
 
 use crore_rng::Rng;
 
@@ -16,7 +16,7 @@ pub struct Clients {
     pub subscribers: Vec<Subscriber>,
     /// Publishers over HTTP and WebSocket.
     pub publishers: Vec<Publisher>,
-    /// The followers of interest.
+    /// The followers, which watch the topics that have subscribers.
     pub followers: Vec<Follower>,
     /// The MQTT clients.
     pub mqtt: Vec<Client>,

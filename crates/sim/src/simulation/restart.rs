@@ -1,5 +1,5 @@
-//! A planned restart during a run: all connections are closed, all work in flight is finished, each home writes its snapshot, and new
-//! shards continue from the snapshots. No message may be lost or repeated, and no gap may be told.
+//! A planned restart during a run: all connections are closed, all work in flight is finished, each home (shard that owns topics) writes
+//! its snapshot, and new shards continue from the snapshots. No message may be lost or repeated, and no subscriber may be told of a gap.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::truth::Violation;
 
 /// Seconds after which a home appends an unanswered batch again.
 const RETRY_S: u32 = 3;
-/// The most rounds until a world whose clock stands still is idle.
+/// The most rounds until nothing is left to do while the clock stands still.
 const ROUNDS_MAX: usize = 20_000;
 
 impl Simulation {
@@ -63,14 +63,15 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whether the engine's log contains everything that the homes know. Not so after a restart or a loss, and not checked in clusters.
+    /// Whether the log of the engine (its committed batches) contains everything that the homes know. It does not after a restart or a
+    /// loss. For a cluster this returns false, because it is not checked there.
     pub fn has_whole_log(&self) -> bool {
         let coverage = &self.coverage;
         let interruptions = coverage.damages + coverage.log_restores + coverage.restarts;
         interruptions == 0 && self.plan.nodes == 1
     }
 
-    /// Begins a new life of the log. All homes have read everything of the earlier ones.
+    /// Begins a new life of the log: the time from one start to the next. All homes have read the log of the earlier lives.
     pub(super) fn begin_life(&mut self) {
         self.lives.begin(self.server.epoch, &self.ends());
         let lives = Arc::new(self.lives.clone());
@@ -88,7 +89,7 @@ impl Simulation {
         ends
     }
 
-    /// Makes a checkpoint of the batches that the engine has now, if the world has an engine and the whole log.
+    /// Makes a checkpoint of the batches that the engine has now, if there is an engine and it has the whole log.
     pub fn make_checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let has_whole_log = self.has_whole_log();
@@ -104,7 +105,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Checks that a server that starts from the last checkpoint and the log behind it has all messages that the homes have.
+    /// Checks that a server that starts from the last checkpoint and the log after it has all messages that the homes have.
     pub fn check_checkpoints(&mut self) -> Result<(), Violation> {
         self.make_checkpoint()?;
         let now = now(self.truth.now_s);
@@ -118,7 +119,7 @@ impl Simulation {
         let mut empty_net = Net::new(1, recovered.len(), 0, None);
         let restored = content(server, &mut recovered, &mut empty_net, now);
         let mut required = content(server, &mut self.shards, &mut self.net, now);
-        // The checkpoint may lack messages that homes keep for sessions beyond the rule, and messages that expire in this second.
+        // Homes keep messages beyond the rule for MQTT sessions, and some messages expire in this second. The checkpoint may lack both.
         let truth = &self.truth;
         let is_required = |data: &[u8]| {
             let number = truth.number_of(data);
@@ -132,7 +133,7 @@ impl Simulation {
         }
     }
 
-    /// Restarts the engine. `snapshots` become the base of its log.
+    /// Restarts the engine. `snapshots` become the base of its log, from which a new process starts.
     fn restart_engine(&mut self, snapshots: Vec<Vec<Vec<u8>>>) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());

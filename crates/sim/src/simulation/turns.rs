@@ -1,4 +1,5 @@
-//! The turns of a shard. Its loop handles the inputs from the poller, the mail and the engine, partly in random order.
+//! The turns of a shard: rounds in which its loop handles the inputs from the poller, the mail and the engine (the log), partly in random
+//! order.
 
 use std::net::IpAddr;
 
@@ -76,7 +77,7 @@ impl Simulation {
         limits::check(self, shard)
     }
 
-    /// The partitions of which this shard is the home.
+    /// The partitions of which this shard is the home (the owner of their topics).
     fn partitions(&self, shard: usize) -> impl Iterator<Item = PartitionId> + use<> {
         let shard = (shard % self.plan.shards) as ShardId;
         let placement = self.server.placement();

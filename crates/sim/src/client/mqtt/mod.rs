@@ -85,7 +85,7 @@ struct Role {
     over_websocket: bool,
     /// The session expiry interval in seconds. With 0 each connection has a new session.
     expiry_s: u32,
-    /// It also subscribes to `#`. Such a client uses no QoS 0, so that the server must send each message once.
+    /// It also subscribes to `#`. Such a client uses no QoS 0, so that the server must deliver each message.
     has_wildcard: bool,
     /// The topics that it publishes to.
     publishes: Vec<usize>,
@@ -104,7 +104,7 @@ struct Session {
     unanswered_connects: u32,
     /// Links of the CONNECTs without an answer that the server may still handle.
     unanswered_links: Vec<u32>,
-    /// The server may have handled an unanswered CONNECT after the last one that it answered.
+    /// The server may have handled an unanswered CONNECT after the last answered CONNECT.
     connect_may_arrive_late: bool,
     /// The second in which the client sent the last CONNECT that the server accepted.
     last_connect_s: Option<u32>,
@@ -199,9 +199,9 @@ impl Client {
         }
     }
 
-    /// The same client, with a subscription to `#`, which overlaps all others, if it may have one.
+    /// The same client with one more subscription, to `#`, which overlaps all others. Only a 5.0 client with subscriptions gets it.
     pub fn with_wildcard(mut self) -> Client {
-        // Not in 3.1.1, where retained messages would come for both subscriptions.
+        // A 3.1.1 client does not get it, because retained messages would come for both subscriptions.
         self.role.has_wildcard = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
@@ -462,7 +462,7 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
-            // The server cannot answer a publish, since a slow engine has not reported its outcome.
+            // The server cannot answer a publish, because the slow log has not yet reported whether the publish is stored.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),

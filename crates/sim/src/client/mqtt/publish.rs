@@ -136,8 +136,8 @@ impl Client {
                     self.conn.acks.push_back(PendingAck::Pubrel(sent.id));
                 }
                 (true, Qos::ExactlyOnce) if self.conn.session_uncertain => {
-                    // If this is a new session, the server would store a repeat as a new message. So the client sends none: PUBREL ends the
-                    // exchange.
+                    // If this is a new session, the server would store a repeat as a new message. So the client does not repeat the
+                    // message: PUBREL ends the exchange.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent

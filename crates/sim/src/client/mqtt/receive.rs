@@ -127,7 +127,7 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             // A message that is retained or also matches another subscription may be delivered twice. The second delivery is no repeat, but
-            // may have the same packet id if that is free again.
+            // may have the same packet id if the id is free again.
             let later_repeat_came = self
                 .conn
                 .last_repeated

@@ -61,7 +61,7 @@ impl Client {
                 sub.session_began();
             }
         }
-        // The server may still handle a CONNECT on an abandoned link that asked for a new session.
+        // The server may still handle a CONNECT that asked for a new session on an abandoned link.
         let clean_start_may_arrive_late = self
             .session
             .clean_start_links
@@ -112,7 +112,7 @@ impl Client {
             .for_each(|sub| sub.connection_lost(true));
     }
 
-    /// Checks that the client waits for no answer. The world must be idle.
+    /// Checks that the client waits for no answer. Nothing may be in flight.
     pub fn check_nothing_pending(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {

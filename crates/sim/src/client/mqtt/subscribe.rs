@@ -44,7 +44,8 @@ impl Client {
             && self.subs.iter().all(|sub| sub.state == State::Granted)
     }
 
-    /// The number of subscriptions for which the server must keep messages. The one to `#` counts once for each home.
+    /// The number of subscriptions for which the server must keep messages. The one to `#` counts once for each home (shard that owns
+    /// topics).
     pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
         let needs =
             |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
@@ -146,8 +147,8 @@ impl Client {
         options
     }
 
-    /// Random options for the subscription to `#`. Its messages match the other subscriptions too, so the checks of those must allow these
-    /// options.
+    /// Random options for the subscription to `#`. Its messages also match the subscriptions to single topics, so the checks of those
+    /// subscriptions must allow these options.
     fn wildcard_options(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
         let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
         let mut options = SubscribeOptions::of(qos);

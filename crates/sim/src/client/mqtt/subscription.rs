@@ -34,9 +34,9 @@ pub(super) struct Sub {
     pub wildcard_requested: bool,
     /// The subscription was ended or changed while the client also had one to `#`. Messages that came by one may come again by the other.
     pub was_split: bool,
-    /// The step of each SUBSCRIBE to which the server may still send the retained message.
+    /// The step of each SUBSCRIBE for which the server may still send the retained message.
     retained_requests: VecDeque<u32>,
-    /// The step of the SUBSCRIBE to which the server must still send the retained message.
+    /// The step of the SUBSCRIBE for which the server must still send the retained message.
     pub retained_due: Option<u32>,
     /// The numbers of the latest values that were received as retained messages.
     latest_values: Vec<u32>,
@@ -92,7 +92,7 @@ impl Sub {
             }
         }
         if options.no_local {
-            // The retained message may be the client's own.
+            // The retained message may be one that the client published, which No Local may hold back.
             self.retained_due = None;
         }
         is_unchanged
@@ -137,7 +137,7 @@ impl Sub {
         }
     }
 
-    /// Checks a message against the options that were asked for.
+    /// Checks a message against the options that the client requested.
     pub fn check_options(
         &self,
         number: u32,
@@ -191,7 +191,7 @@ impl Sub {
             return Err(format!("message {number} was never retained"));
         }
         if dup {
-            // It need not be the newest: the server sent it over an earlier connection first.
+            // A repeated message need not be the newest: it was the newest when the server first sent it, over an earlier connection.
             return Ok(());
         }
         let newer = truth.retained(self.track.topic).find(|(_, other)| {

@@ -73,7 +73,7 @@ impl Track {
         }
     }
 
-    /// The connection was lost. If that `ends_stretch`, no later message is required.
+    /// The connection was lost. With `ends_stretch`, no later message is required.
     pub fn connection_lost(&mut self, ends_stretch: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.was_interrupted = true;
@@ -236,8 +236,8 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message by `step`. It has not if the client received an earlier message that was sent after
-    /// the delete.
+    /// Whether a delete may have removed the message by `step`. A delete certainly has not if the client received an earlier message that
+    /// was sent after the delete.
     fn may_be_deleted(
         &self,
         stretch: &Stretch,

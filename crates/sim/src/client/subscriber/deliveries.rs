@@ -98,8 +98,8 @@ impl Subscriber {
         self.check_not_expired(number, truth)
     }
 
-    /// Checks that no superseded message has waited for the stalled socket, except a message that had been sent in part, and the messages
-    /// from before the stream began.
+    /// Checks that no superseded message has waited for the stalled socket. Exceptions are a message that had been sent in part, and the
+    /// messages from before the stream began.
     fn check_not_superseded(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(stalled), Some(established)) =
             (truth.last_stalled_step, self.conn.established_step)
@@ -120,8 +120,8 @@ impl Subscriber {
         })
     }
 
-    /// Checks, in worlds with small outboxes, that a stalled subscription continues from the log and gets no message that expired before its
-    /// socket opened. Exceptions are a page that had been sent in part, and the messages from before the stream began.
+    /// Checks, if outboxes are small, that a stalled subscription continues from the log and gets no message that expired before its socket
+    /// opened. Exceptions are a page that had been sent in part, and the messages from before the stream began.
     fn check_not_expired(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(stalled), Some(established), Some(page_messages)) = (
             truth.last_stalled_step,
@@ -146,7 +146,7 @@ impl Subscriber {
         }
     }
 
-    /// A gap was received, with the new position. The gap is in the topic `name`, or in each topic whose position moved if none is named.
+    /// A gap was received, with the new position. The gap is in the topic `name`; without a name it is in each topic whose position moved.
     pub(super) fn gap_received(
         &mut self,
         name: Option<&[u8]>,

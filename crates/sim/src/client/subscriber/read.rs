@@ -163,8 +163,8 @@ impl Subscriber {
             Some(4410) => self.topic_deleted(coverage),
             Some(CLOSE_GAP) => {
                 let Some(id) = resume_position(reason) else {
-                    // The reason has no position if it does not fit, as with many partitions and several epochs after a crash. Then the
-                    // subscriber subscribes again without a position.
+                    // A position may be too long for the reason of a Close frame, for example with many partitions and several epochs after
+                    // a crash. Then the reason has none, and the subscriber subscribes again without a position.
                     self.position = None;
                     let damaged = truth.topics.iter().any(|topic| topic.damage_step.is_some());
                     if !damaged && truth.crash_step.is_none() {
