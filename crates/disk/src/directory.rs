@@ -69,7 +69,7 @@ impl Directory {
         })
     }
 
-    /// Opens a directory for reading, without a lock. A server may be writing to it, so the end of the log may be torn.
+    /// Opens a directory for reading, without a lock. A server may be writing to the log, so the end of the log may be torn.
     ///
     /// # Errors
     /// If the directory cannot be opened.

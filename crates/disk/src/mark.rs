@@ -6,8 +6,8 @@
 //! * A power cut while a mark is written leaves the previous mark, because marks are written to two places in turn.
 //! * A missing or damaged mark proves nothing.
 //!
-//! If the log has lost its end, every start must report the loss until the caller has a checkpoint of what is left, because the process may
-//! be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
+//! If the log has lost its end, every start must report the loss until the caller has written a checkpoint of the rest, because the process
+//! may be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
 
 use std::io;
 

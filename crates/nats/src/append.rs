@@ -1,5 +1,5 @@
-//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement only ends the time in flight of a batch, or
-//! reports a failure: whether a batch is in the log, only reading the log shows.
+//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement only ends a batch's time in flight, or reports
+//! a failure. Only reading the log shows whether a batch is in it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

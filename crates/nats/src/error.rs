@@ -7,7 +7,7 @@ use std::time::Duration;
 #[error("{text}")]
 pub struct Error {
     text: String,
-    /// After this time the fault is no longer expected to end by itself, as it does while servers start or elect a leader.
+    /// After this time the fault is no longer expected to end by itself. Until then servers may still be starting or electing a leader.
     passes_within: Duration,
 }
 

@@ -98,7 +98,7 @@ pub async fn watch(
 }
 
 /// Updates the status of a partition, and replaces the consumer if the reader is stuck. Returns the reason for a new epoch if the stream
-/// has less than was read from it.
+/// ends before the last batch read.
 fn check_partition(
     at: usize,
     info: &Info,

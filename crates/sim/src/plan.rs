@@ -161,7 +161,7 @@ pub struct Plan {
     pub compactions_at: Vec<usize>,
     /// Bytes of a segment of the log; `None` if the log is not on disk.
     pub segment_bytes: Option<u64>,
-    /// Number of batches published before the first step, so that logs are long in worlds with short turns.
+    /// Number of batches published before the first step. They make the logs long in plans with short turns (rounds of a shard's loop).
     pub preload: usize,
     /// Whether the wall clock jumps, ahead and back.
     pub wall_clock_jumps: bool,

@@ -30,10 +30,10 @@ pub const HELD: u16 = 8;
 const IDLE_AT: u32 = FLAGS + 4;
 /// The position, above the idle records, of the peer's consecutive empty records as counted by [`Direction::count_data`].
 const EMPTY_AT: u32 = IDLE_AT + 6;
-/// The maximum number of idle records that a peer may send without other records between them, as in BoringSSL. A record is idle if it
-/// changes a key or is an alert without effect. It is also the maximum number of consecutive empty data records.
+/// The maximum number of idle records of a peer. A record is idle if it changes a key or is an alert without effect. BoringSSL has the same
+/// limit. It is also the maximum number of consecutive empty data records.
 pub const IDLE_MAX: u64 = 32;
-/// After this many other records, one more idle record is allowed: its cost is small compared with theirs.
+/// This many other records before a key update make up for one idle record, whose cost is small compared with theirs.
 const OTHERS_PER_IDLE: u64 = 16;
 
 /// One direction of a connection.
@@ -59,8 +59,8 @@ impl Direction<'_> {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts an idle record. `others` is the number of other records before it that were not passed to an earlier call. Returns true if
-    /// there are too many idle records.
+    /// Counts an idle record. `others` is the number of other records that make up for idle ones; no record may be passed twice. Returns
+    /// true if there are too many idle records.
     pub fn count_idle(&mut self, others: u64) -> bool {
         let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
         let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS_PER_IDLE) + 1;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// An empty queue keeps memory for this many addresses.
 const KEPT_ADDRESSES: usize = 64;
-/// An address with fewer recent steps than this, which is about three handshakes, has few of them.
+/// An address has few recent steps if it has fewer than this: about three handshakes.
 const FEW_STEPS: u16 = 8;
 /// Steps are counted in intervals of this many steps. The current and the previous interval count as recent.
 const INTERVAL_STEPS: u32 = 256;

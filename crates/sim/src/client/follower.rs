@@ -170,8 +170,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Handles an event. Checks that `first` and `last` of a topic alternate, and that `whole`, the end of the snapshot, gives its number of
-    /// topics.
+    /// Handles an event. Checks that `first` and `last` of a topic alternate, and that `whole`, the end of the snapshot, gives the number
+    /// of topics in the snapshot.
     fn event_received(
         &mut self,
         event: &str,
@@ -207,8 +207,8 @@ impl Follower {
         }
     }
 
-    /// Checks that the view has exactly the topics with subscribers. Nothing may be in flight. With `linger` the server reports later that
-    /// a topic has lost its last subscriber, so the view may still have topics without subscribers.
+    /// Checks that the view has exactly the topics with subscribers. Nothing may be in flight. With `linger` the server reports with a
+    /// delay that a topic has lost its last subscriber, so the view may still have such topics.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {

@@ -162,8 +162,8 @@ impl Simulation {
     }
 
     /// The log was restored from a copy without the batches `lost`. It continues after the copy, so new messages get the offsets of the
-    /// lost ones. In each partition the server knows the positions up to the one in `ends`, and the position `begin`, just before the life
-    /// that has ended (the time since its start).
+    /// lost ones. In each partition the server knows the positions up to the one in `ends`. It also knows the position `begin`, just before
+    /// the first offset of the life that has ended (the time from its start to the crash).
     fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],

@@ -247,7 +247,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// For each checkpoint of a partition the number of the last batch that it contains, the newest checkpoint first.
+    /// For each checkpoint of a partition, the newest first, the number of the last batch that it contains.
     fn contained(&self, partition: PartitionId) -> impl Iterator<Item = u64> {
         let kept = &self.nodes.checkpoints[usize::from(partition)];
         kept.iter().map(|it| it.contained as u64)

@@ -119,7 +119,8 @@ impl Simulation {
         let mut empty_net = Net::new(1, recovered.len(), 0, None);
         let restored = content(server, &mut recovered, &mut empty_net, now);
         let mut required = content(server, &mut self.shards, &mut self.net, now);
-        // Homes keep messages beyond the rule for MQTT sessions, and some messages expire in this second. The checkpoint may lack both.
+        // For MQTT sessions homes keep more messages than the rule allows, and some messages expire in this second. The checkpoint may lack
+        // both.
         let truth = &self.truth;
         let is_required = |data: &[u8]| {
             let number = truth.number_of(data);
