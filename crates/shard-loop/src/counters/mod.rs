@@ -4,6 +4,7 @@
 //! the copy of a busy shard is at most `PUBLISH_MS` and one turn old, and the memory account in it is wrong by at most `PUBLISH_BYTES` and
 //! the growth of one turn. Large messages are in the account of no shard: a reader adds their current size. The cost of counting does not
 //! grow with the number of connections or deliveries: a latency is recorded once for all deliveries of a mail, with their number.
+//!
 //! Deliberately not here: rates, names and formats. The readers compute them.
 
 mod latency;
