@@ -26,8 +26,8 @@ use crate::truth::Violation;
 /// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
-    /// In a turn of the partition's home, the engine stores the arrived batches. A second draw with this probability decides whether it
-    /// reports the stored batches.
+    /// In a turn of the partition's home (a round of the shard's loop), the engine stores the arrived batches. A second draw with this
+    /// probability decides whether it reports the stored batches.
     pub progress: u32,
     /// A batch is lost.
     pub loss: u32,

@@ -1,6 +1,6 @@
-//! Replays the batches that the engine (the simulated log) has committed in another server, with other limits, rules, clock and number of
-//! homes (shards that own topics). The state that a log describes must not depend on any of these, so the other server must have the same
-//! digest as the server that wrote the log.
+//! Replays the committed batches of the engine (the simulated log) in another server, with other limits, rules, clock and number of homes
+//! (shards that own topics). The state that a log describes must not depend on any of these, so the other server must have the same digest
+//! as the server that wrote the log.
 //!
 //! Deliberately the same are the seed, the number of partitions and the window of idempotency keys, since the state depends on them.
 

@@ -1,5 +1,5 @@
 //! The server's obligations: which messages a subscriber must, may or must not receive. A message that may have expired or been superseded
-//! need not come. A message that certainly has must not come.
+//! need not come. If it certainly has expired or been superseded, it must not come.
 //!
 //! Invariant: while the clients do not know something (an offset, the outcome of a publish), nothing that depends on it is required or
 //! forbidden.

@@ -207,8 +207,8 @@ impl Follower {
         }
     }
 
-    /// Checks that the view has exactly the topics with subscribers. Nothing may be in flight. With `linger` the server reports with a
-    /// delay that a topic has lost its last subscriber, so the view may still have such topics.
+    /// Checks that the view has exactly the topics with subscribers. Nothing may be in flight. With `linger` the server reports the loss of
+    /// a topic's last subscriber with a delay, so the view may still have topics without subscribers.
     pub fn check(&self, subscribers: &[(String, u64)], linger: bool) -> Result<(), Violation> {
         for (name, count) in subscribers {
             if !topic::matches(self.filter.as_bytes(), name.as_bytes()) {

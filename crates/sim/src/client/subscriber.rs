@@ -283,7 +283,7 @@ impl Subscriber {
     }
 
     /// The log was restored from an older copy. `known` has a pair of offsets for each topic: the server knows the positions up to the
-    /// first one, and the position of the second one. Returns the number of topics in which the server does not know the subscriber's
+    /// first offset, and the position at the second offset. Returns the number of topics in which the server does not know the subscriber's
     /// position.
     pub fn log_restored(
         &mut self,

@@ -72,7 +72,7 @@ impl InjectedDamage {
 pub struct Start {
     /// The batches after the base.
     pub batches: Vec<Bytes>,
-    /// The number of batches at the end of `batches` of which the server had not been told before it ended.
+    /// The number of batches at the end of `batches` whose commit was not reported before the crash.
     pub unreported: usize,
     /// Batches lost to damage.
     pub lost: Vec<Bytes>,
@@ -222,8 +222,8 @@ impl DiskLog {
         let first = places.iter().find(is_in_newest).map_or(0, |it| it.0.group);
         let name = format!("segment-{:010}.log", place.segment);
         self.damage = match rng.below(3) {
-            // The base's own segment stays, because this log could not report that it ends before its base. A server reports that for all
-            // partitions.
+            // The base's own segment is not removed. Without it the log ends before its base, which a server reports for all partitions;
+            // this simulated log cannot report that.
             0 if newest == place.segment && newest > base => {
                 let removed = self.disk.remove(&name);
                 let removed = removed.and_then(|()| self.disk.sync_names());

@@ -236,8 +236,8 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message by `step`. A delete certainly has not if the client received an earlier message that
-    /// was sent after the delete.
+    /// Whether a delete may have removed the message by `step`. A delete has certainly not removed it if the client received an earlier
+    /// message that was sent after the delete.
     fn may_be_deleted(
         &self,
         stretch: &Stretch,
