@@ -157,7 +157,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
     ))
 }
 
-/// The eventfd behind a mailbox.
+/// The eventfd of a mailbox.
 #[cfg(not(feature = "loom"))]
 mod bell {
     use std::io;

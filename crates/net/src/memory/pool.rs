@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(class(PIECE_END - 1), Some(CLASSES - 1));
     }
 
-    /// Bytes of memory behind a piece.
+    /// Bytes of memory that a piece occupies.
     fn resident(address: *mut u8, size: usize) -> usize {
         // SAFETY: takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
