@@ -1,7 +1,8 @@
 //! The floor: a reference server that only moves bytes. It shows the least that a delivery can cost on a machine.
 //!
 //! The floor has one thread and one epoll set, and makes one `send` for each delivery. So its cost is the cost of the kernel alone, and the
-//! results of other servers are given as a ratio to it. The floor does not batch, store or check anything. Do not make it faster: earlier
+//! results of other servers are given as a ratio to it. The floor does not batch, store or check anything. Do not make it faster: results
+//! from before and after the change could not be compared.
 //! results could not be compared with later ones.
 //!
 //! A subscriber sends the same HTTP upgrade as to any server and gets a fixed 101. The last number in the
@@ -35,7 +36,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 const EVENTS: usize = 256;
 /// The listener's epoll key. The key of a connection is its descriptor.
 const LISTENER: u64 = u64::MAX;
-/// In place of a descriptor: there is none.
+/// Stands for a missing descriptor.
 const NONE: i32 = -1;
 
 /// `crore-bench floor`

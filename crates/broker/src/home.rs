@@ -6,7 +6,8 @@
 //!   idle topic may be evicted earlier to make room for a new topic.
 //! * When a row is freed, the floor of the topic's slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old
 //!   position gets a gap.
-//! * Live messages and pages for one carrier share one lane, so they arrive in order.
+//! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier share one lane, the ordered queue of
+//!   mail to that shard. So they arrive in order.
 //!
 //! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns
 //! its data and does not use `Home`. The files with an `impl Home` connect them.
@@ -96,7 +97,7 @@ pub struct Home {
     pub(crate) topics: TopicTable,
     pub(crate) logs: Logs,
     pub(crate) subscriptions: Subscriptions,
-    /// Followers of interest, and topics that have subscribers at other nodes.
+    /// Followers (connections that are told which topics have subscribers), and topics that have subscribers at other nodes.
     pub(crate) interest: TopicInterest,
     /// The first answer to each idempotency key.
     pub(crate) retries: Retries,
@@ -128,8 +129,8 @@ impl Home {
         home
     }
 
-    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the limits of topics and of the logs'
-    /// bytes. `epoch` is the epoch of the current life, and `seed` keys all hashes.
+    /// An empty home for shard `me`. `admission` counts each client's topics. The homes of `placement` share the limits of topics and of
+    /// the logs' bytes. `epoch` is the epoch that this start of the server has begun, and `seed` keys all hashes.
     pub fn new(
         settings: &Settings,
         rules: &Rules,

@@ -1,8 +1,8 @@
-//! A shard: the part of the server that one thread runs. It has connections, the topics to which they subscribe, and perhaps a home. In a turn, a shard
-//! handles inputs; at the end of the turn it sends the results.
+//! A shard: the part of the server that one thread runs. It has connections, the topics to which they subscribe, and perhaps a home, which
+//! keeps topics and their logs. In a turn, a shard handles inputs; at the end of the turn it sends the results.
 //!
-//! Invariants: the deliveries of a turn are sent in the order of the lanes. The work for one input, and at the end of a turn, is bounded (see
-//! `work.rs`). No input from the network causes a panic.
+//! Invariants: the deliveries of a turn are sent in the order of the lanes, the queues of mail from the homes. The work for one input, and
+//! at the end of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -98,7 +98,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard of this world that starts at `now`.
+    /// A shard that starts at `now`. `world` is the state that all shards of the process share.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
         let home = (me < world.homes).then(|| Home::of(&world, me));
         let steps = home.as_ref().map(|home| home.steps().clone());
@@ -124,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// The front of the shard, for tests.
+    /// The part of the shard that has connections and subscriptions, for tests.
     #[cfg(test)]
     pub(crate) fn front(&mut self) -> &mut Front {
         &mut self.front

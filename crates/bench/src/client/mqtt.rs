@@ -1,8 +1,8 @@
-//! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, and clean and persistent sessions. There is no will, no
-//! credentials, and no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the packets.
+//! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, and clean and persistent sessions, without wills or credentials.
+//! There is no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the packets.
 //!
-//! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so
-//! the result does not depend on how the bytes are split. A packet that a server must not send to a client with these features is an error.
+//! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so the result
+//! does not depend on how the bytes are split. A packet that a server must not send to a client of the load tools is an error.
 
 use crore_wire::mqtt::{
     self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
@@ -369,7 +369,8 @@ mod tests {
     #[test]
     fn suback_with_another_qos_is_refused() {
         let old = dialect(Version::V311, 0, false);
-        // A PUBLISH with QoS 1; a topic name longer than its packet; a length of five digits; a packet that only clients send.
+        // Each of these is an error: a PUBLISH with QoS 1; a topic name longer than its packet; a length of five digits; a packet that only
+        // clients send.
         for bytes in [
             &b"\x32\x05\0\x01t\0\x01"[..],
             b"\x30\x02\0\x01",

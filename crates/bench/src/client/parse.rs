@@ -1,13 +1,13 @@
 //! Parses what a server sends to the load tools: HTTP responses, WebSocket frames, chunked bodies, SSE events.
 //!
-//! The codecs of `crore_wire` do not fit. The crate has none for responses. Its chunk decoder needs 32 bytes for each connection, while the
-//! whole row of a connection has 24 here. It checks the UTF-8 of frames and copies events, which would take processor time from the server
-//! on the same machine.
+//! The codecs of `crore_wire` do not fit. There is none for responses. The chunk decoder needs 32 bytes for each connection, but the load
+//! tools keep a whole connection in 24. The WebSocket decoder checks the UTF-8 of frames and the SSE decoder copies events, which would
+//! take processor time from the server on the same machine.
 //!
 //! Every function takes a slice and returns a unit (response, frame or event) only if it is complete. The caller keeps the bytes of an
 //! incomplete unit and passes them again, followed by more bytes. So the result does not depend on how the bytes are split, and this module
-//! has no state. The parsers are not complete: they see only the first fragment of a fragmented message, and only the first line of SSE
-//! data.
+//! has no state. The parsers do not read everything: of a fragmented WebSocket message they return only the first fragment, and of an SSE
+//! event only the first `data:` line.
 
 use crore_wire::sse::OWN_EVENTS;
 use crore_wire::websocket::frame::Opcode;
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn masked_and_reserved_frames_are_refused() {
-        // A mask, a reserved bit, a reserved opcode, a length of more than 32 bits.
+        // Each of these is an error: a mask, a reserved bit, a reserved opcode, a length of more than 32 bits.
         for bytes in [
             &[0x81, 0x80][..],
             &[0xc1, 0],

@@ -4,8 +4,7 @@
 
 use serde_json::{Value, json};
 
-/// Buckets of the histogram for each power of two, as an exponent: with 128 buckets a quantile is
-/// at most 0.8 % too high.
+/// The binary logarithm of the number of buckets for each power of two. With these 128 buckets a quantile is at most 0.8 % too high.
 const STEP_BITS: u32 = 7;
 const STEPS: usize = 1 << STEP_BITS;
 /// Values from 2^40 ns (18 minutes) on share the last bucket.

@@ -221,8 +221,8 @@ impl Publisher {
                     POLL_NS
                 }
             }
-            // An answer has ended the wait early. The publisher waits on, so that a server that answers does not get smaller groups than
-            // one that does not.
+            // An answer ended the wait early. Continue to wait: otherwise a server that answers would get smaller groups than a server that
+            // does not.
             Some(_) if now_ns < self.schedule.next_group_ns => self.schedule.next_group_ns - now_ns,
             Some(rate) => {
                 let due = self.schedule.due(rate, now_ns);

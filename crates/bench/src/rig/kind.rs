@@ -1,4 +1,5 @@
-//! The kinds of servers that are measured: Crore, the floor (the reference) and the peers. Says which protocols each kind speaks.
+//! The kinds of servers that are measured: Crore, the floor (a minimal reference server) and the peers (other products). Says which
+//! protocols each kind speaks.
 
 use crate::subscribe::Protocol;
 use strum::IntoStaticStr;

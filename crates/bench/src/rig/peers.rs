@@ -17,8 +17,8 @@ use crate::sys;
 /// The error log, in the server's directory.
 pub const LOG: &str = "error.log";
 
-/// The maximum number of connections of the nginx worker, which allocates all of them at its start. It is enough for the 15,000 of the row
-/// `idle`, and below the 20,000 descriptors of a process whose limit cannot be raised.
+/// The maximum number of connections of the nginx worker, which allocates all of them at its start. It is enough for the 15,000 connections
+/// of the row `idle` of the scenario `pair`, and below the 20,000 descriptors of a process whose limit cannot be raised.
 const WORKER_CONNECTIONS: usize = 16_384;
 /// Limit of the memory of Nchan's channels and messages, in MiB. A few messages in each of 10,000 channels fill its
 /// default of 128.

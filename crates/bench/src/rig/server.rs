@@ -1,5 +1,5 @@
-//! Starts and controls the server of a scenario: Crore, the floor or a peer. Each server has a directory, which is deleted when the value
-//! is dropped.
+//! Starts and controls the server of a scenario: Crore, the floor (a minimal reference server) or a peer (another product). Each server has
+//! a directory, which is deleted when the `Server` is dropped.
 //!
 //! Memory and processor time are those of the whole process tree, because nginx serves from a child process. The other servers have no
 //! children.
@@ -361,7 +361,7 @@ fn ours(
     Ok(command)
 }
 
-/// The path of Crore's executable: the named one, or the one beside this program, or the first one in `PATH`.
+/// The path of Crore's executable: the named one, or the one in the directory of this program, or the first one in `PATH`.
 pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         return Ok(path.to_path_buf());

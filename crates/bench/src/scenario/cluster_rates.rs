@@ -1,6 +1,8 @@
-//! `cluster-rates` measures three things: answered publishes a second of a cluster node, compared with a bare NATS client that sends
-//! batches of the same size with as many in flight; the time from a publish at one node to its delivery at the other; and the memory of a
-//! node with many topics, compared with a single server.
+//! `cluster-rates` measures three things:
+//! * the publishes a second that a cluster node answers, compared with a bare NATS client that sends batches of the same size, with as many
+//!   in flight;
+//! * the time from a publish at one node to its delivery at the other;
+//! * the memory of a node with many topics, compared with a single server.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `pair`: the floor (the baseline server), Crore and the chosen peers do the same work in turn. The result is the ratios of the medians.
+//! `pair`: the floor (a minimal reference server), Crore and the chosen peers (other products) do the same work in turn. The result is the
+//! ratios of the medians.
 //!
 //! On a shared machine a server can be compared only with others on the same machine at the same time, because then other work slows all of
 //! them alike. In most rows a measurement starts new processes, and its server has the machine alone. In rows where the servers differ

@@ -18,7 +18,8 @@ fn settings(args: &RunArgs, turn: usize) -> String {
         args.heartbeat
     );
     if odd == 1 {
-        // These rules come before the rule for `#` and so change the number of that rule. Each home must then update all its topics.
+        // These rules come before the rule for `#` and so change the number of that rule. Each shard must then update all topics that it
+        // keeps.
         text += "[[rule]]\nmatch = \"p/#\"\nlog_messages = 3\n\n[[rule]]\nmatch = \"x/#\"\nkeep = \"latest\"\n\n";
     }
     text + "[[rule]]\nmatch = \"#\"\nlog_messages = 2\npoll_timeout_s = 0\n"

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 
 use crate::measure::payload::Random;
 
-/// The maximum number of connects, and of drops, in one turn. While packets are left in the device's queue, the second, smaller number
-/// applies: it lets the queue drain even if a connect or drop is slow.
+/// The maximum number of connects, and of drops, in one pass of a worker's loop. While packets are left in the device's queue, the second,
+/// smaller number applies, so that the queue drains even if a connect or drop is slow.
 const STEPS: u32 = 256;
 const FEW_STEPS: u32 = 8;
 /// The maximum number of connects of a worker in progress. It is well below a listener's backlog of 4,096.
@@ -30,7 +30,8 @@ impl Pace {
         }
     }
 
-    /// The maximum number of connects, and of drops, in a turn. It is smaller if packets are left in the device's queue.
+    /// The maximum number of connects, and of drops, in one pass of the worker's loop. It is smaller if packets are left in the device's
+    /// queue.
     pub fn steps(self, are_packets_left: bool) -> u32 {
         if are_packets_left {
             self.steps.min(FEW_STEPS)

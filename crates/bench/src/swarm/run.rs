@@ -28,8 +28,8 @@ const PER_SHARD: u32 = 17_300;
 const TOPICS_PER_SHARD: u32 = 2_000_000;
 /// After this many seconds without a message, no more messages are expected.
 const QUIET_S: u32 = 2;
-/// The maximum share of segments that the kernel may retransmit. On a busy machine it retransmits a few, also on the publisher's
-/// connection. With a larger share the latencies are those of TCP's retransmissions, not of the server.
+/// The maximum share of segments that the kernel may retransmit. On a busy machine the kernel retransmits a few segments, also on the
+/// publisher's connection. With a larger share the latencies are those of TCP's retransmissions, not of the server.
 const RETRANSMITTED_MAX: f64 = 0.005;
 /// The minimum interval that is recorded, in seconds.
 const SECOND_LEAST_S: f64 = 0.3;

@@ -1,4 +1,5 @@
-//! Counts what a home holds, in rows and bytes, and bounds the losses that it remembers.
+//! Counts what a home (the part of a shard that keeps topics) holds, in rows and bytes. Limits how many losses it remembers. A loss is a
+//! message that was removed before every subscriber could get it.
 
 use super::Home;
 use super::answers::{Answers, Retries};
@@ -39,8 +40,8 @@ impl Home {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Bounds the losses that are remembered by topic to `most` topics. Of the topics with the oldest losses, only the rule is remembered
-    /// from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
+    /// Limits the losses that are remembered by topic to `most` topics. For the topics with the oldest losses beyond that, only their rules
+    /// are remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
         // Called in each turn: returns early in the usual case, in which all partitions together are within the limit of one.

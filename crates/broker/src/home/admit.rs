@@ -1,5 +1,5 @@
-//! Admits facts (publishes, and changes of topics): checks them against all limits of this process. An admitted fact is not refused later,
-//! when it is applied (`apply.rs`).
+//! Admits facts (publishes, and changes of topics) at their topic's home, the part of a shard that keeps the topic. Admission checks a fact
+//! against all limits of this process. An admitted fact is not refused later, when it is applied (`apply.rs`).
 //!
 //! Invariant: while a fact is in flight to the engine, which writes the log, room for it is reserved. The reservation is released exactly
 //! once, when the fact is applied.
@@ -27,7 +27,7 @@ use crate::store::slab::{NONE, Vacant as _};
 const IDLE_S: u32 = 60;
 
 impl Home {
-    /// Admits a fact if there is room for its topic, its client may have its message kept, and its idempotency key is new.
+    /// Admits a fact if there is room for its topic, the client's limit of kept bytes allows its message, and its idempotency key is new.
     ///
     /// # Errors
     /// The outcome, if the fact is not admitted.

@@ -1,9 +1,10 @@
-//! The table of first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key.
+//! The table of a home's first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key. A home
+//! is the part of a shard that keeps topics.
 //!
-//! Publishers are hashed into groups. Without an engine, a full home drops the oldest answer of the largest group, so that a publisher with
-//! many keys does not push out the few of another. With an engine, no answer is dropped before it expires: while a record is in flight,
-//! room for its answer is reserved among the [`keys`](crate::budget::admission::keys) of all homes. If there is no room, the publish is
-//! refused.
+//! Publishers are hashed into groups. Without an engine (a log on disk or in a cluster), a full home drops the oldest answer of the largest
+//! group, so that a publisher with many keys does not push out the few keys of another. With an engine, no answer is dropped before it
+//! expires: while a record is in flight, room for its answer is reserved among the [`keys`](crate::budget::admission::keys) of all homes.
+//! If there is no room, the publish is refused.
 //!
 //! Invariants: the rows of a group are chained from oldest to newest, and only the oldest is dropped; each row and each reservation is
 //! counted among the keys of all homes.

@@ -1,8 +1,8 @@
-//! Applies facts (publishes, and changes of topics): the only place that changes the logged state of a home's topics, which is their
-//! messages, and which topics are created, deleted and emptied.
+//! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes
+//! only here: their messages, and which topics exist.
 //!
 //! A fact is applied in the call that admits it, or when the engine, which writes the log, has committed it, or when a log is read.
-//! Applying a fact refuses nothing; but a message whose idempotency key was used meanwhile changes nothing.
+//! Applying a fact refuses nothing. But a message changes nothing if its idempotency key was used meanwhile.
 
 use alloc::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// A batch may come in the log after batches of other partitions that are up to this many seconds younger.
+/// When logs are read, a batch may come after batches of other partitions that were written up to this many seconds later.
 const BEHIND_S: u32 = 600;
 /// How far after the last known offset a new epoch of a partition begins: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;
@@ -45,7 +45,8 @@ impl Home {
         }
     }
 
-    /// Sets the lives of the logs (`base/lives.rs`). The present life gives offsets from its base on.
+    /// Sets the lives of the logs: the times between two starts on the log (`base/lives.rs`). The present life gives offsets from its base
+    /// on.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
         self.end_first_turn();
@@ -56,8 +57,8 @@ impl Home {
         self.topics.idle_topics.published = 0;
     }
 
-    /// After a crash, facts that were not logged are lost. So each partition continues after its mark, which no lost fact has passed, and
-    /// topics that are not logged begin there.
+    /// After a crash, facts that were not logged are lost. So each partition continues after its mark, since no lost fact has an offset
+    /// after the mark. Topics that are not logged begin there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -69,12 +70,12 @@ impl Home {
     }
 
     /// Begins a new epoch of partition `at`, whose log is damaged and may have lost records before its end. The epoch begins after all
-    /// offsets given, and the messages that are left get offsets of the new epoch. So a subscriber that has seen some of them is told a gap
-    /// and gets them again.
+    /// offsets that were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of
+    /// these messages gets a gap, and then receives them again.
     ///
-    /// `base` is the first offset of the life that has just ended. The new offsets come after it, so they belong to that life. In this
-    /// partition, earlier lives ended before the new offsets. So a position at a new offset that named an earlier life would be told a gap
-    /// again and again.
+    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life. In this
+    /// partition, all earlier lives ended before the new offsets. If a new offset belonged to an earlier life, a position at that offset
+    /// would be beyond the end of its life, and its client would get a gap each time.
     pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -124,7 +125,7 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.unlogged_max {
-            // The partition has used all offsets before those of the next batch.
+            // The partition has used all offsets before those of the next batch, so the fact cannot be applied.
             return Outcome::Unknown;
         }
         if is_replicated {

@@ -1,7 +1,8 @@
-//! Attaching: a subscriber gets the messages that it has missed, and is registered for live messages.
+//! Attaching: a home (the part of a shard that keeps topics) sends a subscriber the messages that it has missed, and registers it for live
+//! messages, those published from now on.
 //!
-//! Invariant: the page is read and the subscriber registered in one step, and the page uses the lane of the live messages. So messages
-//! published later arrive after the page, and none is missed.
+//! Invariant: the page is read and the subscriber registered in one step, and page and live messages use the same lane (an ordered queue of
+//! mail to one shard). So messages published later arrive after the page, and none is missed.
 
 use crore_wire::topic;
 
@@ -19,8 +20,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
-    /// Answers an attach with pages of past messages, and registers the carrier for live ones. `found` is the progress of the search for
-    /// the first message, if the ask was queued before.
+    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live ones. `found` is the
+    /// progress of the search for the first message, if the request was queued before.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -47,7 +48,8 @@ impl Home {
             return self.wait_for_log(reading, at, offset);
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
-        // A poll is counted once it is known to wait. An ask for the next page belongs to a subscriber that was counted before.
+        // A long-poll is counted only when it is known to wait. A request for the next page belongs to a subscriber that was counted
+        // before.
         let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {
             return self.page_queue.queue_topic(

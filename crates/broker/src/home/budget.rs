@@ -1,8 +1,9 @@
-//! Keeps the logs of a home's partitions within the byte budget that they share: removes messages when the logs exceed it.
+//! Keeps the logs of a home (the part of a shard that keeps topics) within the byte budget that its partitions share: removes messages when
+//! the logs exceed it.
 //!
-//! A large message may need the room of very many small ones. So a publish removes messages in a bounded number of steps, the end of each
-//! turn continues, and the next publish waits until there is room. Thus the logs exceed their budget, and a topic its limits, by one
-//! message at most.
+//! A large message may need the room of very many small ones. So a publish removes messages in a bounded number of steps. The end of each
+//! turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. So logs exceed their budget, and topics
+//! their limits, by one message at most.
 //!
 //! The partition with the most bytes loses messages first. So a topic that fills its partition makes room for itself, and equal partitions
 //! are trimmed equally.
@@ -70,9 +71,9 @@ impl Home {
         self.enforce(rules, now, usize::MAX, 0);
     }
 
-    /// Trims the topic that exceeds its limits, then removes messages for the byte budget: together in about `steps_max` steps. Then
-    /// removes at most `drops` messages to free chunks; if that is not enough, the next publish continues. Returns whether more must be
-    /// removed before the next publish.
+    /// Trims the topic that exceeds its limits, then removes messages for the byte budget, both together in about `steps_max` steps. Then
+    /// removes at most `drops` messages to free chunks. If that is not enough, the next publish frees more. Returns whether a topic or the
+    /// byte budget is still exceeded: then more must be removed before the next publish.
     fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();

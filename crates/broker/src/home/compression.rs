@@ -1,4 +1,5 @@
-//! Compresses a message once, at its topic's home, for all subscribers that take compressed messages.
+//! Compresses a message once, at its topic's home (the part of a shard that keeps the topic), for all subscribers that take compressed
+//! messages.
 
 use alloc::vec::Vec;
 

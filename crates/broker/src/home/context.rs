@@ -1,4 +1,5 @@
-//! The context in which a home handles a fact or an ask: the parts of the shard that it needs. Also what the admission of a fact has found.
+//! The parts of a shard that its home needs to handle a fact (a publish, or a change of a topic) or an ask (a request of a shard with
+//! subscribers). Also what the admission of a fact has found.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;

@@ -1,4 +1,4 @@
-//! Removes expired messages and idle topics.
+//! Removes expired messages and idle topics from a home, the part of a shard that keeps topics.
 
 use alloc::vec::Vec;
 
@@ -66,7 +66,8 @@ impl Home {
                     continue;
                 }
                 false => row.touched_s,
-                // The topic's interest has not ended: the topic is examined again in the next second.
+                // The topic still has interest (followers were not told that its last subscriber has left), so it is examined again in the
+                // next second.
                 true => (now.unix_s + 1).saturating_sub(age_s),
             };
             row.flags |= IN_IDLE_QUEUE;

@@ -1,4 +1,5 @@
-//! Reads the page for a subscriber by filter: messages of many topics in the order of arrival, from the log of one partition.
+//! Reads a page (a bounded run of past messages) for a subscriber by filter: messages of many topics in the order of arrival, from the log
+//! of one partition.
 //!
 //! Invariants: a page examines a bounded number of entries; a gap is told before the messages of its page. If the first message of a page
 //! exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is sent or counted.
@@ -205,8 +206,8 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts gaps and resumptions. Every partition answers a subscriber, but a resumption is counted once, by partition 0, and so is a gap
-    /// with which the subscription begins. A gap that is found by reading counts in its partition.
+    /// Counts gaps and resumptions. Every partition answers a subscriber, so partition 0 alone counts a resumption, and a gap with which
+    /// the subscription begins. A gap that is found by reading counts in its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {

@@ -1,15 +1,16 @@
 //! Subscribers by filter: registers the filters of shards, and sends pages of missed messages.
 //!
-//! A home knows shards, not connections. It sends a message once to each shard with a matching filter, and the shard finds its connections.
-//! The home's own shard does not register: the home looks at the filters of that shard's connections directly.
+//! A home (the part of a shard that keeps topics) knows shards, not connections. It sends a message once to each shard with a matching
+//! filter, and the shard finds its connections. The home's own shard does not register: the home looks at the filters of that shard's
+//! connections directly.
 //!
 //! Missed messages are read from the log in the order of arrival, in bounded pages. Lost messages are part of that order. So a gap is told
 //! before the position passes the loss, and only if a message was lost.
 //!
 //! Invariants:
-//! * A filter is registered for a shard from the shard's first attach until the shard leaves it. Mail between home and shard stays in
-//!   order.
-//! * A page marked `at_head` uses the lane of the live messages.
+//! * A filter is registered for a shard from the shard's first attach until the shard's last subscriber has left it. Mail between home and
+//!   shard stays in order.
+//! * A page marked `at_head` uses the same lane (queue of mail to one shard) as the live messages.
 //! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
 //!   snapshot ends at offset [`FilterPage::snapshot_end`].
 

@@ -10,10 +10,10 @@
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
-//! invariant. Other nodes follow, too, but only the interest at this node, and they ask for their news.
+//! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news.
 //!
-//! Nothing here writes into the turn's frames, since a subscriber may leave during a delivery, while the frames are shared. News waits with
-//! the follower until the end of the turn. Without followers, all this costs one look at an empty list.
+//! Nothing here writes into the frames, the buffer that all mail of a turn shares: a subscriber may leave during a delivery, which still
+//! reads the frames. News waits with the follower until the end of the turn. Without followers, all this costs one look at an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

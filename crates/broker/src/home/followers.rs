@@ -1,4 +1,5 @@
-//! The followers of a home, their unsent news, and the topics whose interest outlives their last subscriber.
+//! The followers of a home (clients that are told which topics have subscribers), their unsent news, and the topics whose interest outlives
+//! their last subscriber. A topic has *interest* from its first subscriber until some seconds after its last one has left.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! The groups of shared subscriptions at a home: their members, cursors, and returned messages.
+//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages.
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; group numbers are never reused.
 
@@ -341,8 +341,8 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads it from the log
-    /// later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::mark_late_behind) must be queued.
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads the message from
+    /// the log later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::mark_late_behind) must be queued.
     pub fn give_due(
         &mut self,
         at: usize,
@@ -350,8 +350,8 @@ impl Groups {
         may_give: bool,
         mut give: impl FnMut(u64, Member),
     ) -> bool {
-        // A message costs its member's shard a visit. The visit is charged here, so that a home does not give more messages than shards can
-        // send.
+        // Each message costs the member's shard a visit, the work of a delivery to one connection. The visit is charged here, so that a
+        // home does not give more messages than shards can send.
         let steps = if may_give { STEPS_PER_VISIT } else { 1 };
         self.steps.add(self.due.len() * steps + self.late.len());
         for id in &self.due {

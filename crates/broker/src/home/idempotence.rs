@@ -1,8 +1,8 @@
 //! Idempotency keys: the first answer to a publish with a key is kept, so that a retry publishes nothing and gets the same answer
 //! (draft-ietf-httpapi-idempotency-key-header).
 //!
-//! Answers are kept at the topic's home, where applying a publish is one step. A retry that arrives while the first publish is in flight to
-//! the engine is recognised when it is applied.
+//! Answers are kept at the topic's home (the part of a shard that keeps the topic), where applying a publish is one step. A retry may
+//! arrive while the first publish is in flight to the engine, which writes the log. Such a retry is recognised when the home applies it.
 //!
 //! User, topic and key are stored as one keyed 64-bit hash, the message as another. If two keys collide, the later publish is refused as if
 //! the key had been used for another message (422). With a million keys kept, that happens to one publish in 10^13. A publish is mistaken

@@ -1,4 +1,5 @@
-//! Idle topics in the order in which they may be forgotten, and the progress of forgetting.
+//! The idle topics of a home (the part of a shard that keeps topics), in the order in which they may be forgotten, and the progress of
+//! forgetting.
 //!
 //! Deliberately elsewhere: when a topic is idle, and when it is forgotten (`expiry.rs`).
 

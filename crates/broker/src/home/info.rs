@@ -1,4 +1,4 @@
-//! The state of a topic, as clients see it.
+//! Describes the state of a topic for clients.
 
 use super::Home;
 use super::topic_row::{DELETED, HAS_QOS_SUBSCRIPTION, REQUESTED};

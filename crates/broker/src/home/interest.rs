@@ -1,4 +1,5 @@
-//! Who follows the interest in a home's topics (`follow.rs`), and which topics have interest at other nodes.
+//! The followers of a home's topics (`follow.rs`), and the topics with interest at other nodes. A topic with *interest* has subscribers, or
+//! had some until a short time ago.
 
 use super::followers::Followers;
 use super::remote_interest::RemoteInterest;

@@ -1,4 +1,5 @@
-//! The partitions of a home: their logs and retained messages, and the highest offsets of forgotten topics.
+//! The partitions of a home (the part of a shard that keeps topics): their logs and retained messages, and the highest offsets of forgotten
+//! topics.
 //!
 //! In all files of the home, a parameter `at` is the index of a partition in `Logs::partitions`.
 //!
@@ -126,7 +127,7 @@ impl Logs {
         }
     }
 
-    /// The highest offset that a topic without a row, with this name and rule, may have had.
+    /// The highest offset that a topic with this name and rule may have had, if it has no row now.
     pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
         let slot = usize::from(topic::slot(name));
         let place = usize::from(self.places[slot]);

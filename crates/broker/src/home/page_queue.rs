@@ -1,8 +1,9 @@
-//! The queue of pages to read, with fair shares for the parties (addresses and users) that the pages are for.
+//! The queue of the pages (bounded runs of past messages) that a home must read, with fair shares for the parties (addresses and users)
+//! that get the pages.
 //!
 //! Two kinds of pages have queues of their own: pages for members of groups, and pages whose first message exceeds the page size. These
-//! queues are throttled: a page waits while carriers have enough of its kind to deliver, and other pages overtake it. Queues that may run
-//! get equal shares of the steps.
+//! queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver, pages of that kind wait, and
+//! other pages overtake them. Queues that may run get equal shares of the steps.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,7 +20,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 pub(crate) enum SearchProgress {
     /// Not begun.
     Unknown,
-    /// Counting back from the newest message: the offset reached, and how many messages are left to count, this one included.
+    /// Counting back from the newest message: the offset reached, and how many messages are left to count, with the one at that offset.
     Back(u64, u32),
     /// The page begins after `offset`. `gap`: messages before that are lost. `promised`: the subscriber gave a position, so it is told of
     /// losses after that position.
@@ -263,7 +264,7 @@ impl PageQueue {
         bytes > lanes.turn_limits.page_bytes && !is_next
     }
 
-    /// Charges the page that was taken last with these steps, for the work here and at its carrier.
+    /// Charges the party of the page that was taken last with these steps, for the work here and at the page's carrier.
     pub fn did(&mut self, steps: u64) {
         match self.served.take() {
             Some(kind) => {
@@ -295,7 +296,7 @@ impl PageQueue {
         self.queue.len() + throttled.sum::<usize>()
     }
 
-    /// Whether no page waits, throttled ones aside.
+    /// Whether no page waits in the queue that is not throttled.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -1,4 +1,5 @@
-//! A partition at its home: the log of its topics, its last offset, and the losses of its forgotten topics.
+//! A partition at its home (the part of a shard that keeps it): the log of its topics, its last offset, and the losses of its forgotten
+//! topics.
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
@@ -16,7 +17,7 @@ pub(super) struct Partition {
     pub log: Log,
     /// The last offset given. All topics of the partition share this count, so offsets are the order of arrival.
     pub sequence: u64,
-    /// Offsets up to this one may have been given to facts that are not logged.
+    /// Offsets up to this one may have been given to facts (publishes, or changes of topics) that are not logged.
     pub mark: u64,
     /// The highest offset that a fact without a record in the log may get. A replicated log gives offsets to batches. The offsets between
     /// two batches are free for such facts.

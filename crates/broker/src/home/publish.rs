@@ -1,4 +1,5 @@
-//! Publishes a message at its topic's home: gives it an offset, keeps it as the topic's rule says, and sends it to carriers.
+//! Publishes a message at its topic's home (the part of a shard that keeps the topic): gives it an offset, keeps it as the topic's rule
+//! says, and sends it to carriers, the shards with subscribers.
 //!
 //! Invariant: a publish is one step. No attach and no other publish happens in the middle of it.
 
@@ -64,8 +65,8 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            // The topic keeps no messages now. A log that is left from a subscription which needed it is dropped, since it would lack this
-            // message.
+            // The topic keeps no messages now. It may still have a log, which an earlier subscription needed. That log is dropped, since it
+            // would lack this message.
             let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
             let kept = &mut self.logs.partitions[at].log;
             let before = match log {

@@ -12,7 +12,7 @@ use crate::base::time::Now;
 
 impl Home {
     /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
-    /// carrier removes exactly the subscriptions that it added, even if the home refused the subscription itself.
+    /// shard with subscribers removes exactly the subscriptions that it added, even if the home refused the subscription itself.
     pub(crate) fn count_qos_subscription(&mut self, hash: u32, name: &[u8], on: bool, now: Now) {
         let is_filter = topic::has_wildcard(name);
         let found = (!is_filter).then(|| self.topics.find(hash, name)).flatten();

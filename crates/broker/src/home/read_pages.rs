@@ -1,12 +1,13 @@
-//! Reads the queued pages, as far as the turn's budget goes.
+//! Reads the queued pages of a home, as far as the budget of the turn (a pass of the shard's loop) goes. A page is a bounded run of past
+//! messages for one subscriber.
 //!
 //! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the
 //! page is not complete by then, it is queued again with its progress. So a subscriber that reads far back delays others by one page at a
 //! time, and a thousand subscribers of one address delay others no more than one does. Publishes do not wait for pages.
 //!
 //! Invariants:
-//! * While the first page of a subscription waits, its subscriber is counted and its filter registered: later asks in the lane rely on
-//!   both.
+//! * While the first page of a subscription waits, its subscriber is counted and its filter registered: later requests from the same shard
+//!   rely on both.
 //! * A page marked `at_head` is sent in the step that reads it, so no message is missed between it and the live messages.
 
 use super::Home;

@@ -1,4 +1,4 @@
-//! Changes settings and rules while the home runs.
+//! Changes settings and rules of a home (the part of a shard that keeps topics) while it runs.
 //!
 //! A reload that changes only values of the rules is cheap. If topics may come under other rules, every topic's name must be matched with
 //! the rules, which takes too long for one turn if there are a million topics. So the home gets the planned rules before the change, and

@@ -1,4 +1,4 @@
-//! Topics with interest at other nodes of the cluster, as those nodes report it.
+//! Topics with interest (with subscribers) at other nodes of the cluster, as those nodes report them.
 //!
 //! Each node reports in a *stream*: a snapshot first, then every change. A topic is listed while at least one stream has it. A node that
 //! starts over uses a new stream; its old stream is forgotten when the new snapshot is complete, so followers see no interruption.

@@ -1,4 +1,5 @@
-//! The home of a cluster node: its log has other writers, and its subscribers may come from other nodes.
+//! The home (the part of a shard that keeps topics) at a cluster node: its log has other writers, and its subscribers may come from other
+//! nodes.
 //!
 //! Invariants:
 //! * State that is derived from the log is the same at all nodes that have applied the same records, except for what a process drops for

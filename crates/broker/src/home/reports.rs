@@ -1,4 +1,4 @@
-//! A home's reports to the operator: counters, and one example topic for each kind of notice.
+//! The reports of a home (the part of a shard that keeps topics) to the operator: counters, and one example topic for each kind of notice.
 
 use crate::base::notices::Notices;
 use crate::budget::stats::Stats;

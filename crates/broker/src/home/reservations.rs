@@ -1,5 +1,5 @@
-//! Reservations for records in flight to the engine. A topic is not forgotten while a record of it is in flight. If the record will create
-//! the topic, room for it is reserved. Topics are known here by the hash of their names.
+//! Reservations for records in flight to the engine, which writes the log. A topic is not forgotten while a record of it is in flight. If
+//! the record will create the topic, room for it is reserved. Topics are known here by the hash of their names.
 
 use alloc::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The filters for which other shards have subscribers.
+//! The filters for which other shards have subscribers, at a home (the part of a shard that keeps topics).
 //!
 //! Invariant: a filter is registered for a shard from the shard's first attach until the shard leaves the filter.
 

@@ -106,7 +106,7 @@ impl Home {
         }
     }
 
-    /// Queues some of the late groups. If others are left, their turn comes behind all pages that wait now.
+    /// Queues some of the late groups. If others are left, their turn comes after all pages that wait now.
     pub(super) fn wake_late(&mut self) {
         for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);

@@ -1,5 +1,6 @@
-//! Writes and restores a home's part of a snapshot: topics, the filters whose messages are kept, losses, and messages (`messages.rs`).
-//! Idempotency keys and groups are written and restored in `idempotence.rs` and `share_groups.rs`.
+//! Writes and restores the part of a snapshot that belongs to one home (the part of a shard that keeps topics): topics, the filters whose
+//! messages are kept, losses, and messages (`messages.rs`). Idempotency keys and groups are written and restored in `idempotence.rs` and
+//! `share_groups.rs`.
 //!
 //! A restored home gives rows and rules new numbers. It applies the rules in force now.
 

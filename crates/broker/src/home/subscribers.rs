@@ -1,4 +1,4 @@
-//! Counts the subscribers of topics, finds the recipients of a message, and sends it to their carriers.
+//! Counts the subscribers of topics, finds the recipients of a message, and sends it to their carriers, the shards with subscribers.
 
 #[cfg(test)]
 mod tests;
@@ -138,7 +138,7 @@ impl Home {
         let name = lanes.frames().push_name(name);
         self.topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);
-            // One tell for both: the shard finds its subscribers of the topic and of the filters itself.
+            // One mail entry for both: the shard finds its subscribers of the topic and of the filters itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {
                     due.swap_remove(at);

@@ -1,4 +1,5 @@
-//! Reads the page of a topic that answers an attach: finds where it begins, tells losses, and copies messages.
+//! Reads the page (a bounded run of past messages) of a topic that answers an attach: finds its first message, reports losses, and copies
+//! messages.
 //!
 //! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn where it stopped. If the first
 //! message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is copied or

@@ -1,4 +1,4 @@
-//! The row of a topic at its home.
+//! The row of a topic at its home, the part of a shard that keeps the topic. A carrier is a shard with subscribers of the topic.
 
 use crate::base::ids::ShardId;
 use crate::base::placement::Slotted;

@@ -1,4 +1,5 @@
-//! The table of a home's topics: rows, names, carriers with subscribers, and the queue of idle topics.
+//! The table of the topics of a home (the part of a shard that keeps topics): rows, names, shards with subscribers, and the queue of idle
+//! topics.
 //!
 //! Invariants: a row in use has a name and is in the index; rows never move. Deliberately elsewhere: the logs of topics
 //! ([`Logs`](super::logs::Logs)).

@@ -1,4 +1,4 @@
-//! Carries out the asks that carriers, this shard included, send to the shard's home.
+//! Carries out asks: requests that shards with subscribers, this one included, send to this shard's home, the part that keeps topics.
 
 use alloc::boxed::Box;
 
@@ -90,8 +90,8 @@ impl Shard {
         true
     }
 
-    /// Admits a fact, or carries out another ask, after the earlier requests that are in flight to the engine. Returns the credit that the
-    /// sender gets back only when the ask is done.
+    /// Admits a fact (a publish, or a change of a topic), or carries out another ask, after the earlier requests that are in flight to the
+    /// engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
     pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {

@@ -211,7 +211,8 @@ impl Node<'_> {
         let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
         let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
-            // Only while the node reaches the log. Other nodes would never notice the death of a steward without heartbeats.
+            // The node offers itself only while it reaches the log. Other nodes would never notice the death of a steward that has sent no
+            // heartbeat.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {

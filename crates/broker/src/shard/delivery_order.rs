@@ -1,4 +1,5 @@
-//! Decides which tells of a home must be delivered in order: messages and pages for filters, and the other tells about their topics.
+//! Decides which tells (messages, pages and answers from the homes of topics) must be delivered in order: messages and pages for filters,
+//! and the other tells about their topics.
 
 use alloc::vec::Vec;
 

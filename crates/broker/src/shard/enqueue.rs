@@ -1,5 +1,5 @@
-//! Queues requests behind those in flight to the engine: facts are admitted and appended to the log, and other asks keep their place in the
-//! order. See [`commit`](crate::commit).
+//! Queues requests to a home after those in flight to the engine, which writes the log. Facts (publishes, and changes of topics) are
+//! admitted and appended to the log; other asks keep their place in the order. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
-//! Continues flows: fan-outs and messages for filters that exceed their share of a turn. Flows are served in fair turns.
+//! Continues flows: the rest of fan-outs, and of messages for filters, that exceed their share of a turn. Flows are served in fair turns.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic,
-//! such as a page for a new subscriber or the topic's deletion, waits until the walk has ended. Later messages wait behind that tell.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic
+//! (such as a page for a new subscriber, or the topic's deletion) waits until the walk has ended. Messages after such a tell wait, too.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;

@@ -1,5 +1,5 @@
-//! Reads snapshots into a home and its sessions, before its shard starts. When the snapshots were written, other homes may have had some
-//! of this home's partitions. So this home reads the snapshot of every home that had one of them.
+//! Reads snapshots into a home (the part of a shard that keeps topics) and its sessions, before the shard starts. When the snapshots were
+//! written, other homes may have had some of this home's partitions. So this home reads the snapshot of every home that had one of them.
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;

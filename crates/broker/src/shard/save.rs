@@ -1,4 +1,4 @@
-//! Takes a snapshot of a home, block by block.
+//! Takes a snapshot of a home (the part of a shard that keeps topics), block by block.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,5 +1,6 @@
-//! The shadow of a partition: a home without clients that writes the checkpoints. It reads the last checkpoint, applies the log after that,
-//! drops the messages that the serving home has dropped, and writes a new checkpoint. So no serving home has to stop for a checkpoint.
+//! The shadow of a partition: a home (the part of a shard that keeps topics) without clients, which writes the checkpoints. It reads the
+//! last checkpoint, applies the log after that, drops the messages that the serving home has dropped, and writes a new checkpoint. So no
+//! serving home has to stop for a checkpoint.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
 //! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).
@@ -35,7 +36,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The world of a server's shadows, one for each partition. Only rules limit what shadows keep.
+    /// The state that a server's shadows share, with one shard for each partition. Only rules limit what shadows keep.
     pub fn world(of: &World) -> Arc<World> {
         let mut settings = of.settings.clone();
         settings.limits.log_bytes = usize::MAX;

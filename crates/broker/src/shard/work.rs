@@ -1,10 +1,11 @@
-//! Continues work that had to wait for a later turn, within the budget of the turn ([`work`](crate::work)).
+//! Continues work that had to wait for a later turn (a pass of the shard's loop), within the budget of the turn ([`work`](crate::work)).
 
 use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// A turn's steps divided by this are the steps that waiting asks get before a page and a connection continue.
+/// The share of a turn's steps, as a divisor, for which waiting asks (requests to this shard's home) continue before a page and a
+/// connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
@@ -29,9 +30,10 @@ impl Shard {
             || self.commits.may_have_late()
     }
 
-    /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of a lane, a page and a connection, then
-    /// the next of each. So one of each continues in every turn, however many of the others wait. Asks get half of that half, because
-    /// publishes wait in the lanes behind the asks in which group members give credit for each message of a page.
+    /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of one lane (the queue of asks from one
+    /// shard), a page and a connection, then the next of each. So one of each continues in every turn, however many of the others wait.
+    /// Asks get half of that half: members of groups send an ask with credit for each message of a page, and publishes wait in the lanes
+    /// after these asks.
     pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

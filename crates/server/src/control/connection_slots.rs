@@ -134,7 +134,7 @@ impl SlotTable {
             *counts.entry(connection.address).or_default() += 1;
         }
         let strangers_of = |address: &Party| counts.get(address).copied().unwrap_or(0);
-        // If several addresses have the most strangers, the oldest stranger among them.
+        // If several addresses have the most strangers, the oldest stranger among all of these is closed.
         let oldest =
             strangers().map(|(number, connection)| (strangers_of(&connection.address), *number));
         let (_, number) =

@@ -1,6 +1,6 @@
 //! Collects the *interest* of all nodes of a cluster: which topics have subscribers. A *follower* is a client that is told when a topic
 //! gets its first subscriber or loses its last one. A node with followers polls every other node twice a second for changes of interest
-//! there, and passes the changes to its own homes.
+//! there, and passes the changes to its own homes, the parts of its shards that keep topics.
 //!
 //! The polled node answers with a *stream* of numbered answers: first all topics with subscribers, then changes. If an answer is missing,
 //! or the polled node has lost changes, a new stream begins. The topics of the old stream stay valid until the new stream has listed all

@@ -60,7 +60,7 @@ pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u6
             .max_by_key(|(_, used)| *used)?;
         Some(Limit::new(name, unit, used, limit, Some(id)))
     };
-    // A shard reports 0 before its first turn.
+    // A shard reports 0 before its first turn, a pass of its loop. Until all shards have made one, this limit is not shown.
     let room = shards
         .iter()
         .map(|shard| shard.loop_stats.connections_max)

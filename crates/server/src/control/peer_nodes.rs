@@ -40,7 +40,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const CONCURRENT_COUNTS_MAX: usize = 256;
 /// Delay before a lost NATS subscription is renewed.
 const RESUBSCRIBE_DELAY: Duration = Duration::from_secs(1);
-/// The partition with the heartbeats of the nodes. The home of this partition knows which nodes are alive.
+/// The partition with the heartbeats of the nodes. The shard that keeps this partition knows which nodes are alive.
 const HEARTBEAT_PARTITION: u16 = 0;
 
 /// The state that a node reports.

@@ -36,7 +36,7 @@ pub struct ClientTotals {
     pub corrupt: u64,
     /// Messages of a topic to which the client is not subscribed.
     pub misdelivered: u64,
-    /// Messages whose position differs from the one in an answer or at another subscriber.
+    /// Messages whose position differs from the position in the publisher's answer, or from the position that another subscriber received.
     pub moved: u64,
     /// Descriptions of the first broken promises.
     pub broken: Vec<String>,

@@ -34,7 +34,7 @@ const QUEUE_MAX: usize = 50;
 const BATCH: u32 = 8;
 /// A publisher reconnects after this many answers. So every address gets publishers from time to time.
 const ANSWERS_MAX: u32 = 20;
-/// Percentages: of batches among the orders for ordinary topics, and of orders for topics with large messages.
+/// Percentages: of batches among the orders for ordinary topics, and of orders for topics with large messages among all orders.
 const SHARES: (u32, u32) = (5, 15);
 /// The maximum number of violations that are described in words.
 const REASONS_MAX: usize = 10;

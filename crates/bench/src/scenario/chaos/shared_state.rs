@@ -17,7 +17,7 @@ use strum::{IntoStaticStr, VariantArray};
 const CLIENTS_PER_TOPIC: u32 = 10;
 /// One in this many clients subscribes to a topic with large messages, and to nothing else.
 const LARGE_EVERY: u32 = 50;
-/// Size of a large message. A few of them fill the sockets and the outbox of a stalled client.
+/// Size of a large message. A few large messages fill the sockets and the outbox of a stalled client.
 const LARGE_BYTES: usize = 60_000;
 /// Bytes of a message's header: topic, number and length in hexadecimal.
 const HEADER_BYTES: usize = 24;
@@ -232,7 +232,7 @@ impl SharedState {
         self.begun[topic as usize].load(Relaxed)
     }
 
-    /// Checks the position of a message, from an answer or at a subscriber, against the first reported one.
+    /// Checks the position of a message, which an answer or a subscriber reports, against the position that was reported first.
     ///
     /// # Errors
     /// If the positions differ. The error is the first reported position.

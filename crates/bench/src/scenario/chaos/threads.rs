@@ -17,7 +17,8 @@ use crate::rig::pause;
 const PER_THREAD: u32 = 15_000;
 /// Timeout for opening, for the last acknowledgements and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the topics' homes.
+/// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the shards that keep the
+/// topics.
 const REST_S: f64 = 2.0;
 /// Polling interval of the main thread.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

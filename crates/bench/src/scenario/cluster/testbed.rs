@@ -30,7 +30,7 @@ pub enum Fault {
     /// No packet passes between a node and NATS.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// As `CutOff`, but for so long that the other node gets far ahead in the same topics. Batches that the first node appends afterwards
+    /// As `CutOff`, but for so long that the other node gets far ahead in the same topics. Batches that the cut-off node appends afterwards
     /// come too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,

@@ -125,8 +125,8 @@ impl Changer {
                 self.sent += 1;
                 let number = message::number(PUBLISHERS, self.sent);
                 let message = Message::small(TOPICS + index, number);
-                // Topics with latest values get no retained messages: each key's value counts as retained there, so they could not be
-                // checked.
+                // Topics with latest values get no retained messages: there the value of each key counts as retained, so a retained message
+                // could not be checked.
                 let retain =
                     message::log_kind(index) != LogKind::Latest && self.random.below(2) == 0;
                 let key = self.random.below(KEYS);

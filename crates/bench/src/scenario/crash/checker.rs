@@ -154,8 +154,8 @@ impl Checker {
         std::mem::replace(&mut self.logs, Checker::new().logs)
     }
 
-    /// Counts the messages of the logs `before` that are lost. The messages that are left in each log must be the first ones of the log
-    /// before.
+    /// Counts the messages of the logs `before` that are lost. The messages that are left in a log must be the first ones of the same log
+    /// in `before`.
     pub fn lost_since(&mut self, before: &[Log]) -> u64 {
         let mut lost = 0;
         for ((topic, now), before) in (0..).zip(&self.logs).zip(before) {

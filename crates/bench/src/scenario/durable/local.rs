@@ -1,4 +1,4 @@
-//! Measures the sides of `durable` that need no server: the bare loop, and SQLite's shell.
+//! Measures the sides of `durable` that need no server: the bare loop, which only writes and syncs, and SQLite's shell.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};

@@ -23,8 +23,8 @@ const SIZE: usize = 512;
 const SECONDS: f64 = 2.0;
 /// The topics. There are as many as the largest number of connections.
 const TOPICS: &str = "/p/s{1..1024}/-";
-/// The number of connections that share the MQTT messages in flight. One would not do, because brokers read only a part of a connection's
-/// data in each turn.
+/// The number of connections that share the MQTT messages in flight. One connection would be too slow, because brokers read only a part of
+/// a connection's data in each turn of their loop.
 const MQTT_CONNECTIONS: u32 = 8;
 /// Default number of shards.
 const SHARDS: u32 = 2;
@@ -69,7 +69,7 @@ const LOADS: [Load; 5] = [
     },
 ];
 
-/// A column of the result: a server and how it is published to.
+/// A column of the result: a server, and the protocol over which the messages are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 enum Side {

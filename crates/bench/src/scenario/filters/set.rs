@@ -11,8 +11,8 @@ const RECEIVERS: u32 = 1_000;
 const NAMES: u32 = 1_000_000;
 /// Filters with at most this many wildcards are always accepted by the server, however many they are.
 const FREE_WILDCARDS: u32 = 2;
-/// The number of levels at which a filter may have more wildcards than that. Already their combinations are more filters than the server
-/// accepts.
+/// In a deep set, only this many first levels may have more than `FREE_WILDCARDS` wildcards. The combinations of these levels alone are
+/// more filters than the server accepts.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.

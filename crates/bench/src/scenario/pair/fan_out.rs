@@ -1,6 +1,6 @@
-//! Measures a fan-out over WebSocket with a fixed number of messages in flight: the next message is published when one has reached all
-//! subscribers. The rate shows how a server handles a busy topic whose publishers wait for the readers, and the latency is that of a queue
-//! of known length.
+//! Measures a fan-out over WebSocket with a fixed number of messages in flight: when a message has reached all subscribers, the next one is
+//! published. The rate shows how a server handles a busy topic whose publishers wait for the readers. The latency is that of a queue of
+//! known length.
 //!
 //! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published together, they
 //! would reach all subscribers at the same time, and the next ones would be published together again. Then any server could write all of

@@ -103,7 +103,8 @@ impl Pair {
             "reads_per_s": (reads(&last) - reads(&first)) / elapsed_s,
             "server_cpu_us_per_delivery": server_busy / deliveries_per_s * 1e6,
             "server_cores_busy": server_busy,
-            // Time in which other processes had the server's core. They slow all servers alike, so the ratios of the servers do not change.
+            // Time in which other processes had the server's core. Such processes slow all servers alike, so the ratios of the servers do
+            // not change.
             "server_cores_waited_for": server_waited,
             "tools_cores_busy": tools_busy,
             "bottleneck": bottleneck(server_busy + server_waited, 1.0, tools_busy, 1.0),

@@ -14,7 +14,8 @@ fn is_after(a: u32, b: u32) -> bool {
 }
 
 impl Worker {
-    /// Handles a packet of the device. Some packets are not for a client and are ignored: an interface that comes up asks for IPv6 routers.
+    /// Handles a packet of the device. A packet that is for no client is ignored: for example, an interface that comes up asks for IPv6
+    /// routers.
     pub(super) fn receive_packet(&mut self, packet: &[u8]) {
         let now_ns = sys::now_ns();
         if let Some(segment) = packet::read(packet)

@@ -1,8 +1,8 @@
 //! The groups of each filter, by name, and which of them are *late*.
 //!
 //! A publish gives its message to at most [`AT_ONCE`] groups in total. If the groups of a filter would exceed that number, they are late:
-//! the publish only notes its partition in the filter's list. In later turns the groups are told, some in each turn, that the log has
-//! messages for them.
+//! the publish only notes the message's partition in the filter's list. In later turns of the shard's loop, some groups in each turn are
+//! told that the log has messages for them.
 //!
 //! Invariant: while the groups of a filter are late, no publish gives them a message. So each of them reads all messages from the log, in
 //! order.

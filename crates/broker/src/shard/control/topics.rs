@@ -1,4 +1,4 @@
-//! Lists, reads and changes topics, for the operator. Only the home of a topic does this.
+//! Lists, reads and changes topics, for the operator. Only the home of a topic (the shard that keeps it) does this.
 
 use crate::base::time::Now;
 use crate::budget::admission::Client;

@@ -1,4 +1,5 @@
-//! Handlers that list, show, purge and delete topics, read their logs, and publish.
+//! Handlers that list, show, purge and delete topics, read their logs, and publish. Orders about a topic go to its home, the shard that
+//! keeps the topic.
 
 #![allow(unused_qualifications)] // what utoipa writes for `params`
 
