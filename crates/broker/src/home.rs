@@ -89,7 +89,7 @@ use crate::log;
 use crate::store::index::Chained as _;
 use crate::store::slab::NONE;
 
-/// The message for `expect`, since only shards with a home receive asks.
+/// The message for `expect`: only shards with a home receive asks, the requests of carriers to homes.
 pub(crate) const ONLY_HOMES_ARE_ASKED: &str = "only homes are asked";
 
 /// The topics of all partitions that this shard keeps.
@@ -185,7 +185,8 @@ impl Home {
         }
     }
 
-    /// Whether this home and the filters of the shard's connections are too large for the CPU's cache. Then [`prefetch`](Home::prefetch) saves time.
+    /// Whether the tables of this home and of the filters of the shard's connections are too large for the CPU's cache. Then
+    /// [`prefetch`](Home::prefetch) saves time.
     pub fn is_large(&self, local_filters: &Matching) -> bool {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()

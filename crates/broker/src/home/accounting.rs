@@ -35,7 +35,7 @@ impl Home {
         self.subscriptions.groups.bytes() + filters + self.interest.remote.bytes()
     }
 
-    /// Bytes of the losses that are remembered for subscribers by filter.
+    /// Bytes of the losses that are remembered, so that subscribers by filter get a gap.
     pub fn losses_bytes(&self) -> usize {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
@@ -44,7 +44,8 @@ impl Home {
     /// are remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
-        // Called in each turn: returns early in the usual case, in which all partitions together are within the limit of one.
+        // Called in each turn (a pass of the shard's loop): returns early in the usual case, in which all partitions together have no more
+        // losses than one partition may have.
         if self.logs.of_home.losses.get() <= most {
             return false;
         }

@@ -121,7 +121,7 @@ impl Home {
         }
     }
 
-    /// Makes room for a topic if it does not exist; otherwise returns its row.
+    /// Makes room for a topic if it does not exist. Returns the topic's row if it exists.
     ///
     /// # Errors
     /// The limit that was reached.
@@ -145,7 +145,7 @@ impl Home {
     /// # Errors
     /// The limit that was reached.
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
-        // This comes before any eviction, since a client that exceeds its rate must not evict other topics.
+        // The rate is checked before any eviction, since a client that exceeds its rate must not evict other topics.
         self.topics.admission.make_topic(client, now.unix_s)?;
         let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
         let has_share = self

@@ -152,7 +152,7 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for an answer in this group; false if the group may have no more of the `most` places of all homes.
+    /// Reserves room for an answer in this group. Returns false if the group has used its part of the `most` places that all homes share.
     pub fn reserve(&mut self, group: usize, most: usize) -> bool {
         let may = self.admission.keys.reserve(group, most);
         self.groups[group].reserved += u32::from(may);
@@ -178,7 +178,7 @@ impl Answers {
         Some(&self.rows.get(id).answer)
     }
 
-    /// The second of the answer itself does not count, so the window is never too short.
+    /// The second in which the answer was given does not count, so the window is never too short.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }

@@ -52,7 +52,7 @@ impl Home {
         self.end_first_turn();
     }
 
-    /// The first turn begins now: messages read from the log do not count as published in it.
+    /// Called before the first turn (a pass of the shard's loop): messages read from the log do not count as published in that turn.
     fn end_first_turn(&mut self) {
         self.topics.idle_topics.published = 0;
     }
@@ -94,7 +94,7 @@ impl Home {
         }
     }
 
-    /// The log of partition `at` has lost its records up to this offset: topics without messages begin after it.
+    /// Records that the log of partition `at` has lost its records up to this offset: topics without messages begin after it.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[at];
         partition.note_offset(until);
@@ -137,7 +137,7 @@ impl Home {
         }
         let outcome = self.apply_once(fact, at, row, offset, context);
         let partition = &mut self.logs.partitions[at];
-        // The offset is used up even if the fact has changed nothing.
+        // The fact has used the offset, even if the fact has changed nothing.
         match logged {
             Some(offset) => partition.note_offset(offset),
             None => partition.sequence = offset,
@@ -299,8 +299,8 @@ impl Home {
         Outcome::Done(info)
     }
 
-    /// Removes at most `most` messages of a topic up to this offset, oldest first, and its retained message if that is not newer.
-    /// Subscribers stay; a subscriber that has not seen the messages is told a gap. Returns the number removed from the log.
+    /// Removes at most `most` messages of a topic up to this offset, oldest first, and the retained message if it is not newer. Subscribers
+    /// stay. A subscriber that has not received the messages gets a gap. Returns the number removed from the log.
     fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let at = self.partition_of(id);
         let (row, log) = (

@@ -72,8 +72,8 @@ impl Home {
         };
         if must_queue && !self.is_at_head(id, ask, rules) {
             self.count_subscriber(id, from, ask);
-            // A live subscription begins when its page is read, not now. Its client may get the messages before that by another
-            // subscription.
+            // Nothing is read now: a live subscription begins when its page is read. Until then another subscription may deliver the
+            // messages to the client.
             return self.page_queue.queue_topic(
                 from,
                 ask,
@@ -85,7 +85,7 @@ impl Home {
         let found = found.unwrap_or(SearchProgress::Unknown);
         match self.page(id, ask, found, context) {
             Ok(mut page) => {
-                // A long-poll that gets its message at once does not wait, so it is no subscriber.
+                // A long-poll that gets its message at once does not wait, so it does not count as a subscriber.
                 let answered = ask.poll && page.count > 0;
                 page.counted = !ask.is_next_page && !answered;
                 if page.counted {
@@ -122,7 +122,7 @@ impl Home {
         }
     }
 
-    /// The topic was deleted while a counted subscriber waited for its page.
+    /// Ends a subscription whose topic was deleted while the counted subscriber waited for its page.
     pub(super) fn end_waiting(
         &mut self,
         from: ShardId,
@@ -155,7 +155,7 @@ impl Home {
         tell_page(from, ask, page, lanes);
     }
 
-    /// Whether the subscriber has nothing to read.
+    /// Whether the log has nothing that the subscriber must read.
     fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
         let nothing = self.logs.messages_of(row) == 0 && !row.has(HAS_RETAINED);
@@ -205,7 +205,7 @@ impl Home {
         row.flags |= REQUESTED;
         if row.has(DELETED) {
             match ask.since {
-                // The subscriber was told of the deletion and continues after it.
+                // The subscriber has received the notice of the deletion, and continues after it.
                 Since::At(seen) if seen.epoch == self.logs.epoch && seen.offset == row.last() => {
                     row.flags &= !DELETED;
                 }

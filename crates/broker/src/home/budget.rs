@@ -66,7 +66,7 @@ impl Home {
         self.enforce(rules, now, steps_max, steps_max)
     }
 
-    /// Removes messages until the logs are within their byte budget, but none to free chunks: a snapshot has no free slots.
+    /// Removes messages until the logs are within their byte budget. Removes none to free chunks, since a snapshot contains no free slots.
     pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
         self.enforce(rules, now, usize::MAX, 0);
     }
@@ -101,7 +101,7 @@ pub(super) fn room_steps(turn_limits: &TurnLimits) -> usize {
     4 * turn_limits.forgets_per_turn
 }
 
-/// Passed as `all_bytes`, so that no message is spared: no client holds a large part of so many bytes.
+/// Passed as `all_bytes` so that no message is spared: no client holds a large part of this many bytes.
 const NOBODY_SPARED: usize = usize::MAX;
 
 /// Topics that have lost all their messages: topic, rule, and the topic's empty chain, or `NONE`.
@@ -216,8 +216,8 @@ impl Logs {
         }
     }
 
-    /// The partition to remove messages from. One with orphaned chains, which no reader gets, comes first; one with only retained messages
-    /// comes last. Among equals it is the one with the most `bytes`. `None` if no log has messages.
+    /// The partition from which messages are removed next. A partition with orphaned chains, which no reader gets, comes first. A partition
+    /// with only retained messages comes last. Among equals it is the one with the most `bytes`. `None` if no log has messages.
     fn partition_to_trim(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
@@ -231,7 +231,7 @@ impl Logs {
 }
 
 /// Removes a message of a client that is not spared; retained messages come last. The search continues where the last call stopped. At the
-/// end it starts over once, since a message that was spared before may not be spared now. Stops at step `until`.
+/// end of the log the search starts over once, since a message that was spared before may not be spared now. Stops at step `until`.
 fn remove_unspared(
     logs: &mut Logs,
     retained: u8,
@@ -267,7 +267,7 @@ fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool
     let Some(untrimmed) = logs.budget.untrimmed.take() else {
         return false;
     };
-    // The topic may have been forgotten.
+    // The topic may have been forgotten since the publish.
     let Some(row) = topics.rows.try_get(untrimmed.topic) else {
         return false;
     };

@@ -14,7 +14,7 @@ use crate::budget::admission::Admission;
 use crate::mail::message::NewMessage;
 use crate::mail::{Frames, Record};
 
-/// The home's compressor and its buffer.
+/// The home's compressor and the compressor's buffer.
 pub(super) struct MessageCompressor {
     compressor: Compressor,
     compressed: Vec<u8>,
@@ -29,8 +29,9 @@ pub(super) fn opcode_of(binary: bool) -> Opcode {
     }
 }
 
-/// The size limit of messages that are compressed at this level, and the bytes compressed in the time of a step. Any message takes at most
-/// 25 ms. Higher levels compare more places for each byte: the worst input takes some 100 ns a byte at level 6, and 400 ns at level 9.
+/// The size limit of messages that are compressed at this level, and the bytes compressed in the time of a step. Compressing a message
+/// takes at most 25 ms. Higher levels compare more places for each byte: the worst input takes some 100 ns a byte at level 6, and 400 ns at
+/// level 9.
 const fn level_limits(level: u8) -> (usize, usize) {
     match level {
         ..=1 => (1 << 20, 32),
@@ -49,7 +50,8 @@ impl MessageCompressor {
         }
     }
 
-    /// The record of a message for carriers. It has a compressed frame, too, if a subscriber may take that.
+    /// The record of a message for the shards with subscribers. It also has a compressed frame, if a subscriber may take compressed
+    /// messages.
     pub(super) fn record(
         &mut self,
         topics: &TopicTable,

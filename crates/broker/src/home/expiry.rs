@@ -11,8 +11,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The most topics that a search for an idle topic skips, because they are in use again. Skipping this many takes some hundred
-/// microseconds.
+/// The most topics that a search for an idle topic skips because they are in use again. Skipping this many takes some hundred microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {
@@ -37,7 +36,7 @@ impl Home {
         }
     }
 
-    /// The last message of a topic was removed. From now on the time runs after which its position is forgotten (`position_age_s`).
+    /// Called when the last message of a topic was removed. After `position_age_s` from now the topic's position is forgotten.
     pub(super) fn log_emptied(&mut self, id: u32, now: Now) {
         self.topics.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(id, now);
@@ -77,11 +76,11 @@ impl Home {
         most
     }
 
-    /// Evicts an idle topic to make room for a new one: a topic of this client if it has an idle one, otherwise a topic of anybody that has
-    /// been idle since `until_s` or earlier. It is the longest idle topic of the first rule that has any. Returns whether a topic was
-    /// evicted.
+    /// Evicts an idle topic to make room for a new one: a topic of this client, or if it has no idle topic, a topic of any client that has
+    /// been idle since `until_s` or earlier. Of these it is the longest idle topic of the first rule that has any. Returns whether a topic
+    /// was evicted.
     pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
-        // The next call continues the search.
+        // If this loop finds none, the next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
@@ -121,7 +120,7 @@ impl Home {
         self.topics.names.remove(row.name);
     }
 
-    /// The chain of a topic under this rule has become empty; `left` is the empty chain, or `NONE`.
+    /// Called when a topic's chain (its list of messages) under this rule has become empty. `left` is the empty chain, or `NONE`.
     pub(super) fn chain_emptied(
         &mut self,
         id: u32,
@@ -154,24 +153,24 @@ impl Home {
         let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
             emptied.push((topic, left));
         });
-        // This comes before topics are forgotten: a topic that is queued as idle already has just lost its last message, so its time starts
-        // again.
+        // Do this before topics are forgotten. A topic that is already queued as idle may just have lost its last message, and then its
+        // idle time begins again.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
         }
         expired
     }
 
-    /// The clock has ticked (at least once a second), so [`forget`](Home::forget) has work again. No record in flight is older than
-    /// `oldest_s`.
+    /// Called at least once a second, so that [`forget`](Home::forget) has work again. No record in flight is older than `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
         self.topics.idle_topics.due = true;
     }
 
-    /// Once a turn: drops expired messages, and forgets idle topics whose position has expired. The limit is a fixed number plus the
-    /// messages published in the turn, so that dropping keeps up with publishes. Returns whether more are left.
+    /// Called once in each turn (a pass of the shard's loop). Drops expired messages, and forgets idle topics whose position has expired.
+    /// The limit is a fixed number plus the messages published in the turn, so that dropping keeps up with publishes. Returns whether more
+    /// are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published);
         let mut most = self.turn_limits.forgets_per_turn + published;

@@ -105,7 +105,7 @@ impl Home {
         })
     }
 
-    /// Adds the next item of the log to a page, if the subscriber should get it.
+    /// Adds the next item of the log to a page, if it is for the subscriber.
     fn read_arrival(
         &self,
         log: &Log,
@@ -154,8 +154,8 @@ impl Home {
                     return ItemResult::Passed;
                 }
                 if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                    // A message that is too old counts as lost, though it is not dropped yet. A reader without a position is told only of
-                    // losses after `offset_when_asked`.
+                    // A message that is too old counts as lost, even if it is still in the log. A reader without a position gets a gap only
+                    // for losses after `offset_when_asked`.
                     let told = reader.losses_before == 0
                         || draft.ask.is_next_page
                         || offset > reader.offset_when_asked;
@@ -178,7 +178,7 @@ impl Home {
         }
     }
 
-    /// Drops expired messages of a partition before a page is read: at most as many as the entries that a page may examine.
+    /// Drops expired messages of a partition before a page is read: at most as many as a page may examine.
     fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
         let mut limit = self.turn_limits.page_entries;
         for number in 0..rules.retained() {
@@ -223,7 +223,7 @@ struct Draft<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
-    /// The offsets of the losses of forgotten topics that are still to be told, in ascending order.
+    /// The offsets of the losses of forgotten topics for which the reader has got no gap yet, in ascending order.
     forgotten: VecDeque<u64>,
     gap: bool,
     /// A topic that has lost a message of this page.
@@ -231,7 +231,7 @@ struct Draft<'a> {
     /// The number of messages, and their bytes.
     count: usize,
     bytes: usize,
-    /// If the page begins with a large message, it has to wait.
+    /// Whether the page has to wait if it begins with a large message.
     large_waits: bool,
 }
 
@@ -282,8 +282,8 @@ impl<'a> Draft<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Turns losses of forgotten topics up to this offset into a gap. A gap is told before the messages of its page: returns false if the
-    /// page has messages already, so that the gap begins the next page.
+    /// Turns losses of forgotten topics up to this offset into a gap. A gap comes before the messages of its page. So if the page has
+    /// messages already, this returns false, and the gap begins the next page.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten.front().is_some_and(is_due) {
@@ -299,12 +299,12 @@ impl<'a> Draft<'a> {
         true
     }
 
-    /// Whether the page has to wait, since it begins with this large message.
+    /// Whether the page has to wait because it begins with this message and the message is large.
     fn must_wait(&self, bytes: usize, turn_limits: &TurnLimits) -> bool {
         self.large_waits && self.count == 0 && bytes > turn_limits.page_bytes
     }
 
-    /// Counts a message of this size if the page has room; an empty page always has room.
+    /// Counts a message of this size and returns true, if the page has room. An empty page always has room.
     fn takes(&mut self, bytes: usize, turn_limits: &TurnLimits) -> bool {
         let most = if self.ask.poll {
             1
@@ -320,7 +320,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The cursor over the lists of these rules and of retained messages, and the offset after which the reader is told of losses.
+/// The cursor over the lists of these rules and of retained messages, and the offset after which the reader gets a gap for each loss.
 fn begin_filters(
     log: &Log,
     matching_rules: &[u8],

@@ -111,7 +111,7 @@ impl Home {
             };
             return self.wait_for_log(reading, at, offset);
         }
-        // A subscriber that begins live reads nothing, so it need not wait for pages of others.
+        // A subscriber that begins with live messages reads nothing, so it need not wait for pages of others.
         if reader.start < self.logs.partitions[at].sequence
             && self.page_queue.must_queue(&self.turn_limits)
         {

@@ -29,9 +29,10 @@ use crate::mail::orders::{Interest, InterestReply};
 use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
-/// The most ends of interest that are told at once, each to all followers. The rest is told in later turns.
+/// The most topics whose interest ends in one turn (a pass of the shard's loop), since each end is told to all followers. The rest waits
+/// for later turns.
 const ENDS_AT_ONCE: usize = 64;
-/// Topics of other nodes that one order examines: some hundred microseconds.
+/// The most topics of other nodes that one order examines. This takes some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
 impl Home {
@@ -97,8 +98,8 @@ impl Home {
         }
     }
 
-    /// Tells the next topic of another node, unless it has interest here, too: then the follower was told with the topic's row. Returns the
-    /// cursor after that topic.
+    /// Tells the follower the next topic of another node, unless the topic has interest here, too: then the follower was told when the
+    /// cursor passed the topic's row. Returns the cursor after that topic.
     fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
         let Some(name) = self.interest.remote.behind(last) else {
             return Cursor::Whole;
@@ -127,21 +128,21 @@ impl Home {
         self.interest.followers.tell(id, name, begins, remote);
     }
 
-    /// A topic has its first subscriber.
+    /// Called when a topic gets its first subscriber.
     pub(super) fn first_subscriber_came(&mut self, id: u32) {
         if !self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, true);
         }
     }
 
-    /// A topic has lost its last subscriber.
+    /// Called when a topic has lost its last subscriber.
     pub(super) fn last_subscriber_left(&mut self, id: u32, now: Now) {
         if !self.interest.followers.linger(id, now) {
             self.tell_interest(id, false);
         }
     }
 
-    /// Ends interest that has outlived its subscribers: its time is over, or the topic is about to be forgotten.
+    /// Ends the interest of a topic without subscribers: the debounce is over, or the topic is about to be forgotten.
     pub(super) fn end_lingering_interest(&mut self, id: u32) {
         if self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, false);
