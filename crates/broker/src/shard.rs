@@ -78,7 +78,7 @@ struct MailCount {
 pub struct Shard {
     front: Front,
     home: Option<Home>,
-    /// MQTT sessions whose client ids have their home here.
+    /// MQTT sessions that this shard keeps, by the hash of their client ids.
     sessions: SessionsAtHome,
     /// Requests that wait for the engine to commit records.
     commits: Commits<PendingRequest>,
@@ -177,8 +177,8 @@ impl Shard {
         stats
     }
 
-    /// Sets the stamp of the turn: the time by a clock that all shards share and that is never 0. [`Io::written`] gets the stamp when messages that
-    /// were published in this turn are written.
+    /// Sets the stamp of the turn: the time by a clock that all shards share and that is never 0. When messages that were published in this
+    /// turn are written, [`Io::written`] gets this stamp.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
@@ -321,7 +321,8 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // Waiting requests continue before deliveries use this turn's frames. They use at most half of the budget.
+        // Waiting requests continue before deliveries use this turn's frames (the buffer of its mail). The requests use at most half of the
+        // budget.
         self.continue_waiting(io);
         if self.front.record_sessions() {
             self.take_own_asks();
@@ -397,7 +398,7 @@ impl Shard {
     /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        // Throttled pages wait until carriers have delivered earlier messages.
+        // Throttled pages wait until the subscribers' shards have delivered earlier messages.
         let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }

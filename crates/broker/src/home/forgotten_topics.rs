@@ -63,7 +63,7 @@ impl ForgottenTopics {
         all.filter(|(_, lost)| *lost > 0)
     }
 
-    /// Notes a loss for the rule with this filter; for all rules if no rule has that filter.
+    /// Notes a loss for the rule with this filter, or for all rules if no rule has that filter.
     pub fn note_for_filter(&mut self, filter: &[u8], lost: u64, rules: &Rules) {
         self.note_numbered_for_filter(filter, lost, 0, rules);
     }

@@ -12,7 +12,7 @@ pub(super) type Key = (usize, u64, u64);
 /// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct FuturePages {
-    /// By the place where they begin.
+    /// The pages by partition, and by the offset at which they begin.
     waiting: BTreeMap<Key, PendingPage>,
     /// The number of the newest page.
     count: u64,

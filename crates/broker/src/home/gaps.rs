@@ -12,7 +12,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 
 impl Home {
-    /// A subscriber is told a gap, since the topic's log no longer has all of its messages.
+    /// Counts a subscriber that gets a gap because the topic's log no longer has all of its messages.
     pub(super) fn count_short_log(&mut self, id: u32, rules: &Rules) {
         self.reports.stats.short_logs += 1;
         if self.reports.notices.has(Notice::ShortLog) {
@@ -25,8 +25,8 @@ impl Home {
             .note_with_reason(Notice::ShortLog, &setting, name);
     }
 
-    /// The setting whose limit the topic's log has reached, with its value; or damage of the log. If no limit is reached, the log was
-    /// shortened by age or by a purge, which is not recorded.
+    /// Names the setting whose limit the topic's log has reached, with its value, or damage of the log. If no limit is reached, age or a
+    /// purge has shortened the log; which of them is not recorded.
     fn shortened_by(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
@@ -37,7 +37,7 @@ impl Home {
             return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
-        // One more message would exceed the limit.
+        // A limit counts as reached if one more message would exceed it.
         let next = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.logs.budget.bytes_max;

@@ -23,7 +23,7 @@ use members::Members;
 /// A group's read position in a partition.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor {
-    /// Messages up to this offset were given to a member or skipped, or are older than the group.
+    /// Messages up to this offset were given to a member, were skipped, or are older than the group.
     pub offset: u64,
     /// Whether the log may have later messages for the group.
     pub behind: bool,
@@ -38,7 +38,7 @@ pub(super) struct Group {
     /// The number of sessions that subscribe, with or without a connection.
     sessions: u32,
     members: Members,
-    /// By partition of the home.
+    /// The cursors, by partition of the home.
     pub cursors: Box<[Cursor]>,
     /// The partition to read first next time.
     next_partition: usize,
@@ -54,7 +54,8 @@ impl Group {
         self.members.next()
     }
 
-    /// The partitions in which the group is behind. Each call begins with the next partition, so that all get their turn.
+    /// The partitions in which the log may have later messages for the group. Each call begins with another partition, so that all
+    /// partitions are read equally.
     pub fn behind(&mut self) -> Vec<usize> {
         let count = self.cursors.len();
         let first = self.next_partition;
@@ -97,7 +98,7 @@ impl Group {
 /// rise.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// The most sessions of a group in a snapshot: so few that sessions which join later cannot make the count overflow.
+/// The most sessions of a group in a snapshot. The limit is so low that sessions which join later cannot make the count overflow.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
 /// Bytes of a group with one member at one home, if no other group has its filter.
@@ -259,8 +260,8 @@ impl Groups {
         Some(id)
     }
 
-    /// Adds a member. If the group does not exist, creates it: the group begins after `offsets`, one for each partition. Returns the group,
-    /// and whether the session was counted.
+    /// Adds a member. If the group does not exist, creates a group that begins after `offsets`, one for each partition. Returns the group,
+    /// and whether the session was counted as a new one.
     pub fn join(
         &mut self,
         join: &GroupJoin<'_>,
@@ -275,7 +276,7 @@ impl Groups {
             is_new,
         } = *join;
         let found = self.id_of(filter, name);
-        // If the group has ended meanwhile, a session that subscribed before is new, too.
+        // If the group has ended since the session subscribed, the session counts as new.
         let is_new_subscriber = is_new || found.is_none();
         let id = found.or_else(|| self.make(filter, name, party.number(), offsets));
         if let Some(id) = id {
@@ -288,7 +289,7 @@ impl Groups {
         (id, is_new_subscriber)
     }
 
-    /// One more session without a connection subscribes to this group. A new group has these cursors.
+    /// Counts another session without a connection that subscribes to this group. A new group gets these cursors.
     pub fn add_session(&mut self, filter: &[u8], name: &[u8], offsets: impl Iterator<Item = u64>) {
         let found = self.id_of(filter, name);
         let id = found.or_else(|| self.make(filter, name, RESTORED, offsets));
@@ -297,7 +298,7 @@ impl Groups {
         }
     }
 
-    /// Gives a member more credit; false if it has left.
+    /// Gives a member more credit. Returns false if the member has left.
     pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
         let group = self.all.get_mut(&id);
         group.is_some_and(|group| group.members.add_credit(member, count))
@@ -329,7 +330,7 @@ impl Groups {
         true
     }
 
-    /// A session without a connection has unsubscribed or ended.
+    /// Removes a session without a connection that has unsubscribed or ended.
     pub fn release(&mut self, filter: &[u8], name: &[u8]) {
         let Some(id) = self.id_of(filter, name) else {
             return;
@@ -369,7 +370,7 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
-    /// Marks some of the late groups as behind, since the log has messages for them; returns these groups. Others may be
+    /// Notes for some of the late groups that the log has messages for them, and returns these groups. Other late groups may be
     /// [left](Groups::must_requeue_late).
     pub fn mark_late_behind(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
@@ -385,14 +386,14 @@ impl Groups {
         ids
     }
 
-    /// Whether late groups are left. If so, the caller queues another turn for them.
+    /// Whether late groups are left. If so, the caller queues another entry for them.
     pub fn must_requeue_late(&mut self) -> bool {
         self.late_queued = self.lists.has_late();
         self.late_queued
     }
 
-    /// If a group has messages to give and is not queued, marks it as queued and returns the party to charge. That is the party of the
-    /// group's next member, so that a client with many groups has one share of the work.
+    /// If a group has messages to give and is not queued, marks it as queued and returns the party to charge. This is the party of the
+    /// group's next member: so a client with many groups has only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -480,8 +481,8 @@ impl Groups {
         })
     }
 
-    /// Restores a group, or adds what another home has written of it: cursors by partition, and returned messages. The group has no members
-    /// and may be behind.
+    /// Restores a group, or adds what another home has written about it: cursors by partition, and returned messages. The restored group
+    /// has no members, and its logs may have messages for it.
     pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);

@@ -48,7 +48,7 @@ impl Home {
             &mut self.logs.partitions[at].log,
         );
         if log.count(row.log) > 0 {
-            // The rest of the expired messages is dropped in later turns.
+            // The other expired messages are dropped later, a few in each turn of the shard's loop.
             (row.log, _) = log.remove_expired(
                 row.log,
                 rules.get(row.rule).log_age_s,

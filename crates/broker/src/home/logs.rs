@@ -36,7 +36,7 @@ pub(super) struct Budget {
     pub held_max: LogBytes,
     /// The topic of the last publish, if its log still exceeds the topic's limits.
     pub untrimmed: Option<Untrimmed>,
-    /// Whether the search for a message that is not spared has started over, and has found none since.
+    /// Whether the search for a message that is not spared has started over from the beginning, and has found none since then.
     pub searches_again: bool,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct Untrimmed {
     pub messages_max: u32,
     /// Bytes of the newest message's frame.
     pub frame_bytes: usize,
-    /// When that message was published. This is the present time for expiry here, so that the result does not depend on how many turns the
-    /// work takes.
+    /// When that message was published. Expiry uses this time as the present here, so that the result does not depend on how many turns
+    /// (passes of the shard's loop) the work takes.
     pub time_s: u32,
 }
 
@@ -133,7 +133,7 @@ impl Logs {
         let place = usize::from(self.places[slot]);
         match rules.get(rule).durable {
             true => self.floors[slot],
-            // A crash loses messages that are not durable; the loss is noted for their rule.
+            // A crash loses messages that are not durable. Such a loss is noted for the rule.
             false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
         }
     }

@@ -22,8 +22,8 @@ pub(crate) enum SearchProgress {
     Unknown,
     /// Counting back from the newest message: the offset reached, and how many messages are left to count, with the one at that offset.
     Back(u64, u32),
-    /// The page begins after `offset`. `gap`: messages before that are lost. `promised`: the subscriber gave a position, so it is told of
-    /// losses after that position.
+    /// The page begins after `offset`. `gap`: messages before `offset` are lost. `promised`: the subscriber gave a position, so it gets a
+    /// gap for losses after that position.
     Behind {
         offset: u64,
         gap: bool,
@@ -47,7 +47,7 @@ impl From<SearchProgress> for Deferred {
     }
 }
 
-/// The read position of a subscriber by filter in one partition, and what it has asked for.
+/// The read position of a subscriber by filter in one partition, and the subscriber's request.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     pub partition: PartitionId,
@@ -57,14 +57,14 @@ pub(crate) struct Reader {
     pub snapshot_end: u64,
     /// How many of each topic's newest messages the snapshot has; 0: only latest values and retained messages.
     pub newest: u32,
-    /// Losses are numbered. Losses up to this number happened before the subscription began, and are not told. 0 if the subscriber gave a
+    /// Losses are numbered. Losses up to this number happened before the subscription began, and cause no gap. 0 if the subscriber gave a
     /// position.
     pub losses_before: u64,
     /// Whether the page begins with a gap.
     pub gap: bool,
     /// Whether the subscriber gets retained messages: those up to `snapshot_end`, and those that are no longer in their topic's log.
     pub retained: bool,
-    /// The partition's last offset when the subscriber asked. Losses after it are told even without a position.
+    /// The partition's last offset when the subscription was requested. Losses after it cause a gap even without a position.
     pub offset_when_asked: u64,
 }
 
@@ -219,7 +219,7 @@ impl PageQueue {
         queue.push(reading.party(), reading);
     }
 
-    /// Takes the next page. Skips throttled kinds of which carriers have enough to deliver.
+    /// Takes the next page. Skips a throttled kind while carriers have enough pages of that kind to deliver.
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
         let may_go = |kind: &Kind| may_go[*kind as usize];
@@ -301,12 +301,12 @@ impl PageQueue {
         self.queue.is_empty()
     }
 
-    /// Ends the turn at this count of steps.
+    /// Ends the turn (a pass of the shard's loop) at this count of steps.
     pub fn end_turn(&mut self, steps: u64) {
         self.began = steps;
     }
 
-    /// The steps of this turn; `steps` is the present count.
+    /// The steps of work of this turn. `steps` is the present count.
     pub fn spent(&self, steps: u64) -> u64 {
         steps - self.began
     }

@@ -24,7 +24,7 @@ pub(super) struct Partition {
     pub unlogged_max: u64,
     /// Writer and number of the last batch read from the log, if the log has one writer at a time.
     pub batch: (u64, u64),
-    /// If the log is replicated: all records up to this offset are applied.
+    /// Only if the log is replicated: all records up to this offset are applied.
     pub applied_to: u64,
     /// The writers of the log, if it is replicated.
     pub writer_set: WriterSet,

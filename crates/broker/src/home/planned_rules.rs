@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::budget::world::World;
 
-/// Rows matched in one turn: some tenths of a millisecond.
+/// Rows matched in one turn (a pass of the shard's loop). This takes some tenths of a millisecond.
 const ROWS_PER_TURN: u32 = if cfg!(test) { 3 } else { 1024 };
 
 /// The planned rules, and the rows matched so far.

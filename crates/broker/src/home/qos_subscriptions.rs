@@ -21,11 +21,11 @@ const OTHER_BYTES: usize = 2 * size_of::<(Box<[u8]>, u32)>();
 /// In a snapshot, `others` are numbered after the rows of `filters`.
 const OTHERS: u64 = 1 << 32;
 
-/// The counts of one home.
+/// The counts of one home (the part of a shard that keeps topics).
 pub(super) struct QosSubscriptions {
     /// By topic row: the count.
     topics: BTreeMap<u32, u32>,
-    /// A filter's value is its count minus 1; a new filter's value is `NONE`.
+    /// The value of a filter is its count minus 1. A filter that was just added has the value `NONE`.
     filters: Filters,
     /// Filters that `filters` has no room for, with their counts.
     others: BTreeMap<Box<[u8]>, u32>,
@@ -47,7 +47,7 @@ pub(crate) fn bytes_alone(filter: &[u8]) -> usize {
     Filters::bytes_alone(filter) + other
 }
 
-/// A filter that matches all that this one matches, with so few levels and `+` that the trie always has room for it.
+/// A filter that matches everything that `filter` matches, but has so few levels and `+` that the trie always has room for it.
 fn widened(filter: &[u8]) -> Vec<u8> {
     let mut wild = 0;
     let levels = filter.split(|b| *b == b'/').take(LEVELS_MAX - 1);
@@ -242,7 +242,7 @@ mod tests {
         assert!(!qos.has_match(b"a/b"));
         assert_eq!(qos.len(), 0);
     }
-    /// Filters with `+` at three or more levels, each of another shape.
+    /// Filters with `+` at three or more levels. Each has another shape, the set of levels that are `+`.
     fn shapes(count: usize) -> Vec<String> {
         let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
         let level = |shape: u32, n: u32| if shape >> n & 1 == 1 { "+" } else { "x" };

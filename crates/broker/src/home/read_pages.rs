@@ -48,7 +48,7 @@ impl Home {
         self.steps.add(1);
         self.read(reading, context);
         let did = self.steps.count() - before;
-        // A large message is not copied here, but its delivery costs the carrier work. The page's party is charged for that.
+        // A large message is not copied here, but its delivery costs the subscriber's shard work, for which the page's party is charged.
         let large = context.lanes.frames().large_page_bytes - large;
         self.page_queue.did(did + (large / STEP_BYTES) as u64);
         true
@@ -99,7 +99,7 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a new page must be queued: other pages wait, or the home has used half of a turn's steps.
+    /// Whether a new page must be queued, because other pages wait or the home has used half of a turn's steps.
     pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
         let spent = self.spent(self.steps.count());
         !self.is_empty() || spent >= u64::from(turn_limits.steps_per_turn) / 2

@@ -22,7 +22,7 @@ use crate::budget::world::World;
 use crate::store::blobs::Blob;
 
 impl TopicTable {
-    /// Matches some more rows with the planned rules of this world; returns whether more are left.
+    /// Matches some more rows with the planned rules of `world`. Returns whether more are left.
     pub(crate) fn prepare_rules(&mut self, world: &Arc<World>) -> bool {
         let known = self.planned_rules.take().filter(|known| known.is_of(world));
         let mut planned_rules = known.unwrap_or_else(|| PlannedRules::new(world));
@@ -77,7 +77,7 @@ impl Home {
             self.change_rules(former, rules);
         }
         self.topics.planned_rules = None;
-        // If the budget is smaller now, later turns remove what this call leaves, before the next publish.
+        // If the budget is smaller now and this call leaves messages beyond it, later turns remove them before the next publish.
         let steps_max = room_steps(&self.turn_limits);
         self.enforce_budget(rules, now, steps_max);
     }
@@ -136,7 +136,7 @@ mod tests {
             let mut here = worlds[0].clone();
             let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, Placement::new(1, 1), 0, 42);
             home.turn_limits.forgets_per_turn = 1;
-            // As with an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
+            // The steps are like an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
                 match step {
                     Step::Create(first, second) => {

@@ -57,7 +57,7 @@ impl Home {
     }
 
     /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`. This node has read a record that
-    /// it wrote after those pages came. So the positions do not exist in this log, and their subscribers are told a gap.
+    /// it wrote after those pages came. So the positions do not exist in this log, and their subscribers get a gap.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -81,7 +81,7 @@ impl Home {
         }
     }
 
-    /// Forgets an idle topic if there are too many topics: another process may create one without asking for room here.
+    /// Forgets an idle topic if there are too many topics. The reason: another process may create a topic without a check for room here.
     pub(crate) fn make_room_for_others(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.evict_idle_topic(Client::NOBODY, u32::MAX);

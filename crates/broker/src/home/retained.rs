@@ -46,7 +46,7 @@ impl Home {
         self.topics.rows.get_mut(id).flags |= HAS_RETAINED;
     }
 
-    /// Removes the message without a key from a topic that keeps the latest; no loss is noted.
+    /// Removes the message without a key from a topic that keeps latest values. This is not a loss.
     pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
         let row = self.topics.rows.get(id);
         let at = self.logs.place_of(row);
@@ -63,8 +63,8 @@ impl Home {
         }
     }
 
-    /// The retained message for a subscriber that begins after offset `start`. Its record gets this offset, so that it does not move the
-    /// subscriber's position.
+    /// The retained message for a subscriber that begins after offset `start`. The returned record has the offset `start`, so that the
+    /// message does not move the subscriber's position.
     pub(super) fn read_retained(
         &mut self,
         id: u32,
@@ -85,7 +85,7 @@ impl Home {
         let frames = lanes.frames();
         log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // A retained message after `start` is in the log, too, or was not asked for.
+        // A retained message after `start` is also in the log, or the subscriber did not request it.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

@@ -1,5 +1,5 @@
-//! The home's side of a [`Shadow`](crate::Shadow), a home without clients that writes checkpoints: the serving home tells which messages it
-//! still has, and the shadow drops the others.
+//! The serving home's side of a [`Shadow`](crate::Shadow). A shadow is a home (the part of a shard that keeps topics) without clients,
+//! which writes checkpoints. The serving home reports which messages it still has, and the shadow drops the others.
 //!
 //! Invariant: only the serving home removes messages for lack of room or because no subscription needs them. The shadow finds all other
 //! removals by itself: a newer message with the same key, expiry, a deletion.
@@ -19,8 +19,8 @@ use crate::store::blobs::Blob;
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl Home {
-    /// The floor of each of these topics: the last offset that its log has lost; `None` if there is no such topic. Returns `None` for all
-    /// before the home has applied the partition's log up to `offset`.
+    /// The floor of each of these topics: the last offset that its log has lost, or `None` if there is no such topic. The whole result is
+    /// `None` until the home has applied the partition's log up to `offset`.
     pub(crate) fn floors_of(
         &self,
         partition: PartitionId,
@@ -65,7 +65,8 @@ impl Home {
             }
             while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
-        // Also drops expired messages that stand behind older ones which have not expired. A serving home drops these when it reads them.
+        // Also drop expired messages that come after older ones which have not expired. A serving home drops such messages when it reads
+        // them.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }

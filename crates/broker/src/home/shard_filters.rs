@@ -10,7 +10,7 @@ use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-/// Marks a filter's value that is the number of a set of shards. Without this bit, the value is a shard.
+/// Marks a filter's value that is the number of a set of shards. A value without this bit is the number of a shard.
 const SET: u32 = 1 << 31;
 /// Separates the filters of an attach: a control character, so no filter has it.
 pub const SEPARATOR: u8 = b'\n';

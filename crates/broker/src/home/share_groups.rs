@@ -1,9 +1,10 @@
 //! Shared subscriptions (MQTT 5.0 section 4.8.2): each message goes to one member of the group.
 //!
 //! A group has a cursor in each partition; messages up to the cursor were given to members. A member's credit is the number of messages
-//! that it may still be given before it acknowledges any. Members with credit take turns. While no member is connected or has credit, the
-//! cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before anything newer.
-//! A member keeps the messages that it does not give back (QoS 2, or of a session that is kept) [MQTT-4.8.2-4, -5].
+//! that the group may still give to the member before the member acknowledges any. Members with credit take turns. While no member has
+//! credit, the cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before
+//! anything newer. Messages that a member does not give back (QoS 2, or of a session that is kept) stay with that member [MQTT-4.8.2-4,
+//! -5].
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; each message that the group's filter matches
 //! is kept for it, within the limits of the log.
@@ -30,7 +31,7 @@ impl Subscriptions {
         self.groups.share_of(group)
     }
 
-    /// A session without a connection has unsubscribed or ended.
+    /// Removes a session without a connection that has unsubscribed or ended.
     pub(crate) fn group_release(&mut self, filter: &[u8], name: &[u8]) {
         self.groups.release(filter, name);
     }
@@ -42,7 +43,7 @@ impl Subscriptions {
 }
 
 impl Home {
-    /// A member joins.
+    /// Adds a member to a group, and tells the member the group's number.
     pub(crate) fn group_join(&mut self, join: &GroupJoin<'_>, lanes: &mut Lanes) {
         let (from, to) = join.member;
         let offsets = self
@@ -65,21 +66,22 @@ impl Home {
         }
     }
 
-    /// A member has room for `count` more messages.
+    /// Adds `count` to a member's credit.
     pub(crate) fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
         if self.subscriptions.groups.credit(id, (from, to), count) {
             self.queue_group_if_ready(id);
         }
     }
 
-    /// A member leaves and gives back its unacknowledged messages.
+    /// Removes a member, and takes back its unacknowledged messages.
     pub(crate) fn group_leave(&mut self, from: ShardId, leave: &LeaveGroup) {
         if self.subscriptions.groups.leave(from, leave) {
             self.queue_group_if_ready(leave.group);
         }
     }
 
-    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found, now or in the group's turn.
+    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found, at once or when the group's pages are
+    /// read.
     pub(super) fn tell_groups(
         &mut self,
         at: usize,
@@ -123,7 +125,8 @@ impl Home {
         }
     }
 
-    /// Restores a group from the snapshot of a former home: the cursors of the partitions that are here now, and their returned messages.
+    /// Restores a group from the snapshot of a home that had some of this home's partitions: the cursors of these partitions, and their
+    /// returned messages.
     pub(crate) fn restore_group(
         &mut self,
         from: &mut FieldReader<'_>,
@@ -148,7 +151,7 @@ impl Home {
         Ok(())
     }
 
-    /// A session that was restored from the log subscribes to this group, which begins with the next message.
+    /// Adds a session that was restored from the log to this group. A new group begins with the next message.
     pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
         let offsets = self
             .logs
@@ -239,7 +242,7 @@ impl Home {
                     let name = self.topics.names.get(self.topics.rows.get(topic).name);
                     let matches = topic::matches(&group.filter, name);
                     if now.unix_s.saturating_sub(time_s) >= rules.get(rule).log_age_s {
-                        // A message that is too old counts as lost, though it is not dropped yet.
+                        // A message that is too old counts as lost, even if it is still in the log.
                         self.reports.stats.gaps += u64::from(matches);
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, context.lanes.frames());

@@ -61,8 +61,8 @@ impl Home {
         }));
     }
 
-    /// Writes topics from row `from` on, and before the first one the record of the home. Returns the row to continue with, if any are
-    /// left.
+    /// Writes topics from row `from` on. Before the first topic it writes the record of the home. Returns the row to continue with, if any
+    /// are left.
     pub(crate) fn save_topics(&self, from: u64, block: &mut Block<'_>) -> Option<u64> {
         if from == 0 {
             let mut out = block.record(kind::HOME);
@@ -202,7 +202,7 @@ impl Home {
         origin: &Origin,
     ) -> Result<(), Damaged> {
         let (count, filter) = (from.number32()?, from.field()?);
-        // A name without wildcards is that of a topic that could not be created.
+        // A name without wildcards belongs to a topic that could not be created.
         let is_here =
             topic::has_wildcard(filter) || self.logs.placement.home_of_name(filter) == self.logs.me;
         if is_here && origin.local {
@@ -264,18 +264,18 @@ impl Logs {
             }
         }
         if !origin.local {
-            // Subscribers by filter may have come since the snapshot, so losses are remembered.
+            // Subscribers by filter may have come since the snapshot was written, so losses are remembered from now on.
             let logs = self.partitions.iter_mut().map(|it| &mut it.log);
             logs.for_each(|log| log.losses.watch());
         }
         Ok(rows)
     }
 
-    /// Checks that partition `at` has given this offset. If a topic began after all offsets given, its next messages would come before its
-    /// beginning.
+    /// Checks that partition `at` has given this offset. Otherwise the next messages of a topic at this offset would come before the
+    /// topic's beginning.
     ///
     /// # Errors
-    /// The partition has not given it.
+    /// The partition has not given the offset.
     fn check_given(&self, at: usize, offset: u64) -> Result<(), Damaged> {
         let Partition { sequence, mark, .. } = self.partitions[at];
         match offset <= sequence.max(mark) {

@@ -1,4 +1,5 @@
-//! The subscriptions that are not in topics' rows: filters of shards, groups, and the counts of QoS 1 and 2.
+//! The subscriptions at a home (the part of a shard that keeps topics) that are not in topics' rows: filters of shards, groups, and the
+//! counts of QoS 1 and 2.
 
 use super::groups::Groups;
 use super::qos_subscriptions::QosSubscriptions;

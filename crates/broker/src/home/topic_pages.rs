@@ -41,7 +41,7 @@ impl Home {
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
-            // Values that were replaced meanwhile are no loss for the subscription.
+            // The subscriber wants values. It has lost nothing if some values were replaced by newer ones.
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
@@ -121,7 +121,7 @@ impl Home {
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && latest {
             true if ask.reads_values() => LatestValues::These,
-            // A subscriber that gave no beginning gets the values as the messages of its first pages.
+            // A subscriber that gave no beginning gets the latest values as the messages of its first pages.
             true if ask.since != Since::Default
                 && self.logs.messages_of(self.topics.rows.get(id)) > 0 =>
             {
@@ -149,7 +149,7 @@ impl Home {
         }
     }
 
-    /// Finds the offset after which the page begins, whether earlier messages are lost (`gap`), and whether later losses would be told
+    /// Finds the offset after which the page begins, whether earlier messages are lost (`gap`), and whether later losses will cause a gap
     /// (`promised`).
     fn begin_page(
         &self,
@@ -218,7 +218,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The page for a reader of a topic that has no row here.
+    /// The page for a reader of a topic that has no row at this home.
     pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
         let floor = self.floor_of(name, rules.number_for(name), rules);
         let lost = match ask.since {

@@ -16,7 +16,8 @@ use crate::shard::Shard;
 use crate::shard::sessions::end_if_memory_is_short;
 
 impl Shard {
-    /// Takes the asks of this shard to its own home. Must not be called during a delivery, since a publish writes frames.
+    /// Carries out the asks of this shard to its own home. Must not be called during a delivery, because the delivery reads the frames (the
+    /// buffer of the turn's mail) and a publish writes them.
     #[inline]
     pub(super) fn take_own_asks(&mut self) {
         if let Some(asked) = self.front.subs.lanes.take_own_asks() {
@@ -24,7 +25,8 @@ impl Shard {
         }
     }
 
-    /// Takes the asks of a shard, and carries them out in order until the turn's budget is spent. The rest waits for later turns.
+    /// Takes the asks of a shard, and carries them out in order until the budget of the turn (a pass of the shard's loop) is spent. The
+    /// rest waits for later turns.
     pub(crate) fn take_asks(&mut self, from: ShardId, asked: WaitingAsks) {
         // Mail without asks needs no budget.
         let spent = !asked.asks.is_empty() && self.front.clients.meter.work.is_spent();
@@ -35,8 +37,9 @@ impl Shard {
         self.carry_out_asks(from, asked, u64::MAX);
     }
 
-    /// Continues with waiting asks, one mail of each lane in turn, for about `steps` steps. Returns whether there were any. All lanes share
-    /// the steps, since a shard that wakes often sends many small mails during one turn of another shard.
+    /// Continues with waiting asks for about `steps` steps: one mail of each lane (the queue of mail from one shard), then the next of
+    /// each. Returns whether there were any. All lanes share the steps, since a shard that wakes often sends many small mails during one
+    /// turn of another shard.
     pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;

@@ -30,8 +30,8 @@ const HEARTBEAT_PARTITION: u16 = 0;
 const SILENT_S: u32 = 5;
 /// If the node reads its own heartbeats further apart than this, it may have missed heartbeats of others.
 const HEARTBEAT_GAP_S: u32 = 2;
-/// The steward writes a mark into a partition that has had no record for this long. The reason: idempotency keys expire by the log's clock,
-/// which advances only with records.
+/// The steward writes a mark (a record that changes no topic) into a partition that has had no record for this long. The reason:
+/// idempotency keys expire by the log's clock, which advances only with records.
 const IDLE_S: u32 = 60;
 /// The most deaths that the homes are told in one second.
 const DEATHS_PER_TICK: usize = 16;
@@ -119,9 +119,9 @@ impl Node<'_> {
         }
     }
 
-    /// Tells this node's homes of the deaths in the state of partition 0. To react to each DEAD record when it is read would not be enough:
-    /// a node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped before they wrote
-    /// the death into the other partitions.
+    /// Tells this node's homes (the parts of its shards that keep partitions) which nodes are dead by the state of partition 0. It is not
+    /// enough to react to each DEAD record when it is read: a node that starts from a later checkpoint does not read that record, and the
+    /// nodes that read it may have stopped before they wrote the death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
         let (writer_set, announced) = (
             self.home.logs.writer_set(at),
@@ -167,8 +167,8 @@ impl Node<'_> {
         }
     }
 
-    /// A living writer without any heartbeat since this node started, although each node writes one every second. It died before the
-    /// checkpoint from which this node began.
+    /// A living writer of which this node has read no heartbeat since it started, although each node writes one every second. That writer
+    /// died before the checkpoint from which this node began.
     fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
@@ -182,7 +182,7 @@ impl Node<'_> {
     /// Writes the next death that is missing in the log of this partition.
     fn write_missing_death(&mut self, at: usize) {
         if self.is_cut_off() {
-            // The node may be reading old records, and other nodes may have written these deaths since.
+            // The node may be reading old records, and other nodes may have written these deaths after them.
             return;
         }
         let writer_set = self.home.logs.writer_set(at);

@@ -1,4 +1,4 @@
-//! A home's view of the other nodes of the cluster. `cluster.rs` updates it.
+//! A view of the other nodes of the cluster, which a home (the part of a shard that keeps partitions) has. `cluster.rs` updates it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,7 +16,8 @@ pub(super) struct ClusterView {
     pub nodes: Vec<NodeState>,
     /// Nodes that died lately, the latest last; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When this node read the first of its own heartbeats since the last gap; in `own_beat_s`, the latest one. 0 before the first.
+    /// When this node read the first of its own heartbeats since the last gap between them. `own_beat_s` is the time of the latest one. 0
+    /// before the first.
     pub own_beats_since_s: u32,
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.

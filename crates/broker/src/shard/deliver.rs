@@ -23,9 +23,9 @@ use crate::shard::delivery_order::{flow_before, keep_order};
 use crate::shard::flows::{charge_encoding, count_written, end_walk, park_topic};
 use crate::store::slab::NONE;
 
-/// This many look-ups of a tell's topic among the flows cost as much as one visit.
+/// Looking for a tell's topic among this many flows costs as much as one visit.
 const LOOKS_PER_VISIT: usize = 64;
-/// While other deliveries wait, a fan-out becomes a flow after this many visits. To make a flow costs about as much.
+/// While other deliveries wait, a fan-out becomes a flow after this many visits. Making a flow costs about as much as these visits.
 const CROWDED_VISITS: u32 = 16;
 /// The cost of a tell to one connection, in visits.
 fn cost_of(tell: &Tell) -> u32 {
@@ -232,7 +232,8 @@ impl Front {
         let tell = &delivery.tells[delivery.keys[delivery.at] as u32 as usize];
         if let Tell::Live { topic, serial, .. } = *tell {
             let end = collect_run(&mut self.feed.run, delivery, topic);
-            // Between two parts of a walk, the places of members that have left keep the topic from being freed.
+            // The topic's row may have been freed meanwhile. In the middle of a walk it is not freed: members that have left keep their
+            // places until the walk ends.
             if self.subs.topics.is_current(topic, serial)
                 && !self.fan_out(delivery, topic, serial, frames, budget, io)
             {
@@ -348,8 +349,8 @@ impl Visit {
     }
 }
 
-/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. Read for several tells
-/// together, the cache misses overlap.
+/// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. If the rows of several
+/// tells are read together, their cache misses overlap.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     let mut members = [NONE; PREFETCHED];
     for (member, key) in members.iter_mut().zip(keys) {

@@ -11,8 +11,8 @@ use crate::protocol::front::{Connections, Deliveries};
 use crate::store::slab::NONE;
 
 /// Marks the tells that must stay in order: messages and pages for filters, and every tell about one of their topics. A page for a filter
-/// may have any topic, so all pages for its connection stay in order too. The reason: if two subscriptions of a client overlap, the
-/// progress of each decides which one sends a message.
+/// may contain any topic, so all pages for the same connection stay in order too. The reason: if two subscriptions of a client overlap,
+/// their progress decides which of them sends a message.
 pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) {
     let mut filtered: Vec<u32> = tells
         .iter()
@@ -45,9 +45,9 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow that must end before this ordered delivery continues: the flow of a topic of its ordered tells, or of a topic of a
-/// connection that gets a page by filter. The topics are taken from the tells, since the connection whose page put a tell in order may be
-/// gone.
+/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues. It is the flow of a topic of an
+/// ordered tell, or of a topic of a connection that gets a page by filter. The topics are taken from the tells, since the connection that
+/// made a tell ordered may be gone.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,

@@ -74,7 +74,7 @@ pub(super) fn move_due_clients<I: Io>(
     let mut slot = rows.start;
     while slot < rows.end && (over || due > 0) {
         if !front.clients.conns.get(slot).is_open() {
-            // The row is free.
+            // Nothing to do: the row is free.
         } else if over {
             front.clients.scratch.because(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);

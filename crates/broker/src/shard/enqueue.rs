@@ -125,12 +125,12 @@ fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
     }
 }
 
-/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait: its subscription has begun already, or it
-/// concerns nothing that is logged.
+/// The queue in which an ask that changes nothing logged waits. `None` if the ask need not wait, because its subscription has begun already
+/// or it concerns nothing that is logged.
 fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
-        // Takes effect at once. The partitions commit independently: while the ask waited for one of them, another would apply messages
-        // without keeping them.
+        // This ask takes effect at once. The partitions commit independently: if the ask waited for one partition, another could apply
+        // messages meanwhile without keeping them.
         Ask::CountQosSubscription { name, on: true, .. }
             if topic::has_wildcard(name.in_bytes(bytes)) =>
         {

@@ -13,8 +13,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// The visits of a flow before the next flow continues. This is as much as a whole turn, because a flow encodes its messages again each
-/// time that it continues.
+/// The visits (deliveries to one connection) of a flow before the next flow continues. This is as much as a whole turn of the shard's loop,
+/// because a flow encodes its messages again each time that it continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -52,7 +52,7 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            // If most members have left their places, no message joins the walk: it ends first, so that the next walk is shorter.
+            // If most members have left their places, no message joins the walk. So the walk ends first, and the next walk is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
                 let serial = self.subs.topics.get(topic).serial;
                 parked.join(topic, serial, |done| self.recycle_delivery(done));
@@ -125,9 +125,9 @@ impl Front {
         *before = now;
     }
 
-    /// Continues with the first delivery of a flow that is not of one topic. Returns false if the budget is spent before the delivery is
-    /// done. If only tells to single connections are left, and they must become part of the flow `others`, moves the delivery there and
-    /// returns true.
+    /// Continues with the first delivery of a flow that does not belong to one topic. Returns false if the budget is spent before the
+    /// delivery is done. If only tells to single connections are left, and these must become part of the flow `others`, moves the delivery
+    /// there and returns true.
     fn continue_first_delivery<I: Io>(
         &mut self,
         flow: Flow,
@@ -163,8 +163,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow: the party of the topic's members, if the members that are checked have the same; otherwise a party
-/// that only this flow has.
+/// The party that is charged for a flow. If the members that are checked all have the same party, it is their party; otherwise it is a
+/// party that only this flow has.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();
@@ -198,7 +198,7 @@ pub(super) fn park_topic(
     deliveries.park(flow, party, delivery.take_topic());
 }
 
-/// Charges the budget with the bytes encoded, because to encode a message of megabytes costs as much as many visits.
+/// Charges the budget with the bytes that were encoded, because encoding a message of megabytes costs as much as many visits.
 pub(super) fn charge_encoding(forms: &mut Forms, budget: &mut u32) {
     let made = forms.take_made_bytes() / STEP_BYTES;
     *budget = budget.saturating_sub(u32::try_from(made).unwrap_or(u32::MAX));

@@ -20,7 +20,8 @@ use crate::mail::orders::Control;
 use crate::shard::Shard;
 use crate::shard::restore::Restored;
 
-/// A retry is admitted at most this many seconds after its message: longer than a publish waits for the engine.
+/// A retry is admitted at most this many seconds after its message was published. This is longer than a publish waits for the engine, which
+/// writes the log.
 const RETRY_S: u32 = 60;
 
 /// The shadow of a partition: a home without clients.

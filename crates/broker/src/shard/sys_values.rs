@@ -84,8 +84,8 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
-/// Counts packets for MQTT, and messages for the other protocols. `Published` and `Delivered` have the messages of all protocols, so only
-/// the other packets of MQTT are added.
+/// For MQTT, packets are counted; for the other protocols, messages. `Published` and `Delivered` contain the messages of all protocols, so
+/// only the other MQTT packets are added.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
 /// The number of messages in a gap is unknown: a gap counts as one.
@@ -152,7 +152,7 @@ impl SysTopics {
                 return String::from(concat!("crore version ", env!("CARGO_PKG_VERSION")));
             }
             SysValue::Uptime => return format!("{} seconds", now_s),
-            // The two totals are not read at the same moment.
+            // The two totals are not read at the same moment, so the difference could be negative.
             SysValue::DisconnectedSessions => totals
                 .get(Sessions)
                 .saturating_sub(totals.get(ClientsConnected)),

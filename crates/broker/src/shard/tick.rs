@@ -28,7 +28,7 @@ impl Shard {
         if self.stopped {
             return None;
         }
-        // One more than needed, so that the sweep ends before the next one begins.
+        // One tick more than needed, so that the sweep ends before the next one begins.
         let clients = &self.front.clients;
         let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
         let ticks = if self.sweep.is_crowded {

@@ -40,7 +40,7 @@ impl Front {
                 continue;
             };
             if self.clients.conns.get(slot).waits_for_history() {
-                // The page for this connection is in flight, and tells it what happened to the topic.
+                // A page for this connection is in flight, and will report what happened to the topic.
                 continue;
             }
             let reason = match gone {
@@ -61,8 +61,8 @@ impl Front {
     }
 }
 
-/// If the connection's request is on several topics and still waits for some homes, notes that this topic was deleted after its home had
-/// answered. Returns whether that is so.
+/// If the connection's request is on several topics and still waits for answers about some of them, notes that this topic was deleted after
+/// its answer. Returns whether that is so.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.state != State::Waiting || !row.wants(MULTI) {

@@ -1,4 +1,5 @@
-//! Followers know exactly the topics with interest, while snapshots run and topics change in any order.
+//! Tests that followers (clients that are told which topics have subscribers) know exactly these topics, while snapshots run and topics
+//! change in any order.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -35,7 +36,7 @@ enum Step {
     Remote(usize, u8, bool),
     /// A stream is forgotten.
     Forget(u8),
-    /// The followers ask for their next pages and read their news.
+    /// The followers request their next pages and read their news.
     Turn,
     Seconds(u32),
 }
@@ -117,9 +118,9 @@ struct World {
     subscribers: Vec<(usize, ShardId)>,
     remote: BTreeSet<(usize, u8)>,
     followed: u32,
-    /// By topic: the second in which it lost its last subscriber.
+    /// By topic: the second in which the topic lost its last subscriber.
     left_s: BTreeMap<String, u32>,
-    /// No topic is evicted for lack of room, which would end a debounce early.
+    /// Whether there is so much room that no topic is evicted. An eviction would end a debounce early.
     has_room: bool,
 }
 
@@ -331,7 +332,7 @@ impl World {
         }
     }
 
-    /// Everything settles: snapshots are completed and lingering interest ends.
+    /// Waits until everything has settled: snapshots are complete, and no interest is left that only the debounce prolongs.
     fn settle(&mut self) {
         for _ in 0..2 * TOPICS {
             self.turn();

@@ -14,8 +14,8 @@ use core::ops::Bound;
 
 use crate::store::slab::{NONE, Side};
 
-/// The most groups that one publish gives its message to. Giving to so many takes some hundred microseconds. In practice far fewer groups
-/// share a filter.
+/// The most groups to which one publish gives its message. This takes some hundred microseconds. In practice far fewer groups share a
+/// filter.
 pub(super) const AT_ONCE: usize = 256;
 
 /// Bytes of a leaf of the tree of names, which has room for eleven entries.
@@ -29,7 +29,7 @@ pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 #[derive(Default)]
 struct List {
     ids: BTreeMap<Arc<[u8]>, u64>,
-    /// Partitions with messages that the groups have not been told of.
+    /// Partitions that have messages of which the groups do not know yet.
     missed: Vec<usize>,
     /// Present while the groups are told of missed messages, some in each turn.
     telling: Option<Telling>,
@@ -84,7 +84,7 @@ impl Lists {
         ends
     }
 
-    /// Adds the groups of a list to `due`, which get the message now, or the list to `late`.
+    /// Adds the groups of a list to `due`, the groups that get the message now, or adds the list to `late`.
     pub fn collect(&self, list: u32, due: &mut Vec<u64>, late: &mut Vec<u32>) {
         let found = self.all.get(list);
         if found.is_late() || due.len() + found.ids.len() > AT_ONCE {

@@ -1,4 +1,5 @@
-//! A home with several partitions: each has its own offsets, their logs share one budget, and a group reads them all.
+//! Tests a home (the part of a shard that keeps topics) with several partitions: each has its own offsets, their logs share one budget, and
+//! a group reads them all.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -167,7 +168,7 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
 fn retained_messages_go_last_in_whatever_partition_they_are() {
     let mut world = World::new(1);
     let data = [b'x'; 500];
-    // The topic's log keeps one message: the empty one. The other one is kept only as the retained message.
+    // The topic's log keeps one message, the empty one. The message before it is kept only as the retained message.
     for n in 0..60 {
         world.publish(&name(0, n), &data, true);
         world.publish(&name(0, n), b"", false);

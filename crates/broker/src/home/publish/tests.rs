@@ -1,4 +1,4 @@
-//! Publishes of a client at its limit of kept bytes, and the reservations of records in flight.
+//! Tests publishes of a client at its limit of kept bytes, and the reservations of records in flight.
 
 use alloc::vec::Vec;
 
@@ -119,7 +119,7 @@ fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
     );
     assert!(!world.is_taken("kept/a", &LARGE, false));
     assert!(!world.is_taken("latest/a", &LARGE, false));
-    // Topics that another client's messages have created.
+    // The topics were created by messages of another client.
     world.client = Client::of([10, 0, 0, 2].into(), 7);
     assert!(world.is_taken("kept/a", b"small", false) && world.is_taken("plain", b"small", true));
     world.client = Client::of([10, 0, 0, 1].into(), 7);
@@ -220,7 +220,7 @@ fn a_topic_under_way_has_room_reserved_once() {
         world.reserve(&fact)
     };
     assert!(world.is_taken("there", b"x", false));
-    // Room is reserved only for a topic that is created and does not exist yet.
+    // Room is reserved only for a record that will create its topic.
     for (change, name) in [
         (Change::Create, "there"),
         (Change::Delete, "nowhere"),

@@ -149,7 +149,7 @@ impl Home {
         if most == 0 {
             let log = &mut self.logs.partitions[at].log;
             log.losses.add(id, previous, offset);
-            // If newer messages were removed without a loss, an empty chain keeps the offset of the last loss.
+            // If newer messages were removed without a loss, an empty chain (list of messages) keeps the offset of the last loss.
             let row = self.topics.rows.get_mut(id);
             log.clear(row.log);
             row.log = match offset < row.last() {

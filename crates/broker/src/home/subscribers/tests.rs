@@ -1,5 +1,5 @@
-//! Subscribers come and leave in any order, on any shards: the home counts those of each carrier, tells each carrier once, and forgets
-//! carriers without subscribers.
+//! Tests that a home (the part of a shard that keeps topics) counts the subscribers at each carrier (a shard with subscribers), sends a
+//! message once to each carrier, and forgets carriers without subscribers. Subscribers come and leave in any order, on any shards.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -79,7 +79,7 @@ impl World {
         carriers
     }
 
-    /// The carriers that are told a message, in order.
+    /// The carriers to which a message is sent, in order.
     fn told(&mut self, topic: usize) -> Vec<Place> {
         let mut lanes = Lanes::new(0, 3);
         let message = Publish {
@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// A row counts up to 65,535 subscribers; more at one carrier make a set.
+/// A row can count up to 65,535 subscribers. If one carrier has more, the topic has a set of carriers.
 #[test]
 fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     let mut world = World::new();
@@ -184,7 +184,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     assert!(world.carriers(0).is_empty());
 }
 
-/// Messages are compressed while a subscriber that takes compressed messages may be left.
+/// Messages are compressed as long as a subscriber that takes compressed messages may be left.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {

@@ -1,4 +1,4 @@
-//! Lists and ends connections and sessions, for the operator.
+//! Lists and ends connections and sessions, for the operator. A session is kept at its home, a shard chosen by the hash of its name.
 
 use crate::base::reason::Reason;
 use crate::base::time::Now;
@@ -175,7 +175,7 @@ pub(super) fn session(
     })
 }
 
-/// Makes a session end in a later turn.
+/// Makes a session end in a later turn (a pass of the shard's loop).
 pub(super) fn end_session(
     at_home: &mut SessionsAtHome,
     clients: &Clients,
