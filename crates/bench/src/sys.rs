@@ -71,7 +71,7 @@ pub fn cpu_ns_of(pid: u32) -> io::Result<u64> {
 /// Borrows a descriptor for one system call.
 #[inline]
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the holder of a descriptor forgets it when it closes it, so the descriptor is open during the call.
+    // SAFETY: the holder of a descriptor forgets the descriptor when it closes it, so the descriptor is open during the call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -155,8 +155,8 @@ impl Epoll {
 pub struct Dial {
     /// The server.
     pub remote: SocketAddr,
-    /// The local address. With port 0 the kernel chooses the port at connect (`IP_BIND_ADDRESS_NO_PORT`), when it knows the
-    /// server's address. So the same local port can be used once for each port of the server.
+    /// The local address. With port 0 the kernel chooses the port only at connect (`IP_BIND_ADDRESS_NO_PORT`), when it knows the server's
+    /// address. So the same local port can be used once for each port of the server.
     pub local: Option<SocketAddr>,
     /// `SO_RCVBUF` in bytes, if it is not the system's default.
     pub receive_buffer: Option<u32>,

@@ -222,8 +222,8 @@ impl Dialect {
         self.frame(out, |out| encode(out, self.version, &ack));
     }
 
-    /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order, so its answer means that it has read all packets before
-    /// the ping.
+    /// Appends a PINGREQ (§3.12). A server handles a connection's packets in order. So when it answers the ping, it has read all packets
+    /// before the ping.
     pub fn ping(&self, out: &mut Vec<u8>) {
         self.frame(out, mqtt::encode::pingreq);
     }

@@ -47,7 +47,8 @@ impl Record {
     pub fn bytes_per_connection(&self) -> Option<[f64; 2]> {
         let sockets = |moment: &str| self.number(&format!("/{moment}/kernel/slabs/TCP"));
         if sockets("empty").unwrap_or(0.0) > sockets("open").unwrap_or(f64::MAX) / 100.0 {
-            // When the run began, the kernel still had sockets of an earlier run. New sockets reused their memory, so the cost would be too low.
+            // When the run began, the kernel still had sockets of an earlier run. New sockets reused the memory of those sockets, so the
+            // computed cost would be too low.
             return None;
         }
         let cost = "/per_connection_open";

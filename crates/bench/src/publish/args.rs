@@ -104,7 +104,7 @@ impl PublishArgs {
         } else {
             Protocol::Mqtt
         };
-        // With QoS 1 each message is acknowledged, so it is known which ones the server accepted.
+        // With QoS 1 the server acknowledges each message, so the tool knows which messages the server accepted.
         self.mqtt.qos = 1;
     }
 

@@ -91,7 +91,7 @@ impl Link {
                 .is_none_or(|acks| acks.has_room(requests_max))
     }
 
-    /// The maximum number of messages in the next group. Only MQTT with QoS 1 or 2 limits it, since each message is acknowledged.
+    /// The maximum number of messages in the next group. Only MQTT with QoS 1 or 2 has a limit, since each message is acknowledged there.
     pub fn window(&self, requests_max: usize) -> u64 {
         let acks = self.acks.as_ref();
         acks.map_or(u64::MAX, |acks| acks.window(requests_max))

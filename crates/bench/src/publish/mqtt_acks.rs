@@ -1,5 +1,6 @@
 //! Checks the packets that an MQTT publisher receives: CONNACK, then an acknowledgement of each message, in order (§4.6). With QoS 0 there
-//! are no acknowledgements. The answer to a ping takes their place: it shows that the server has read everything before the ping.
+//! are no acknowledgements. Instead the publisher sends pings: the answer to a ping shows that the server has read everything before the
+//! ping.
 //!
 //! Invariant: a packet id is free, or in one of the queues `unreceived` and `unreleased`.
 
@@ -41,7 +42,7 @@ pub struct MqttAcks {
     unreceived: VecDeque<PacketId>,
     /// Packet ids that wait for PUBCOMP.
     unreleased: VecDeque<PacketId>,
-    /// For each ping without an answer, the number of messages since the ping before it.
+    /// For each ping without an answer, the number of messages between the previous ping and this one.
     pings: VecDeque<u64>,
     /// Messages since the last ping.
     unpinged: u64,

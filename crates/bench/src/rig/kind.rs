@@ -36,7 +36,7 @@ impl Kind {
         matches!(self, Kind::Nchan | Kind::Other)
     }
 
-    /// The protocol of the subscribers: `wanted` if the server speaks it, otherwise the one that the server speaks.
+    /// The protocol of the subscribers: `wanted` if the server speaks it, otherwise the only protocol that the server speaks.
     pub fn protocol(self, wanted: Protocol) -> Protocol {
         match (self, wanted) {
             (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
@@ -45,13 +45,13 @@ impl Kind {
         }
     }
 
-    /// The flags of `crore-bench publish` for this kind, and a description of them for the result. Each server gets its messages in the way
-    /// that gave the highest rate in trials, with one connection for all messages of a topic. If `wanted` is MQTT, Crore gets its messages
-    /// over MQTT, as Mosquitto does.
+    /// The flags of `crore-bench publish` for this kind, and a description of these flags for the result. Each server gets its messages in
+    /// the way that gave the highest rate in trials. All messages of a topic use one connection. If `wanted` is MQTT, Crore gets its
+    /// messages over MQTT, as Mosquitto does.
     pub fn publish_flags(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match (self, wanted) {
             (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
-            // Mosquitto reads one packet of a connection in each turn of its loop.
+            // Mosquitto reads only one packet of a connection in each pass of its loop, so several connections are faster.
             (Kind::Mosquitto | Kind::Nats, _) | (Kind::Crore, Protocol::Mqtt) => (
                 &["--protocol", "mqtt", "--connections", "8"],
                 "PUBLISH over 8 connections (1 for 1 topic)",

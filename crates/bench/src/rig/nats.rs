@@ -19,7 +19,7 @@ use crate::sys;
 const PROGRAM: &str = "nats-server";
 const REMEDY: &str = "nats-server is not there: `go install github.com/nats-io/nats-server/v2@v2.15.2` makes it in ~/go/bin; \
      or name it with --nats-server or CRORE_NATS_SERVER";
-/// The size that streams may reserve. The streams use a small part of it, so it may be larger than the disk.
+/// The size that streams may reserve. The streams use only a small part of this size, so it may be larger than the disk.
 const ROOM: &str = "64GB";
 /// The maximum number of warnings that are shown for each server.
 const WARNINGS: usize = 8;

@@ -46,8 +46,8 @@ pub fn nchan(
 }
 
 fn nchan_config(directory: &Path, port: u16, keep: u32, tls: Option<&Certificate>) -> String {
-    // Without this line nginx would change to another user if it is started as root. If it is not started as root, the line causes a
-    // warning.
+    // Without this line, an nginx that is started as root would change to another user. With this line, an nginx that is not started as
+    // root prints a warning.
     let user = if sys::is_root() { "user root;" } else { "" };
     let directory = directory.display();
     let ssl = if tls.is_some() { " ssl" } else { "" };

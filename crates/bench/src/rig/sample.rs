@@ -99,8 +99,8 @@ pub fn pause(seconds: f64) {
     std::thread::sleep(Duration::from_secs_f64(seconds));
 }
 
-/// Waits, at most a minute, until the kernel has freed the sockets of earlier runs. If the kernel freed them during this run, the memory of
-/// this run would seem smaller.
+/// Waits, at most a minute, until the kernel has freed the sockets of earlier runs. If the kernel freed such sockets during this run, the
+/// memory of this run would seem smaller.
 pub fn wait_for_freed_sockets() -> Result<()> {
     let sockets = || -> Result<u64> {
         let kernel = Kernel::read()?;

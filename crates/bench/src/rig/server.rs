@@ -182,7 +182,8 @@ impl Server {
             ensure!(begin.elapsed() < START, "the server does not accept");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // The connection above made the server allocate memory for its first use. That memory counts as the empty server's.
+        // The connection above made the server allocate memory that it needs for its first connection. That memory counts as memory of the
+        // server without connections.
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     }

@@ -25,7 +25,7 @@ pub fn topic_pattern(connections: u32) -> String {
 }
 
 /// The pattern of local addresses that have enough ports for `connections`. An address usually has 28,000 ports. The kernel first uses
-/// every second port. When those are used up, each connect searches the whole range. So an address gets only 10,000 connections.
+/// every second port. When all of these are used, each connect searches the whole range. So an address gets only 10,000 connections.
 pub fn local_address_pattern(connections: u32) -> String {
     format!(
         "127.0.{{1..{}}}.1",
@@ -64,8 +64,8 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Starts `crore-bench subscribe`. It connects only when [`Subscriber::open`] is called: the tool shares pages with the server, so
-    /// it must already run when the server is sampled without connections.
+    /// Starts `crore-bench subscribe`. It connects only when [`Subscriber::open`] is called. The tool must already run when the server is
+    /// sampled without connections: its start changes the server's proportional share of common memory pages.
     pub fn start(
         args: &RunArgs,
         server: &Server,

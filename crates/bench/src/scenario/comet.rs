@@ -1,5 +1,5 @@
-//! `comet-10k`: repeats the table of a benchmark of 2009. Up to 10,000 long-polls wait on one topic. Measured are the memory of each, and
-//! the time until all of them have received a message of five bytes.
+//! `comet-10k`: repeats the table of a benchmark of 2009. Up to 10,000 long-polls wait on one topic. The scenario measures the memory of
+//! each long-poll, and the time until all of them have received a message of five bytes.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -200,7 +200,7 @@ fn topic(writer: u64, message: u64) -> String {
     format!("s/{writer}/{}", message / PER_TOPIC)
 }
 
-/// Counts the topics that do not have all their messages, among the topics of each writer's last answered batch.
+/// Counts missing topics: of the topics of each writer's last answered batch, those that do not have all their messages.
 fn count_missing(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
     let mut missing = 0;
     for (writer, counts) in (0..).zip(writers) {

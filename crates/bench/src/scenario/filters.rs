@@ -1,10 +1,10 @@
 //! `filters`: measures the cost of a publish with a thousand filters, with a million, and with filters that are chosen to be expensive.
 //!
-//! Each set of filters has its own server. All servers run at the same time, but in a round their windows follow one another, so that
-//! only one server has load. Sets are compared by the processor time of a publish, with one shard. In a `hit` each publish matches
-//! one filter and is delivered to one of a thousand clients. The large and the small set have equally many clients. In the small set some
-//! clients have no filter. In a `miss` no filter matches, which the server finds only at the last level. So a `miss` is the cost of
-//! matching without delivery.
+//! Each set of filters has its own server. All servers run at the same time, but in a round their windows follow one another, so that only
+//! one server has load. Sets are compared by the processor time of a publish, with one shard. In a `hit`, each publish matches one filter
+//! and is delivered to one of a thousand clients. In a `miss`, no filter matches, which the server finds only at the last level. So a
+//! `miss` is the cost of matching without delivery. The large and the small set have equally many clients; in the small set some clients
+//! have no filter.
 
 mod clients;
 mod set;

@@ -23,8 +23,8 @@ use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// The maximum number of connections per server port. It is below 14,000, because the kernel first uses every second local port of its
-/// range, and when those are used up each connect searches the whole range.
+/// The maximum number of connections per server port. It is below 14,000: the kernel first uses every second local port of its range, and
+/// when all of these are used, each connect searches the whole range.
 const PER_PORT: u32 = 10_000;
 /// Seconds between two messages to one client, and between two requests of a grid client.
 const EVERY_S: f64 = 60.0;

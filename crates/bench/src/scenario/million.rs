@@ -125,7 +125,7 @@ pub fn sample(run: &mut SwarmRun) -> Result<Sample> {
     run.sample()?.context("the server was started here")
 }
 
-/// Finds the highest rate that is kept: raises the rate from `first` until it is not kept, then lowers it until it is.
+/// Finds the highest rate that is kept: raises the rate from `first` until a rate is not kept, then lowers it until one is kept.
 fn highest(run: &mut SwarmRun, first: f64, try_s: f64) -> Result<(f64, Vec<Value>)> {
     let (mut rate, mut tried, mut falls) = (first, Vec::new(), false);
     loop {

@@ -1,9 +1,9 @@
 //! `pair`: the floor (a minimal reference server), Crore and the chosen peers (other products) do the same work in turn. The result is the
 //! ratios of the medians.
-//!
-//! On a shared machine a server can be compared only with others on the same machine at the same time, because then other work slows all of
-//! them alike. In most rows a measurement starts new processes, and its server has the machine alone. In rows where the servers differ
-//! little, all servers run at the same time instead, and a round measures each in several short windows, in turn. `--pin` gives server and
+//! On a shared machine a server can be compared only with others that run on the same machine at the same time, because then other work
+//! slows all of them alike. In most rows a measurement starts new processes, and the measured server has the machine alone. In rows where
+//! the servers differ little, all servers run at the same time instead, and a round measures each in several short windows, in turn.
+//! `--pin` gives server and tools a core each.
 //! tools a core each.
 //!
 //! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as the

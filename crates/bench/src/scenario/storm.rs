@@ -1,7 +1,7 @@
 //! `churn` and `tsunami`: measure how clients that connect and disconnect affect the clients that stay connected.
 //!
 //! One publisher runs all the time. The windows before, during and after the disturbance differ only in what the connections do. Messages
-//! that were published while their client was away do not count as lost. They are counted separately.
+//! that were published while their client was away do not count as lost, but are counted separately.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,8 +1,8 @@
 //! `tls`: measures the memory of an idle connection with TLS, the cost of a handshake, and the effect of many handshakes on deliveries. The
 //! peers do the same with the same certificate and the same client.
 //!
-//! The cost of a handshake is the server's processor time. The number of handshakes a second would not do: the client needs about as much
-//! processor time, so on two cores it would limit that number. The servers take turns within each round.
+//! The cost of a handshake is the server's processor time. It cannot be measured as handshakes a second: the client needs about as much
+//! processor time as the server, so on two cores the client would limit that number. The servers take turns within each round.
 
 mod handshakes;
 

@@ -70,8 +70,8 @@ pub fn run(subscriber: &Subscriber) -> Result<()> {
     Ok(())
 }
 
-/// Sets how often the clients of a grid publish. With 0 they stop, and this waits until no request is in flight. The wait ends, because the
-/// workers give up requests without an answer.
+/// Sets how often the clients of a grid publish. With 0 the clients stop, and this function waits until no request is in flight. The wait
+/// ends, because the workers give up requests without an answer.
 fn talk(subscriber: &Subscriber, every_s: f64) {
     let shared = &subscriber.shared;
     send_command(subscriber, || {

@@ -17,8 +17,8 @@ use crate::sys::{self, Dial};
 
 /// The maximum number of requests of a worker's grid clients at the same time. Each request has a connection of its own.
 pub const GRID_REQUESTS_MAX: usize = 32;
-/// The number of descriptors that a worker needs besides its connections: the three standard ones, the epoll set, those that the process
-/// had open when the worker's table was created, and those of grid requests.
+/// The number of descriptors that a worker needs besides its connections: the three standard ones, the epoll set, the descriptors that the
+/// process had open when the worker's table was created, and the descriptors of grid requests.
 const OTHER_DESCRIPTORS: usize = 64 + GRID_REQUESTS_MAX;
 
 /// The configuration of the connections.
@@ -102,8 +102,8 @@ impl Plan {
         })
     }
 
-    /// The addresses of connection `number`. Connections with consecutive numbers use one server after the other. After a round of all
-    /// servers comes the next local address.
+    /// The addresses of connection `number`. Successive connections use the servers in turn. When all servers have had a connection, the
+    /// next local address is used.
     pub fn dial(&self, number: u32) -> Dial {
         let number = number as usize;
         let round = number / self.servers.len();

@@ -29,7 +29,7 @@ const RECEIVE_BYTES: usize = 128 << 10;
 const EVENTS: usize = 256;
 /// At most this many long-polls send their next request before the next wait for events.
 const REPOLLED_TOGETHER: usize = 64;
-/// If this many answered long-polls have not sent their next request yet, some send it even if there are events.
+/// When this many answered long-polls have not sent their next request, some of them send it even if there are events.
 const ANSWERED_MAX: usize = 16 << 10;
 /// The maximum number of connects in progress, of all workers together. It is below the usual accept backlog.
 const IN_PROGRESS_MAX: usize = 1024;
@@ -59,8 +59,8 @@ pub struct Worker {
 struct Polls {
     /// The header lines with the position of each connection.
     positions: Vec<Option<Box<str>>>,
-    /// Answered polls that have not sent their next request yet. They send it when there is nothing to read: otherwise their writes would
-    /// delay the reads of other clients, which could not happen if the clients were separate machines.
+    /// Answered polls that have not sent their next request yet. They send it when there is nothing to read. Otherwise their writes would
+    /// delay the reads of other clients, which could not happen if each client were a machine of its own.
     answered: Vec<u32>,
 }
 

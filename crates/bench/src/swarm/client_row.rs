@@ -3,7 +3,7 @@
 
 use super::packet::End;
 
-/// The number of client ports of one address, and the first of them. Services use lower ports.
+/// The number of ports of one address that clients use, and the first of these ports. Services use lower ports.
 const PORTS: u32 = 60_000;
 const PORT_FIRST: u32 = 2_048;
 /// In place of the index of buffers: the client has none.
@@ -51,7 +51,7 @@ pub struct ClientRow {
     pub send_next: u32,
     /// The number of the last message. 0 before the first one.
     pub last: u32,
-    /// The number of the last message that was published to the client's topic when its connection opened.
+    /// The number of the last message that had been published to the client's topic when the client's connection opened.
     pub published: u32,
     /// When the client sent its SYN, in microseconds. The value wraps after an hour.
     pub dialed_us: u32,

@@ -22,8 +22,8 @@ use crate::sys;
 const PACKETS: usize = 256;
 /// Consecutive failed attempts after which a client gives up.
 const FAILURES_MAX: u8 = 5;
-/// Distance between the sequence numbers of a client's last connection and of its next one. With it a server whose old connection is still
-/// in TIME-WAIT accepts the new connection (RFC 9293 §3.6.1).
+/// Distance between the sequence numbers of a client's last connection and of its next one. Because of this distance, a server whose old
+/// connection is still in TIME-WAIT accepts the new connection (RFC 9293 §3.6.1).
 const NUMBERS_APART: u32 = 1 << 17;
 /// Bytes a second that a slow reader reads.
 const SLOW_BYTES: u16 = 1_024;
@@ -98,7 +98,7 @@ impl Worker {
 
     /// Runs until the worker is told to stop. Messages that have not arrived by then count as missing.
     pub fn run(mut self) {
-        // This one thread simulates all clients. If hundreds of the server's threads ran before it, all clients would seem slow.
+        // This one thread simulates all clients. If hundreds of the server's threads ran before this thread, all clients would seem slow.
         sys::favour_thread();
         let mut packet = [0; READ_BYTES];
         let mut reported_ns = 0;
@@ -324,8 +324,7 @@ impl Worker {
         self.shared.open.fetch_sub(1, Relaxed);
     }
 
-    /// Closes the row. The client reconnects after a delay that begins at `now_ns`. If `now_ns` is `None`, it reconnects as soon as the
-    /// pace allows.
+    /// Closes the row. The client reconnects after a delay that begins at `now_ns`, or as soon as the pace allows if `now_ns` is `None`.
     fn schedule_reconnect(&mut self, index: u32, now_ns: Option<u64>) {
         let row = &mut self.clients.rows[index as usize];
         row.state = State::Closed;

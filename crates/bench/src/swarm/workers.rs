@@ -1,7 +1,8 @@
 //! A running swarm: starts the workers, passes them commands, and collects their counts.
 //!
 //! The publisher is a thread of this process. So a worker knows how many messages had been published to a topic when the topic's client
-//! opened. It can account for every message, even if clients come and go: the message has arrived, its client was away, or it is lost.
+//! opened. Therefore it can account for every message, even if clients come and go: the message has arrived, its client was away, or the
+//! message is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +19,7 @@ use super::plan::{Plan, Shared};
 use super::wire::Wire;
 use super::worker::Worker;
 
-/// The maximum number of clients of one device. A /16 without its first 256 addresses has room for more, with 60,000 ports for each
+/// The maximum number of clients of one device. A /16 without its first 256 addresses has room for more clients, with 60,000 ports for each
 /// address.
 const CLIENTS_MAX: u32 = 16 << 20;
 

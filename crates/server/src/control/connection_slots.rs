@@ -33,8 +33,8 @@ struct Connection {
     task: Option<AbortHandle>,
 }
 
-/// The flag that a connection is authenticated: the request guard accepted one of its requests. Each request carries a reference to the
-/// flag, so that the guard can set it.
+/// Whether a connection is authenticated: the request guard accepted one of its requests. Each request carries a reference to the flag, so
+/// that the guard can set it.
 #[derive(Clone, Default)]
 pub struct AuthenticatedFlag(Arc<AtomicBool>);
 

@@ -61,8 +61,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 struct FollowQuestion {
     #[serde(rename = "by")]
     polling_node: String,
-    /// The polling node's number of the stream, and the count of answers that it has received in this stream. A question with 0 answers
-    /// begins a new stream.
+    /// The polling node's number for the stream, and the count of answers that the polling node has received in this stream. A question
+    /// with 0 answers begins a new stream.
     stream: u64,
     answers: u64,
     /// The filters of the stream's topics. Set in the first question of a stream only.
@@ -122,7 +122,7 @@ impl Interest {
                 && let Some(questions) = peers.questions_to(&name).await
             {
                 let mut questions = pin!(questions);
-                // A node that others declared dead gets a new name, to which questions are then sent.
+                // A node that others have declared dead gets a new name, and questions are then sent to the new name.
                 while self.peer_nodes.own_writer().await.as_ref() == Some(&name) {
                     match timeout(RETRY_DELAY, questions.next()).await {
                         Ok(Some(question)) => server.answer(question).await,
@@ -306,7 +306,7 @@ struct FollowedNode {
     stream: Option<Stream>,
     /// The slot of the previous stream, until the current one is complete.
     previous_slot: Option<u8>,
-    /// This node had no room for all topics of the other node, and has logged that.
+    /// Whether this node had no room for all topics of the other node, and has logged that.
     is_refused: bool,
 }
 

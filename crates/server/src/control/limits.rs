@@ -45,8 +45,8 @@ impl Limit {
     }
 }
 
-/// All limits that are set. A limit of 0 counts as not set. `memory_bytes` is the process's memory, if the caller has read it to show it
-/// too: then both show the same number. Without it the resident memory is read here.
+/// All limits that are set. A limit of 0 counts as not set. A caller that shows the process's memory passes it as `memory_bytes`, so that
+/// both numbers are the same. Without it the resident memory is read here.
 pub fn all(state: &AdminState, shards: &[ShardCounters], memory_bytes: Option<u64>) -> Vec<Limit> {
     let settings = state.effective().file;
     let (limits, world) = (&settings.limits, state.lifecycle.world());

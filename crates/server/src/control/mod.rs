@@ -1,9 +1,10 @@
 //! The control plane: one thread beside the shards, with a small async runtime. It serves the admin port (HTTP) and handles the process's
 //! signals.
 //!
-//! Invariants: this thread reaches the shards only by messages ([`Shards`]) and by the counters that they publish. Nothing on the data path
-//! waits for this thread. The descriptors of its files, certificates and admin port are in the process's main descriptor table. Each shard
-//! has a table of its own, which was made before this thread opened anything, or closes the descriptors that it inherits.
+//! Invariants: this thread reaches the shards only by messages ([`Shards`]), and by the counters that the shards publish. Nothing on the
+//! data path waits for this thread. The descriptors of this thread's files, certificates and admin port are in the process's main
+//! descriptor table. Each shard has a descriptor table of its own. Either that table was made before this thread opened anything, or the
+//! shard closes the descriptors that it inherits.
 //!
 //! Deliberately not here: decisions about connections or topics. The broker makes them.
 

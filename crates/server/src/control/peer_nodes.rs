@@ -232,7 +232,7 @@ impl PeerNodes {
         }
     }
 
-    /// Logs nodes whose rules differ from this one's, unless they are in `before`. Returns the nodes that differ now.
+    /// Logs nodes whose rules differ from this node's rules, unless they are in `before`. Returns all nodes that differ now.
     async fn compare_rules(&self, own: &NodeReport, before: DifferingRules) -> DifferingRules {
         let reports = self.reports().into_values().map(|(report, _)| report);
         let others = reports.filter(|it| rules_differ(&own.rules, &it.rules));
@@ -363,7 +363,8 @@ impl PeerNodes {
     }
 }
 
-/// Nodes whose rules differ from this node's, by writer number: the digest of the other node's rules, and the digest of this node's.
+/// Nodes whose rules differ from this node's rules, by writer number: the digest of the other node's rules, and the digest of this node's
+/// rules.
 type DifferingRules = BTreeMap<String, (String, String)>;
 
 /// Whether these digests prove that the rules differ. Digests of different versions cannot be compared.

@@ -96,8 +96,8 @@ struct UnaccountedMemory {
     /// The minimum of the unaccounted memory since the last trim: the program, and free memory that the allocator cannot return because it
     /// lies between pieces in use.
     floor: Option<u64>,
-    /// Bytes for which the shards accounted when the floor was set. When half of them are freed, the allocator may be able to return the
-    /// free memory between them too.
+    /// Bytes for which the shards accounted when the floor was set. When half of these bytes are freed, the allocator may be able to return
+    /// the free memory between them too.
     floor_held: u64,
     /// Resident bytes, and bytes for which the shards accounted, at the last check.
     last: (u64, u64),

@@ -24,9 +24,9 @@ pub use counts::ProxyCounts;
 
 /// The maximum pause between two pieces.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// How long a due cut waits for bytes, so that the cut splits them.
+/// If a cut is due and no bytes are there that it could split, the cut waits for bytes for at most this time.
 const CUT_TIMEOUT_NS: u64 = 1_000_000_000;
-/// When so many bytes of a direction are buffered, the side that sends them is no longer read.
+/// When this many bytes of a direction are buffered, the proxy stops reading from the side that sends them.
 const HELD_BYTES: usize = 64 << 10;
 /// Size of the receive buffers of the connections to the server. It is small, so that the server notices a stall soon.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
@@ -74,7 +74,7 @@ struct Pair {
     generation: u32,
     delay_ns: u64,
     torn_until_ns: u64,
-    /// The next bytes of this direction will be cut in the middle, and the connection with them.
+    /// The direction whose next bytes will be cut in the middle, together with the connection. `None` if no cut waits for bytes.
     direction_to_cut: Option<usize>,
     open: bool,
     /// The client's side is closed, but the server's side is still open.

@@ -389,8 +389,8 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Records an answer that violates the protocol. The messages of the request count as published, so they are lost if they do not
-    /// arrive.
+    /// Records an answer that violates the protocol. The messages of the request count as published, so they are lost if no subscriber
+    /// receives them.
     fn violation(&mut self, index: usize, reason: String) {
         if self.result.violations.len() < REASONS_MAX {
             self.result.violations.push(reason);

@@ -217,7 +217,7 @@ impl SharedState {
                 topics.push(topic);
             }
         }
-        // A long-poll never begins with new messages: as long as it has no position, the server promises no message between two polls.
+        // A long-poll never begins with new messages: while a client has no position, the server promises no message between two polls.
         let live = transport != Transport::Poll && random.below(10) < 3;
         ClientPlan {
             number,

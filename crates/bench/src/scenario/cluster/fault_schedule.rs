@@ -15,15 +15,15 @@ use crate::{report, sys};
 
 /// Milliseconds between two faults: minimum and maximum.
 const CALM_MS: (u32, u32) = (1_000, 3_000);
-/// The mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, and these have
-/// positions that the other node sent.
+/// The mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, with positions
+/// that the other node sent.
 const STAYS_S: u32 = 10;
 /// Timeout for the recovery after a fault.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the answer to the publish that probes a node.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The cluster has recovered when at most one in this many clients is away. Some are always disconnected because they read large messages
-/// too slowly.
+/// The cluster has recovered when at most one in this many clients is away. Some clients are always disconnected because they read large
+/// messages too slowly.
 const AWAY: u32 = 100;
 /// Polling interval during recovery.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -158,7 +158,7 @@ fn run_fault(
     })
 }
 
-/// Waits until `condition` is true. `what` names it in the error if that takes longer than [`TIMEOUT`].
+/// Waits until `condition` is true. If that takes longer than [`TIMEOUT`], returns an error that names `what`.
 fn await_all(
     shared: &SharedState,
     what: &str,

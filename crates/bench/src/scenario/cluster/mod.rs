@@ -1,6 +1,7 @@
 //! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all processes of this run. Clients of all transports, and
-//! publishers that retry with idempotency keys, connect to the nodes in turn, as in `chaos` but without a proxy. In random order a node is
-//! killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), and all processes are killed.
+//! publishers that retry with idempotency keys, connect to the nodes in turn, as in `chaos` but without a proxy. The faults come in random
+//! order: a node is killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), or all
+//! processes are killed.
 //!
 //! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
 //! publisher and all other subscribers. A gap is allowed only if the topic's log is too short. Then each node's logs are read from the

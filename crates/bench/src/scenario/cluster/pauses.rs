@@ -21,7 +21,7 @@ impl Pause {
     fn of(answers: &[Answer], from_ns: u64, to_ns: u64) -> Pause {
         let first = answers.partition_point(|answer| answer.answered_ns < from_ns);
         let last = answers.partition_point(|answer| answer.answered_ns < to_ns);
-        // The silence also counts from the last answer before these times, and up to the first answer after them.
+        // The silence may begin at the last answer before these times, and end at the first answer after them.
         let around = &answers[first.saturating_sub(1)..(last + 1).min(answers.len())];
         let silences = around
             .windows(2)

@@ -1,6 +1,6 @@
 //! A client that changes topics: it deletes and purges topics, replaces latest values and retained messages, and lets short logs drop old
-//! messages. The client makes one change at a time. So after a crash each topic must have the state after its last answered change, or, for
-//! one topic, after the one change without an answer.
+//! messages. The client makes one change at a time. So after a crash each topic must have the state after its last answered change. One
+//! topic may instead have the state after the change that got no answer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use crate::measure::payload::Random;
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum pause after an answer, in milliseconds.
 const REST_MS: u32 = 5;
-/// One in this many changes deletes the topic, and one purges it.
+/// One in this many changes deletes the topic, and one in this many purges it.
 const ENDS_EVERY: u32 = 12;
 /// The number of different keys of latest values.
 const KEYS: u32 = 4;

@@ -1,7 +1,7 @@
 //! Compares the answers and messages from before a crash with the logs after it. This module uses no sockets.
 //!
-//! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may have more messages (those
-//! that were in flight), and nothing else may change.
+//! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may contain further messages,
+//! those that were in flight, but nothing else may have changed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,7 +30,7 @@ pub enum Fault {
     Changed,
     /// A subscriber received a message that is not in the log.
     SeenIsLost,
-    /// A subscriber did not receive the messages that follow the last one that it had received.
+    /// A subscriber missed messages: it received a message that does not directly follow the last one that it had received.
     Skipped,
     /// A subscriber received a message again, or out of order.
     SeenAgain,
@@ -179,7 +179,8 @@ impl Checker {
         log.indices.contains_key(&answer.message.number)
     }
 
-    /// Checks an observation from before the log lost its newest segment. An observed message may be lost, so it is not looked for.
+    /// Checks an observation from before the log lost its newest segment. The log may have lost the observed message, so the log is not
+    /// searched for it.
     pub fn check_before_loss(&mut self, who: &str, progress: &mut Progress, seen: Observation) {
         let was_due = progress.takes_due_gap(who, seen, &mut self.faults);
         if seen == Observation::Gap && !was_due {

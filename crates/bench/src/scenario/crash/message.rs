@@ -1,4 +1,4 @@
-//! Topics and messages of a `crash` run. A message's number contains its publisher, and topic and number determine whether the message is
+//! Topics and messages of a `crash` run. The number of a message contains its publisher. Topic and number determine whether the message is
 //! retained. So a reader can check a message without further records.
 
 use std::fmt::Write;

@@ -1,11 +1,15 @@
 //! `crash`: kills the server under load, again and again, and checks that it keeps every promise.
 //!
-//! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, run
-//! until the server is killed at a random time. Then the server starts again. While nobody publishes, all logs and retained messages are
-//! read and compared with the answers and with what the subscribers received. With `--power-cuts` the server's state is on a loop device.
-//! After the crash the device is replaced by a copy of its bytes from the time of the cut. With `--lost-ends` the newest segment of the log
-//! is deleted after a kill: then answered messages are lost, and every subscriber that resumes must receive a gap. With `--full-disks` the
-//! log fills its disk before each kill. After the restart most of its messages are deleted, and the server must accept messages again.
+//! Publishers over HTTP (single and batch, with and without keys) and MQTT, and subscribers of all transports, run until the server is
+//! killed at a random time. Then the server starts again. While nobody publishes, all logs and retained messages are read and compared with
+//! the answers and with what the subscribers received.
+//!
+//! * With `--power-cuts` the server's state is on a loop device. After the crash, a copy of the device's bytes from the time of the cut
+//!   replaces the device.
+//! * With `--lost-ends` the newest segment of the log is deleted after a kill. Then answered messages are lost, and every subscriber that
+//!   resumes must receive a gap.
+//! * With `--full-disks` the log fills its disk before each kill. After the restart most of the log's messages are deleted, and the server
+//!   must accept messages again.
 //!
 //! Each client is a thread that ends with the server. The main thread then checks the records of all clients.
 

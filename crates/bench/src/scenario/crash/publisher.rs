@@ -138,7 +138,8 @@ impl Publisher {
         self.counts.retried += self.in_flight.len() as u64;
         while !self.in_flight.is_empty() || !stop.load(Relaxed) {
             if self.in_flight.is_empty() {
-                // A publisher with keys repeats a refused request, so a later request in flight would overtake it.
+                // A publisher with keys repeats a refused request. So it has only one request in flight: another one would overtake the
+                // repeated request.
                 let several = if keyed { 1 } else { PIPELINE };
                 self.draw(if batch { IN_FLIGHT.0 } else { several });
             }

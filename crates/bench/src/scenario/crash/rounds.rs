@@ -269,7 +269,7 @@ impl Rounds {
                     disk.copy().map(Some)
                 }
             };
-            // The clients' threads end when the server is gone, so it is killed after a failure, too.
+            // The clients' threads end only when the server is gone, so kill the server after a failure, too.
             server.kill();
             ensure!(!ended_by_itself?, "the server ended by itself");
             copy

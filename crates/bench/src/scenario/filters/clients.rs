@@ -194,7 +194,7 @@ impl Clients {
         })
     }
 
-    /// Publishes all messages and waits until those with owners have arrived.
+    /// Publishes all messages, and waits until every message with an owner has arrived.
     pub fn publish(&mut self, messages: &[Message]) -> Result<Tally> {
         let mut tally = Tally {
             received: vec![false; messages.len()],

@@ -5,7 +5,7 @@ use crate::measure::payload::Random;
 
 /// The number of filters of one client. It is the same in all sets, because the cost of long lists of filters is not measured here.
 pub const PER_CLIENT: u32 = 250;
-/// The maximum number of clients that receive messages. With it the large set writes to no more sockets than the small one.
+/// The maximum number of clients that receive messages, so that the large set writes to no more sockets than the small one.
 const RECEIVERS: u32 = 1_000;
 /// The number of different topics. It is about the same for each set, because a publish to a new topic costs the server memory.
 const NAMES: u32 = 1_000_000;

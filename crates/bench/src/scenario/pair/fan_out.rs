@@ -2,9 +2,9 @@
 //! published. The rate shows how a server handles a busy topic whose publishers wait for the readers. The latency is that of a queue of
 //! known length.
 //!
-//! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published together, they
-//! would reach all subscribers at the same time, and the next ones would be published together again. Then any server could write all of
-//! them together.
+//! The first messages are spread over the duration of one fan-out, as with independent publishers. Messages that are published together
+//! reach all subscribers at the same time, and then the next messages are published together again. So any server could write all of them
+//! together.
 //!
 //! Publisher and subscribers run on one thread, because the publisher must know at once what has arrived. All messages have the same
 //! length, so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
@@ -240,7 +240,7 @@ impl Audience {
                 self.received.resize(place + 1, 0);
             }
             self.received[place] += 1;
-            // If the start of a message arrived in an earlier read, its number is not checked.
+            // If the start of a message arrived in an earlier read, the message's number is not checked.
             let start = number * frame + FRAME_HEADER_BYTES as u64;
             let payload = start.checked_sub(had).map(|it| it as usize);
             let payload = payload.and_then(|it| self.buffer.get(it..it + HEADER_BYTES));

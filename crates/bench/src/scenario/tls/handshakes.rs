@@ -1,4 +1,4 @@
-//! A client that only does TLS handshakes: it connects, receives a session ticket if it resumes sessions, and disconnects.
+//! A client that only does TLS handshakes: it connects, waits for a session ticket if it resumes sessions, and disconnects.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

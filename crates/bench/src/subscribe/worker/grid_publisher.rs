@@ -1,10 +1,10 @@
 //! Publishes the messages of a worker's clients to their neighbours in the grid.
 //!
-//! Once in a period a client publishes one message to each neighbour, all in one `POST /pub`. For that the client opens a second
-//! connection, from its own address, and closes it after the answer. Its first connection is busy with a long-poll: there the answer would
-//! have to wait until the poll ends. The clients of 2012 did the same: their HTTP library opened a second socket for such a request.
-//! Publishing between two polls would be cheaper. But then a client that receives nothing would publish nothing, and the load would pass
-//! through the grid in waves until it ends.
+//! Once in a period a client publishes one message to each neighbour, all in one `POST /pub`. For this the client opens a second
+//! connection, from its own address, and closes it after the answer. The first connection cannot be used: it is busy with a long-poll, and
+//! the answer would have to wait until the poll ends. The clients of the benchmark of 2012 did the same: their HTTP library opened a second
+//! socket for such a request. It would be cheaper to publish between two polls. But then a client that receives nothing would publish
+//! nothing, and the load would pass through the grid in waves until it ends.
 //!
 //! Invariants: a client makes one request at a time, so that its messages arrive in order. Each client has one turn in a period, and a
 //! worker's turns are spread evenly over the period. The number of requests in flight is limited ([`GRID_REQUESTS_MAX`]).

@@ -174,7 +174,7 @@ impl Worker {
         self.keep(row, &bytes[used..end + raw], end - used)
     }
 
-    /// Sends a few bytes. A full socket is an error, since it does not happen to a client that keeps up.
+    /// Sends a few bytes. A full socket is an error, since the socket of a client that reads in time is never full.
     fn send_bytes(&mut self, row: u32, bytes: &[u8]) -> Result {
         if bytes.is_empty() {
             return Ok(());

@@ -94,7 +94,7 @@ proptest! {
         }
     }
 
-    /// If the bytes are cut off anywhere, the client gets only complete messages, and its position is that of the last one.
+    /// If the bytes are cut off anywhere, the client gets only complete messages, and its position is that of the last complete one.
     #[test]
     fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
