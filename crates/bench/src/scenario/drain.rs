@@ -1,5 +1,6 @@
 //! `drain`: restarts the server as planned while clients are connected. Clients of all transports, and publishers that retry, run as in
-//! `chaos` but without a proxy. While they run, the server is told to stop. The server disconnects its clients at the configured rate while
+//! `chaos` but without a proxy. While they run, the server gets the signal to stop. The server disconnects its clients at the configured
+//! rate while
 //! publishing continues, and saves its logs. A new process continues with these logs. In the end every client must have received every
 //! message of its topics once and in order, and no client may have received a gap.
 

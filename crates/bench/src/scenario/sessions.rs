@@ -1,9 +1,9 @@
 //! `sessions`: measures the memory of an MQTT session without a connection. MQTT clients subscribe to a topic each and disconnect.
 //!
 //! Every server is newly started: otherwise sessions would use memory that the allocator had kept from earlier clients, and seem to cost
-//! nothing. The clients connect in batches, so that few are connected at once. The memory of sessions grows from batch to batch. Memory
-//! that connections leave behind does not. So a straight line through the growth separates the two. At the end some clients reconnect and
-//! check that their session exists.
+//! nothing. The clients connect in batches, so that few are connected at once. The memory of sessions grows from batch to batch, but memory
+//! that connections have used and not returned does not grow. So the slope of a straight line through the measurements is the memory of the
+//! sessions. At the end some clients reconnect and check that their session exists.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -80,7 +80,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     Ok(report::with(result, of_this_run))
 }
 
-/// The file for the samples, beside the result.
+/// The path of the file for the samples: that of the result, with another extension.
 fn samples_path(json: Option<&Path>) -> PathBuf {
     let beside = json.filter(|path| *path != Path::new("-"));
     beside

@@ -99,7 +99,7 @@ impl Tun {
 /// The settings of an interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Interface {
-    /// The address and netmask of the interface. All other addresses of that subnet are behind the interface.
+    /// The address and netmask of the interface. The kernel sends packets for all other addresses of that subnet to the interface.
     pub address: (Ipv4Addr, Ipv4Addr),
     /// The MTU in bytes.
     pub packet_bytes: u16,

@@ -172,7 +172,7 @@ impl Answers {
     }
 
     pub fn find(&self, key: u64, now: Now) -> Option<&Answer> {
-        // An expired answer may still be in the table, beside its successor.
+        // An expired answer may still be in the table, together with the newer answer to the same key.
         let is = |row: &AnswerRow| row.answer.key == key && !self.has_expired(row, now.unix_s);
         let id = self.index.find(&self.rows, key as u32, is)?;
         Some(&self.rows.get(id).answer)

@@ -1,8 +1,9 @@
 //! Reads a page (a bounded run of past messages) for a subscriber by filter: messages of many topics in the order of arrival, from the log
 //! of one partition.
 //!
-//! Invariants: a page examines a bounded number of entries; a gap is told before the messages of its page. If the first message of a page
-//! exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is sent or counted.
+//! Invariants: a page examines a bounded number of entries; a gap (the notice that messages are lost) comes before the messages of its
+//! page. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any part of
+//! it is sent or counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -4,8 +4,8 @@
 //! filter, and the shard finds its connections. The home's own shard does not register: the home looks at the filters of that shard's
 //! connections directly.
 //!
-//! Missed messages are read from the log in the order of arrival, in bounded pages. Lost messages are part of that order. So a gap is told
-//! before the position passes the loss, and only if a message was lost.
+//! Missed messages are read from the log in the order of arrival, in bounded pages. Lost messages have their places in that order. So a
+//! subscriber gets a gap before its position passes the loss, and only if a message was lost.
 //!
 //! Invariants:
 //! * A filter is registered for a shard from the shard's first attach until the shard's last subscriber has left it. Mail between home and

@@ -4,9 +4,9 @@
 //! with interest, and then every change.
 //!
 //! The snapshot is a cursor over the table of topics; each page examines a bounded number of rows. Invariant: a follower knows exactly the
-//! topics with interest in rows before its cursor. A change in a row before the cursor is told at once. A change in a later row is not,
-//! since the cursor will find it. Rows never move, and interest ends before a row is freed. So each topic that is created or forgotten
-//! during a snapshot is told once.
+//! topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets the change at
+//! once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is freed. So the
+//! follower learns once of each topic that is created or forgotten during a snapshot.
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same

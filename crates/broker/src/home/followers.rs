@@ -235,8 +235,8 @@ impl Followers {
         self.lingering.is_empty() && self.ends.is_empty()
     }
 
-    /// Tells a change of interest at this node to followers whose snapshot has passed the row. A follower that knows the topic from another
-    /// node (`remote`) is not told, since nothing changes for it.
+    /// Tells a change of interest at this node to the followers whose snapshot has passed the row. A follower that knows the topic from
+    /// another node (`remote`) gets no news, since nothing changes for that follower.
     pub fn tell(&mut self, topic: u32, name: &[u8], begins: bool, remote: bool) {
         for follower in &mut self.list {
             if follower.is_past_row(topic) && !(remote && follower.is_past_name(name)) {

@@ -1,8 +1,9 @@
-//! Remembers the losses of a partition's forgotten topics (their rows were freed), so that subscribers by filter are still told a gap.
+//! Remembers the losses of a partition's forgotten topics (topics whose rows were freed), so that subscribers by filter still get a gap,
+//! the notice that messages are lost.
 //!
-//! The newest losses are remembered by topic name, and only subscribers whose filter matches the name are told a gap. Of older losses only
-//! the topic's rule is remembered: every subscriber whose filter may match topics of that rule is told a gap, if its position is older than
-//! the loss.
+//! The newest losses are remembered by topic name: only subscribers whose filter matches the name get a gap. Of older losses only the
+//! topic's rule is remembered: every subscriber whose filter may match topics of that rule gets a gap, if its position is older than the
+//! loss.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Counts subscribers that are told a gap because their topic's log no longer has all of their messages. Tells the operator one example,
-//! with the setting that limits the log.
+//! Counts subscribers that get a gap because their topic's log no longer has all of their messages. Shows the operator one example, with
+//! the setting that limits the log.
 
 use alloc::format;
 use alloc::string::String;

@@ -342,8 +342,9 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group that is behind reads the message from
-    /// the log later; without `may_give`, all groups do. Returns whether a turn for [late groups](Groups::mark_late_behind) must be queued.
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group for which the log may have earlier
+    /// messages reads this message from the log later; without `may_give`, all groups do. Returns whether an entry for [late
+    /// groups](Groups::mark_late_behind) must be queued.
     pub fn give_due(
         &mut self,
         at: usize,

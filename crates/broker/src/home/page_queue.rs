@@ -125,7 +125,7 @@ pub(crate) enum PendingPage {
     },
     /// For a group; the party is that of its next member.
     Group(u64, Party),
-    /// Marks some of the late groups as behind and queues them (see `groups/lists.rs`).
+    /// Notes for some of the late groups that the log has messages for them, and queues these groups (see `groups/lists.rs`).
     LateGroups,
     /// For a follower: a page of its snapshot of topics with interest.
     Interest(ShardId, ReplyTo, Party),

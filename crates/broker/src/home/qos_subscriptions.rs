@@ -1,8 +1,8 @@
 //! Counts the QoS 1 and 2 subscriptions of each topic and each filter. Messages for these subscriptions are kept, whatever the topic's rule
 //! says.
 //!
-//! Nothing is refused here, since nobody would be told of a refusal. If the trie has no room for another shape of filters (see
-//! `crate::filters`), the messages for a wider filter are kept instead.
+//! Nothing is refused here, since nobody would receive the refusal. If the trie of filters has no room for another shape (the set of levels
+//! that are `+`, see `crate::filters`), the messages for a wider filter are kept instead.
 //!
 //! Invariant: a topic or filter is listed exactly while it has such a subscription; a filter is either in `filters` or in `others`.
 

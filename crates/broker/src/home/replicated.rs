@@ -2,10 +2,10 @@
 //! nodes.
 //!
 //! Invariants:
-//! * State that is derived from the log is the same at all nodes that have applied the same records, except for what a process drops for
-//!   lack of room: only that process forgets it.
-//! * A client may come with a position from a node that has applied more of the log. The client is not told a gap: its subscription begins
-//!   when this node has applied the log up to the position.
+//! * State that is derived from the log is the same at all nodes that have applied the same records. The exception is what a process drops
+//!   for lack of room: only that process forgets it.
+//! * A client may come with a position from a node that has applied more of the log. The client gets no gap: its subscription begins when
+//!   this node has applied the log up to the position.
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,9 @@
-//! The retained message of a topic (MQTT 5.0 section 3.3.1.3). It is stored as a log of one message beside the topic's log, so that neither
-//! the count nor the age limit of the rule removes it. Under a rule that keeps the latest, the topic's log itself is the retained state,
-//! and there is no second copy.
+//! The retained message of a topic (MQTT 5.0 section 3.3.1.3). It is stored as a log of one message, apart from the topic's log, so that
+//! neither the count limit nor the age limit of the rule removes it. Under a rule that keeps the latest, the topic's log itself is the
+//! retained state, and there is no second copy.
 //!
-//! Invariants: a topic is in `retained` exactly while it has a chain under the rule of retained messages, and is not forgotten meanwhile.
+//! Invariants: a topic is in `retained` exactly while it has a chain (a list of messages) under the rule of retained messages, and is not
+//! forgotten meanwhile.
 //! The byte budget removes retained messages last.
 
 use super::Home;

@@ -33,7 +33,7 @@ const HEARTBEAT_GAP_S: u32 = 2;
 /// The steward writes a mark (a record that changes no topic) into a partition that has had no record for this long. The reason:
 /// idempotency keys expire by the log's clock, which advances only with records.
 const IDLE_S: u32 = 60;
-/// The most deaths that the homes are told in one second.
+/// The most deaths that the homes (the parts of shards that keep partitions) learn in one second.
 const DEATHS_PER_TICK: usize = 16;
 /// The most nodes that are remembered.
 const NODES_MAX: usize = 256;

@@ -22,7 +22,7 @@ pub(super) struct ClusterView {
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.
     pub deaths_to_write: Vec<u64>,
-    /// Writers whose death is logged in partition 0, and of which all homes of this node were told; only at the home of partition 0.
+    /// Writers whose death is logged in partition 0 and known to all homes of this node; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
     pub partitions: Vec<Partition>,
 }

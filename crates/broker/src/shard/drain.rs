@@ -1,4 +1,4 @@
-//! Drains a shard before it stops: each second it moves off some clients, which are told to reconnect in the way of their protocol. At the
+//! Drains a shard before it stops: each second it moves off some clients, by asking them to reconnect in the way of their protocol. At the
 //! deadline it closes all remaining connections.
 //!
 //! A cursor goes round the table of connections until none is left. Connections with a request in progress are skipped: their answers now

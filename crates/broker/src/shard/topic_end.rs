@@ -1,7 +1,7 @@
 //! Ends the subscriptions of a topic's members, because the topic was deleted, or because a later long-poll displaces the waiting ones.
 //!
 //! Invariant: a walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over
-//! many turns. A connection that joins meanwhile has no page yet and is not ended.
+//! many turns (passes of the shard's loop). A connection that joins during the walk has no page yet, and its subscription does not end.
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;

@@ -12,7 +12,7 @@ pub struct ClusterMetrics {
     pub reads_log: bool,
     pub lag: u64,
     pub backlog_bytes: usize,
-    /// The number of partitions that have a replica on a NATS server that is down or behind.
+    /// The number of partitions that have a replica on a NATS server that is down or has not received all batches.
     pub degraded_partitions: usize,
     pub checkpoint_bytes: u64,
     pub late_checkpoints: usize,

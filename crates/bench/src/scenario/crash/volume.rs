@@ -2,8 +2,8 @@
 //!
 //! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while the
 //! server's execution is stopped, contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
-//! first. The file system is mounted in a mount namespace of this process, and the device detaches itself, so nothing is left behind
-//! however the run ends.
+//! first. The file system is mounted in a mount namespace of this process, and the device detaches itself. So nothing remains on the
+//! machine, however the run ends.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

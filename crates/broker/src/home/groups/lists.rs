@@ -31,13 +31,13 @@ struct List {
     ids: BTreeMap<Arc<[u8]>, u64>,
     /// Partitions that have messages of which the groups do not know yet.
     missed: Vec<usize>,
-    /// Present while the groups are told of missed messages, some in each turn.
+    /// Present while the groups learn of missed messages, some of the groups in each turn.
     telling: Option<Telling>,
 }
 
 struct Telling {
     partitions: Vec<usize>,
-    /// The name of the last group told.
+    /// The name of the last group that has learned of them.
     last: Option<Arc<[u8]>>,
 }
 
