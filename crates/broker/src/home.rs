@@ -4,13 +4,14 @@
 //! Invariants:
 //! * A topic's row lives while the topic has carriers or messages, and then until the topic has been idle for its rule's `position_age_s`. The row of an
 //!   idle topic may be evicted earlier to make room for a new topic.
-//! * When a row is freed, the floor of the topic's slot rises to the last offset of the topic. So a subscriber that resumes a forgotten topic from an old
-//!   position gets a gap.
+//! * When a row is freed, the floor of the topic's slot (the hash of its name divides all topics into slots) rises to the last offset of
+//!   the topic. So a subscriber that resumes a forgotten topic from an old position gets a gap.
 //! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier share one lane, the ordered queue of
 //!   mail to that shard. So they arrive in order.
 //!
-//! The home does not know connections: it addresses a carrier by the carrier's row for the topic and the serial of that row. Each field of `Home` owns
-//! its data and does not use `Home`. The files with an `impl Home` connect them.
+//! The home does not know connections: it addresses a carrier by the carrier's row for the topic, and by the serial of that row, which
+//! counts the uses of the row. Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the
+//! fields.
 
 pub(crate) mod sessions;
 

@@ -1,21 +1,22 @@
 //! Keeps the logs of a home (the part of a shard that keeps topics) within the byte budget that its partitions share: removes messages when
 //! the logs exceed it.
 //!
-//! A large message may need the room of very many small ones. So a publish removes messages in a bounded number of steps. The end of each
-//! turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. So logs exceed their budget, and topics
-//! their limits, by one message at most.
+//! A large message may need as much room as very many small ones. So a publish removes messages in a bounded number of steps. The end of
+//! each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. So logs exceed their budget, and
+//! topics their limits, by one message at most.
 //!
 //! The partition with the most bytes loses messages first. So a topic that fills its partition makes room for itself, and equal partitions
 //! are trimmed equally.
 //!
 //! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the
 //! others are spared. Messages that are not spared are removed oldest first, whatever their topic, and retained ones last. So nobody can
-//! push out the messages of others with many small topics or retained messages. A client that is alone, such as a backend, may use the
+//! use many small topics or retained messages to push out the messages of others. A client that is alone, such as a backend, may use the
 //! whole budget.
 //!
-//! Removed messages leave free slots in chunks, and a chunk is freed only with its last message. So the chunks have a bound of their own:
-//! one and a half times the budget, plus what each empty log keeps. Beyond this bound the oldest messages are removed, not those of the
-//! largest topics, which may have none in the chunks that are nearly empty.
+//! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last
+//! message. So the chunks have a bound of their own: one and a half times the budget, plus what each empty log keeps. If the chunks exceed
+//! this bound, the oldest messages are removed. The messages of the largest topics would not help, because the chunks that are nearly empty
+//! may contain none of them.
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
 //! log grows again, or when the budget is enforced.

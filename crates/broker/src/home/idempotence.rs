@@ -4,11 +4,12 @@
 //! Answers are kept at the topic's home (the part of a shard that keeps the topic), where applying a publish is one step. A retry may
 //! arrive while the first publish is in flight to the engine, which writes the log. Such a retry is recognised when the home applies it.
 //!
-//! User, topic and key are stored as one keyed 64-bit hash, the message as another. If two keys collide, the later publish is refused as if
-//! the key had been used for another message (422). With a million keys kept, that happens to one publish in 10^13. A publish is mistaken
-//! for a retry only if both hashes are equal, 128 bits.
+//! User, topic and key are stored as one keyed 64-bit hash, and the message as another. If two keys have the same hash, the later publish
+//! is refused as if the key had been used for another message (422). With a million keys kept, that happens to one publish in 10^13. A
+//! publish is mistaken for a retry only if both hashes are equal, which are 128 bits.
 //!
-//! Each user has a key space of its own. Publishers without a name share one, since a retry may come from another address.
+//! Each user has a key space of its own. All publishers without a user name share one key space, since a retry may come from another
+//! address.
 //!
 //! Invariant: the table of answers exists only while it has answers or reservations.
 

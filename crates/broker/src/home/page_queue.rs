@@ -3,7 +3,7 @@
 //!
 //! Two kinds of pages have queues of their own: pages for members of groups, and pages whose first message exceeds the page size. These
 //! queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver, pages of that kind wait, and
-//! other pages overtake them. Queues that may run get equal shares of the steps.
+//! other pages overtake them. Queues that may run get equal shares of the work, which is counted in steps.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

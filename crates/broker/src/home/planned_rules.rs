@@ -1,4 +1,4 @@
-//! Prepares a change of the rules by a reload: finds the number of each topic's rule among the planned rules.
+//! Prepares a change of a home's rules by a reload: finds the number of each topic's rule among the planned rules.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -3,7 +3,7 @@
 //!
 //! Reading one page examines at most [`TurnLimits::page_entries`](crate::base::turn_limits::TurnLimits::page_entries) log entries. If the
 //! page is not complete by then, it is queued again with its progress. So a subscriber that reads far back delays others by one page at a
-//! time, and a thousand subscribers of one address delay others no more than one does. Publishes do not wait for pages.
+//! time, and a thousand subscribers of one address delay others no more than one subscriber. Publishes do not wait for pages.
 //!
 //! Invariants:
 //! * While the first page of a subscription waits, its subscriber is counted and its filter registered: later requests from the same shard

@@ -1,9 +1,9 @@
 //! Changes settings and rules of a home (the part of a shard that keeps topics) while it runs.
 //!
-//! A reload that changes only values of the rules is cheap. If topics may come under other rules, every topic's name must be matched with
-//! the rules, which takes too long for one turn if there are a million topics. So the home gets the planned rules before the change, and
-//! matches some rows in each turn. The change itself then writes one byte into each row. The log's list of a rule stays if the rule only
-//! gets another number.
+//! A reload that changes only values of the rules is cheap. But if topics may come under other rules, every topic's name must be matched
+//! with the rules. With a million topics this takes too long for one turn (a pass of the shard's loop). So the home gets the planned rules
+//! before the change, and matches some rows in each turn. The change itself then writes one byte into each row. If a rule only gets another
+//! number, the log keeps its list of the rule's messages.
 //!
 //! Invariants: after the change every topic has the number of its rule, even if topics were created and forgotten meanwhile; the
 //! preparation changes nothing else.

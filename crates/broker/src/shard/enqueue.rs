@@ -1,5 +1,6 @@
-//! Queues requests to a home after those in flight to the engine, which writes the log. Facts (publishes, and changes of topics) are
-//! admitted and appended to the log; other asks keep their place in the order. See [`commit`](crate::commit).
+//! Queues requests to a home (the part of a shard that keeps topics) after those in flight to the engine, which writes the log. Facts
+//! (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards to the home) that change nothing
+//! logged keep their place in the order. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,7 +1,9 @@
-//! Continues flows: the rest of fan-outs, and of messages for filters, that exceed their share of a turn. Flows are served in fair turns.
+//! Continues flows: the rest of fan-outs, and of messages for filters, that exceed their share of a turn (a pass of the shard's loop). The
+//! next flow is one of the party (user or address) that has received the least work.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Any other tell about the topic
-//! (such as a page for a new subscriber, or the topic's deletion) waits until the walk has ended. Messages after such a tell wait, too.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Anything else that a home sends
+//! about the topic (such as a page for a new subscriber, or the topic's deletion) waits until the walk has ended. Later messages wait for
+//! that.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;

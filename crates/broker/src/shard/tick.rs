@@ -1,10 +1,12 @@
 //! The clock of connections: once a second, a sweep over the table handles deadlines that have passed and heartbeats that are due. So rows
-//! need no timers and no links.
+//! need no timers, and no links to other rows.
 //!
 //! The sweep of a large table is spread over many ticks within the second, so that heartbeats are sent in small groups and do not delay
-//! messages. Invariants: each row is visited once in a sweep, and at most one sweep begins in a second. A deadline is never handled early,
-//! and at most two seconds late, since it counts from the beginning of the second in which it was set. If very many connections end at
-//! once, a tick ends only some of them, and the next tick follows soon.
+//! messages.
+//!
+//! Invariants: each row is visited once in a sweep, and at most one sweep begins in a second. A deadline is never handled early, and at
+//! most two seconds late, since it counts from the beginning of the second in which it was set. If very many connections end at once, a
+//! tick ends only some of them, and the next tick follows soon.
 
 use crate::base::reason::Reason;
 use crate::client::close::end_connection;
