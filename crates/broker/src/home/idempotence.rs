@@ -34,7 +34,8 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key is a retry. Later messages may be older than this one by up to `behind_s`.
+    /// Checks whether a message with an idempotency key is a retry. Messages that are applied later may be older than this one by up to
+    /// `behind_s`.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
@@ -120,7 +121,8 @@ impl Home {
         }
     }
 
-    /// Restores an answer from a snapshot. After a planned restart its window starts again, since the publisher did not cause the downtime.
+    /// Restores an answer from a snapshot. After a planned restart the answer's window starts again, since the publisher did not cause the
+    /// downtime.
     pub(crate) fn restore_answer(
         &mut self,
         from: &mut FieldReader<'_>,

@@ -7,7 +7,7 @@
 //! -5].
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; each message that the group's filter matches
-//! is kept for it, within the limits of the log.
+//! is kept for the group, within the limits of the log.
 
 use crore_wire::topic;
 
