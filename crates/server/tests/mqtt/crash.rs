@@ -10,7 +10,7 @@ use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
 use crate::support::state::State;
 use crate::support::until;
 
-fn start(state: &State) -> Option<Broker> {
+pub fn start(state: &State) -> Option<Broker> {
     let settings = state.settings();
     // A base is written soon, although there is little to write.
     Broker::ours(&format!(
@@ -19,7 +19,7 @@ fn start(state: &State) -> Option<Broker> {
 }
 
 /// Kills the server and starts another one.
-fn crash(state: &State, broker: Broker) -> Broker {
+pub fn crash(state: &State, broker: Broker) -> Broker {
     broker.kill();
     start(state).expect("a server of ours")
 }

@@ -20,6 +20,7 @@ mod drain;
 mod flow;
 mod hostile;
 mod keep_alive;
+mod kills;
 mod malformed;
 mod overlap;
 mod refusals;

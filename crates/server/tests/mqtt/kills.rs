@@ -1,0 +1,233 @@
+//! Durable sessions over many kills, drawn from seeds: clients come and go, subscribe and read, acknowledge or not, while others publish.
+//! Each client gets every message that was acknowledged to its publisher after the SUBACK, in the order of its topic. A message may come again, but no
+//! new one may come late.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crore_rng::Rng;
+use crore_wire::mqtt::{Packet, PacketType, Version};
+use crore_wire::topic;
+
+use crate::crash::{crash, start};
+use crate::support::broker::Broker;
+use crate::support::mqtt::{Conn, message};
+use crate::support::state::State;
+
+const TOPICS: [&str; 5] = ["a/x", "a/y", "b/x", "b/y", "none/x"];
+const FILTERS: [&str; 6] = ["a/x", "a/+", "+/x", "b/#", "none/#", "#"];
+const CLIENTS: usize = 8;
+const STEPS: usize = 150;
+/// So many looks are some seconds, of which only a test that fails needs more than a few.
+const LOOKS: usize = 400;
+
+struct Client {
+    name: String,
+    conn: Option<Conn>,
+    has_session: bool,
+    /// By filter with a SUBACK: for each topic the last number that was published before.
+    filters: BTreeMap<&'static str, [u32; TOPICS.len()]>,
+    seen: [BTreeSet<u32>; TOPICS.len()],
+}
+
+struct Town {
+    seed: u64,
+    rng: Rng,
+    state: State,
+    broker: Option<Broker>,
+    publisher: Option<Conn>,
+    clients: Vec<Client>,
+    /// By topic: how many messages were acknowledged to the publisher.
+    published: [u32; TOPICS.len()],
+}
+
+impl Client {
+    /// Takes a packet; acknowledges a message if asked to. Returns whether it was a SUBACK.
+    fn take(&mut self, acknowledges: bool, seed: u64) -> bool {
+        let conn = self.conn.as_mut().expect("it is connected");
+        let got = conn.packet();
+        let publish = match got.packet() {
+            Packet::SubAck(_) => return true,
+            Packet::Publish(publish) => publish,
+            other => panic!("seed {seed}: {other:?}"),
+        };
+        let at = TOPICS.iter().position(|it| *it == publish.topic);
+        let at = at.unwrap_or_else(|| panic!("seed {seed}: {}", publish.topic));
+        let text = std::str::from_utf8(publish.payload).expect("text");
+        let number: u32 = text.parse().expect("a number");
+        let newest = self.seen[at].last().copied().unwrap_or(0);
+        assert!(
+            !self.seen[at].insert(number) || number > newest,
+            "seed {seed}: {} got {number} of {} after {newest}",
+            self.name,
+            publish.topic
+        );
+        if acknowledges && let Some(id) = publish.packet_id {
+            conn.acknowledge(PacketType::PubAck, id.get());
+        }
+        false
+    }
+
+    /// The first message that it lacks.
+    fn lacks(&self, published: &[u32]) -> Option<(&'static str, u32)> {
+        for (filter, since) in &self.filters {
+            for (at, name) in TOPICS.iter().enumerate() {
+                if !topic::matches(filter.as_bytes(), name.as_bytes()) {
+                    continue;
+                }
+                let mut all = since[at] + 1..=published[at];
+                if let Some(number) = all.find(|number| !self.seen[at].contains(number)) {
+                    return Some((name, number));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Town {
+    fn broker(&self) -> &Broker {
+        self.broker.as_ref().expect("it runs")
+    }
+
+    fn step(&mut self) {
+        let at = self.rng.below(CLIENTS);
+        match self.rng.below(100) {
+            0..=39 => {
+                for _ in 0..self.rng.range(1, 12) {
+                    let topic = self.rng.below(TOPICS.len());
+                    self.publish(topic);
+                }
+            }
+            40..=59 => self.connect(at),
+            60..=74 => self.read(at),
+            75..=84 => self.subscribe(at),
+            85..=92 => {
+                if let Some(conn) = self.clients[at].conn.take() {
+                    match self.rng.chance(50) {
+                        true => conn.cut(),
+                        false => drop(conn),
+                    }
+                }
+            }
+            _ => self.kill(),
+        }
+    }
+
+    fn publish(&mut self, topic: usize) {
+        let broker = self.broker.as_ref().expect("it runs");
+        let publisher = self
+            .publisher
+            .get_or_insert_with(|| Conn::connected(broker, Version::V5, ""));
+        let number = self.published[topic] + 1;
+        publisher.deliver(&message(TOPICS[topic], 1, 1, number.to_string().as_bytes()));
+        self.published[topic] = number;
+    }
+
+    fn connect(&mut self, at: usize) {
+        let version = match at % 2 {
+            0 => Version::V5,
+            _ => Version::V311,
+        };
+        if self.clients[at].conn.is_some() {
+            return;
+        }
+        let mut conn = Conn::open(self.broker(), version);
+        let present = conn.resume(&self.clients[at].name);
+        let client = &mut self.clients[at];
+        // A session without a subscription need not survive a crash.
+        assert!(
+            present || !client.has_session,
+            "seed {}: the session of {} has gone",
+            self.seed,
+            client.name
+        );
+        client.conn = Some(conn);
+    }
+
+    fn read(&mut self, at: usize) {
+        let acknowledges = self.rng.chance(70);
+        let client = &mut self.clients[at];
+        for _ in 0..self.rng.range(1, 30) {
+            let is_coming = client.conn.as_mut().is_some_and(Conn::is_coming);
+            if !is_coming {
+                return;
+            }
+            client.take(acknowledges, self.seed);
+        }
+    }
+
+    fn subscribe(&mut self, at: usize) {
+        let filter = self.rng.pick(&FILTERS);
+        let waits = self.rng.chance(80);
+        let (seed, published) = (self.seed, self.published);
+        let client = &mut self.clients[at];
+        let Some(conn) = &mut client.conn else { return };
+        conn.ask_for(filter, 1);
+        if !waits {
+            // Nobody knows whether the session has it.
+            return self.kill();
+        }
+        while !client.take(true, seed) {}
+        client.has_session = true;
+        client.filters.entry(filter).or_insert(published);
+    }
+
+    fn kill(&mut self) {
+        let broker = self.broker.take().expect("it runs");
+        self.publisher = None;
+        self.broker = Some(crash(&self.state, broker));
+        for client in &mut self.clients {
+            client.conn = None;
+        }
+    }
+
+    /// All come back, and get what they lack.
+    fn settle(&mut self) {
+        for at in 0..CLIENTS {
+            self.connect(at);
+            let (seed, published) = (self.seed, self.published);
+            let client = &mut self.clients[at];
+            while let Some((topic, number)) = client.lacks(&published) {
+                let conn = client.conn.as_mut().expect("it is connected");
+                let is_coming = eventually_comes(conn);
+                let name = &client.name;
+                assert!(is_coming, "seed {seed}: {name} lacks {number} of {topic}");
+                client.take(true, seed);
+            }
+        }
+    }
+}
+
+/// Whether something comes, however late.
+fn eventually_comes(conn: &mut Conn) -> bool {
+    (0..LOOKS).any(|_| conn.is_coming())
+}
+
+#[test]
+fn acknowledged_messages_reach_durable_sessions_over_kills_in_order() {
+    for seed in [1, 2] {
+        let state = State::new();
+        let Some(broker) = start(&state) else { return };
+        let client = |n| Client {
+            name: format!("client-{n}"),
+            conn: None,
+            has_session: false,
+            filters: BTreeMap::new(),
+            seen: Default::default(),
+        };
+        let mut town = Town {
+            seed,
+            rng: Rng::new(seed),
+            state,
+            broker: Some(broker),
+            publisher: None,
+            clients: (0..CLIENTS).map(client).collect(),
+            published: [0; TOPICS.len()],
+        };
+        for _ in 0..STEPS {
+            town.step();
+        }
+        town.kill();
+        town.settle();
+    }
+}
