@@ -1,6 +1,6 @@
 //! Durable sessions over many kills, drawn from seeds: clients come and go, subscribe and read, acknowledge or not, while others publish.
-//! Each client gets every message that was acknowledged to its publisher after the SUBACK, in the order of its topic. A message may come again, but no
-//! new one may come late.
+//! Each client gets every message that was acknowledged to its publisher after the SUBACK, until it acknowledges it, in the order of its topic. A message may
+//! come again, but no new one may come late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,8 @@ struct Client {
     /// By filter with a SUBACK: for each topic the last number that was published before.
     filters: BTreeMap<&'static str, [u32; TOPICS.len()]>,
     seen: [BTreeSet<u32>; TOPICS.len()],
+    /// What it has acknowledged: all else must come again.
+    acknowledged: [BTreeSet<u32>; TOPICS.len()],
 }
 
 struct Town {
@@ -63,11 +65,12 @@ impl Client {
         );
         if acknowledges && let Some(id) = publish.packet_id {
             conn.acknowledge(PacketType::PubAck, id.get());
+            self.acknowledged[at].insert(number);
         }
         false
     }
 
-    /// The first message that it lacks.
+    /// The first message that it has not acknowledged.
     fn lacks(&self, published: &[u32]) -> Option<(&'static str, u32)> {
         for (filter, since) in &self.filters {
             for (at, name) in TOPICS.iter().enumerate() {
@@ -75,7 +78,7 @@ impl Client {
                     continue;
                 }
                 let mut all = since[at] + 1..=published[at];
-                if let Some(number) = all.find(|number| !self.seen[at].contains(number)) {
+                if let Some(number) = all.find(|number| !self.acknowledged[at].contains(number)) {
                     return Some((name, number));
                 }
             }
@@ -214,6 +217,7 @@ fn acknowledged_messages_reach_durable_sessions_over_kills_in_order() {
             has_session: false,
             filters: BTreeMap::new(),
             seen: Default::default(),
+            acknowledged: Default::default(),
         };
         let mut town = Town {
             seed,
