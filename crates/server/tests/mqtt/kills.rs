@@ -103,8 +103,8 @@ impl Town {
             }
             40..=59 => self.connect(at),
             60..=74 => self.read(at),
-            75..=84 => self.subscribe(at),
-            85..=92 => {
+            75..=87 => self.subscribe(at),
+            88..=91 => {
                 if let Some(conn) = self.clients[at].conn.take() {
                     match self.rng.chance(50) {
                         true => conn.cut(),
@@ -148,7 +148,7 @@ impl Town {
     }
 
     fn read(&mut self, at: usize) {
-        let acknowledges = self.rng.chance(70);
+        let acknowledges = self.rng.chance(50);
         let client = &mut self.clients[at];
         for _ in 0..self.rng.range(1, 30) {
             let is_coming = client.conn.as_mut().is_some_and(Conn::is_coming);
