@@ -10,18 +10,17 @@
 //!
 //! Deliberately not here: the meaning of the bytes, which node writes them when, and which checkpoints are no longer needed.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use async_nats::jetstream::object_store::ObjectInfo;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, State};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
 use futures_util::StreamExt as _;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::bucket::Bucket;
 use crate::checkpoint::{Checkpoint, NewCheckpoint, name_of};
@@ -34,8 +33,6 @@ use crate::transfer::{Batches, Download, PROGRESS_TIMEOUT, Upload};
 
 /// The age at which chunks that belong to no object are removed: by then their writer is dead.
 const ORPHAN_S: i64 = 600;
-/// The delay before the next request, after a list that lacked objects of the leader.
-const LIST_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The checkpoints of a cluster, and the log that continues them. All calls block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
@@ -111,36 +108,51 @@ impl Store {
         Ok(all)
     }
 
-    /// All objects that the leader of the bucket knows.
+    /// All objects of the bucket, as its leader knows them.
     ///
     /// The replica that returns a list may lag behind the leader. If the list lacked a checkpoint, a node would take the checkpoint for
-    /// lost, and remove its chunks because they seem to belong to no object. So a list that lacks an object of the leader is requested
-    /// again.
+    /// lost, and remove its chunks because they seem to belong to no object. So the leader is asked which objects there are, and for
+    /// those that the list lacks.
     fn objects(&self) -> Result<Vec<ObjectInfo>, Error> {
         let bucket = &self.0.bucket;
         self.wait("the list of checkpoints", async {
-            loop {
-                let list = bucket.objects.list().await;
-                let mut list = list.map_err(|error| chain(&error))?;
-                let mut found = Vec::new();
-                while let Some(object) = list.next().await {
-                    found.push(object.map_err(|error| chain(&error))?);
-                }
-                let listed: HashSet<_> = found.iter().map(|it| self.metadata_subject(it)).collect();
-                let filter = format!("$O.{}.M.*", bucket.name);
-                let subjects = bucket.stream.info_with_subjects(filter).await;
-                let mut subjects = subjects.map_err(|error| chain(&error))?;
-                let mut is_complete = true;
-                while let Some(subject) = subjects.next().await {
-                    let (subject, _) = subject.map_err(|error| chain(&error))?;
-                    is_complete &= listed.contains(&subject);
-                }
-                if is_complete {
-                    return Ok(found);
-                }
-                sleep(LIST_RETRY_DELAY).await;
+            let list = bucket.objects.list().await;
+            let mut list = list.map_err(|error| chain(&error))?;
+            let mut listed = HashMap::new();
+            while let Some(object) = list.next().await {
+                let object = object.map_err(|error| chain(&error))?;
+                listed.insert(self.metadata_subject(&object), object);
             }
+            let filter = format!("$O.{}.M.*", bucket.name);
+            let subjects = bucket.stream.info_with_subjects(filter).await;
+            let mut subjects = subjects.map_err(|error| chain(&error))?;
+            let mut found = Vec::new();
+            while let Some(subject) = subjects.next().await {
+                let (subject, _) = subject.map_err(|error| chain(&error))?;
+                let object = match listed.remove(&subject) {
+                    None => self.object_at_leader(&subject).await?,
+                    object => object,
+                };
+                found.extend(object);
+            }
+            Ok(found)
         })
+    }
+
+    /// The object with this metadata. `None` if it was deleted: a deletion by a tool of NATS leaves the metadata.
+    async fn object_at_leader(&self, subject: &str) -> Result<Option<ObjectInfo>, String> {
+        let stream = &self.0.bucket.stream;
+        let message = match stream.get_last_raw_message_by_subject(subject).await {
+            Ok(message) => message,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                return Ok(None);
+            }
+            Err(error) => return Err(chain(&error)),
+        };
+        let object = serde_json::from_slice(&message.payload);
+        let object: ObjectInfo = object.map_err(|error| format!("{subject}: {error}"))?;
+        let modified = object.modified.or(Some(message.time));
+        Ok((!object.deleted).then_some(ObjectInfo { modified, ..object }))
     }
 
     /// The subject of an object's metadata.
