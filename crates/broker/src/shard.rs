@@ -324,7 +324,8 @@ impl Shard {
         // Waiting requests continue before deliveries use this turn's frames (the buffer of its mail). The requests use at most half of the
         // budget.
         self.continue_waiting(io);
-        if self.front.record_sessions() {
+        if !self.front.clients.own.unrecorded.is_empty() {
+            self.front.record_sessions();
             self.take_own_asks();
         }
         let mut visits = self.front.clients.meter.work.visits();

@@ -183,6 +183,7 @@ pub fn discipline() -> Option<Discipline> {
     })
 }
 
+#[inline]
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -501,6 +501,7 @@ impl Counts {
     }
 
     /// Whether publishers wait for the next checkpoint to make room in the cluster's full log. After `WAITS_S` they are [refused](Self::may_write).
+    #[inline]
     pub fn waits_for_log(&self, unix_s: u32) -> bool {
         self.log_is_full_for(unix_s).is_some_and(|it| it < WAITS_S)
     }

@@ -119,6 +119,7 @@ impl ShardAccount {
     }
 
     /// The level that this shard would have if it held `bytes` fewer.
+    #[inline]
     pub fn level_without(&self, bytes: usize) -> Level {
         match self.held_bytes.saturating_sub(bytes) < self.floor_bytes {
             true => Level::Calm,

@@ -312,6 +312,7 @@ impl PageQueue {
     }
 
     /// Heap bytes of all queues.
+    #[inline]
     pub fn bytes(&self) -> usize {
         let throttled = self
             .throttled

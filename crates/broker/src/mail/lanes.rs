@@ -112,6 +112,7 @@ impl Lanes {
     }
 
     /// Whether the asks to any peer use more credit than this.
+    #[inline]
     pub fn exceeds(&self, limit: usize) -> bool {
         self.to.iter().any(|lane| {
             lane.under_way_bytes + self.weight(lane.publishes, lane.bytes.len()) > limit
@@ -362,6 +363,7 @@ impl Lanes {
     }
 
     /// Whether a party waits for the carriers of this home. No event reports that carriers have caught up, so the shard must check again.
+    #[inline]
     pub fn is_behind(&self) -> bool {
         self.heavy.is_any()
     }

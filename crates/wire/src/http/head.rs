@@ -227,6 +227,7 @@ impl<'b> Head<'b> {
     }
 
     /// The values of all fields with this name, in order.
+    #[inline]
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
         values(&self.fields, name)
     }

@@ -74,6 +74,7 @@ impl<'o> ResponseHead<'o> {
     ///
     /// # Panics
     /// If the name is not a token.
+    #[inline]
     pub fn header(self, name: &str, value: &[u8]) -> Self {
         self.header_parts(name, &[value])
     }

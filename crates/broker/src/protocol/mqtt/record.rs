@@ -64,11 +64,9 @@ impl Clients {
 }
 
 impl Front {
-    /// Sends the records of sessions that have changed since the last turn to their homes. Returns whether there are any.
-    pub(crate) fn record_sessions(&mut self) -> bool {
-        let unrecorded = core::mem::take(&mut self.clients.own.unrecorded);
-        let any = !unrecorded.is_empty();
-        for conn in unrecorded {
+    /// Sends the records of sessions that have changed since the last turn to their homes.
+    pub(crate) fn record_sessions(&mut self) {
+        for conn in core::mem::take(&mut self.clients.own.unrecorded) {
             let conns = &self.clients.conns;
             if conns.is_current(conn)
                 && conns.get(conn.slot).state == State::Mqtt
@@ -77,7 +75,6 @@ impl Front {
                 self.record_session(conn);
             }
         }
-        any
     }
 
     fn record_session(&mut self, conn: ConnId) {
