@@ -8,14 +8,14 @@ use alloc::boxed::Box;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::snapshot::checked_session;
 use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
+use crate::mail::session::Will;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
-use crate::mail::session::stored::{StoredSession, set_epoch};
-use crate::mail::session::{EncodedSession, Will};
-use crate::store::shared::Shared;
+use crate::mail::session::stored::set_epoch;
 use crate::store::slab::{NONE, Vacant as _};
 
 impl Sessions {
@@ -85,18 +85,9 @@ impl Sessions {
         world: &World,
         now: Now,
     ) -> bool {
-        let payloads = state.payloads.iter().map(|payload| {
-            let shared = Shared::new((*payload).into(), &world.admission);
-            shared.slice(0..payload.len())
-        });
-        let mut session = EncodedSession {
-            bytes: state.bytes.into(),
-            payloads: payloads.collect(),
-        };
-        let checked = StoredSession::decode(&session).and_then(|it| it.check(world.partitions));
-        if checked.is_err() {
+        let Ok(mut session) = checked_session(state.bytes, &state.payloads, world) else {
             return false;
-        }
+        };
         set_epoch(&mut session.bytes, world.epoch);
         let expires_s = match (state.is_held, state.expiry_s) {
             (true, _) | (_, FOREVER_S) => FOREVER_S,

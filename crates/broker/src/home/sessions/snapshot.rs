@@ -159,15 +159,7 @@ impl Sessions {
                 due_s: due(left_s),
             })
         };
-        let payloads = saved.payloads.iter().map(|payload| {
-            let shared = Shared::new((*payload).into(), &world.admission);
-            shared.slice(0..payload.len())
-        });
-        let mut state = EncodedSession {
-            bytes: saved.state.into(),
-            payloads: payloads.collect(),
-        };
-        StoredSession::decode(&state)?.check(world.partitions)?;
+        let mut state = checked_session(saved.state, &saved.payloads, world)?;
         move_positions(&mut state.bytes, before, epoch);
         let mut away = Away {
             state: self.insert_state(state.bytes, &world.admission),
@@ -224,4 +216,25 @@ impl Sessions {
             }
         }
     }
+}
+
+/// A session from its bytes and the payloads of its large messages.
+///
+/// # Errors
+/// No server has written it.
+pub(super) fn checked_session(
+    bytes: &[u8],
+    payloads: &[&[u8]],
+    world: &World,
+) -> Result<EncodedSession, Damaged> {
+    let payloads = payloads.iter().map(|payload| {
+        let shared = Shared::new((*payload).into(), &world.admission);
+        shared.slice(0..payload.len())
+    });
+    let session = EncodedSession {
+        bytes: bytes.into(),
+        payloads: payloads.collect(),
+    };
+    StoredSession::decode(&session)?.check(world.partitions)?;
+    Ok(session)
 }

@@ -114,12 +114,15 @@ pub(crate) fn mqtt_fenced<I: Io>(
     if to.part == FENCE {
         return late_answer(clients, lanes, to, None);
     }
-    if to.part == RECORDED {
-        return session_recorded(clients, to.slot, io);
+    let is_record = to.part == RECORDED;
+    if !is_record {
+        took_page_of(clients, queues, to.slot);
     }
-    took_page_of(clients, queues, to.slot);
     if clients.conns.get(to.slot).is(CLOSING) {
         return;
+    }
+    if is_record {
+        return session_recorded(clients, to.slot, io);
     }
     clients.granted_at_home(to.slot, to.part);
     clients.send_reply(to.slot, io);

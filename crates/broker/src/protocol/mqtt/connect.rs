@@ -302,7 +302,8 @@ pub(super) fn open_session<I: Io>(
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     match state {
         Some(state) => {
-            mqtt_state(&mut clients.conns, slot).recording.exists = true;
+            let exists = clients.ctx.world.records_sessions();
+            mqtt_state(&mut clients.conns, slot).recording.exists = exists;
             resume_session(clients, subs, slot, &state, io);
         }
         None => {

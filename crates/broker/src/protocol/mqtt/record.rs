@@ -141,7 +141,7 @@ impl Front {
         mqtt.recording.asked_s = now_s;
         (mqtt.recording.is_wanted, mqtt.recording.has_news) = (false, false);
         for suback in &mut mqtt.subacks {
-            suback.is_asked |= suback.waits_for_record();
+            suback.is_asked |= suback.waiting == 0;
         }
     }
 }

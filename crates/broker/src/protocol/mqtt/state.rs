@@ -303,13 +303,6 @@ pub struct Suback {
     pub reasons: Vec<ReasonCode>,
 }
 
-impl Suback {
-    /// Whether only a record of the session is due, if the session is recorded.
-    pub fn waits_for_record(&self) -> bool {
-        self.waiting == 0
-    }
-}
-
 /// The verdict on the credential of a CONNECT.
 pub enum Asked {
     /// The verifier has not answered.
