@@ -26,15 +26,15 @@ pub const OVER: u16 = 2;
 pub const UPDATE: u16 = 4;
 /// The caller was told that the last sealed byte was not taken, so that the caller tries again.
 pub const HELD: u16 = 8;
-/// The position, above the flags, of the peer's idle records as counted by [`Direction::count_idle`].
-const IDLE_AT: u32 = FLAGS + 4;
-/// The position, above the idle records, of the peer's consecutive empty records as counted by [`Direction::count_data`].
-const EMPTY_AT: u32 = IDLE_AT + 6;
-/// The maximum number of idle records of a peer. A record is idle if it changes a key or is an alert without effect. BoringSSL has the same
-/// limit. It is also the maximum number of consecutive empty data records.
+/// The position, above the flags, of the peer's key updates as counted by [`Direction::count_update`].
+const UPDATES_AT: u32 = FLAGS + 4;
+/// The position, above the key updates, of the peer's consecutive empty records as counted by [`Direction::count_content`].
+const EMPTY_AT: u32 = UPDATES_AT + 6;
+/// The maximum number of a peer's key updates, if too few other records come between them. It is also the maximum number of consecutive
+/// empty records: data records without a byte, and alerts without effect. BoringSSL has the same limit for key updates and for data records.
 pub const IDLE_MAX: u64 = 32;
-/// This many other records before a key update make up for one idle record, whose cost is small compared with theirs.
-const OTHERS_PER_IDLE: u64 = 16;
+/// This many other records before a key update make up for one key update, whose cost is small compared with theirs.
+const OTHERS_PER_UPDATE: u64 = 16;
 
 /// One direction of a connection.
 pub struct Direction<'a> {
@@ -59,20 +59,21 @@ impl Direction<'_> {
         *self.count &= !((1 << FLAGS) - 1);
     }
 
-    /// Counts an idle record. `others` is the number of other records that make up for idle ones; no record may be passed twice. Returns
-    /// true if there are too many idle records.
-    pub fn count_idle(&mut self, others: u64) -> bool {
-        let mask = (1 << EMPTY_AT) - (1 << IDLE_AT);
-        let idle = ((*self.count & mask) >> IDLE_AT).saturating_sub(others / OTHERS_PER_IDLE) + 1;
-        if idle > IDLE_MAX {
+    /// Counts a key update. `others` is the number of other records since the last one. Returns true if there are too many key updates.
+    pub fn count_update(&mut self, others: u64) -> bool {
+        let mask = (1 << EMPTY_AT) - (1 << UPDATES_AT);
+        let before = (*self.count & mask) >> UPDATES_AT;
+        let updates = before.saturating_sub(others / OTHERS_PER_UPDATE) + 1;
+        if updates > IDLE_MAX {
             return true;
         }
-        *self.count = *self.count & !mask | idle << IDLE_AT;
+        *self.count = *self.count & !mask | updates << UPDATES_AT;
         false
     }
 
-    /// Counts consecutive empty data records, given the bytes of the next one. Returns true if there are too many.
-    pub fn count_data(&mut self, bytes: usize) -> bool {
+    /// Counts consecutive empty records, given the bytes of content of the next record. An alert without effect counts as empty. Returns
+    /// true if there are too many.
+    pub fn count_content(&mut self, bytes: usize) -> bool {
         if bytes > 0 {
             *self.count &= (1 << EMPTY_AT) - 1;
             return false;
@@ -121,7 +122,7 @@ impl<const N: usize> Drop for Row<N> {
 }
 
 const _: () =
-    assert!(IDLE_MAX < 1 << (EMPTY_AT - IDLE_AT) && IDLE_MAX < 1 << (u64::BITS - EMPTY_AT));
+    assert!(IDLE_MAX < 1 << (EMPTY_AT - UPDATES_AT) && IDLE_MAX < 1 << (u64::BITS - EMPTY_AT));
 const _: () = assert!(size_of::<Row<SHORT>>() == 80 && size_of::<Row<SECRET_MAX>>() == 112);
 
 struct Table<const N: usize> {

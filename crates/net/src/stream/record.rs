@@ -5,7 +5,7 @@
 //! nothing more is read.
 //!
 //! A key update must be alone in its record; every implementation sends it so. It costs as much as a dozen data records, so a peer that
-//! sends mostly key updates is refused. So is a peer that sends many empty data records.
+//! sends mostly key updates is refused. So is a peer that sends many empty data records, or alerts without effect, with no data between them.
 
 use super::cache::Cache;
 use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
@@ -98,7 +98,7 @@ impl Crypt {
                 break After::Violation(Alert::RecordOverflow);
             }
             let is_data = content == Content::Data as u8;
-            if is_data && direction.count_data(range.len()) {
+            if is_data && direction.count_content(range.len()) {
                 break After::Violation(Alert::UnexpectedMessage);
             }
             let range = rest + range.start..rest + range.end;
@@ -126,7 +126,8 @@ impl Crypt {
             (Some(Content::Alert), &[level, description]) => match description {
                 0 => After::End,
                 _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
-                    self.count_idle(place, 0)
+                    let mut direction = self.keys.from(place);
+                    open_unless(direction.count_content(0))
                 }
                 _ => After::Aborted,
             },
@@ -138,8 +139,9 @@ impl Crypt {
                 if *head == KEY_UPDATE =>
             {
                 // The sequence number counts the records of the current key, including this one.
-                let others = self.keys.from(place).seq() - 1;
-                let after = self.count_idle(place, others);
+                let mut direction = self.keys.from(place);
+                let others = direction.seq() - 1;
+                let after = open_unless(direction.count_update(others));
                 if after != After::Open {
                     return after;
                 }
@@ -153,15 +155,6 @@ impl Crypt {
                 After::Open
             }
             _ => After::Violation(Alert::UnexpectedMessage),
-        }
-    }
-
-    /// Counts an idle record (a key update, or an alert without effect) that came after `others` other records. Too many idle records are a
-    /// violation, answered with `unexpected_message` (RFC 8446 section 6.2).
-    fn count_idle(&mut self, place: Place, others: u64) -> After {
-        match self.keys.from(place).count_idle(others) {
-            true => After::Violation(Alert::UnexpectedMessage),
-            false => After::Open,
         }
     }
 
@@ -222,6 +215,14 @@ impl Crypt {
         let key = self.to.get(place, direction.secret);
         place.cipher.seal(key, direction.seq(), content, out, write);
         direction.advance();
+    }
+}
+
+/// Too many records that bring nothing are a violation, answered with `unexpected_message` (RFC 8446 section 6.2).
+fn open_unless(too_many: bool) -> After {
+    match too_many {
+        true => After::Violation(Alert::UnexpectedMessage),
+        false => After::Open,
     }
 }
 
@@ -307,6 +308,34 @@ mod tests {
             let mut echo = Echo::new(cipher);
             let ended = (1..100).find(|_| echo.bring(&[b""]).1 == wrong);
             assert_eq!(ended, Some(MOST + 1), "{cipher:?}");
+        }
+    }
+
+    #[test]
+    fn alerts_without_effect_end_the_connection_unless_data_comes_between() {
+        const MOST: usize = IDLE_MAX as usize;
+        // RFC 5246 section 7.2.2: a client that does not want to negotiate again says so with a warning.
+        let warning = [WARNING, Alert::NoRenegotiation as u8];
+        for cipher in CIPHERS {
+            let alert = match cipher.is_13() {
+                true => [WARNING, USER_CANCELED],
+                false => warning,
+            };
+            let alerts = |echo: &mut Echo, count| {
+                let mut out = Vec::new();
+                for _ in 0..count {
+                    let write = |out: &mut Vec<u8>| out.extend_from_slice(&alert);
+                    echo.0.seal(echo.1, Content::Alert, &mut out, write);
+                }
+                echo.0.open(echo.1, &mut out).after
+            };
+            let mut echo = Echo::new(cipher);
+            for _ in 0..10 {
+                assert_eq!(alerts(&mut echo, MOST), After::Open, "{cipher:?}");
+                assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
+            }
+            let wrong = After::Violation(Alert::UnexpectedMessage);
+            assert_eq!(alerts(&mut echo, MOST + 1), wrong, "{cipher:?}");
         }
     }
 
