@@ -1,5 +1,6 @@
-//! Batches in the log of a cluster, as a faulty or malicious writer could write them. Checked: no batch makes a node panic, subscribers receive
-//! nothing that clients may not publish, and a node that reads a batch live has the same state as one that reads it at its start.
+//! Fuzz target for batches of records in the log of a cluster, as a faulty or malicious writer could write them. Checked: no batch makes a
+//! node panic; subscribers receive nothing that clients may not publish; a node that reads a batch live has the same state as a node that
+//! reads the batch at its start.
 //!
 //! The first byte says how the input becomes a batch. With bit 7 the input is a whole batch. Otherwise its bytes are the records of a
 //! batch with a valid header, and the other bits are the count of records and the partition.
@@ -66,13 +67,14 @@ fn node() -> Node {
     Node::of(Shard::new(0, world, NOW), 0, NOW)
 }
 
-/// Everything that a node keeps, as clients of each protocol receive it.
+/// Everything that a node keeps, as a client of each protocol receives it.
 fn kept(node: &mut Node) -> Vec<Vec<u8>> {
     let clients = readers("oldest").map(|says| node.client(&says));
     clients.map(|link| node.received(link).to_vec()).into()
 }
 
-/// Requests that read everything since this position: events with envelopes, a long-poll, a WebSocket, MQTT 5.
+/// Requests that read everything since this position, one for each form of delivery: events with envelopes, a long-poll, a WebSocket, MQTT
+/// 5.
 fn readers(since: &str) -> [Vec<u8>; 4] {
     const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     const MQTT: &[u8] = b"\x10\x0e\0\x04MQTT\x05\x02\0\0\0\0\x01c\x82\x07\0\x01\0\0\x01#\x02";
@@ -110,7 +112,7 @@ pub fn batch(data: &[u8]) {
         return;
     };
     let bytes: Arc<[u8]> = batch_of(&input).into();
-    // The tools that print a log read it too.
+    // The tools that print a log read batches too, so they must not panic either.
     let _ = batch::read(&bytes, |_, _| ());
     let (mut live, mut read) = (node(), node());
     let empty = live.shard.digest();

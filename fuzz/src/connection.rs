@@ -1,4 +1,5 @@
-//! Connections of every transport to a server with two shards, in any order, cut and stalled anywhere.
+//! Fuzz target for connections of every transport to a server with two shards: clients act in any order, and cut or stall a connection
+//! anywhere.
 //!
 //! The input is a program: a list of operations. Every input is a valid program, so mutations are programs too.
 
@@ -7,11 +8,11 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use crate::requests;
 use crate::shards::{SHARDS, Shards};
 
-/// Clients connected at once: a few more than the limits of the shards allow.
+/// Clients connected at once: a few more than the limits of the shards allow, so that the server refuses some.
 const CLIENTS: usize = 10;
 /// A receive window of a client that is never exhausted.
 const WIDE: usize = 1 << 20;
-/// The most operations of a program: more would only be slow.
+/// The maximum of operations in a program. More would only be slow.
 const OPERATIONS_MAX: usize = 400;
 
 /// The frames that a WebSocket client sends.

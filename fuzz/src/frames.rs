@@ -1,4 +1,4 @@
-//! WebSocket frames with and without compression, and compression alone.
+//! Fuzz targets for WebSocket frames with and without compression, and for compression alone.
 
 use crore_wire::deflate::{Compressor, InflateError, inflate};
 use crore_wire::websocket::frame::{Opcode, apply_mask, write_header, write_masked};
@@ -38,7 +38,7 @@ fn owned(event: Event<'_>) -> Got {
     }
 }
 
-/// All events up to a close or a violation.
+/// All events that the receiver finds in these pieces, up to a close or a violation.
 fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>, config: &Config) -> Vec<Got> {
     let (mut partial, mut got) = (None, Vec::new());
     for piece in pieces {
@@ -70,8 +70,8 @@ fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>, config: &Config) -> Vec<G
     got
 }
 
-/// Receives frames as a server or a client. Checked: the events do not depend on the cuts, stay within the limits, and are the same after
-/// they are framed again.
+/// Receives frames as a server or a client. Checked: the events do not depend on the cuts (the places where the input is split into
+/// pieces) and stay within the limits. Messages that are framed again give the same events.
 pub fn frames(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let config = Config {
@@ -151,7 +151,8 @@ fn again(whole: &[Got], input: &Input<'_>, config: &Config) {
     }
 }
 
-/// Compression. Checked: inflated data stays within its limit whatever the input, and compressed data inflates to the original.
+/// Inflates and compresses the input. Checked: inflated data stays within its limit whatever the input, and compressed data inflates to
+/// the original.
 pub fn deflate(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = MESSAGE_LIMITS[usize::from(input.options & 3)];

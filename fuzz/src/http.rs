@@ -1,4 +1,4 @@
-//! Request heads, chunked bodies, and the grammars of header fields.
+//! Fuzz targets for HTTP request heads, chunked bodies, and the grammars of header fields.
 
 use crore_wire::http::body::{BodyError, Chunked};
 use crore_wire::http::date::{self, MAX_UNIX_S};
@@ -98,8 +98,8 @@ fn look<'b>(bytes: &'b [u8], limit: usize) -> Result<Option<Seen<'b>>, HeadError
     }))
 }
 
-/// Parses a request head. Checked: the verdict does not depend on the cuts or on what follows the head, and the body's length is the one
-/// that a strict reader finds.
+/// Parses a request head. Checked: the verdict does not depend on the cuts (the places where the input is split into pieces) or on what
+/// follows the head. The body's length is the one that a strict reader finds.
 pub fn head(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = HEAD_LIMITS[usize::from(input.options & 3)];

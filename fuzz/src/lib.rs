@@ -1,8 +1,9 @@
 //! Fuzz targets for all input from the network. Each is a plain function of bytes that panics if Crore breaks a promise about them.
 //!
-//! Invariant: a target depends only on its bytes, so a kept input always repeats the same run. In most targets the first two bytes are the options
-//! and the seed of the cuts, which split the rest into pieces. Deliberately absent: clocks, sockets (except a pair of them in `tls`), and any
-//! dependence on the fuzzer that calls the target: `src/main.rs` on the stable toolchain, `libfuzzer/` on nightly.
+//! Invariant: a target depends only on its bytes, so a kept input always repeats the same run. In most targets the first two bytes are the
+//! options and the seed of the cuts: the places at which the remaining bytes are split into pieces. Deliberately absent: clocks, sockets
+//! (except a pair of them in `tls`), and any dependence on the fuzzer that calls the target (`src/main.rs` on the stable toolchain,
+//! `libfuzzer/` on nightly).
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -30,13 +31,13 @@ pub use snapshot::snapshot;
 pub use text::{position, sse, topic};
 pub use tls::tls;
 
-/// A target.
+/// A fuzz target.
 pub struct Target {
-    /// Its name, on the command line and as the directory of its corpus.
+    /// The target's name, on the command line and as the directory of its corpus.
     pub name: &'static str,
     /// The function, which panics if a promise is broken.
     pub run: fn(&[u8]),
-    /// Words that mutations insert.
+    /// Words that the mutator inserts into inputs.
     pub words: &'static [&'static str],
 }
 

@@ -1,5 +1,5 @@
-//! The runner for the stable toolchain: runs each target with its kept inputs, then with mutations of them for a share of the time.
-//! `cargo xtask fuzz` builds and calls it.
+//! The fuzzer for the stable toolchain. It runs each target with its kept inputs, then with mutations of these inputs; all targets get the
+//! same time. `cargo xtask fuzz` builds and calls it.
 //!
 //! An input that panics or takes too long is written to `fuzz/artifacts`. The command to repeat it is printed.
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ cargo xtask fuzz --replay TARGET FILE                    one input again
 /// Longest time for one input: a hundred times as long as any input of these sizes should take.
 const TOO_LONG: Duration = Duration::from_secs(20);
 
-/// The input that is being tried: when it began, the name of its target, and its bytes.
+/// The input that runs now: its start time, the name of its target, and its bytes.
 static TRYING: Mutex<Option<(Instant, &'static str, Vec<u8>)>> = Mutex::new(None);
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! MQTT control packets, as servers and clients read them, and the detection of MQTT in a connection's first bytes.
+//! Fuzz target for MQTT control packets, as servers and clients read them, and for the detection of MQTT in a connection's first bytes.
 
 use crore_wire::mqtt::{Error, Packet, Sniff, Version, decode, encode, fixed_header, sniff};
 
@@ -21,14 +21,14 @@ pub const WORDS: &[&str] = &[
     "\u{15}\0\u{1}m",
 ];
 
-/// Choices for the largest packet: small, so that inputs reach it.
+/// Choices for the largest packet that is accepted: small, so that inputs reach the limit.
 const PACKET_LIMITS: [usize; 4] = [2, 20, 300, 70_000];
 
 /// The received packets, encoded again, and the error at the end, if any.
 type Got = (Vec<Vec<u8>>, Option<Error>);
 
-/// Reads packets. Checked: packets and error do not depend on the cuts, an encoded packet decodes to the same packet, and the protocol found
-/// in the first bytes does not change with more bytes.
+/// Reads packets. Checked: packets and error do not depend on the cuts (the places where the input is split into pieces), and an encoded
+/// packet decodes to the same packet. The protocol found in the first bytes does not change when more bytes arrive.
 pub fn mqtt(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let version = match input.options & 1 {

@@ -1,13 +1,13 @@
-//! A small mutator: flips, inserts, removals, splices of two kept inputs, and words of the target.
+//! A small mutator of fuzz inputs: it flips, inserts, removes and splices bytes, and inserts words of the target.
 //!
-//! It does not measure coverage. So nothing is instrumented, and runs are fast.
+//! The mutator does not measure coverage, so no code is instrumented, and runs are fast.
 
 use crore_rng::Rng;
 
-/// The most bytes of an input: enough for every limit that the targets set, and quick.
+/// The maximum size of an input in bytes: enough to reach every limit that the targets set, and still quick.
 pub const BYTES_MAX: usize = 4096;
 
-/// Bytes at the limits of lengths and types.
+/// Bytes at the limits of length fields and type codes.
 const EDGES: [u8; 10] = [0, 1, 0x7d, 0x7e, 0x7f, 0x80, 0x81, 0xff, b'\r', b'\n'];
 
 /// A new input, made from an input of the corpus.
@@ -29,7 +29,7 @@ fn step(rng: &mut Rng, data: &mut Vec<u8>, corpus: &[Vec<u8>], words: &[&str]) {
         0 if at < data.len() => data[at] ^= 1 << rng.below(8),
         1 if at < data.len() => data[at] = EDGES[rng.below(EDGES.len())],
         2 if at < data.len() => data[at] = rng.draw() as u8,
-        // The first two bytes are a target's options and cuts.
+        // Changes one of the first two bytes, which are a target's options and the seed of its cuts.
         3 if data.len() > 1 => data[rng.below(2)] = rng.draw() as u8,
         4 if at < data.len() => {
             let end = at + rng.below((data.len() - at).min(40)) + 1;

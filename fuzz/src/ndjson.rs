@@ -1,4 +1,4 @@
-//! The lines of a batch, compared with another JSON parser.
+//! Fuzz target for the JSON lines of a batch publish, whose parser is compared with another JSON parser.
 
 use crore_wire::ndjson::{self as lines, Line, LineError, Scratch};
 use serde_json::Value;
@@ -37,8 +37,8 @@ pub const WORDS: &[&str] = &[
     "\u{e9}",
 ];
 
-/// Parses the lines of a batch. Checked: accepted lines are JSON with the same meaning to another parser, and lines refused as not JSON are
-/// not JSON.
+/// Parses the lines of a batch. Checked: accepted lines are JSON and mean the same to another parser. Lines refused as not JSON are not
+/// JSON.
 pub fn ndjson(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let mut scratch = Scratch::default();

@@ -1,10 +1,10 @@
-//! A single shard, with clients that read everything it sends. Its mail to other shards is dropped.
+//! A single shard of a server, with clients that read everything that the shard sends. Messages to other shards (mail) are dropped.
 
 use std::net::IpAddr;
 
 use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId};
 
-/// Turns within which a shard must become idle.
+/// Turns (runs of the shard's event loop) within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
 
 /// The bytes that each client has received, by link.

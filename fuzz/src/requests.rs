@@ -1,4 +1,4 @@
-//! A connection that sends any bytes, and the answers to it.
+//! Fuzz target that sends the input on one connection, once as a whole and once in pieces, and compares the answers.
 
 use crate::Input;
 use crate::shards::Shards;
@@ -30,10 +30,10 @@ pub const WORDS: &[&str] = &[
     "/none/z",
 ];
 
-/// An answer that may come twice or not at all, depending on when the body arrives.
+/// An answer that the server may send twice or not at all, depending on when the body arrives.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// All answers to a connection that sends these pieces. It sends each one when the server is idle.
+/// All answers to a connection that sends these pieces. The client sends each piece when the server is idle.
 fn answers<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut shards = Shards::new();
     let link = shards.connect(0, usize::MAX);
@@ -61,8 +61,8 @@ fn without_continue(answers: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The answers, with only the status line of the refusal that ends the connection. Its other fields depend on how much of the malformed head
-/// had arrived.
+/// The answers, cut after the status line of the last refusal. The header fields of that refusal are left out, since they depend on how
+/// much of the malformed head had arrived.
 fn to_refusal(answers: &[u8]) -> &[u8] {
     let is_begin = |part: &[u8]| part == b"HTTP/1.1 4" || part == b"HTTP/1.1 5";
     let Some(at) = answers.windows(10).rposition(is_begin) else {
@@ -72,13 +72,13 @@ fn to_refusal(answers: &[u8]) -> &[u8] {
     &answers[..line.map_or(answers.len(), |line| at + line)]
 }
 
-/// Sends requests on one connection. Checked: nothing panics, limits hold, everything is released, and, as long as it speaks HTTP, the
-/// answers do not depend on the cuts.
+/// Sends requests on one connection. Checked: nothing panics, limits hold, and everything is released. As long as the connection speaks
+/// HTTP, the answers do not depend on how the input was split into pieces.
 pub fn requests(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let whole = answers(std::iter::once(input.bytes));
     let pieces = answers(input.pieces());
-    // Not compared after an upgrade: when frames are answered depends on the turn in which they arrive.
+    // After an upgrade the answers are not compared: they depend on which frames arrive in the same turn of the shard's event loop.
     let switched = b"HTTP/1.1 101 ";
     if whole.windows(switched.len()).any(|part| part == switched) {
         return;

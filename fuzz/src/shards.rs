@@ -1,4 +1,5 @@
-//! A server with two shards in one thread. Its sockets are in memory and have a receive window. Mail arrives when the target says so.
+//! A server with two shards in one thread, for fuzz targets. Its sockets are in memory and have a receive window. Mail (messages between
+//! shards) arrives when the target says so.
 //!
 //! Checked at every step: a shard touches only its own links, sends nothing after it has closed one, and holds no more than its settings
 //! allow. After all clients have left and time has passed, it holds nothing.
@@ -16,19 +17,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub const SHARDS: usize = 2;
-/// Turns within which the shards must become idle.
+/// Turns (runs of a shard's event loop) within which the shards must become idle.
 const TURNS_MAX: usize = 20_000;
-/// Consecutive rounds that may pass without an event while a shard waits for credit.
+/// Consecutive rounds that may pass without an event while a shard waits until another shard has processed its messages.
 const WAITS_MAX: usize = 8;
-/// The most bytes of one read.
+/// The maximum of bytes in one read.
 const READ_BYTES: usize = 600;
 /// Longer than every deadline, linger and window of these settings.
 const LATER_S: u32 = 400;
 /// Ticks at the end, a minute apart. Each one forgets a part of the state that has expired.
 const FORGET_TICKS: usize = 8;
-/// The most bytes of answers to the pipelined requests of one read.
+/// The maximum of bytes that answer the pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// The most bytes that an encoding adds to a message.
+/// The maximum of bytes that an encoding adds to a message.
 const ENCODING_BYTES: usize = 300;
 
 /// A connection, as both ends see it.
@@ -102,7 +103,7 @@ impl Io for Net {
     }
 }
 
-/// Small limits, so that short inputs reach them, and rules of several kinds.
+/// Small limits, so that short inputs reach them; and topic rules of several kinds.
 fn settings() -> Settings {
     let mut settings = Settings::default();
     let limits = &mut settings.limits;
@@ -151,7 +152,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// The server and its clients' ends.
+/// The server, and the client ends of its connections.
 pub struct Shards {
     shards: Vec<Shard>,
     net: Net,
@@ -349,7 +350,7 @@ impl Shards {
         panic!("no rest after {TURNS_MAX} turns");
     }
 
-    /// Checks the limits. Each allows for the work that may be in flight when it takes effect.
+    /// Checks the limits. Each check allows for the work that may be in flight when a limit takes effect.
     fn check(&self, n: usize) {
         let limits = &self.world.settings.limits;
         let held = self.shards[n].accounts();
@@ -384,7 +385,8 @@ impl Shards {
         assert!(held.answers <= keys, "{} answers kept", held.answers);
     }
 
-    /// All clients leave. After everything has expired, nothing may be held. Latest values never expire, so their rules are changed first.
+    /// Closes all client connections. After everything has expired, the server may hold nothing. Latest values never expire, so their
+    /// rules are changed first.
     pub fn end(mut self) {
         for link in 0..self.net.sockets.len() {
             self.reset(link);
@@ -421,7 +423,7 @@ impl Shards {
     }
 }
 
-/// The snapshot of a home, and what is needed to restore it.
+/// The snapshot of a home (the part of a shard that keeps topics), and what is needed to restore it.
 pub struct SavedHome {
     /// The head of the snapshot.
     pub head: Head,
@@ -434,7 +436,7 @@ pub struct SavedHome {
 }
 
 impl Shards {
-    /// All clients leave at once, and a home writes its snapshot.
+    /// Closes all client connections at once, and writes the snapshot of a home.
     pub fn save_home(mut self, home: ShardId) -> SavedHome {
         for link in 0..self.net.sockets.len() {
             self.reset(link);

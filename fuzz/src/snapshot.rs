@@ -1,7 +1,7 @@
-//! Changed snapshots of a server: each one is refused, or restores a state of which a snapshot can be taken again.
+//! Fuzz target for changed snapshots of a server. The server refuses each one, or restores a state of which a snapshot can be taken again.
 //!
-//! The input is a list of changes to the records in the snapshot of a small server, as if the checksums of the blocks were right. That the
-//! checksums detect every change is checked separately.
+//! The input is a list of changes to the records in the snapshot of a small server. The checksums of the blocks are computed after the
+//! changes, so they are right. Whether the checksums detect every change is checked separately.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use crate::Input;
 use crate::node::Node;
 use crate::shards::{SavedHome, Shards, saved};
 
-/// A window that is never exhausted.
+/// A receive window that is never exhausted.
 const WIDE: usize = 1 << 20;
 
 /// An MQTT client with a session that outlives its connection and a delayed will. It subscribes to a plain filter and a shared one. It sends a QoS 2
@@ -35,7 +35,7 @@ const REQUESTS: &[&str] = &[
     "POST /pub/none/z HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nz",
 ];
 
-/// The snapshots of the homes of a small server.
+/// The snapshots of the homes of a small server. A home is the part of a shard that keeps topics.
 fn saved_homes() -> &'static [SavedHome; 2] {
     static SAVED: OnceLock<[SavedHome; 2]> = OnceLock::new();
     SAVED.get_or_init(|| {
@@ -82,7 +82,7 @@ pub fn snapshot(data: &[u8]) {
         }
     }
     checks(&bytes, &untouched);
-    // Records may be divided into blocks in any way, if none is cut. So one block has all.
+    // The writer may divide records into blocks in any way, if it cuts no record. So one block holds all records here.
     let changed = SavedHome {
         blocks: vec![bytes.clone()],
         world: left.world.clone(),
@@ -104,7 +104,7 @@ pub fn snapshot(data: &[u8]) {
     }
 }
 
-/// Clients read the topics of this home, and its session goes on. No field of a snapshot may make the shard panic.
+/// Clients read the topics of this home, and the client of its session connects again. No field of a snapshot may make the shard panic.
 fn read_all(node: &mut Node) {
     node.client(RECONNECT);
     const ACCEPT: &str = "Accept: text/event-stream\r\n";
@@ -118,7 +118,7 @@ fn read_all(node: &mut Node) {
     }
 }
 
-/// Checks that no block is taken for another one, and no changed block is accepted.
+/// Checks that no block is accepted in the place of another one, and that no changed block is accepted.
 fn checks(bytes: &[u8], untouched: &[u8]) {
     let head = seal(1, untouched);
     let holds = check_block(&head, 1, bytes);

@@ -1,4 +1,4 @@
-//! Positions, event streams, topic names and filters.
+//! Fuzz targets for positions (the points from which subscribers read), event streams, topic names and filters.
 
 use crore_broker::position::{self as positions, Position, Since};
 use crore_wire::sse::{self as events, Parser};
@@ -46,7 +46,7 @@ pub const TOPIC_WORDS: &[&str] = &[
 /// The set of topics for which positions are parsed.
 const SET: u32 = 7;
 
-/// Parses a position. Checked: parsed positions, and any others, can be written and parsed again.
+/// Parses a position. Checked: parsed positions, and positions made of any numbers, can be written and parsed again.
 pub fn position(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let count = 1 + usize::from(input.options & 3);
@@ -122,7 +122,8 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> (Vec<Got>, 
     (got, false)
 }
 
-/// Reads an event stream. Checked: the events do not depend on the cuts, and written events can be read.
+/// Reads an event stream. Checked: the events do not depend on the cuts (the places where the input is split into pieces), and written
+/// events can be read.
 pub fn sse(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let limit = [10, 100, 1000, 100_000][usize::from(input.options & 3)];
@@ -161,8 +162,8 @@ pub fn sse(data: &[u8]) {
     assert_eq!(read(text.chunks(3), most), (expected, false));
 }
 
-/// A filter and a name, each on a line. Checked: the filter matches as the specification says, and the name can be encoded in paths and
-/// queries and decoded again.
+/// Parses a filter and a topic name, each on a line. Checked: the filter matches as the specification says. The name can be encoded in
+/// paths and queries, and decoded again.
 pub fn topic(data: &[u8]) {
     let Some(input) = Input::of(data) else { return };
     let max = [5, 30, 255, 1000][usize::from(input.options & 3)];

@@ -1,4 +1,4 @@
-//! A client over TLS whose records are changed in transit: cut, spliced, repeated, lost, or divided into small ones.
+//! Fuzz target for a TLS connection whose records are changed in transit: cut, spliced, repeated, lost, or divided into small ones.
 //!
 //! The input is a program: the data of both sides, and the changes to the records. Keys and nonces are new in every run, so a kept input
 //! means the same changes, but not the same bytes.
@@ -17,15 +17,15 @@ use pair::{LIMITS, Pair};
 #[path = "../../crates/net/tests/streams/pair.rs"]
 mod pair;
 
-/// The most bytes that one connection makes the server hold: `rustls` and one record during the handshake, later a partial record and the
-/// rest of a sealed one; besides these the rows and queues of a table with one entry.
+/// The maximum of bytes that one connection makes the server hold. During the handshake these are `rustls` and one record, later a partial
+/// record and the rest of a sealed record; in both cases also the rows and queues of a table with one entry.
 const HELD_MAX: usize = 64 << 10;
-/// The most bytes that either side sends at once.
+/// The maximum of bytes that either side sends at once.
 const SEND_BYTES_MAX: usize = 20_000;
-/// The most steps of a program: more would only be slow.
+/// The maximum of steps in a program. More would only be slow.
 const STEPS_MAX: usize = 60;
 
-/// One server for all inputs, and a client for each cipher. Clients keep no tickets.
+/// One server for all inputs, and a client for each cipher. Clients keep no session tickets, so that every handshake is a full one.
 struct Server {
     handle: Arc<Handle>,
     clients: Vec<Arc<ClientConfig>>,
@@ -71,8 +71,8 @@ struct Run {
     whole: bool,
 }
 
-/// Runs a program. Checked: however records are changed, the bytes that the server reads are a prefix of those sent, it holds little, and it
-/// ends connections that it cannot read.
+/// Runs a program. Checked, however the records are changed: the bytes that the server reads are a prefix of the bytes sent, the server
+/// holds little memory, and it ends connections that it cannot read.
 pub fn tls(data: &[u8]) {
     let Some(input) = Input::of(data) else {
         return;

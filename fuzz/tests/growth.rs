@@ -1,30 +1,31 @@
-//! Work grows with the bytes of an input, not with their square, in every parser: an input that is sixteen times as large takes at most some
-//! sixteen times as long. Compared are two times that one thread had the processor, the shortest of several: a slow or busy machine changes both.
+//! Tests that the work of every parser grows with the bytes of an input, not with their square: an input that is sixteen times as large
+//! takes about sixteen times as long. The test compares the processor time of one thread, and takes the shortest of several runs, since a
+//! slow or busy machine changes each time.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crore_fuzz::{TARGETS, Target};
 
-/// Bytes of the small inputs. A parser may have a bound of its own below the larger ones.
+/// Bytes of the small inputs. There are two sizes, since a parser may have a limit below the larger one.
 const SMALL: [usize; 2] = [180, 2 << 10];
 const TIMES: usize = 16;
-/// Of a square it is sixteen.
+/// The factor above linear growth that is still accepted. With quadratic growth the factor would be sixteen.
 const FACTOR: u32 = 5;
-/// A large input that takes no longer than this is quick enough whatever its small one took.
+/// A large input that takes no longer than this is quick enough, whatever its small one took.
 const QUICK: Duration = Duration::from_millis(5);
 const RUNS: usize = 5;
 
-/// The widest limits, and few cuts.
+/// Options byte and cuts byte of the inputs: the widest limits, and few cuts.
 const OPTIONS: &[u8] = b"\x03\x0f";
-/// What a parser may go through again for each of them.
+/// Units to repeat. A parser with quadratic work would go through earlier bytes again at each of them.
 const UNITS: &[&str] = &["a", ",", ";", " ", "\"", "\\", "/", ".", "%41", "[", "a="];
 
-/// An input that goes on with the same bytes again and again.
+/// An input that grows: a beginning, then a unit that repeats.
 struct Input {
     begin: Vec<u8>,
     unit: Vec<u8>,
-    /// It is cut behind a multiple of so many bytes of them.
+    /// The repeated units are cut at a multiple of this many bytes.
     step: usize,
 }
 
@@ -37,7 +38,7 @@ impl Input {
         }
     }
 
-    /// All of it, in about so many bytes.
+    /// The input, grown to about this many bytes.
     fn grown(&self, size: usize) -> Vec<u8> {
         let rest = size.saturating_sub(self.begin.len()) / self.step * self.step;
         let rest = self.unit.iter().cycle().take(rest);
@@ -45,7 +46,7 @@ impl Input {
     }
 }
 
-/// Each kept input again and again, and each word of the target with each unit behind it, or with ideographs.
+/// Inputs to grow: each kept input repeated, and each word of the target followed by each unit or by ideographs.
 fn inputs(target: &Target) -> Vec<Input> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let files = std::fs::read_dir(corpus.join(target.name)).expect("every target has a corpus");
@@ -54,7 +55,7 @@ fn inputs(target: &Target) -> Vec<Input> {
     let mut inputs: Vec<Input> = kept
         .map(|kept| Input::new(&kept[..OPTIONS.len()], &kept[OPTIONS.len()..]))
         .collect();
-    // All differ: the work of IDNA is that of each for each.
+    // All ideographs differ, since IDNA encodes each distinct character in one pass over all of them: the worst case.
     let ideographs: String = ('\u{4e00}'..'\u{9000}').collect();
     for word in [""].iter().chain(target.words) {
         let begin = [OPTIONS, word.as_bytes()].concat();
@@ -67,7 +68,7 @@ fn inputs(target: &Target) -> Vec<Input> {
     inputs
 }
 
-/// How long this thread has had the processor. The kernel counts up to the last switch, so that it is asked for one.
+/// How long this thread has had the processor. The kernel updates the count at each context switch, so the thread yields first.
 fn processor_time() -> Duration {
     std::thread::yield_now();
     let counts =

@@ -1,12 +1,12 @@
-//! Every kept input passes its target, in the ordinary tests too; and a few mutations of each, so that a broken
-//! target shows without the runner.
+//! Tests each target with its kept inputs and with a few mutations of them, so that the ordinary tests show a broken target without the
+//! fuzzer.
 
 use crore_fuzz::TARGETS;
 use crore_fuzz::mutate::{BYTES_MAX, mutate};
 use crore_rng::Rng;
 use std::path::Path;
 
-/// Enough to run every operation of the mutator.
+/// Number of mutations: enough to run every operation of the mutator.
 const MUTATIONS: usize = 60;
 /// The largest size of the whole corpus in a checkout.
 const CORPUS_BYTES: usize = 100_000;
@@ -33,7 +33,7 @@ fn kept_inputs_and_some_mutations_pass() {
             assert!(data.len() <= BYTES_MAX);
             (target.run)(&data);
         }
-        // Inputs too short to have a meaning do no harm.
+        // Inputs that are too short to have a meaning must not panic.
         for data in [&b""[..], b"\0", b"\0\0"] {
             (target.run)(data);
         }

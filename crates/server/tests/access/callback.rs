@@ -1,4 +1,5 @@
-//! The operator's own endpoint: a little HTTP server here, which says yes, says no, and fails in every way.
+//! Tests the access callback: an HTTP server of the operator that decides about credentials. A small HTTP server in this file plays it; it
+//! says yes, says no, and fails in every way.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ use crate::reload::reload;
 use crate::support::http::{Conn, once};
 use crate::support::{Server, until};
 
-/// Counts the questions to the endpoint, and can hold its answers back.
+/// The operator's HTTP server. It counts the questions it gets, and can hold its answers back.
 #[derive(Default)]
 struct Endpoint {
     asked: AtomicU32,
@@ -27,11 +28,11 @@ struct Endpoint {
     let_go: Condvar,
 }
 
-/// The longest that an answer may take: a machine that is busy with other tests is slow.
+/// Timeout of an answer: long, since a machine that is busy with other tests is slow.
 const PATIENT: &str = "timeout_s = 30\n";
 
 impl Endpoint {
-    /// Starts it; the settings that name it, with more of them.
+    /// Starts the endpoint. Returns it with the settings that name it, followed by the settings `more`.
     fn start(more: &str) -> (Arc<Endpoint>, String) {
         let (endpoint, port) = Endpoint::listen(None);
         let url = format!("http://127.0.0.1:{port}/auth");
@@ -39,7 +40,7 @@ impl Endpoint {
         (endpoint, settings)
     }
 
-    /// Starts it, with TLS or without, on a port of 127.0.0.1.
+    /// Starts the endpoint on a port of 127.0.0.1, with TLS if a configuration is given.
     fn listen(tls: Option<Arc<ServerConfig>>) -> (Arc<Endpoint>, u16) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -60,7 +61,7 @@ impl Endpoint {
         (endpoint, port)
     }
 
-    /// Answers one question after the other, each by the word that it brings as its credential.
+    /// Answers one question after the other. The credential in a question says how to answer it.
     fn serve(&self, mut stream: impl Read + Write) -> Option<()> {
         let mut bytes = Vec::new();
         loop {
@@ -78,7 +79,7 @@ impl Endpoint {
                 .expect("a credential");
             match word {
                 "closes" => return None,
-                // Until it is given up.
+                // Says nothing until the server closes the connection.
                 "silence" => return stream.read(&mut [0]).ok().map(drop),
                 _ => {}
             }
@@ -153,7 +154,7 @@ fn answer(word: &str) -> (&'static str, String) {
             "200 OK",
             r#"{"allow": true, "publish": "doors/#", "expires": 1}"#.to_string(),
         ),
-        // The credential is the answer itself.
+        // Any other credential is itself the body of the answer.
         other => ("200 OK", other.to_string()),
     }
 }
@@ -175,7 +176,7 @@ fn odd_answer(word: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The next question of a connection; its first bytes may have come already.
+/// The next question of a connection. `bytes` holds what was already read.
 fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     loop {
         if let Some(asked) = whole(bytes) {
@@ -187,7 +188,7 @@ fn question(stream: &mut impl Read, bytes: &mut Vec<u8>) -> Option<Value> {
     }
 }
 
-/// The body of the request at the front, when it is whole.
+/// Takes the body of the first request, if all of it has arrived.
 fn whole(bytes: &mut Vec<u8>) -> Option<Value> {
     let text = String::from_utf8_lossy(bytes).to_string();
     let (head, _) = text.split_once("\r\n\r\n")?;
@@ -361,7 +362,8 @@ fn an_answer_that_cannot_be_read_is_503_and_the_log_says_where_or_why() {
 
 #[test]
 fn a_callback_that_is_not_there_lets_nobody_in() {
-    // The kernel gives this port to no other socket, as it may one that was bound and dropped: to the server of another test.
+    // Nobody listens on port 1, since the kernel does not choose it. The kernel may give a port that was bound and dropped to the server
+    // of another test.
     let server = Server::with("[access.callback]\nurl = 'http://127.0.0.1:1/auth'\n");
     assert_eq!(publish(&server, "Bearer yes"), 503);
     assert_eq!(
@@ -412,7 +414,7 @@ fn request_after_a_reload_gets_no_answer_of_the_settings_before_it() {
     former.await_asked();
     let (new, settings) = Endpoint::start("");
     reload(&server, &settings);
-    // The former one has not said a word yet.
+    // The endpoint of the former settings has not answered yet.
     assert_eq!(publish(&server, "Bearer yes"), 202);
     assert_eq!((former.asked(), new.asked()), (1, 1));
     former.hold(false);
@@ -425,7 +427,7 @@ fn request_after_a_reload_gets_no_answer_of_the_settings_before_it() {
     );
 }
 
-/// A server's certificate for this name, and the file with it, which is its own root.
+/// A server certificate for this name, and the file with the certificate, which is also its own root.
 fn certificate(name: &str, file: &str) -> (Arc<ServerConfig>, PathBuf) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed([name.to_string()]).expect("a certificate");
@@ -459,7 +461,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
     let asked = endpoint.asked();
     let cases = [
         (with("localhost", Some(&other)), "access.callback.ca"),
-        // No root that this host trusts signed the certificate.
+        // This host trusts no root that signed the certificate.
         (with("localhost", None), "access.callback.ca"),
         (with("127.0.0.1", Some(&root)), "ask it by one of its names"),
     ];
@@ -481,7 +483,7 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
 
 #[test]
 fn a_callback_that_begins_no_handshake_is_given_up_in_time() {
-    // The kernel accepts, and no program reads.
+    // The kernel accepts connections to this port, and no program reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let (_, root) = certificate("localhost", "silent.pem");

@@ -1,4 +1,4 @@
-//! The log of clients: a line for each thing that happens to one, of the clients that the settings choose, where the level is `debug`.
+//! Tests the log of clients. It has a line for each event of a client that the settings choose, if the log level is `debug`.
 
 use std::net::Shutdown;
 
@@ -14,14 +14,14 @@ use crate::users::{basic, entry};
 
 const WANTED: [(&str, &str); 1] = [("RUST_LOG", "info,clients=debug")];
 
-/// A server with a user `ann`, and some rights for everybody.
+/// A server with a user `ann`, and some rights for anonymous clients.
 fn start(log: &str, environment: &[(&str, &str)]) -> Broker {
     let everybody = "[access.anonymous]\nsubscribe = ['news']\n";
     let settings = format!("{log}[access]\n{everybody}{}", entry("ann", "right"));
     Broker::Crore(Server::with_environment(&settings, environment))
 }
 
-/// Clients do one thing of each kind and leave; returns the log when the server has ended.
+/// Clients do one thing of each kind and leave. Returns the log after the server has ended.
 fn visit(broker: Broker) -> String {
     let server = broker.server();
     let ann = basic("ann", "right");
@@ -52,7 +52,7 @@ fn visit(broker: Broker) -> String {
     assert!(matches!(bad.packet().packet(), Packet::ConnAck(_)));
     let _ = stream.conn.stream().shutdown(Shutdown::Both);
     drop((stream, client, bad));
-    // Each of them has left.
+    // Waits until each subscriber has left.
     server.await_subscribers("doors/a", 0);
     let Broker::Crore(server) = broker else {
         unreachable!("it is ours");
@@ -60,7 +60,7 @@ fn visit(broker: Broker) -> String {
     server.stop()
 }
 
-/// The lines of clients that have all of these words.
+/// The lines of the log of clients that contain all of these words.
 fn lines<'l>(log: &'l str, words: &[&str]) -> Vec<&'l str> {
     log.lines()
         .filter(|line| line.contains("DEBUG") && words.iter().all(|word| line.contains(word)))

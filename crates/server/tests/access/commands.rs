@@ -1,4 +1,4 @@
-//! `crore token`, and what start-up refuses.
+//! Tests `crore token`, and the access settings that the server refuses at its start.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -165,7 +165,7 @@ fn a_password_of_an_editor_of_windows_is_hashed_without_its_mark_or_refused_in_u
     let server = Server::with(&format!("[access]\n[[access.user]]\n{user}"));
     let headers = [("Authorization", "Basic YW5uOnJpZ2h0")];
     assert_eq!(once(&server, "POST", "/pub/a", &headers, "x").status, 202);
-    // Without a mark, and with line ends.
+    // UTF-16 without a byte order mark, and with line ends.
     let said = refused(crore(&["token", "hash"], "r\0i\0g\0h\0t\0\r\0\n\0"));
     assert!(said.contains("UTF-16") && said.contains("iconv"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Cookies, which a browser sends from any page.
+//! Tests when a token in a cookie is accepted. A browser sends cookies with the requests of any page, so the origin of the page decides.
 
 use crate::support::Server;
 use crate::support::http::Conn;
@@ -14,7 +14,8 @@ fn a_cookie_counts_from_the_servers_own_pages_and_from_those_that_are_allowed_by
             "allowed_origins = ['https://app.example']",
             [101, 101, 101, 403, 403],
         ),
-        // Everybody may ask from anywhere, and nobody with the cookies of another. `null` is any site's sandboxed frame.
+        // With `*` pages of every origin may send requests, but the cookie of another origin's request does not count. `null` is the
+        // origin that a browser sends for a sandboxed frame of any site.
         ("allowed_origins = ['*']", [101, 101, 401, 401, 401]),
         ("allowed_origins = ['null']", [101, 101, 403, 403, 401]),
     ] {
@@ -50,7 +51,7 @@ fn no_origin_is_named_with_credentials_and_pages_of_listed_ones_show_a_token_the
     ];
     let event_stream = [origin, ("Accept", "text/event-stream")];
     let by_header = [origin, ("Authorization", &bearer)];
-    // The browser does not show the page what the cookie opens, if it opens anything.
+    // A request with a cookie may succeed, but no answer allows credentials (CORS), so the browser does not show the answer to the page.
     let by_cookie = [origin, ("Cookie", &cookie)];
     for (listed, by_cookie_opens) in [("https://app.example", 204), ("*", 401)] {
         let rule = "[[rule]]\nmatch = '#'\npoll_timeout_s = 1\n";
@@ -108,7 +109,7 @@ fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
             expected
         );
     }
-    // Two of them cannot both be meant.
+    // A request with two tokens of the same kind is refused, since it is not clear which one is meant.
     let authorization = header(&right);
     let twice = [
         ("Authorization", authorization.as_str()),
@@ -131,7 +132,7 @@ fn the_header_goes_before_the_query_and_the_query_before_the_cookie() {
     assert!(!log.contains(&right), "no token stands in the log: {log}");
 }
 
-/// A script or an image of another site comes with the visitor's cookie and without an origin.
+/// The request for a script or an image that a page of another site embeds carries the visitor's cookie and no `Origin` header.
 #[test]
 fn a_cookie_of_a_page_elsewhere_does_not_count_where_every_origin_is_let_in() {
     let token = token(everything());

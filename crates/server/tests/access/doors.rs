@@ -1,4 +1,5 @@
-//! The doors of the server, each as one attempt: does it open for these credentials?
+//! The doors of the server: the ways in, each by one request of one protocol. A test tries a door with a credential and learns whether the
+//! server lets the client in.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +11,7 @@ use crate::support::http::{Conn, once};
 use crate::support::mqtt::{self as packets, message, plain, will};
 use crate::support::ws::handshake;
 
-/// The credential that a client brings.
+/// The credential that a client sends.
 #[derive(Clone, Debug)]
 pub enum Credential {
     None,
@@ -18,7 +19,7 @@ pub enum Credential {
     Password(&'static str, &'static str),
 }
 
-/// How it is carried over HTTP.
+/// The place of the credential in an HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     Header,
@@ -26,15 +27,15 @@ pub enum Carrier {
     Cookie,
 }
 
-/// The outcome.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     Open,
-    /// With an HTTP status, or the reason code of MQTT that says it.
+    /// Refused with this HTTP status or MQTT reason code.
     Closed(u16),
 }
 
-/// A door over HTTP: what it is called, the rights that it takes, and the request.
+/// A door over HTTP: its name, the rights that it needs, and the request.
 pub struct HttpDoor {
     pub name: &'static str,
     pub rights: &'static [&'static str],
@@ -42,7 +43,7 @@ pub struct HttpDoor {
     target: &'static str,
     headers: &'static [(&'static str, &'static str)],
     upgrade: bool,
-    /// The status of an open door, to a topic that is not there before.
+    /// The status when the door is open and the topic does not exist yet.
     open: u16,
 }
 
@@ -85,7 +86,7 @@ const fn upgrade(mut door: HttpDoor) -> HttpDoor {
 /// Why a line of a batch was not published.
 const NOT_GRANTED: &str = "your credentials do not grant `publish` here";
 
-/// `TOPIC` is another one in each attempt.
+/// The doors over HTTP. Each attempt replaces `TOPIC` by another topic.
 pub const HTTP_DOORS: &[HttpDoor] = &[
     door("POST", &["publish"], "POST", "/pub/TOPIC", 202),
     batch(door("batch", &["publish"], "POST", "/pub", 200)),
@@ -163,7 +164,7 @@ pub const HTTP_DOORS: &[HttpDoor] = &[
 ];
 
 impl HttpDoor {
-    /// Tries it with a topic of its own.
+    /// Sends the door's request for a topic that no other attempt uses.
     pub fn attempt(&self, server: &Server, came: &Credential, by: Carrier, topic: &str) -> Met {
         let mut target = self.target.replace("TOPIC", topic);
         let mut headers: Vec<(&str, &str)> = self.headers.to_vec();
@@ -247,7 +248,7 @@ impl MqttDoor {
         }
     }
 
-    /// The refusal of a client that lacks the right. 3.1.1 has no word for a publish: its connection ends.
+    /// The refusal of a client that lacks the right. MQTT 3.1.1 cannot refuse a publish, so the connection ends.
     pub fn refused(self, version: Version) -> Met {
         let code = match version {
             Version::V5 => 0x87,
@@ -262,7 +263,7 @@ impl MqttDoor {
         self.rights() == ["publish"]
     }
 
-    /// Tries it; over WebSocket the upgrade carries nothing.
+    /// Tries the door. Over WebSocket (`framed`) the upgrade request carries no credential; only the CONNECT does.
     pub fn attempt(
         self,
         broker: &Broker,
@@ -292,13 +293,13 @@ impl MqttDoor {
     }
 }
 
-/// The session in a CONNACK: whether there was one, and how long it is kept where the server decides that.
+/// The session in a CONNACK: whether one was present, and its expiry in seconds if the server decides the expiry.
 pub type Session = (bool, Option<u32>);
 
 /// Sends this CONNECT with a credential.
 ///
 /// # Errors
-/// How it was refused.
+/// How the server refused the client.
 pub fn connected<'a>(
     broker: &Broker,
     framed: bool,
@@ -358,7 +359,7 @@ fn subscribe(conn: &mut packets::Conn, filter: &str) -> Met {
     }
 }
 
-/// The topic's info for a client that may read it: whether it exists.
+/// Whether the topic exists, by the topic's info for a client that may read it.
 pub fn exists(server: &Server, token: &str, topic: &str) -> bool {
     let authorization = format!("Bearer {token}");
     let headers = [("Authorization", authorization.as_str())];

@@ -1,4 +1,4 @@
-//! Connections and sessions end with the token that they began with, and say so.
+//! Tests that connections and sessions end when the token that they began with expires, and that the client is told why.
 
 use crore_wire::mqtt::{Packet, ReasonCode, Version};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn settings() -> String {
     format!("[access]\nleeway_s = 0\n{}", key_settings())
 }
 
-/// Opens something with a token that ends soon; with a longer one where opening took too long.
+/// Opens something with a token that expires soon. If opening took too long, tries again with a longer life of the token.
 fn opened<T>(open: impl Fn(&str) -> Option<T>) -> (String, T) {
     let mut lives_s = (1..8).map(|power| 1 << power);
     let found = lives_s.find_map(|life_s: u64| {

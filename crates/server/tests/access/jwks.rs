@@ -1,4 +1,4 @@
-//! Keys in JSON (JWKS): what is read, and what is refused at the start.
+//! Tests keys in JSON (JWKS): which ones the server reads, and which ones it refuses at its start.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -11,7 +11,7 @@ use crate::support::Server;
 
 /// The RSA key of a pair as the numbers of a JWK.
 fn rsa_numbers(pair: &KeyPair) -> (Vec<u8>, Vec<u8>) {
-    // PKCS #1 of 2,048 bits: a sequence, then n with a zero before it, then e.
+    // A PKCS #1 key of 2,048 bits: a sequence, then n with a zero byte before it, then e.
     let der = pair.der_bytes();
     let n = der[der.len() - 5 - 256..der.len() - 5].to_vec();
     (n, der[der.len() - 3..].to_vec())
@@ -78,14 +78,14 @@ fn of_ec() -> Value {
     json!({"kty": "EC", "kid": "k", "crv": "P-256", "x": b64(x), "y": b64(y)})
 }
 
-/// The key with another value in this place.
+/// The key with another value in the field `name`.
 fn with(jwk: &Value, name: &str, value: Value) -> Value {
     let mut jwk = jwk.clone();
     jwk[name] = value;
     jwk
 }
 
-/// Checks that a set with the key alone is refused in these words.
+/// Checks that a set with only this key is refused with these words.
 fn is_refused(jwk: &Value, words: &str) {
     let set = json!({ "keys": [jwk] }).to_string();
     let said = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
@@ -148,18 +148,18 @@ fn an_ed25519_key_that_is_no_point_or_one_of_small_order_is_refused() {
     for (x, words) in [
         (of_low(0, 0, 0), "x is a point of small order"),
         (of_low(1, 0, 0), "x is a point of small order"),
-        // p - 1, of order 2.
+        // p - 1, a point of order 2.
         (of_low(0xec, 0xff, 0x7f), "x is a point of small order"),
         // p and p + 1, second encodings of 0 and 1.
         (of_low(0xed, 0xff, 0x7f), "x is no point"),
         (of_low(0xee, 0xff, 0x7f), "x is no point"),
-        // 2 is the y of no point.
+        // No point has the y coordinate 2.
         (of_low(2, 0, 0), "x is no point"),
         (of_low(0xff, 0xff, 0xff), "x is no point"),
     ] {
         is_refused(&jwk(&x), words);
     }
-    // The same in PEM.
+    // The same point in PEM.
     let head = [0x30, 0x2a, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 3, 0x21, 0];
     let body = STANDARD.encode([&head[..], &of_low(1, 0, 0)].concat());
     let pem = format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n");
@@ -189,7 +189,7 @@ fn a_number_in_hex_is_no_base64url() {
         &with(&of_ec(), "x", json!(hex(&[9; 32]))),
         "x is a number in hex",
     );
-    // An exponent may look so.
+    // An exponent may begin with a zero byte.
     let exponent = with(&of_rsa(), "e", json!("AAEAAQ"));
     let set = json!({"keys": [exponent]}).to_string();
     assert_eq!(refusal(&of_file("", set.as_bytes())), None);

@@ -1,4 +1,4 @@
-//! Files of keys: what is read, what is refused at the start, and that no public key is ever taken for a secret.
+//! Tests files of keys: what the server reads, what it refuses at its start, and that it never takes a public key for a secret.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,7 +17,7 @@ use crate::support::program::output;
 use crate::support::{Server, program};
 use crate::tokens::{SECRET, everything};
 
-/// A file that no other test has.
+/// Writes a file with a name that no other test uses.
 pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let thread = std::thread::current();
     let test = thread.name().expect("a test").replace("::", "-");
@@ -27,7 +27,7 @@ pub fn file(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// `openssl` with this input; its output.
+/// The output of `openssl` for this input.
 fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     let path = file("openssl-input", input);
     let mut command = Command::new("openssl");
@@ -73,14 +73,14 @@ pub fn signed(algorithm: Algorithm, key: &EncodingKey) -> String {
     encode(&Header::new(algorithm), &everything(), key).expect("a token")
 }
 
-/// A certificate of this key for itself, as PEM.
+/// A self-signed certificate of this key, as PEM.
 fn certificate(key: &KeyPair, name: &str) -> String {
     let mut params = CertificateParams::new([]).expect("no names");
     params.distinguished_name.push(DnType::CommonName, name);
     params.self_signed(key).expect("a certificate").pem()
 }
 
-/// `crore token mint` with this file as its key.
+/// The result of `crore token mint` with this file as its key.
 fn mint(name: &str, bytes: &[u8]) -> Result<String, String> {
     let path = file(name, bytes);
     let mut command = Command::new(program());
@@ -111,7 +111,7 @@ fn a_public_key_is_read_with_whatever_text_stands_around_it() {
         public.replace('\n', "\r\n").into_bytes(),
         own.clone().into_bytes(),
         described,
-        // The certificate of an issuer behind it, as `openssl pkcs12 -nokeys` writes it.
+        // The certificate followed by a second one (of its issuer), as `openssl pkcs12 -nokeys` writes them.
         format!("Bag Attributes\n{own}{own}").into_bytes(),
     ] {
         let server = Server::with(&of_file("ES256", &bytes));
@@ -202,7 +202,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Each byte in hex, between these.
+/// Each byte in hex, between the texts `before` and `behind`.
 fn pairs_of(bytes: &[u8], before: &str, behind: &str) -> String {
     let pairs = bytes
         .iter()
@@ -210,7 +210,7 @@ fn pairs_of(bytes: &[u8], before: &str, behind: &str) -> String {
     pairs.collect()
 }
 
-/// The text in lines of 64.
+/// The text in lines of 64 characters.
 fn wrapped(text: &str) -> String {
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
     lines.map(|line| format!("{line}\n")).collect()
@@ -223,7 +223,7 @@ fn form(name: &'static str, bytes: impl Into<Vec<u8>>) -> Form {
     (name, bytes.into())
 }
 
-/// A public key in PEM and DER, its certificate, and encodings of them.
+/// The forms of a public key that are made of its DER encoding: PEM, DER, a certificate, and encodings of them.
 fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
     let (spki, pem) = (pair.subject_public_key_info(), pair.public_key_pem());
     let own = certificate(pair, "issuer");
@@ -305,7 +305,7 @@ fn forms_of_kind(kind: &str, pair: &KeyPair) -> Vec<Form> {
     let mut command = Command::new("ssh-keygen");
     let ssh = output(command.args(["-i", "-m", "PKCS8", "-f"]).arg(path)).stdout;
     let line = String::from_utf8(ssh).expect("text");
-    // It does not read Ed25519 keys.
+    // The server does not read Ed25519 keys of OpenSSH.
     if let Some(blob) = line.split(' ').nth(1) {
         all.push(form("OpenSSH's base64", blob.trim()));
         all.push(form("OpenSSH behind a comment", format!("# ann's\n{line}")));
@@ -356,7 +356,7 @@ fn a_public_key_is_refused_as_a_secret_in_every_form() {
             let told =
                 said.contains("access.key[1].secret") && said.contains("HS256 takes a secret");
             assert!(told, "{kind}, secret, {name}: {said}");
-            // The same in the base64 of a JWKS.
+            // The same bytes in the base64 of a JWKS.
             let jwk = json!({"kty": "oct", "kid": "a", "k": URL_SAFE_NO_PAD.encode(&bytes)});
             let set = json!({"keys": [jwk]}).to_string();
             let said = refusal(&of_file("", set.as_bytes())).unwrap_or_default();
@@ -401,7 +401,7 @@ fn a_private_key_signs_in_every_form_of_pem() {
         let pair = KeyPair::generate_for(of).expect("a key");
         let key = pair.serialize_pem();
         let server = Server::with(&of_file(name, pair.public_key_pem().as_bytes()));
-        // OpenSSL does not read the form in which this key comes (RFC 5958).
+        // OpenSSL does not read this key in the form of RFC 5958, so the key is converted.
         let old = match name {
             "EdDSA" => key.clone(),
             _ => String::from_utf8(openssl(command, key.as_bytes())).expect("text"),
@@ -475,7 +475,7 @@ fn a_secret_goes_on_being_one() {
         let text = Value::String(secret.clone());
         let settings = format!("[access]\n[[access.key]]\nalg = 'HS256'\nsecret = {text}\n");
         assert_eq!(refusal(&settings), None, "{secret}");
-        // The server would read such a file as a JWKS.
+        // The server would read a file that begins with a brace as a JWKS, so `mint` refuses it.
         let minted = mint("secret", format!("{secret}\n").as_bytes());
         assert_eq!(minted.is_ok(), !secret.starts_with('{'), "{minted:?}");
     }

@@ -1,4 +1,5 @@
-//! Keys at a URL: an issuer that changes its keys, fails, and redirects; a little HTTP server here plays it.
+//! Tests keys that the server fetches from a URL. A small HTTP server in this file plays the issuer, which changes its keys, fails, and
+//! redirects.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,14 +17,14 @@ use crate::key_files::{publish, refusal};
 use crate::support::{Server, until};
 use crate::tokens::everything;
 
-/// An issuer of tokens: what it answers, and how often it was asked.
+/// An issuer of tokens: its answer, and the count of requests.
 #[derive(Default)]
 struct Issuer {
     state: Mutex<(String, u32)>,
 }
 
 impl Issuer {
-    /// Starts it with this answer; its URL.
+    /// Starts the issuer with this answer. Returns its URL.
     fn start(answer: String) -> (Arc<Issuer>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -71,7 +72,7 @@ fn set(keys: &[&Value]) -> String {
     answer("200 OK", &json!({ "keys": keys }).to_string())
 }
 
-/// A key for ES256 with this `kid`: what the issuer publishes, and how it signs.
+/// A key for ES256 with this `kid`: the public half that the issuer publishes, and the half that signs.
 fn key(kid: &str) -> (Value, EncodingKey) {
     let pair = KeyPair::generate().expect("a key");
     let (x, y) = pair.der_bytes()[1..].split_at(32);
@@ -81,7 +82,7 @@ fn key(kid: &str) -> (Value, EncodingKey) {
     (jwk, signs)
 }
 
-/// A token that no answer is remembered for.
+/// A token with a number, so that the server has not seen it before and remembers no verdict on it.
 fn token(kid: &str, key: &EncodingKey, number: u32) -> String {
     let mut header = Header::new(Algorithm::ES256);
     header.kid = Some(kid.to_string());
@@ -110,7 +111,7 @@ fn token_of_a_new_key_is_accepted_after_one_fetch_and_made_up_ids_ask_for_no_mor
         let made_up = format!("made-up-{number}");
         assert_eq!(publish(&server, &token(&made_up, &signs_new, 0)), 401);
     }
-    // An unknown kid has the set fetched once in ten seconds.
+    // For unknown kids the server fetches the set at most once in ten seconds.
     let allowed = 2 + started.elapsed().as_secs() / 10;
     assert!(u64::from(issuer.asked()) <= allowed, "{}", issuer.asked());
     let withdrawn = token("old", &signs_old, 1);

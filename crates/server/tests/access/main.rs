@@ -1,6 +1,7 @@
-//! Rights at every door of the running server: nothing opens that should not.
+//! Tests rights at every door of the running server (a way in by one request of one protocol): no door opens for a client that lacks the
+//! rights.
 //!
-//! The keys are made anew in each run; tokens are signed here, so that wrong ones can be too.
+//! The keys are made anew in each run. The tests sign the tokens, so that they can sign wrong ones too.
 
 #[path = "../support/mod.rs"]
 mod support;

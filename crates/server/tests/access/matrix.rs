@@ -1,5 +1,5 @@
-//! Every door with every kind of credentials: it opens for granted actions and for nothing else, and a refused action leaves
-//! nothing behind.
+//! Tests every door (a way in by one request of one protocol) with every kind of credential. The door opens for granted actions and for
+//! nothing else, and a refused action leaves nothing behind.
 
 use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -12,7 +12,7 @@ use crate::support::http::once;
 use crate::support::mqtt::plain;
 use crate::tokens::{PAIRS, everything, everything_but, key_settings, now_s, raw, token};
 
-/// The states, and whether what comes with them is refused as a whole.
+/// Kinds of credentials by name, and whether the server refuses the credential itself (and not only the action).
 fn states(rights: &[&str]) -> Vec<(&'static str, Credential, bool)> {
     let changed = |name: &str, value: serde_json::Value| {
         let mut claims = everything();
@@ -121,7 +121,7 @@ fn settings() -> String {
     )
 }
 
-/// Messages that the doors which read need.
+/// Publishes the messages that the reading doors need.
 fn fill(server: &Server) {
     let authorization = format!("Bearer {}", token(everything()));
     for topic in ["doors/kept", "doors/kept2"] {
@@ -187,7 +187,7 @@ fn a_token_with_spaces_or_a_line_end_around_it_is_the_token_everywhere() {
             assert_eq!(met, Met::Open, "{around:?} in a password, {version:?}");
         }
     }
-    // Nothing but spaces is no token.
+    // A token that is only white space is no token.
     let came = Credential::Token("%20%0A".to_string());
     let met = HTTP_DOORS[0].attempt(server, &came, Carrier::Query, "doors/around");
     assert_eq!(met, Met::Closed(401));
@@ -227,7 +227,8 @@ fn over_mqtt_each_door_opens_for_its_right_and_for_nothing_else() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The CONNACK's answer to credentials that prove nothing: in 3.1.1 4 or 5, as the reader of its return codes gives them.
+/// The refusal of a CONNECT whose credential is not valid. The return codes 4 and 5 of MQTT 3.1.1 appear here as the reason codes of MQTT
+/// 5.
 fn refused_connect(came: &Credential) -> Met {
     match came {
         Credential::Password(..) => Met::Closed(0x86),
@@ -235,7 +236,7 @@ fn refused_connect(came: &Credential) -> Met {
     }
 }
 
-/// TCP and WebSocket, 5.0 and 3.1.1.
+/// The ways to connect: MQTT 5.0 and 3.1.1, each over TCP and over WebSocket.
 const MQTT_WAYS: [(Version, bool); 4] = [
     (Version::V5, false),
     (Version::V311, false),
@@ -330,7 +331,7 @@ fn public_topic_is_open_without_and_with_valid_credentials() {
             ("GET", "/pub/free/a", refused),
             ("POST", "/pub/open/a", refused),
             ("HEAD", "/sub/open/a", 204),
-            // Anonymous clients get no wildcards unless the settings say so.
+            // Anonymous clients get no wildcards unless the settings grant them.
             ("GET", "/sub?filter=open/%23&since=oldest", refused),
             ("GET", "/sub?filter=free/%23&since=oldest", refused),
             ("GET", "/interest?match=open/%23", refused),
@@ -343,7 +344,7 @@ fn public_topic_is_open_without_and_with_valid_credentials() {
             assert_eq!(status, expected, "{method} {target} with {headers:?}");
         }
     }
-    // Worthless credentials are refused also where none are needed.
+    // Invalid credentials are refused also where none are needed.
     let headers = [("Authorization", "Bearer eyJ0.e30.x")];
     assert_eq!(
         once(&server, "POST", "/pub/free/a", &headers, "x").status,

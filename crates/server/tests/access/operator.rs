@@ -1,4 +1,4 @@
-//! The operator's actions on a server that runs: settings that are read again, and the token of the admin port.
+//! Tests the operator's actions on a running server: reading the settings again, and the token of the admin port.
 
 use crate::support::http::{Conn, once};
 use crate::support::{Server, until};
@@ -25,7 +25,7 @@ fn a_key_that_is_taken_away_opens_nothing_any_more_and_a_new_one_does() {
     let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::HS256);
     let new = jsonwebtoken::encode(&header, &everything(), &key).expect("a token");
     assert_eq!(publish(&server, &new), 202);
-    // Half-written settings change nothing.
+    // Settings that are not valid change nothing, for example a file that is only half written.
     server.reread(&settings.replace(SECRET, "short"));
     server.await_log("settings not changed");
     assert_eq!(publish(&server, &new), 202);

@@ -1,4 +1,4 @@
-//! Programs of others, as a person types them: `curl`, `mosquitto_pub` and `mosquitto_sub`.
+//! Tests access with the client programs that people use: `curl`, `mosquitto_pub` and `mosquitto_sub`.
 
 use crate::support::Server;
 use crate::support::tools::has;

@@ -1,4 +1,5 @@
-//! One connection of a proxy carries the requests of several users.
+//! Tests that each request on a proxy's connection has the rights of its own user, since one connection carries the requests of several
+//! users.
 
 use crate::support::Server;
 use crate::support::http::Conn;
@@ -24,7 +25,8 @@ fn rights_of_one_request_do_not_hold_for_the_next_on_its_connection() {
         (Some("Bearer eyJ0.e30.x"), "users/ann/1", 401),
         (Some(&ann), "users/ann/2", 202),
     ];
-    // One after the other, and all at once; without bodies, since a connection is not read on after a refused body.
+    // Sends the requests one after the other, and then all at once. They have no bodies, since the server does not read on after a refused
+    // body.
     for pipelined in [false, true] {
         let mut conn = Conn::open(&server);
         let requests: Vec<Vec<u8>> = table
@@ -60,7 +62,7 @@ fn a_poll_that_is_answered_leaves_its_user_behind() {
     let mut conn = Conn::open(&server);
     conn.ask("GET", "/sub/users/ann/poll", &[("Authorization", &ann)], "");
     let mut publisher = Conn::open(&server);
-    // The poll waits, or takes it from the log.
+    // The poll either waits for this message, or arrives later and reads the message from the log.
     let published = publisher.request(
         "POST",
         "/pub/users/ann/poll",

@@ -1,4 +1,4 @@
-//! `rule.publisher`: messages name the user who published them, over every protocol, and no client can write that name.
+//! Tests `rule.publisher`: messages name the user who published them, over every protocol, and no client can forge that name.
 
 use crore_wire::mqtt::{PacketType, PropertyBuf, ReasonCode, Version};
 use serde_json::Value;
@@ -11,7 +11,8 @@ use crate::support::stream::Stream;
 use crate::support::ws::{Ws, line};
 use crate::users::{basic, entry};
 
-/// A user `ann`, and everybody may read and write below `doors`. Messages name their publishers, but those of `doors/plain`.
+/// A server with a user `ann`, where everybody may read and write below `doors`. Messages name their publishers, except those of
+/// `doors/plain`.
 fn start() -> Broker {
     let rules = "[[rule]]\nmatch = 'doors/plain'\n[[rule]]\nmatch = 'doors/#'\npublisher = true\n";
     let everybody =
@@ -34,7 +35,7 @@ fn envelopes(server: &Server, topic: &str, count: usize) -> Vec<Value> {
     texts.iter().map(object).collect()
 }
 
-/// Opens a client of MQTT 5 as `ann`, or as nobody.
+/// Opens an MQTT 5 client as `ann`, or as an anonymous client.
 fn open(
     broker: &Broker,
     client_id: &str,
@@ -70,7 +71,7 @@ fn messages_of_every_protocol_name_their_publisher() {
     frames.send(0x81, "x");
     let mut mqtt = open(&broker, "sensor-7", Some("ann"), "doors/will");
     mqtt.deliver(&message("doors/mqtt", 1, 1, b"x"));
-    // It leaves without a DISCONNECT.
+    // The client leaves without a DISCONNECT, so its will is published.
     drop(mqtt);
     for topic in ["http", "batch", "frame", "mqtt", "will"] {
         let topic = format!("doors/{topic}");
@@ -124,7 +125,7 @@ fn no_client_can_write_the_name_of_another() {
         &[("Authorization", &*ann), forged],
         "x",
     );
-    // Of an anonymous client, and where the rule names nobody.
+    // A message of an anonymous client, and a message where the rule names no publisher.
     post(server, "/pub/doors/a", &[forged], "x");
     post(
         server,

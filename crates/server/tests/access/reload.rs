@@ -1,5 +1,5 @@
-//! Settings that are read again and grant less: a connected client loses the access that it no longer has, and is told why; a client
-//! that keeps its rights notices nothing.
+//! Tests a reload of settings that grants less. A connected client loses the access that the settings no longer grant, and is told why. A
+//! client that keeps its rights notices nothing.
 
 use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 
@@ -14,7 +14,7 @@ use crate::tokens::{everything, key_settings, token};
 const NEEDS: &str = "subscribing to this needs credentials";
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// A server that our packets reach, and an admin port.
+/// A server with an admin port that this test's MQTT packets reach.
 fn start(settings: &str) -> Broker {
     Broker::Crore(Server::with_admin(settings))
 }
@@ -26,14 +26,15 @@ pub fn reload(server: &Server, settings: &str) {
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
-/// Waits until so many connections have lapsed, and no more: the counters are read once a second.
+/// Waits until this many connections have lapsed (lost access and were closed), and checks that there are no more. The counters are read
+/// once a second.
 fn lapse(server: &Server, count: f64) {
     let lapsed = || metric(server.admin(), "crore_lapsed_connections_total");
     until("the count", || lapsed() >= Some(count));
     assert_eq!(lapsed(), Some(count));
 }
 
-/// Settings that give everybody these rights.
+/// Settings that give anonymous clients these rights.
 fn access(anonymous: &str) -> String {
     format!(
         "[access]\n[access.anonymous]\n{anonymous}\n{}",
@@ -60,12 +61,12 @@ fn events(server: &Server, target: &str, headers: &[(&str, &str)]) -> Conn {
     conn
 }
 
-/// Whether the body of an event stream ends in order.
+/// Whether the body of an event stream ends with the last chunk.
 fn ends(mut stream: Conn) -> bool {
     stream.rest().ends_with(b"0\r\n\r\n")
 }
 
-/// Why a WebSocket is closed, and in which words.
+/// The close code and the reason of a WebSocket.
 fn closed(mut ws: Ws) -> (u16, String) {
     let mut frame = ws.frame();
     while frame.opcode() != 8 {
@@ -135,7 +136,7 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
             subscribed("$share/g/doors/a"),
             framed,
         ];
-        // It would outlive its connection, which no anonymous session may.
+        // The session would outlive its connection, which no session of an anonymous client may do.
         let mut lasting = packets::Conn::open(&broker, version);
         let name = format!("lasting {version:?}");
         lasting.resume(&name);
@@ -154,8 +155,8 @@ fn when_access_is_added_mqtt_clients_lose_what_is_not_open_and_5_is_told_so() {
         }
         publish(broker.server(), "doors/open", "still here");
         assert_eq!(kept.packet().publish().payload, b"still here");
-        // The session ended with the connection, and so did the will: a token without a user's name
-        // does not find them either, though an anonymous client has no name.
+        // The session ended with the connection, and so did the will. A token without a user's name does not find them either, although an
+        // anonymous client has no name.
         let mut claims = everything();
         claims.as_object_mut().expect("claims").remove("sub");
         let came = token(claims);
@@ -238,7 +239,8 @@ fn a_reload_that_takes_nothing_away_ends_nobody() {
         String::new(),
         opens("'doors/open'"),
     ] {
-        // On both shards some client loses a right, unless everything is open: so the sweeps are over.
+        // Unless everything is open, some client on each shard loses a right. When these clients are closed, both shards have checked all
+        // their clients.
         let loses =
             (!settings.is_empty()).then(|| [(); 8].map(|()| Ws::open(of, "/sub/lost", &[])));
         reload(of, &settings);

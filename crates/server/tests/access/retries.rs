@@ -1,4 +1,4 @@
-//! An idempotency key is its user's, and so is the room for the answers that are kept for retries.
+//! Tests that an idempotency key belongs to its user, and that each user has a share of the answers kept for retries.
 
 use serde_json::json;
 
@@ -41,13 +41,13 @@ fn many_keys_of_one_user_push_out_none_of_the_others() {
     for user in others {
         assert!(!is_replayed(&post(&server, user, "k", "x")));
     }
-    // One topic, one home: its share is 32.
+    // All keys are of one topic, so of one home (the part of a shard that keeps the topic), which keeps 32 of the 64 answers.
     for n in 0..60 {
         let key = format!("k{n}");
         assert!(!is_replayed(&post(&server, "mallory", &key, "x")));
     }
     let kept = |user: &&str| is_replayed(&post(&server, user, "k", "x"));
     let kept = others.iter().filter(|user| kept(user)).count();
-    // One of 64 users is in the group of mallory, by a hash that nobody knows, and shares its place.
+    // A secret hash puts users into 64 groups. One of these users may be in mallory's group and then shares its place.
     assert!(kept >= others.len() - 2, "{kept}");
 }

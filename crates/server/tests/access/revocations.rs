@@ -1,4 +1,4 @@
-//! Tokens and users that are revoked before their end: new requests are refused, and what is open ends.
+//! Tests tokens and users that are revoked before their tokens expire: new requests are refused, and open connections end.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::tokens::{everything, key_settings, token};
 
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// A list that no other test has, and settings that name it.
+/// A revocation list in a file that no other test uses, and the settings that name it.
 fn settings(list: &str) -> (PathBuf, String) {
     let path = file("revoked.json", list.as_bytes());
     let shown = path.display();
@@ -25,7 +25,7 @@ fn settings(list: &str) -> (PathBuf, String) {
     (path, settings)
 }
 
-/// A token of `ann` with these claims besides.
+/// A token of `ann` with these additional claims.
 fn token_with(more: &[(&str, Value)]) -> String {
     let mut claims = everything();
     for (name, value) in more {

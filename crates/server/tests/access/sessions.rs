@@ -1,4 +1,4 @@
-//! An MQTT session is its user's.
+//! Tests that an MQTT session belongs to its user: no other user can take it over.
 
 use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
 use serde_json::json;
@@ -37,7 +37,7 @@ fn nobody_takes_over_the_session_of_another_user() {
     let (mut bobs, present) = connect(&broker, &token_of("bob", &["#"]));
     assert!(!present, "bob has no session of this id");
     bobs.deliver(&message("a/1", 1, 1, b"kept for ann"));
-    // A message of his would come before the acknowledgement.
+    // If the first message also matched a subscription of bob, bob would receive it before this acknowledgement.
     bobs.deliver(&message("b/1", 1, 2, b"x"));
     let (mut anns, present) = connect(&broker, &ann);
     assert!(present, "ann's is there");

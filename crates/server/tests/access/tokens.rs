@@ -1,4 +1,4 @@
-//! Keys and tokens of the tests, right ones and every kind of wrong one, and what the server makes of keys.
+//! Keys and tokens for the tests, valid ones and every kind of invalid one; and tests of the keys that the server accepts.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -37,7 +37,7 @@ impl Pair {
         let pair = KeyPair::generate_for(of).expect("a key pair");
         let public = directory().join(format!("access-{}-{name}", std::process::id()));
         let text = match name {
-            // The third way to name a key.
+            // The third way to name a key: in a JWKS file.
             "EdDSA" => {
                 let x = URL_SAFE_NO_PAD.encode(pair.der_bytes());
                 let key =
@@ -80,7 +80,7 @@ pub static PAIRS: LazyLock<[Pair; 3]> = LazyLock::new(|| {
     ]
 });
 
-/// The settings that name them.
+/// The settings that name the keys.
 pub fn key_settings() -> String {
     let mut text = format!("[[access.key]]\nalg = 'HS256'\nkid = 'hs'\nsecret = '{SECRET}'\n");
     for pair in PAIRS.iter() {
@@ -100,13 +100,13 @@ pub fn now_s() -> u64 {
         .as_secs()
 }
 
-/// A token with these claims, signed by the secret.
+/// A token with these claims, signed with the secret.
 pub fn token(claims: Value) -> String {
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     encode(&Header::new(Algorithm::HS256), &claims, &key).expect("a token")
 }
 
-/// A token of these parts as they are.
+/// A token of these parts, as they are, with any signature.
 pub fn raw(header: &Value, claims: &Value, signature: &[u8]) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let signature = URL_SAFE_NO_PAD.encode(signature);
@@ -128,7 +128,7 @@ pub fn everything_but(rights: &[&str]) -> Value {
     claims
 }
 
-/// Publishes with a token in the header; the status.
+/// Publishes with a token in the header. Returns the status.
 fn publish(server: &Server, token: &str) -> u16 {
     let authorization = format!("Bearer {token}");
     let headers = [("Authorization", authorization.as_str())];
@@ -149,7 +149,7 @@ fn each_algorithm_is_taken_from_the_key_that_is_bound_to_it_and_from_no_other() 
         };
         let (name, key) = (pair.name, pair.signs());
         assert_eq!(publish(&server, &sign(None, &key)), 202, "{name}");
-        // Keys without a kid take any; the one of the JWKS file has its own.
+        // Keys without a kid verify tokens with any kid. The key of the JWKS file has a kid, which must match.
         let by_kid = if name == "EdDSA" { 401 } else { 202 };
         assert_eq!(publish(&server, &sign(Some("hs"), &key)), by_kid, "{name}");
         assert_eq!(publish(&server, &sign(Some("ed"), &key)), 202, "{name}");
@@ -159,7 +159,7 @@ fn each_algorithm_is_taken_from_the_key_that_is_bound_to_it_and_from_no_other() 
             401,
             "{name}: signed by somebody else"
         );
-        // The public key, which anybody may have, as if it were a secret.
+        // Uses the public key, which anybody may have, as an HS256 secret.
         let confused = EncodingKey::from_secret(pair.public_pem().as_bytes());
         for header in [
             Header::new(Algorithm::HS256),
@@ -205,7 +205,7 @@ fn claims_about_time_audience_and_issuer_are_kept_to() {
         (json!({"nbf": now_s - 60}), 202),
         (json!({"exp": "tomorrow"}), 401),
         (json!({"nbf": [1]}), 401),
-        // RFC 7519 section 2: a number, which may have a fraction.
+        // RFC 7519 section 2: a date is a number, which may have a fraction.
         (json!({"exp": now_s as f64 + 600.5}), 202),
         (
             json!({"exp": (now_s as f64 + 600.0) * 1e0, "nbf": 0.5}),
@@ -238,7 +238,7 @@ fn claims_about_time_audience_and_issuer_are_kept_to() {
     }
 }
 
-/// A token of these texts, signed by the secret.
+/// A token of these texts, signed with the secret.
 fn signed_text(header: &str, claims: &str) -> String {
     let message = [header, claims]
         .map(|text| URL_SAFE_NO_PAD.encode(text))

@@ -1,4 +1,4 @@
-//! The log tells the operator of refused clients: each kind once, with the remedy, and all of them counted.
+//! Tests that the log tells the operator about refused clients: each kind once, with the remedy, and with a count of all of them.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::support::port::{await_metric, metric, raw as ask_raw};
 use crate::support::{Server, until};
 use crate::tokens::{SECRET, everything, key_settings, now_s, raw, token};
 
-/// Credentials of each kind: different ones, so that none is answered from memory.
+/// Credentials of each kind. They differ, so that the server remembers no verdict on them.
 const EACH: usize = 3;
 
-/// A kind of worthless token: what the client is told, part of the remedy, and the token of a number.
+/// A kind of invalid token: what the client is told, part of the remedy in the log, and a function that makes the token with a number.
 type Kind = (&'static str, &'static str, Box<dyn Fn(usize) -> String>);
 
 fn claims(number: usize, name: &str, value: Value) -> Value {
@@ -78,7 +78,7 @@ fn settings() -> String {
     )
 }
 
-/// How often the log says that credentials were refused for each reason.
+/// How often the log says that credentials were refused, by reason.
 fn told(server: &Server) -> BTreeMap<String, usize> {
     let log = server.log();
     let mut told = BTreeMap::new();
@@ -175,7 +175,7 @@ fn refusal_of_the_admin_port_is_logged_once_for_each_reason_and_counted() {
     let host = format!("Host: {admin}\r\n");
     let right = format!("{host}Authorization: Bearer 0123456789abcdef\r\n");
     for _ in 0..EACH {
-        // The console of a user without a token, a page elsewhere, a name that was bound anew.
+        // The console of a user without a token, a page of another origin, and a host name that was rebound to this address.
         for (path, headers, status) in [
             ("/api/v1/stats", host.clone(), 401),
             ("/api/v1/tail?filter=%23", host.clone(), 401),
@@ -237,7 +237,7 @@ fn a_client_without_a_token_is_told_where_one_goes() {
         assert_eq!(answer.status, 401, "{method} {path}: {text}");
         let end = "; send a token as Authorization: Bearer TOKEN, or in the URL as ?token=TOKEN (docs/ACCESS.md)\n";
         assert!(text.ends_with(end), "{method} {path}: {text}");
-        // RFC 6750 section 3.1: no error code where no credentials came.
+        // RFC 6750 section 3.1: the answer has no error code if the request had no credentials.
         assert_eq!(
             challenge(&answer).as_deref(),
             Some("Bearer realm=\"crore\"")
@@ -247,7 +247,7 @@ fn a_client_without_a_token_is_told_where_one_goes() {
     let problem = once(&server, "GET", "/sub/news", &json, "").json();
     let detail = problem["detail"].as_str().expect("a detail");
     assert!(detail.contains("as ?token=TOKEN"), "{problem}");
-    // The way through the URL has another name, or is closed.
+    // The query parameter for the token has another name, or is switched off.
     for (name, words) in [("key", "as ?key=TOKEN"), ("", "Bearer TOKEN (docs")] {
         let server = Server::with(&format!("[access]\nquery = '{name}'\n"));
         let answer = once(&server, "GET", "/sub/news", &[], "");
@@ -295,7 +295,7 @@ fn an_mqtt_client_without_credentials_is_told_where_a_token_goes_and_so_is_the_l
     };
     let said = words(None).expect("words");
     assert!(said.contains("a token as the password"), "{said}");
-    // [MQTT-3.2.2-19]: nothing that the client cannot take.
+    // [MQTT-3.2.2-19]: the reason string is left out if the packet would exceed the client's Maximum Packet Size.
     assert_eq!(words(Some(40)), None);
     let Broker::Crore(server) = &broker else {
         return;

@@ -1,4 +1,4 @@
-//! Users with hashed passwords, and a storm of them.
+//! Tests users with hashed passwords, and a storm of wrong passwords.
 
 use std::sync::LazyLock;
 use std::thread;
@@ -34,7 +34,7 @@ fn hash(password: &str, memory_kib: u32, passes: u32) -> String {
         .to_string()
 }
 
-/// One that takes a while.
+/// The entry of a user whose password takes a while to verify.
 static DEAR: LazyLock<String> = LazyLock::new(|| entry_of("ann", &hash("right", 4 << 10, 1)));
 
 pub fn basic(user: &str, password: &str) -> String {
@@ -117,7 +117,7 @@ fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
             "x",
         );
     }
-    // In its midst.
+    // In the middle of the storm, other clients are served.
     assert_eq!(publish(&server, &bearer), 201);
     while !String::from_utf8_lossy(&subscriber.chunk()).contains("data: x") {}
     let (mut refused, mut busy) = (0, 0);
@@ -129,11 +129,11 @@ fn a_storm_of_passwords_is_answered_and_holds_up_no_token_and_no_message() {
         }
     }
     assert!(
-        // One address has a share of the eight.
+        // At least four are refused: the share that one address has of the eight questions under way.
         refused >= 4 && busy > 0,
         "{refused} refused, {busy} told to come back"
     );
-    // It is over: a client with the right password gets in.
+    // The storm is over, so a client with the right password gets in.
     assert_eq!(publish(&server, &basic("ann", "right")), 201);
 }
 
@@ -183,7 +183,7 @@ fn one_password_is_verified_once_for_all_who_come_with_it_and_their_requests_wai
         })
         .collect();
     for client in clients {
-        // With room for one question: so they were one.
+        // There is room for one question only, so all requests shared one.
         assert_eq!(client.join().expect("a client"), [202, 202, 202]);
     }
 }

@@ -1,5 +1,5 @@
-//! The API against its own description: every path, method and status is walked, and every answer has the fields that
-//! its schema names and no others.
+//! Tests the admin API against its OpenAPI description. The test walks every path, method and status; every answer has the fields that its
+//! schema names and no others.
 
 use std::collections::BTreeSet;
 use std::io::{BufReader, Write as _};
@@ -13,10 +13,10 @@ use crate::support::mqtt::Conn;
 use crate::support::port::{Answer, ask, get, raw, stream};
 use crate::support::{Server, eventually, until};
 
-/// Tails that may be open at once.
+/// The maximum of open tails (streams of a topic's messages in the console).
 const TAILS: usize = 64;
 
-/// Whether a value is what the schema says; panics with the place where it is not.
+/// Checks a value against a schema. Panics with the place of the first difference.
 fn hold(api: &Value, schema: &Value, value: &Value, place: &str) {
     if let Some(name) = schema["$ref"].as_str() {
         let name = name.rsplit('/').next().expect("a name");
@@ -63,14 +63,14 @@ fn hold(api: &Value, schema: &Value, value: &Value, place: &str) {
     }
 }
 
-/// Keeps account of what was walked.
+/// Records which answers of the description were seen.
 struct Walk {
     api: Value,
     seen: BTreeSet<(String, String, String)>,
 }
 
 impl Walk {
-    /// Notes an answer to a request at a path of the description, and holds it against that.
+    /// Records an answer, and checks it against the description.
     fn saw(&mut self, method: &str, path: &str, answer: &Answer) {
         let status = answer.status.to_string();
         let described = &self.api["paths"][path][method.to_lowercase()]["responses"][&status];
@@ -87,7 +87,7 @@ impl Walk {
             .insert((path.to_string(), method.to_lowercase(), status));
     }
 
-    /// Asks, and expects this status.
+    /// Sends a request, and expects this status.
     fn ask(
         &mut self,
         server: &Server,
@@ -107,7 +107,7 @@ impl Walk {
         answer
     }
 
-    /// Answers that the description names and that no request got.
+    /// Answers that the description names and that no request received.
     fn missed(&self) -> Vec<(String, String, String)> {
         let mut missed = Vec::new();
         let mut ids = BTreeSet::new();
@@ -191,7 +191,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
 
     walk.ask(&server, "GET", "/api/v1/cluster", "", None, 404);
     let mut missed = walk.missed();
-    // The answers of a node are those of the tests of the cluster.
+    // The tests of the cluster check the answers that only a node of a cluster gives.
     let of_a_node = |path: &str, status: &str| {
         (path, status) == ("/api/v1/cluster", "200")
             || path.starts_with("/api/v1/revocations") && status == "503"
@@ -253,7 +253,8 @@ fn walk_publish(walk: &mut Walk, server: &Server) {
         let body = body.to_string();
         let answer = walk.ask(server, "POST", publish, "", Some(&body), status);
         if status == 413 {
-            // However far past the limit: by the shard, or before the body is read.
+            // The shard refuses a body that is a little too long. A body that is far too long is refused before it is read. The answer is
+            // the same.
             assert!(
                 answer.body.contains("limits.message_bytes"),
                 "{}",
@@ -292,7 +293,7 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         let refused = walk.ask(server, "GET", topics, query, None, 400);
         assert!(!refused.body.contains("deserialize"), "{}", refused.body);
     }
-    // Beyond the end there is nothing, and no next page.
+    // Beyond the end there are no topics, and there is no next page.
     let beyond = walk
         .ask(server, "GET", topics, "?cursor=99.4000000000", None, 200)
         .json();
@@ -314,7 +315,7 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
     let rest = walk.ask(server, "GET", log, &rest, None, 200).json();
     assert_eq!(rest["messages"].as_array().map(Vec::len), Some(1));
     assert!(rest["next"].is_null() && rest["lost"] == false, "{rest}");
-    // Behind the last there is nothing, and nothing is lost.
+    // After the last message there is nothing to read, and nothing is lost.
     let last = read["messages"][1]["offset"].as_u64().expect("an offset") + 1_000_000;
     let beyond = format!("?name=a/b&after={last}");
     let beyond = walk.ask(server, "GET", log, &beyond, None, 200).json();
@@ -326,7 +327,7 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
         .ask(server, "DELETE", log, "?name=a/b", None, 200)
         .json();
     assert_eq!(purged["purged"], 3);
-    // A reader that has seen the first of them is told that the others are lost.
+    // A reader that has seen only the first message is told that the others are lost.
     let first = read["messages"][0]["offset"].to_string();
     let query = format!("?name=a/b&after={first}");
     let read = walk.ask(server, "GET", log, &query, None, 200).json();
@@ -394,7 +395,7 @@ fn walk_connections(walk: &mut Walk, server: &Server) {
     drop(readers);
 }
 
-/// Pages through the event streams, where no connection comes twice; how many there are.
+/// Pages through the event streams, and checks that no connection appears twice. Returns their number.
 fn connections_by_page(walk: &mut Walk, server: &Server) -> usize {
     let all = "/api/v1/connections";
     let (mut ids, mut query) = (BTreeSet::new(), "?transport=sse&limit=2".to_string());
@@ -411,7 +412,7 @@ fn connections_by_page(walk: &mut Walk, server: &Server) -> usize {
     ids.len()
 }
 
-/// Ends the subscribers of the topics below `full`; how many they are.
+/// Ends the subscribers of the topics below `full`. Returns their number.
 fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
     let end = "/api/v1/connections/disconnect";
     for (body, status) in [
@@ -437,7 +438,7 @@ fn walk_disconnects(walk: &mut Walk, server: &Server) -> u64 {
     ended["disconnected"].as_u64().expect("a count")
 }
 
-/// As many tails as there may be, and one more.
+/// Opens the maximum of tails, and expects that one more is refused.
 fn walk_tails(walk: &mut Walk, server: &Server) {
     let path = "/api/v1/tail";
     let admin = server.admin();

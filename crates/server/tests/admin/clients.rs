@@ -1,4 +1,4 @@
-//! MQTT clients as the API tells of them.
+//! Tests what the admin API says about MQTT clients.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::support::port::{ask, get, stream};
 use crate::support::program::output;
 use crate::support::{Server, connect, until};
 
-/// An MQTT 3.1.1 client with a clean session that has said CONNECT, with a user's name and password or without.
+/// An MQTT 3.1.1 client with a clean session that has sent its CONNECT, with or without a user's name and password.
 fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
     let mut body = b"\0\x04MQTT\x04".to_vec();
     body.push(if user.is_some() { 0xc2 } else { 2 });
@@ -39,7 +39,7 @@ fn client(server: &Server, id: &str, user: Option<(&str, &str)>) -> TcpStream {
     stream
 }
 
-/// The client ids that are told of connections with this transport.
+/// The client ids that the API lists for connections with this transport.
 fn ids(server: &Server, transport: &str) -> BTreeSet<Option<String>> {
     let page = get(
         server.admin(),
@@ -53,7 +53,7 @@ fn ids(server: &Server, transport: &str) -> BTreeSet<Option<String>> {
 
 #[test]
 fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
-    // On two shards, so that there are at least two pages.
+    // The clients are on two shards, so there are at least two pages.
     let broker = Broker::Crore(Server::with_admin(""));
     let mut here = Conn::open(&broker, Version::V5);
     here.resume("here");
@@ -101,7 +101,7 @@ fn sessions_whose_clients_are_away_are_listed_by_the_tool() {
 
 #[test]
 fn session_that_is_away_is_told_and_ended_by_the_operator() {
-    // On two shards: either may be its home.
+    // There are two shards, and either may be the home (the keeper) of the session.
     let broker = Broker::Crore(Server::with_admin(""));
     let server = broker.server();
     let mut heir = Conn::connected(&broker, Version::V5, "heir");
@@ -147,7 +147,7 @@ fn session_that_is_away_is_told_and_ended_by_the_operator() {
     let all = [(Some("doors/+"), Some(1)), (Some("news"), Some(0))];
     assert_eq!(subscriptions, all);
     assert!(tool(&["--end"]).status.success());
-    // Its will comes now, since nobody can come back to it.
+    // The server publishes the will now, since no client can resume the ended session.
     assert_eq!(heir.packet().publish().topic, "left");
     let gone = tool(&[]);
     assert_eq!(gone.status.code(), Some(1), "{gone:?}");
@@ -167,7 +167,7 @@ fn connection_of_mqtt_is_told_with_its_state() {
     let mut client = Conn::open(&broker, Version::V5);
     client.connect(&connect);
     client.subscribe("news", 1);
-    // It takes two messages and acknowledges none.
+    // The client receives two messages and acknowledges none.
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     for id in 1..=3 {
         publisher.deliver(&message("news", 1, id, b"x"));
@@ -204,7 +204,7 @@ fn connection_of_mqtt_is_told_with_its_state() {
     assert_eq!(page["connections"][0]["mqtt"], Value::Null);
 }
 
-/// The only connection that is not closing, as the list has it and as it is told alone.
+/// The only connection that is not closing, from the list of connections and from the request for this one connection.
 fn only(server: &Server) -> [Value; 2] {
     let page = get(server.admin(), "connections");
     let list = page["connections"].as_array().expect("a list");
@@ -239,7 +239,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
         plain("clock", 0),
     ];
     assert_eq!(told(), [json!(all), json!(all)]);
-    // What was subscribed to again has the QoS of the last time.
+    // A filter that is subscribed again has the QoS of the last SUBSCRIBE.
     client.subscribe("news", 0);
     all[0] = plain("news", 0);
     for n in 4..20 {
@@ -248,7 +248,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
         all.push(plain(&topic, 1));
     }
     assert_eq!(told(), [json!(all[..16]), json!(all)]);
-    // They are those that its session has.
+    // The API shows the same subscriptions for the session.
     client.leave();
     let session = || {
         ask(
@@ -259,7 +259,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
     };
     until("it is away", || session().status == 200);
     assert_eq!(session().json()["subscriptions"], json!(all));
-    // A client without a session to keep has its only topic in its row.
+    // A client without a lasting session stores its only topic in its table row and not in a list, so this case is tested apart.
     let mut client = Conn::connected(&broker, Version::V311, "plain");
     client.subscribe("news", 2);
     assert_eq!(told(), [(); 2].map(|()| json!([plain("news", 2)])));
@@ -267,7 +267,7 @@ fn each_subscription_of_an_mqtt_connection_is_told_with_its_qos() {
 
 #[test]
 fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
-    // On one shard, so that all dates come from one clock.
+    // There is one shard, so that all dates come from one clock.
     let broker = Broker::Crore(Server::with_shards(1, ""));
     let server = broker.server();
     let now_s = || {
@@ -302,7 +302,7 @@ fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
     until("another second", || now_s() > connected_s);
     client.resume("sensor-7");
     assert_eq!(since(), connected_s);
-    // Now it has a list of subscriptions, which it had not before.
+    // The connection now stores a list of subscriptions, which it did not before.
     client.subscribe("news", 1);
     client.subscribe("doors/+", 1);
     assert_eq!(since(), connected_s);
@@ -311,7 +311,7 @@ fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
         let page = get(server.admin(), "connections");
         page["connections"] == json!([])
     });
-    // The next one has its place in the table, and its own date.
+    // The next connection reuses the place in the table, and has its own date.
     let _next = Conn::connected(&broker, Version::V311, "next");
     assert!(since() > connected_s);
 }
@@ -319,7 +319,7 @@ fn it_is_told_since_when_a_connection_is_connected_whatever_it_does_then() {
 #[test]
 fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
     let server = Server::with_admin("");
-    // Enough that both shards carry some and are the home of some.
+    // Enough clients that each shard has connections of some and is the home (the keeper) of some sessions.
     let names: Vec<String> = (0..20).map(|n| format!("phone-{n}")).collect();
     let mut clients: Vec<_> = names.iter().map(|id| client(&server, id, None)).collect();
     let _reader = stream(server.address(), "/sub/x");
@@ -333,7 +333,7 @@ fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
         let alone = get(server.admin(), &format!("connections/{id}"));
         assert_eq!(alone["client_id"], one["client_id"]);
     }
-    // A client that takes a session over keeps its name; a newcomer has its own.
+    // A client that takes over a session keeps its name; a new client has its own name.
     clients[0] = client(&server, "phone-1", None);
     clients.push(client(&server, "late", None));
     let left = names[1..].iter().cloned().chain(["late".to_string()]);
@@ -343,7 +343,7 @@ fn a_client_id_is_told_of_mqtt_connections_and_of_no_other() {
 
 #[test]
 fn a_user_s_client_id_is_told_without_the_user() {
-    // Cheap to verify.
+    // The hash is cheap to verify.
     let params = Params::new(8, 1, 1, None).expect("parameters");
     let argon2 = Argon2::new(Algorithm::Argon2id, argon2::Version::V0x13, params);
     let hash = argon2.hash_password(b"secret").expect("a hash");
@@ -355,7 +355,7 @@ fn a_user_s_client_id_is_told_without_the_user() {
     assert_eq!(ids(&server, "mqtt"), [Some("phone".to_string())].into());
 }
 
-/// An event stream whose request begins with these bytes and has this header, once its head is there.
+/// Opens an event stream whose request begins with these bytes and has this header. Returns when the head of the answer has arrived.
 fn proxied(server: &Server, before: &[u8], header: &str) -> TcpStream {
     let request = format!(
         "GET /sub/x HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n{header}\r\n"

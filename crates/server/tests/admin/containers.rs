@@ -1,5 +1,5 @@
-//! The files of `examples/containers` and the route of `docs/proxies/gateway.yaml`. Their ports, users, paths and times fit the image and the settings, and the server serves with
-//! the settings in them and answers the probes as they are declared.
+//! Tests the files of `examples/containers` and the route of `docs/proxies/gateway.yaml`. Their ports, users, paths and times must fit the
+//! image and the settings. The server must run with the settings in them, and answer the probes as the files declare.
 //!
 //! Deliberately not here: Docker and Kubernetes themselves.
 
@@ -37,7 +37,7 @@ fn number(value: &Value, at: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{at} in {value}"))
 }
 
-/// The words of the image's line that begins with this one.
+/// The words after this instruction in the image's Containerfile.
 fn image(instruction: &str) -> String {
     let file = project("packaging/oci/Containerfile");
     let mut lines = file
@@ -46,13 +46,13 @@ fn image(instruction: &str) -> String {
     lines.next_back().expect(instruction).trim().to_string()
 }
 
-/// The port behind the last colon.
+/// The port after the last colon.
 fn port(address: &str) -> u64 {
     let (_, port) = address.trim_matches('"').rsplit_once(':').expect("a port");
     port.parse().expect("a port")
 }
 
-/// The settings of a container, the port that they give its operators, and their token.
+/// The settings of a container, the admin port that they give, and the token of that port.
 struct Settings {
     text: String,
     admin: u64,
@@ -67,7 +67,7 @@ impl Drop for Settings {
 }
 
 impl Settings {
-    /// They fit the image: its port for clients, its directory for the state.
+    /// Parses the settings, and checks that they fit the image: its port for clients, its directory for the state.
     fn new(text: &str) -> Settings {
         let table: Table = text.parse().expect("settings");
         assert!(!table.contains_key("listen"), "the image's own flag counts");
@@ -83,7 +83,7 @@ impl Settings {
         }
     }
 
-    /// A server with them, on other ports and with its state in a directory of the test's own.
+    /// Starts a server with these settings, on other ports and with its state in a directory of this test.
     fn serve(&self) -> Server {
         let place = self.directory.to_str().expect("text");
         let server = Server::with_admin(&self.text.replace("/var/lib/crore/state", place));
@@ -92,7 +92,7 @@ impl Settings {
         server
     }
 
-    /// The seconds that a stop may take with them.
+    /// The seconds that a stop may take with these settings.
     fn stop_s(&self) -> u64 {
         let defaults: Table = project("docs/crore.example.toml")
             .parse()
@@ -142,7 +142,7 @@ fn compose_file_fits_the_image_and_its_settings() {
         .parse()
         .expect("seconds");
     assert!(stop_s > settings.stop_s(), "{stop_s}");
-    // The check of its health, with the token of its environment.
+    // The health check uses the token of the container's environment.
     let token = text(service, "/environment/CRORE_ADMIN_TOKEN");
     assert_eq!(token, settings.token);
     let check: Vec<String> =
@@ -211,13 +211,13 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
             number_of(&of_container["containerPort"])
         );
     }
-    // What the Pod Security Standard `restricted` wants.
+    // The Pod Security Standard `restricted` demands these fields.
     let (of_pod, of_container) = (&pod["securityContext"], &container["securityContext"]);
     assert_eq!(text(of_pod, "/seccompProfile/type"), "RuntimeDefault");
     assert_eq!(of_pod["runAsNonRoot"], true);
     assert_eq!(of_container["allowPrivilegeEscalation"], false);
     assert_eq!(text(of_container, "/capabilities/drop/0"), "ALL");
-    // A kubelet asks by the pod's address.
+    // A kubelet sends its probes to the pod's address.
     let server = settings.serve();
     let host = format!("Host: 10.1.2.3:{}\r\n", settings.admin);
     for (probe, path) in [
@@ -234,7 +234,7 @@ fn kubernetes_file_fits_the_image_and_its_settings() {
     assert_eq!(raw(server.admin(), "GET /metrics", &host, None).status, 403);
 }
 
-/// It leads the paths of clients to the Service of `kubernetes.yaml`, and ends no stream.
+/// The route leads the paths of clients to the Service of `kubernetes.yaml`, and its timeouts end no stream.
 #[test]
 fn gateway_leads_to_the_service_of_the_kubernetes_file() {
     let [gateway, route] = &at_path("docs/proxies/gateway.yaml")[..] else {

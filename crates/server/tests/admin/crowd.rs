@@ -1,4 +1,4 @@
-//! Clients that hold the admin port, or try to: too many of them, and some that never send a request.
+//! Tests too many clients on the admin port, and clients that never send a request.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::port::{ask, line, metric, raw, stream, stream_with};
 use crate::support::{Server, connect, connect_from, eventually, until};
 
-/// Waits until the port ends it without a word.
+/// Waits until the port closes the connection without an answer.
 fn ended(mut stream: TcpStream) {
     let mut said = Vec::new();
     let end = stream.read_to_end(&mut said);
@@ -33,7 +33,7 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
             answer.head
         );
     }
-    // More than are kept past the limit, none of which sends a byte.
+    // More silent connections than the server keeps above the limit.
     let silent: Vec<_> = (0..40).map(|_| connect(admin)).collect();
     for path in ["/healthz", "/readyz"] {
         let answer = ask(admin, &format!("GET {path}"), None);
@@ -58,7 +58,7 @@ fn past_the_limit_everybody_is_told_and_health_is_still_answered() {
     assert_eq!(server.log().matches(full).count(), 1, "{}", server.log());
 }
 
-/// Connections from three addresses, each with one of these requests, that all stay open.
+/// Opens connections from three addresses, each with one of these requests. All stay open.
 fn strangers(admin: SocketAddr, requests: &[String]) -> Vec<TcpStream> {
     let all = (0..).zip(requests.iter().cycle()).take(30);
     let opened = all.map(|(n, request)| {
@@ -83,7 +83,7 @@ fn strangers_keep_no_operator_out() {
         let admin = server.admin();
         let operator = format!("Host: {admin}\r\n{operator}");
         let mut events = stream_with(admin, "/api/v1/stats", &operator);
-        // Nothing, a part of a head, a question of a load balancer, and what is refused.
+        // No bytes, a part of a head, a probe of a load balancer, and requests that are refused.
         let get = |path: &str, host: &str, more: &str| {
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n")
         };
@@ -105,7 +105,7 @@ fn strangers_keep_no_operator_out() {
             let answer = raw(admin, "GET /metrics", &operator, None);
             assert_eq!(answer.status, 200, "{n}: {}", answer.head);
         }
-        // Nothing of an operator ends for strangers.
+        // The operator's event stream goes on, whatever strangers do.
         for _ in 0..2 {
             while line(&mut events).is_empty() {}
         }
@@ -129,7 +129,7 @@ fn admin_client_without_a_request_in_time_is_ended() {
         .expect("it is read");
     let mut dripping = connect(admin);
     let drips = std::thread::spawn(move || {
-        // Each byte is in time, and the head is not.
+        // Each byte comes in time, but the whole head does not.
         for byte in b"GET /healthz HTTP/1.1\r\nX: "
             .iter()
             .chain(std::iter::repeat(&b'x'))
@@ -145,7 +145,7 @@ fn admin_client_without_a_request_in_time_is_ended() {
     drips.join().expect("it ends");
     let slow = || metric(admin, "crore_admin_slow_connections_total");
     eventually("three slow ones", || slow().filter(|slow| *slow == 3.0));
-    // A connection that has asked before may wait as long, and does not count as slow; a stream goes on.
+    // A connection that has already sent a request may wait as long, and does not count as slow. A stream goes on.
     let _events = stream(admin, "/api/v1/stats");
     let mut idle = connect(admin);
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\n\r\n");
@@ -162,12 +162,13 @@ fn admin_client_without_a_request_in_time_is_ended() {
     );
 }
 
-/// Sends a head and then pieces of its body, each in time and the whole not; what is said until the end.
+/// Sends a head and then pieces of its body: each piece comes in time, but the whole body does not. Returns everything that the server
+/// says until the end.
 fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> String {
     stream.write_all(head.as_bytes()).expect("it is read");
     let mut answer = stream.try_clone().expect("a clone");
     let dripping = std::thread::spawn(move || {
-        // These are too few for the length.
+        // These pieces are too few to complete the body.
         for _ in 0..20 {
             if stream.write_all(drip.as_bytes()).is_err() {
                 return;
@@ -177,7 +178,7 @@ fn said_to_drips(mut stream: TcpStream, head: &str, drip: &'static str) -> Strin
     });
     let mut said = Vec::new();
     let mut piece = [0; 4096];
-    // A client that still sends at the end may find the connection reset, behind the answer.
+    // A client that still sends at the end may find the connection reset after the answer.
     while let Ok(count @ 1..) = answer.read(&mut piece) {
         said.extend_from_slice(&piece[..count]);
     }
@@ -215,7 +216,7 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         "{}",
         server.log()
     );
-    // In time, though in pieces, and then the connection goes on for longer than a body may take.
+    // A body in pieces that completes in time. Its connection then stays open for longer than a body may take.
     let mut stream = connect(admin);
     stream.set_nodelay(true).expect("no delay");
     let (first, rest) = body.split_at(5);
@@ -229,7 +230,7 @@ fn a_body_that_is_not_there_in_time_is_answered_and_ended_and_a_fast_one_is_not(
         "{:?}",
         &answer[..count]
     );
-    // Another one, which began later, has had its time.
+    // The deadline of another request, which began later, has passed.
     let mut other = connect(admin);
     other.write_all(sized.as_bytes()).expect("it is read");
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! The admin port's checks: hosts, origins, tokens and content types, and settings that the start refuses.
+//! Tests the admin port's checks (hosts, origins, tokens and content types), and the settings that the server refuses at its start.
 
 use crate::support::Server;
 use crate::support::port::{ask, raw};
@@ -31,14 +31,14 @@ fn another_host_or_origin_gets_nothing_and_no_answer_permits_one() {
             (format!("127.0.0.1:{port}"), "Origin: null\r\n", 403),
         ] {
             let answer = raw(admin, &line, &format!("Host: {host}\r\n{origin}"), None);
-            // A load balancer asks by whatever name it has.
+            // The health check answers under any host name, since a load balancer uses whatever name it has.
             let probe = path == "/healthz" && origin.is_empty();
             let expected = if probe { 200 } else { expected };
             assert_eq!(answer.status, expected, "{path} {host} {origin}");
             assert!(!answer.head.to_lowercase().contains("access-control"));
         }
     }
-    // A form of another page: the old way to order something in somebody's name.
+    // A form that a page of another origin submits: the classic cross-site request forgery.
     let headers = format!(
         "Host: {admin}\r\nOrigin: http://evil.example\r\nContent-Type: application/x-www-form-urlencoded\r\n"
     );

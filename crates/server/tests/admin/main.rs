@@ -1,5 +1,5 @@
-//! The admin port, through the real binary: the API against its own description, metrics against the documents that
-//! name them, the gate, and `crore admin`.
+//! Tests the admin port through the real binary: the API against its own description, metrics against the documents that name them, the
+//! checks of requests, and `crore admin`.
 
 #[path = "../support/mod.rs"]
 mod support;

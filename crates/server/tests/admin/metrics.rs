@@ -1,4 +1,4 @@
-//! `/metrics` and the stream of stats.
+//! Tests `/metrics` and the stream of stats.
 
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{ReasonCode, Version};
@@ -27,7 +27,7 @@ fn metrics_are_text_of_prometheus_or_openmetrics_for_those_who_ask() {
             prometheus,
         ),
         ("application/openmetrics-text", open_metrics),
-        // Prometheus 2 and 3.
+        // The Accept headers of Prometheus 2 and 3.
         (
             "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
             open_metrics,
@@ -81,7 +81,7 @@ fn counters_follow_what_clients_do() {
         let published = ask(server.address(), "POST /pub/news", Some("{}"));
         assert_eq!(published.status, 201);
     }
-    // Each shard tells of itself when it comes to it.
+    // Each shard reports its counters when its turn comes, so the test waits for the values.
     for (name, value) in [
         ("crore_delivered_messages_total", 15.0),
         ("crore_published_messages_total", 5.0),
@@ -120,7 +120,7 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
             return serde_json::from_str::<Value>(data).unwrap();
         }
     };
-    // The first one comes at once, and the second one perhaps too.
+    // The first sample comes at once, and the second one perhaps too.
     let (first, _, mut second) = (next(), next(), next());
     assert!(second["time_ms"].as_u64() > first["time_ms"].as_u64());
     assert_eq!(second["shards"].as_array().unwrap().len(), 2);
@@ -151,7 +151,7 @@ fn stats_stream_once_a_second_and_say_what_goes_on() {
     ] {
         assert!(names.contains(&name), "{names:?}");
     }
-    // The same without a stream.
+    // The same sample without a stream.
     assert_eq!(get(server.admin(), "stats")["version"], second["version"]);
 }
 
@@ -161,7 +161,7 @@ fn stats_have_the_disk_of_durable_messages_and_none_without() {
     let state = State::new();
     let server = Server::with_admin(&state.settings());
     let mut stats = stream(server.admin(), "/api/v1/stats");
-    // Rates are those of a second, which may have passed when they are looked at.
+    // Rates are those of the last second, which may be over when they are read. So the test publishes until they are above zero.
     let disk = loop {
         let answer = ask(server.address(), "POST /pub/a", Some("{}"));
         assert_eq!(answer.status, 202, "{}", answer.body);
@@ -180,7 +180,7 @@ fn stats_have_the_disk_of_durable_messages_and_none_without() {
         0.0 < mean && disk["sync_us_p99"].as_u64() > Some(0),
         "{disk}"
     );
-    // A segment, and two that wait.
+    // The log has one segment in use, and two that are prepared.
     let log = disk["log_bytes"].as_u64().unwrap();
     assert!(
         log >= 3 << 20 && disk["base_bytes"].as_u64() > Some(0),
@@ -212,16 +212,16 @@ fn refused_sites_are_counted_and_a_few_of_each_kind_are_named() {
     };
     origin("http://\u{e9}.example");
     host(&"h".repeat(200));
-    // In plain letters, cut, and with the setting that lets it in.
+    // The log shows the origin in ASCII and cut, and names the setting that would allow it.
     let (first, cut) = (r"http://\xc3\xa9.example", "h".repeat(100));
     named(&format!("example={first}"), "http.allowed_origins");
     named(&format!("example={cut}"), "http.hosts");
-    // Another one soon after is named too.
+    // Another origin soon after is named too.
     origin("http://second.example");
     host("second.example");
     named("example=http://second.example", "http.allowed_origins");
     named("example=second.example", "http.hosts");
-    // The same again is only counted, and so are many others.
+    // The same origins are only counted now, and so are many others.
     origin("http://second.example");
     for n in 0..20 {
         origin(&format!("http://other-{n}.example"));

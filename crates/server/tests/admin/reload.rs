@@ -1,4 +1,4 @@
-//! Settings that are read again while the server runs: by `POST /api/v1/reload`, by SIGHUP and by `crore admin reload`.
+//! Tests settings that a running server reads again, by `POST /api/v1/reload`, by SIGHUP and by `crore admin reload`.
 
 use std::process::Command;
 
@@ -8,11 +8,11 @@ use crate::support::port::{Answer, ask, get, line, metric, raw, stream};
 use crate::support::program::output;
 use crate::support::{Server, eventually, until};
 
-/// The log's words for a reload that counts, and for one that does not.
+/// The log's words for a reload that takes effect, and for one that is refused.
 const READ: &str = "settings read again";
 const REFUSED: &str = "settings not changed";
 
-/// The settings of most tests here, with so many messages kept.
+/// The settings of most tests here: the topic `a` keeps this many messages.
 fn keeps(messages: u32) -> String {
     format!("shards = 2\n\n[[rule]]\nmatch = 'a'\nlog_messages = {messages}\n")
 }
@@ -29,7 +29,7 @@ fn reload(server: &Server) -> Answer {
     ask(server.admin(), "POST /api/v1/reload", Some("{}"))
 }
 
-/// The reason of a reload that is refused.
+/// The reason why a reload is refused.
 fn refusal(server: &Server) -> String {
     let answer = reload(server);
     assert_eq!(answer.status, 422, "{}", answer.body);
@@ -37,12 +37,12 @@ fn refusal(server: &Server) -> String {
     error.as_str().expect("a reason").to_string()
 }
 
-/// The settings in force.
+/// The settings in force, by the API.
 fn config(server: &Server) -> Value {
     get(server.admin(), "config")["config"].take()
 }
 
-/// How many of ten messages the topic keeps, which shows by which rules its home works.
+/// How many of ten messages the topic keeps. The number shows which rules its shard applies.
 fn kept(server: &Server) -> Value {
     for _ in 0..10 {
         let answer = raw(
@@ -116,14 +116,14 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
             "[limits]\ntopic_bytes = 'x'\n",
             &["crore.toml:2:15: limits.topic_bytes: "],
         ),
-        // Not TOML; the end is missing, as while the file is being written.
+        // Not TOML: the end is missing, as while the file is being written.
         ("shards = 2\n[[rule]]\nmatch = 'a", &["crore.toml:3:11: "]),
         ("shards = 2\n[[rule]]\nmat", &["crore.toml:3:"]),
         ("shards = 2\n[[rul", &["crore.toml:2:"]),
         ("shards = 2\n[[rule]]\n", &["crore.toml:2:1: ", "match"]),
-        // Nothing at all, as between truncating and writing.
+        // An empty file, as between truncating and writing.
         ("\n", &["crore.toml: is empty", "leave a comment in it"]),
-        // All that is wrong at once.
+        // Several errors, which are reported at once.
         (
             "[drain]\nrate_per_s = 0\n[timeouts]\nbody_s = 0\n",
             &[
@@ -131,7 +131,7 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
                 "crore.toml:4:10: timeouts.body_s: ",
             ],
         ),
-        // A file that a key names.
+        // A key file that does not exist.
         (
             "[access]\n[[access.key]]\nalg = 'ES256'\nfile = '/nowhere'\n",
             &["access.key[1].file", "No such file"],
@@ -155,7 +155,7 @@ fn settings_that_are_not_in_order_change_nothing_and_say_why_with_the_line() {
     assert!(refusal(&server).contains("UTF-8"));
     std::fs::remove_file(server.settings_file()).expect("it is there");
     assert!(refusal(&server).contains("cannot be read"));
-    // In order again: as if nothing had been.
+    // The file is valid again, so the reload works as before.
     write(&server, keeps(5));
     assert_eq!(reload(&server).json()["changed"], json!(["rule"]));
     assert_eq!(kept(&server), 5);
@@ -224,7 +224,7 @@ fn a_signal_does_the_same_and_each_reading_is_logged_once() {
     until("the reading", || count(&server, READ) > 0);
     assert_eq!(kept(&server), 4);
     assert_eq!(reload(&server).json()["changed"], json!([]));
-    // A printed line may be read a moment later.
+    // The log line may appear a moment after the reload.
     until("two readings", || count(&server, READ) == 2);
     assert_eq!(count(&server, REFUSED), 1, "{}", server.log());
 }
@@ -241,7 +241,7 @@ fn settings_of_the_admin_port_follow_a_reload() {
     write(&server, format!("{}{limits}{http}", keeps(9)));
     assert_eq!(reload(&server).status, 200);
     assert_eq!(publish(), 200);
-    // The tail is a client of the data port, and comes in by the path that holds.
+    // The tail is a client of the data port, so it uses the path prefix that is in force now.
     let mut tail = stream(admin, "/api/v1/tail?topic=b");
     let body = r#"{"topic":"b","data":"hello"}"#;
     assert_eq!(ask(admin, "POST /api/v1/publish", Some(body)).status, 200);
@@ -262,7 +262,7 @@ fn a_key_file_that_does_not_parse_is_refused_by_its_place() {
     std::fs::write(&path, &good).expect("a file");
     let access = format!("[access]\n[[access.key]]\nfile = {path:?}\n");
     let server = Server::with_admin(&access);
-    // Cut short, no keys, a key that is too short, not JSON at all.
+    // Cut short, without keys, with a key that is too short, and not JSON at all.
     let short = good.replace(secret, "c2hvcnQ");
     for (text, part) in [
         (&good[..good.len() - 5], "is no JWKS"),
@@ -346,7 +346,7 @@ fn each_reading_is_counted_by_what_came_of_it_and_the_last_good_one_has_its_time
     });
 }
 
-/// The status of an anonymous publish by this name of the server.
+/// The status of an anonymous publish to this host name of the server.
 fn publishes_as(server: &Server, host: &str) -> u16 {
     let headers = format!("Host: {host}\r\n");
     raw(server.address(), "POST /pub/a", &headers, Some("x")).status
@@ -359,7 +359,7 @@ fn a_public_listener_that_stays_keeps_its_access() {
     let server = Server::listening(&(listens("0.0.0.0") + access), "127.0.0.1:0");
     let before = config(&server);
     assert_eq!(publishes_as(&server, "localhost"), 401);
-    // In order by itself; but the socket that other machines reach is still there.
+    // This access setting is valid alone, but the server still has the socket that other machines reach.
     write(&server, "shards = 2\n".to_string() + &listens("127.0.0.1"));
     let why = refusal(&server);
     for part in ["access: ", "0.0.0.0:0 until a restart", "keep the table"] {
@@ -367,7 +367,7 @@ fn a_public_listener_that_stays_keeps_its_access() {
     }
     assert_eq!(config(&server), before);
     assert_eq!(publishes_as(&server, "localhost"), 401);
-    // With the table it is taken, and `listen` waits.
+    // With the table the reload is accepted; `listen` changes only at the next start.
     let opened = access.replace("subscribe", "publish");
     write(
         &server,
@@ -424,7 +424,7 @@ fn each_setting_says_where_it_was_given() {
         found.expect(name)["source"].clone()
     };
     assert_eq!(source("limits.topics_max"), "file");
-    // Also where the file has the default.
+    // The source is the file also if the file has the default value.
     assert_eq!(source("heartbeat.interval_s"), "file");
     assert_eq!(source("limits.outbox_bytes"), "default");
     assert_eq!(source("limits.connections_max"), "host");

@@ -1,4 +1,4 @@
-//! Notifications to a supervisor (`sd_notify(3)`), read from a socket as systemd has it.
+//! Tests notifications to a supervisor (`sd_notify(3)`). The test reads them from a socket, as systemd does.
 
 use crate::support::{PATIENCE, Server, eventually};
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use crate::support::port::{ask, stream};
 /// The supervisor's end.
 struct Supervisor {
     socket: UnixDatagram,
-    /// As `NOTIFY_SOCKET` names it.
+    /// The value of `NOTIFY_SOCKET`.
     path: PathBuf,
 }
 
@@ -26,7 +26,7 @@ impl Supervisor {
         Supervisor { socket, path }
     }
 
-    /// The same with a name that no file has, as systemd may have it for a container.
+    /// A supervisor with an abstract socket, which has no file. systemd may use one for a container.
     fn abstract_one() -> Supervisor {
         let name = format!("crore-test-notify-abstract-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
@@ -38,19 +38,19 @@ impl Supervisor {
         }
     }
 
-    /// A server below it, with an admin port.
+    /// Starts a server with this supervisor and an admin port.
     fn start(&self, settings: &str, environment: &[(&str, &str)]) -> Server {
         let socket = self.path.to_str().expect("text");
         let environment = [&[("NOTIFY_SOCKET", socket)], environment].concat();
         Server::with_environment(settings, &environment)
     }
 
-    /// The next message, by its lines.
+    /// The next message, as pairs of name and value.
     fn message(&self) -> Vec<(String, String)> {
         let mut bytes = [0; 4096];
         let count = loop {
             match self.socket.recv(&mut bytes) {
-                // A stopped process that goes on is told so.
+                // A read is interrupted if the process was stopped and continues.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 count => break count.expect("a message"),
             }
@@ -63,14 +63,14 @@ impl Supervisor {
         text.lines().map(pair).collect()
     }
 
-    /// The next message, which must have these names.
+    /// The values of the next message, which must have these names.
     fn expect(&self, names: &[&str]) -> Vec<String> {
         let (said, values): (Vec<_>, Vec<_>) = self.message().into_iter().unzip();
         assert_eq!(said, names, "{values:?}");
         values
     }
 
-    /// It is told that the server serves, and where.
+    /// Expects the message that the server serves, and where.
     fn expect_ready(&self) {
         let values = self.expect(&["READY", "STATUS"]);
         assert_eq!(values[0], "1");
@@ -94,7 +94,7 @@ fn it_is_told_of_the_start_each_reload_and_the_stop() {
         let before_us = clock::monotonic_ns() / 1000;
         let answer = ask(server.admin(), "POST /api/v1/reload", Some("{}"));
         assert_eq!(answer.status, status);
-        // systemd 253 and later compare it with the moment of the signal.
+        // systemd 253 and later compare MONOTONIC_USEC with the moment of the signal.
         let values = supervisor.expect(&["RELOADING", "MONOTONIC_USEC"]);
         assert_eq!(values[0], "1");
         let told_us: u64 = values[1].parse().expect("microseconds");
@@ -103,7 +103,7 @@ fn it_is_told_of_the_start_each_reload_and_the_stop() {
             (before_us..=after_us).contains(&told_us),
             "{before_us} {told_us} {after_us}"
         );
-        // Also after one that changed nothing: it serves as before.
+        // The server is ready also after a reload that changed nothing.
         supervisor.expect_ready();
     }
     server.signal("HUP");
@@ -135,7 +135,7 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
     let _readers: Vec<_> = (0..6).map(|_| stream(server.address(), "/sub/a")).collect();
     server.signal("TERM");
     supervisor.expect(&["STOPPING"]);
-    // The port for operators says the same.
+    // The admin port says the same.
     let ready = ask(server.admin(), "GET /readyz", None);
     assert_eq!(
         (ready.status, ready.body.as_str()),

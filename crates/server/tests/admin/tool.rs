@@ -1,4 +1,4 @@
-//! `crore admin` against a real server.
+//! Tests `crore admin` against a real server.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -120,7 +120,7 @@ fn topics_and_settings_are_told_in_words() {
         topic.contains(&format!("-{}\n", json["messages"][0]["offset"])),
         "{topic}"
     );
-    // A file that a server would take.
+    // The printed settings are a file that a server accepts.
     let config = said(&server, &["config"]);
     let table: toml::Table = config.parse().expect("TOML");
     assert_eq!(
@@ -216,12 +216,12 @@ fn connections_are_listed_and_ended() {
 #[test]
 fn memory_is_told_by_its_parts_and_limits() {
     let server = Server::with_admin("[limits]\nmemory_bytes = \"64 MiB\"\n");
-    // A server that has just begun has no figures for up to a second.
+    // A server that has just started has no figures for up to a second.
     let told = eventually("figures", || {
         let told = said(&server, &["memory"]);
         told.contains("MQTT sessions").then_some(told)
     });
-    // The parts with a limit, and those of the process that are not empty, the largest first.
+    // The parts with a limit, and the parts of the process that are not empty, the largest first.
     assert!(
         told.starts_with("memory                     used"),
         "{told}"
@@ -243,7 +243,7 @@ fn memory_is_told_by_its_parts_and_limits() {
         row("messages that wait for slow clients").is_none() && told.contains("that are empty"),
         "{told}"
     );
-    // A request that came in part is one of the parts, and in their sum.
+    // A partly received request is one of the parts, and is in the sum.
     let mut half = TcpStream::connect(server.address()).unwrap();
     let head = format!("GET /pub/a HTTP/1.1\r\nX: {}", "x".repeat(5_000));
     half.write_all(head.as_bytes()).unwrap();
@@ -313,7 +313,7 @@ fn each_port_names_the_other_to_clients_that_took_one_for_the_other() {
 fn subscriber_that_is_cut_off_before_its_first_message_misses_nothing() {
     let server = Server::with_admin("");
     let url = format!("http://{}", server.address());
-    // One that is cut off before it is answered ends with an error: another one begins.
+    // A subscriber that is cut off before the server answered ends with an error, so the test tries another one.
     let mut topics = (0..).map(|n| format!("news/{n}"));
     let output = eventually("a subscriber that was answered", || {
         let output = cut_off(&server, &url, &topics.next()?);
