@@ -29,23 +29,23 @@ impl Home {
         accounts.name_bytes += self.topics.names.bytes();
     }
 
-    /// Bytes of subscriptions that are not in topics' rows.
+    /// Bytes of the subscriptions that are kept outside the rows of topics.
     pub fn subscriptions_bytes(&self) -> usize {
         let filters = self.subscriptions.qos.bytes() + self.subscriptions.filters.bytes();
         self.subscriptions.groups.bytes() + filters + self.interest.remote.bytes()
     }
 
-    /// Bytes of the losses that are remembered, so that subscribers by filter get a gap.
+    /// Bytes of the losses that are remembered. Subscribers by filter get a gap (the notice that messages are lost) for them.
     pub fn losses_bytes(&self) -> usize {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Limits the losses that are remembered by topic to `most` topics. For the topics with the oldest losses beyond that, only their rules
-    /// are remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
+    /// Limits the losses that are remembered by topic to `most` topics. Of the topics beyond that, those with the oldest losses, only the
+    /// rules are remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
-        // Called in each turn (a pass of the shard's loop): returns early in the usual case, in which all partitions together have no more
-        // losses than one partition may have.
+        // This function is called in each turn (a pass of the shard's loop). It returns early in the usual case, in which all partitions
+        // together have no more losses than one partition may have.
         if self.logs.of_home.losses.get() <= most {
             return false;
         }
@@ -82,7 +82,7 @@ impl Retries {
 }
 
 impl TopicTable {
-    /// Bytes of the rows, the index and the sets of carriers.
+    /// Bytes of the rows, the index and the sets of carriers (the shards with subscribers of a topic).
     pub(crate) fn table_bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.carriers.bytes()
     }

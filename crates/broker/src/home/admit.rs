@@ -1,5 +1,5 @@
 //! Admits facts (publishes, and changes of topics) at their topic's home, the part of a shard that keeps the topic. Admission checks a fact
-//! against all limits of this process. An admitted fact is not refused later, when it is applied (`apply.rs`).
+//! against all limits of this process. An admitted fact is never refused when it is applied later (`apply.rs`).
 //!
 //! Invariant: while a fact is in flight to the engine, which writes the log, room for it is reserved. The reservation is released exactly
 //! once, when the fact is applied.
@@ -22,8 +22,8 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// While the table has room, a client that has its full share of the topics evicts another client's topic only if the topic has been idle
-/// for this many seconds. That is longer than a client takes from creating a topic to using it.
+/// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle
+/// for this many seconds. This is longer than clients usually take from creating a topic to using it.
 const IDLE_S: u32 = 60;
 
 impl Home {
@@ -145,15 +145,15 @@ impl Home {
     /// # Errors
     /// The limit that was reached.
     pub(super) fn make_room_for_topic(&mut self, client: Client, now: Now) -> Result<(), Reason> {
-        // The rate is checked before any eviction, since a client that exceeds its rate must not evict other topics.
+        // The rate is checked before any eviction, since a client that exceeds its rate must not evict topics of others.
         self.topics.admission.make_topic(client, now.unix_s)?;
         let topics = self.topics.rows.len() as usize + self.topics.reservations.to_make();
         let has_share = self
             .topics
             .makers
             .may_take(client, topics, self.topics.topics_max);
-        // A client at its share may evict another client's topic, but not one that became idle just now. If the table is full, any idle
-        // topic may be evicted.
+        // A client that has its full share may evict another client's topic, but not one that became idle just now. If the table is full,
+        // any idle topic may be evicted.
         let idle_since_s = match topics < self.topics.topics_max {
             true => now.unix_s.saturating_sub(IDLE_S),
             false => u32::MAX,

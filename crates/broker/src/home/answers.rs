@@ -1,12 +1,12 @@
-//! The table of a home's first answers to publishes with an idempotency key (`idempotence.rs`), by the hash of user, topic and key. A home
-//! is the part of a shard that keeps topics.
+//! The table of a home's first answers to publishes with an idempotency key (`idempotence.rs`). The key of the table is the hash of user,
+//! topic and idempotency key. A home is the part of a shard that keeps topics.
 //!
 //! Publishers are hashed into groups. Without an engine (a log on disk or in a cluster), a full home drops the oldest answer of the largest
 //! group, so that a publisher with many keys does not push out the few keys of another. With an engine, no answer is dropped before it
 //! expires: while a record is in flight, room for its answer is reserved among the [`keys`](crate::budget::admission::keys) of all homes.
 //! If there is no room, the publish is refused.
 //!
-//! Invariants: the rows of a group are chained from oldest to newest, and only the oldest is dropped; each row and each reservation is
+//! Invariants: the rows of a group are chained from oldest to newest, and only the oldest row is dropped; each row and each reservation is
 //! counted among the keys of all homes.
 
 use alloc::boxed::Box;
@@ -127,7 +127,7 @@ pub(super) struct Answers {
     /// Reservations of all groups.
     reserved: u32,
     admission: Admission,
-    /// Seconds for which an answer is kept.
+    /// How many seconds an answer is kept.
     pub window_s: u32,
 }
 
@@ -152,7 +152,7 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for an answer in this group. Returns false if the group has used its part of the `most` places that all homes share.
+    /// Reserves room for an answer in this group. Returns false if the group has used its share of the `most` places of all homes.
     pub fn reserve(&mut self, group: usize, most: usize) -> bool {
         let may = self.admission.keys.reserve(group, most);
         self.groups[group].reserved += u32::from(may);
@@ -160,7 +160,7 @@ impl Answers {
         may
     }
 
-    /// Releases a reservation: the answer was added or is not needed.
+    /// Releases a reservation, because the answer was added or is not needed.
     pub fn release(&mut self, group: usize) {
         self.groups[group].reserved -= 1;
         self.reserved -= 1;
@@ -178,7 +178,7 @@ impl Answers {
         Some(&self.rows.get(id).answer)
     }
 
-    /// The second in which the answer was given does not count, so the window is never too short.
+    /// The second in which the answer was given does not count. Otherwise the window could be too short by a part of a second.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }

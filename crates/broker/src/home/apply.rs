@@ -1,8 +1,12 @@
 //! Applies facts (publishes, and changes of topics) at a home, the part of a shard that keeps topics. The logged state of topics changes
 //! only here: their messages, and which topics exist.
 //!
-//! A fact is applied in the call that admits it, or when the engine, which writes the log, has committed it, or when a log is read.
-//! Applying a fact refuses nothing. But a message changes nothing if its idempotency key was used meanwhile.
+//! A fact is applied in the call that admits it, or when the engine, which writes the log, has committed it, or when a log is read. A fact
+//! is never refused here, since its admission has checked all limits. But a message changes nothing if its idempotency key was used after
+//! the admission.
+//!
+//! Words: a *life* of the log is the time between two starts on it. The *mark* of a partition is the highest offset that a fact which is
+//! not logged may have. A *gap* is the notice to a subscriber that messages are lost.
 
 use alloc::sync::Arc;
 
@@ -26,9 +30,10 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// When logs are read, a batch may come after batches of other partitions that were written up to this many seconds later.
+/// How much older than messages that were applied before, in seconds, a message may be when logs are read. The reason: the logs of
+/// partitions are read independently.
 const BEHIND_S: u32 = 600;
-/// How far after the last known offset a new epoch of a partition begins: more offsets than damage can have lost.
+/// The distance from the last known offset to the first offset of a new epoch: more offsets than damage can have lost.
 const EPOCH_OFFSETS: u64 = 1 << 40;
 
 impl Home {
@@ -45,20 +50,20 @@ impl Home {
         }
     }
 
-    /// Sets the lives of the logs: the times between two starts on the log (`base/lives.rs`). The present life gives offsets from its base
-    /// on.
+    /// Sets the lives of the logs (`base/lives.rs`). New offsets begin at the first offset of the present life.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
         self.end_first_turn();
     }
 
-    /// Called before the first turn (a pass of the shard's loop): messages read from the log do not count as published in that turn.
+    /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages read
+    /// from the log were not published in it.
     fn end_first_turn(&mut self) {
         self.topics.idle_topics.published = 0;
     }
 
-    /// After a crash, facts that were not logged are lost. So each partition continues after its mark, since no lost fact has an offset
-    /// after the mark. Topics that are not logged begin there.
+    /// Records that facts which were not logged are lost. Called after a crash. Each partition continues after its mark, since no lost fact
+    /// has an offset after the mark. Topics that are not logged begin there.
     pub(crate) fn lose_unlogged(&mut self, rules: &Rules) {
         for partition in &mut self.logs.partitions {
             partition.sequence = partition.sequence.max(partition.mark);
@@ -73,9 +78,9 @@ impl Home {
     /// offsets that were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of
     /// these messages gets a gap, and then receives them again.
     ///
-    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life. In this
-    /// partition, all earlier lives ended before the new offsets. If a new offset belonged to an earlier life, a position at that offset
-    /// would be beyond the end of its life, and its client would get a gap each time.
+    /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life. They
+    /// must not belong to an earlier life: a position of an earlier life is invalid beyond the last offset of that life, so a client at a
+    /// new offset would get a gap each time that it comes back.
     pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
         let Partition { sequence, mark, .. } = self.logs.partitions[at];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
@@ -94,7 +99,7 @@ impl Home {
         }
     }
 
-    /// Records that the log of partition `at` has lost its records up to this offset: topics without messages begin after it.
+    /// Records that the log of partition `at` has lost its records up to offset `until`. Topics without messages begin after that offset.
     pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
         let partition = &mut self.logs.partitions[at];
         partition.note_offset(until);
@@ -125,11 +130,11 @@ impl Home {
         let partition = &mut self.logs.partitions[at];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.unlogged_max {
-            // The partition has used all offsets before those of the next batch, so the fact cannot be applied.
+            // The partition has no free offset left before the next batch, so the fact cannot be applied.
             return Outcome::Unknown;
         }
         if is_replicated {
-            // The time is that of the log, never of this process's clock, so that all nodes apply the record alike.
+            // The time is that of the log's clock, never of this process's clock, so that all nodes apply the record alike.
             context.now.unix_s = match logged {
                 Some(_) => partition.effective_time(context.now).unix_s,
                 None => partition.time_s,
@@ -230,7 +235,7 @@ impl Home {
         Outcome::Done(self.topic_info(id, now))
     }
 
-    /// A digest of the logged state of topics (those that publishers have created, with their last offsets) and of the writer sets.
+    /// A digest of the writer sets and of the logged state of topics: which topics publishers have created, and their last offsets.
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
@@ -299,8 +304,9 @@ impl Home {
         Outcome::Done(info)
     }
 
-    /// Removes at most `most` messages of a topic up to this offset, oldest first, and the retained message if it is not newer. Subscribers
-    /// stay. A subscriber that has not received the messages gets a gap. Returns the number removed from the log.
+    /// Removes at most `most` messages of a topic up to offset `until`, oldest first, and the retained message if it is not newer.
+    /// Subscribers stay. A subscriber that has not received the removed messages gets a gap. Returns how many messages were removed from
+    /// the log.
     fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
         let at = self.partition_of(id);
         let (row, log) = (
@@ -326,8 +332,8 @@ impl Home {
 }
 
 impl Logs {
-    /// Notes the offset and time of a record of partition `at` that changes no topic. Offsets up to `mark` may have been given to facts
-    /// that are not logged.
+    /// Notes the offset and time of a record of partition `at` that changes no topic. Raises the partition's mark to `mark`: offsets up to
+    /// it may have been given to facts that are not logged.
     pub(crate) fn note_record(&mut self, at: usize, offset: u64, unix_s: u32, mark: u64) {
         let is_replicated = self.is_replicated();
         let partition = &mut self.partitions[at];

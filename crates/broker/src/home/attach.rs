@@ -1,5 +1,5 @@
-//! Attaching: a home (the part of a shard that keeps topics) sends a subscriber the messages that it has missed, and registers it for live
-//! messages, those published from now on.
+//! Attaching: a home (the part of a shard that keeps topics) sends a subscriber a page (a bounded run) of the messages that the subscriber
+//! has missed, and registers the subscriber for live messages, those published from now on.
 //!
 //! Invariant: the page is read and the subscriber registered in one step, and page and live messages use the same lane (an ordered queue of
 //! mail to one shard). So messages published later arrive after the page, and none is missed.
@@ -48,8 +48,8 @@ impl Home {
             return self.wait_for_log(reading, at, offset);
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
-        // A long-poll is counted only when it is known to wait. A request for the next page belongs to a subscriber that was counted
-        // before.
+        // A long-poll is counted only when it is known to wait. A request for the next page is not counted either: its subscriber was
+        // counted before.
         let counts = !ask.is_next_page && !ask.poll;
         if must_queue && !counts {
             return self.page_queue.queue_topic(
@@ -249,7 +249,7 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 
-/// Where the subscription begins: as asked, or by the rule's default.
+/// Where the subscription begins: at the position in the request, or by the rule's default.
 pub(super) fn by_rule(ask: &Attach, rule: &Rule) -> Since {
     let by_rule = match (rule.first, ask.poll) {
         (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,

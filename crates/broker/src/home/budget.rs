@@ -14,11 +14,12 @@
 //! whole budget.
 //!
 //! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last
-//! message. So the chunks have a bound of their own: one and a half times the budget, plus what each empty log keeps. If the chunks exceed
-//! this bound, the oldest messages are removed. The messages of the largest topics would not help, because the chunks that are nearly empty
-//! may contain none of them.
+//! message. So the bytes of the chunks have a limit of their own: one and a half times the budget, plus what each empty log keeps. If the
+//! chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics, because the
+//! chunks that are nearly empty may contain none of them.
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
+//! log grows again, or when the budget is enforced.
 //! log grows again, or when the budget is enforced.
 
 use alloc::vec::Vec;
@@ -67,7 +68,7 @@ impl Home {
         self.enforce(rules, now, steps_max, steps_max)
     }
 
-    /// Removes messages until the logs are within their byte budget. Removes none to free chunks, since a snapshot contains no free slots.
+    /// Removes messages until the logs are within their byte budget. Removes none to free chunks: free slots do not enlarge a snapshot.
     pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
         self.enforce(rules, now, usize::MAX, 0);
     }
@@ -217,8 +218,9 @@ impl Logs {
         }
     }
 
-    /// The partition from which messages are removed next. A partition with orphaned chains, which no reader gets, comes first. A partition
-    /// with only retained messages comes last. Among equals it is the one with the most `bytes`. `None` if no log has messages.
+    /// The partition from which messages are removed next. A partition with orphaned chains (lists of messages that no reader gets) comes
+    /// first. A partition with only retained messages comes last. Among equals it is the one with the most `bytes`. `None` if no log has
+    /// messages.
     fn partition_to_trim(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
         let log = |at: usize| &self.partitions[at].log;
         let rank = |at: &usize| {
@@ -232,7 +234,7 @@ impl Logs {
 }
 
 /// Removes a message of a client that is not spared; retained messages come last. The search continues where the last call stopped. At the
-/// end of the log the search starts over once, since a message that was spared before may not be spared now. Stops at step `until`.
+/// end of the log the search starts over once, since a message that was spared before may not be spared any longer. Stops at step `until`.
 fn remove_unspared(
     logs: &mut Logs,
     retained: u8,

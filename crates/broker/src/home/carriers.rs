@@ -1,7 +1,7 @@
-//! The carriers of a topic (the shards whose connections subscribe to it), and the number of subscribers at each.
+//! The carriers of a topic (the shards whose connections subscribe to the topic), and the number of subscribers at each carrier.
 //!
 //! Invariant: a single carrier is stored in the topic's row. If there is a second carrier, or more subscribers than the row's `u16` can
-//! count, the topic has a set of carriers until the last carrier leaves.
+//! count, the topic gets a set of carriers, which it keeps until the last carrier leaves.
 
 use alloc::vec::Vec;
 
@@ -28,7 +28,7 @@ impl Carrier {
 #[derive(Default)]
 pub(super) struct Carriers {
     sets: Side<Vec<Carrier>>,
-    /// Counts of subscribers that have come and that have left, since the start.
+    /// How many subscribers have come, and how many have left, since the start.
     pub attaches: u64,
     pub detaches: u64,
 }

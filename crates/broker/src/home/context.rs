@@ -1,5 +1,5 @@
-//! The parts of a shard that its home needs to handle a fact (a publish, or a change of a topic) or an ask (a request of a shard with
-//! subscribers). Also what the admission of a fact has found.
+//! The parts of a shard that its home (the part that keeps topics) needs to handle a fact (a publish, or a change of a topic) or an ask (a
+//! request of a shard with subscribers). Also the results of a fact's admission.
 
 use super::answers::IdempotencyKey;
 use crate::base::rules::Rules;
@@ -18,7 +18,7 @@ pub(crate) struct HomeContext<'a> {
     pub lanes: &'a mut Lanes,
 }
 
-/// What admission has found. It is valid only until the home changes, because the topic may then have another row.
+/// The results of an admission. They are valid only until the home changes, because the topic may then have another row.
 #[derive(Default)]
 pub(crate) struct Found {
     /// The topic's row, if it exists.

@@ -36,7 +36,7 @@ impl Home {
         }
     }
 
-    /// Called when the last message of a topic was removed. After `position_age_s` from now the topic's position is forgotten.
+    /// Begins the idle time of a topic whose last message was removed. The topic's position is forgotten after `position_age_s`.
     pub(super) fn log_emptied(&mut self, id: u32, now: Now) {
         self.topics.rows.get_mut(id).touched_s = now.unix_s;
         self.queue_if_idle(id, now);
@@ -76,11 +76,11 @@ impl Home {
         most
     }
 
-    /// Evicts an idle topic to make room for a new one: a topic of this client, or if it has no idle topic, a topic of any client that has
-    /// been idle since `until_s` or earlier. Of these it is the longest idle topic of the first rule that has any. Returns whether a topic
-    /// was evicted.
+    /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been
+    /// idle since `until_s` or earlier. Among the candidates, the first rule that has any decides, and then the longest idle time. Returns
+    /// whether a topic was evicted.
     pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
-        // If this loop finds none, the next call continues the search.
+        // If no try of this loop finds a topic, the next call continues the search.
         for _ in 0..ROOM_TRIES {
             let own = match client {
                 Client::NOBODY => None,
@@ -120,7 +120,7 @@ impl Home {
         self.topics.names.remove(row.name);
     }
 
-    /// Called when a topic's chain (its list of messages) under this rule has become empty. `left` is the empty chain, or `NONE`.
+    /// Handles a topic whose chain (its list of messages) under this rule has become empty. `left` is the empty chain, or `NONE`.
     pub(super) fn chain_emptied(
         &mut self,
         id: u32,
@@ -153,7 +153,7 @@ impl Home {
         let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
             emptied.push((topic, left));
         });
-        // Do this before topics are forgotten. A topic that is already queued as idle may just have lost its last message, and then its
+        // This comes before topics are forgotten. A topic that is already queued as idle may just have lost its last message, and then its
         // idle time begins again.
         for (topic, left) in emptied {
             self.chain_emptied(topic, number, left, rules, now);
@@ -161,7 +161,8 @@ impl Home {
         expired
     }
 
-    /// Called at least once a second, so that [`forget`](Home::forget) has work again. No record in flight is older than `oldest_s`.
+    /// Makes [`forget`](Home::forget) look for expired state again. Called at least once a second. No record in flight is older than
+    /// `oldest_s`.
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);

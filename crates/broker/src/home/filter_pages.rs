@@ -64,7 +64,7 @@ impl Home {
                 head += u64::from(planted::is(Fault::LostSeam));
                 break false;
             }
-            // Reading an entry may compare each filter with the topic's name.
+            // Reading an entry may compare the topic's name with each filter, so each filter counts as one more visit.
             visits += filters.len();
             self.steps.add(filters.len());
             let next = log.next_arrival(&mut at);
@@ -189,8 +189,8 @@ impl Home {
 }
 
 impl PageQueue {
-    /// Whether a page has examined as many entries as it may. `steps_before` is the count of steps at its beginning. If the reader gets each
-    /// topic's newest messages, all steps count, since finding these messages takes as long as reading them.
+    /// Whether a page has examined as many entries as one page may. `steps_before` is the count of steps at the page's beginning. If the
+    /// reader gets each topic's newest messages, all steps count, since finding these messages takes as long as reading them.
     fn is_page_spent(
         &self,
         turn_limits: &TurnLimits,
@@ -207,8 +207,8 @@ impl PageQueue {
 }
 
 impl Reports {
-    /// Counts gaps and resumptions. Every partition answers a subscriber, so partition 0 alone counts a resumption, and a gap with which
-    /// the subscription begins. A gap that is found by reading counts in its partition.
+    /// Counts the gap or the resumption of a subscriber. All partitions answer the subscriber, so only partition 0 counts a resumption, or
+    /// a gap with which the subscription begins. A gap that is found while reading counts in its partition.
     fn count_page(&mut self, ask: &AttachFilters, reader: Reader, gap: bool) {
         let leads = reader.partition == 0;
         if gap {
@@ -224,7 +224,7 @@ struct Draft<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
-    /// The offsets of the losses of forgotten topics for which the reader has got no gap yet, in ascending order.
+    /// The offsets of the losses of forgotten topics for which the reader still must get a gap, in ascending order.
     forgotten: VecDeque<u64>,
     gap: bool,
     /// A topic that has lost a message of this page.
@@ -236,7 +236,7 @@ struct Draft<'a> {
     large_waits: bool,
 }
 
-/// What reading an item has led to.
+/// The result of reading an item.
 enum ItemResult {
     /// The item was added to the page, or is not for this subscriber.
     Passed,
@@ -283,8 +283,8 @@ impl<'a> Draft<'a> {
             .any(|filter| topic::matches(filter, name))
     }
 
-    /// Turns losses of forgotten topics up to this offset into a gap. A gap comes before the messages of its page. So if the page has
-    /// messages already, this returns false, and the gap begins the next page.
+    /// Turns losses of forgotten topics up to this offset into a gap, and returns true. But a gap comes before the messages of its page: if
+    /// the page has messages already, returns false, and the gap begins the next page.
     fn passes_forgotten(&mut self, offset: u64) -> bool {
         let is_due = |lost: &u64| *lost <= offset;
         if !self.forgotten.front().is_some_and(is_due) {
@@ -321,7 +321,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The cursor over the lists of these rules and of retained messages, and the offset after which the reader gets a gap for each loss.
+/// The cursor over the lists of these rules and of retained messages, and the offset after which each loss causes a gap.
 fn begin_filters(
     log: &Log,
     matching_rules: &[u8],
@@ -343,7 +343,8 @@ fn begin_filters(
     (log.arrivals(lists.chain(retained), lost), lost)
 }
 
-/// The rules that may govern topics which the filters match. A lone `#` governs `$` topics, too.
+/// The rules that may govern topics which the filters match. A rule with the filter `#` governs topics that begin with `$`, too, so it
+/// always counts.
 fn matching_rules(filters: &[&[u8]], rules: &Rules) -> Vec<u8> {
     let may_match = |number: &u8| {
         let rule = rules.get(*number).filter.as_bytes();

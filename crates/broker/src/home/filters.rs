@@ -1,15 +1,16 @@
-//! Subscribers by filter: registers the filters of shards, and sends pages of missed messages.
+//! Subscribers by filter (with the wildcards `+` and `#`): registers the filters of shards, and sends pages (bounded runs) of missed
+//! messages.
 //!
 //! A home (the part of a shard that keeps topics) knows shards, not connections. It sends a message once to each shard with a matching
 //! filter, and the shard finds its connections. The home's own shard does not register: the home looks at the filters of that shard's
 //! connections directly.
 //!
-//! Missed messages are read from the log in the order of arrival, in bounded pages. Lost messages have their places in that order. So a
-//! subscriber gets a gap before its position passes the loss, and only if a message was lost.
+//! Missed messages are read from the log in the order of arrival. Lost messages have their places in that order. So a subscriber gets a gap
+//! (the notice that messages are lost) before its position passes the loss, and only if a message was lost.
 //!
 //! Invariants:
-//! * A filter is registered for a shard from the shard's first attach until the shard's last subscriber has left it. Mail between home and
-//!   shard stays in order.
+//! * A filter is registered for a shard from the shard's first attach (a request to subscribe) until the shard's last subscriber has left
+//!   the filter. Mail between home and shard stays in order.
 //! * A page marked `at_head` uses the same lane (queue of mail to one shard) as the live messages.
 //! * A subscriber without a position first gets a snapshot: latest values under rules that keep the latest, and retained messages. The
 //!   snapshot ends at offset [`FilterPage::snapshot_end`].
@@ -29,7 +30,7 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{AttachFilters, Attached, FilterPage, Tell};
 
 impl Subscriptions {
-    /// Unregisters a filter of a shard that has no subscribers of it any more.
+    /// Unregisters a filter of a shard that no longer has subscribers of the filter.
     pub(crate) fn leave_filter(&mut self, from: ShardId, filter: &[u8]) {
         self.filters.remove(filter, from);
     }
@@ -37,7 +38,8 @@ impl Subscriptions {
 
 impl Home {
     /// Answers an attach by filter with pages of past messages, and registers the shard for live ones. `names` are the filters, separated
-    /// by [`SEPARATOR`](super::SEPARATOR). `each` says where to begin in each partition of the home; without it, `ask` says so for all.
+    /// by [`SEPARATOR`](super::SEPARATOR). `each` has the position to begin at in each partition of the home; without `each`, the position
+    /// in `ask` holds for all partitions.
     pub(crate) fn attach_filters(
         &mut self,
         from: ShardId,
@@ -111,7 +113,7 @@ impl Home {
             };
             return self.wait_for_log(reading, at, offset);
         }
-        // A subscriber that begins with live messages reads nothing, so it need not wait for pages of others.
+        // A subscriber that begins with live messages reads no past ones, so it need not wait for the pages of others.
         if reader.start < self.logs.partitions[at].sequence
             && self.page_queue.must_queue(&self.turn_limits)
         {

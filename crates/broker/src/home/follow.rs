@@ -3,17 +3,19 @@
 //! A topic *has interest* from its first subscriber until it has had none for `interest.debounce_s`. Followers get a snapshot of the topics
 //! with interest, and then every change.
 //!
-//! The snapshot is a cursor over the table of topics; each page examines a bounded number of rows. Invariant: a follower knows exactly the
-//! topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets the change at
-//! once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is freed. So the
-//! follower learns once of each topic that is created or forgotten during a snapshot.
+//! The snapshot is a cursor over the table of topics. Each page of the snapshot examines a bounded number of rows. Invariant: a follower
+//! knows exactly the topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets
+//! the change at once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is
+//! freed. So the follower learns once of each topic that is created or forgotten during a snapshot.
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
-//! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news.
+//! invariant. Other nodes are followers, too. They follow only the interest at this node, and they request their news (the changes since
+//! their last request).
 //!
-//! Nothing here writes into the frames, the buffer that all mail of a turn shares: a subscriber may leave during a delivery, which still
-//! reads the frames. News waits with the follower until the end of the turn. Without followers, all this costs one look at an empty list.
+//! The functions here never write into the frames, the buffer that all mail of a turn (a pass of the shard's loop) shares. The reason: a
+//! subscriber may leave during a delivery, which still reads the frames. News waits with the follower until the end of the turn. Without
+//! followers, all this costs one look at an empty list.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -29,8 +31,7 @@ use crate::mail::orders::{Interest, InterestReply};
 use crate::mail::{InterestChanges, ReplyTo};
 use crate::store::slab::NONE;
 
-/// The most topics whose interest ends in one turn (a pass of the shard's loop), since each end is told to all followers. The rest waits
-/// for later turns.
+/// The maximum number of topics whose interest ends in one turn, since each end is told to all followers. The others wait for later turns.
 const ENDS_AT_ONCE: usize = 64;
 /// The most topics of other nodes that one order examines. This takes some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
@@ -51,7 +52,7 @@ impl Home {
         }
     }
 
-    /// Removes a follower.
+    /// Removes a follower, because its connection follows no longer.
     pub(crate) fn unfollow(&mut self, shard: ShardId, to: ReplyTo) {
         let was_there = self
             .interest
@@ -128,21 +129,21 @@ impl Home {
         self.interest.followers.tell(id, name, begins, remote);
     }
 
-    /// Called when a topic gets its first subscriber.
+    /// Begins the interest of a topic that has got its first subscriber.
     pub(super) fn first_subscriber_came(&mut self, id: u32) {
         if !self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, true);
         }
     }
 
-    /// Called when a topic has lost its last subscriber.
+    /// Lets the interest of a topic that has lost its last subscriber end, at once or after the debounce.
     pub(super) fn last_subscriber_left(&mut self, id: u32, now: Now) {
         if !self.interest.followers.linger(id, now) {
             self.tell_interest(id, false);
         }
     }
 
-    /// Ends the interest of a topic without subscribers: the debounce is over, or the topic is about to be forgotten.
+    /// Ends the interest of a topic without subscribers, because the debounce is over or because the topic is about to be forgotten.
     pub(super) fn end_lingering_interest(&mut self, id: u32) {
         if self.interest.followers.stop_lingering(id) {
             self.tell_interest(id, false);
@@ -190,7 +191,8 @@ impl Home {
         }
     }
 
-    /// The news for another node, and whether more is left. With `filters`, the node starts a stream. `None`: the node must start over.
+    /// The news for another node, and whether more is left. With `filters`, a new stream of news to that node begins. `None`: the node must
+    /// start over.
     fn next_news(
         &mut self,
         stream: u64,
@@ -239,7 +241,7 @@ impl Home {
         }
     }
 
-    /// Removes a stream from some topics after `from`; returns the last topic examined, `None` at the end.
+    /// Removes a stream from some topics after `from`. Returns the last topic examined; `None` if there are no further topics.
     fn forget_remote(&mut self, stream: u8, mut from: Box<[u8]>) -> Option<Box<[u8]>> {
         for _ in 0..NAMES_PER_ORDER {
             self.steps.add(1);

@@ -51,7 +51,7 @@ pub(super) struct Follower {
     filters: Vec<Box<[u8]>>,
     pub cursor: Cursor,
     pub news: InterestChanges,
-    /// Whether `news` has live changes or a page of the snapshot.
+    /// Whether `news` has live changes, or a page of the snapshot.
     part: InterestPart,
     /// Whether news was dropped for lack of room.
     lost: bool,
@@ -103,7 +103,7 @@ pub(super) struct Followers {
     list: Vec<Follower>,
     /// Topics without subscribers whose interest has not ended, with the second of its end.
     lingering: BTreeMap<u32, u32>,
-    /// End and topic of `lingering`, ordered by the end.
+    /// The entries of `lingering` as pairs of end and topic, ordered by the end.
     ends: BTreeSet<(u32, u32)>,
     /// Seconds for which interest outlives the last subscriber.
     pub debounce_s: u32,
@@ -181,18 +181,20 @@ impl Followers {
         connections.flat_map(|it| it.filters.clone()).collect()
     }
 
-    /// Ends the lingering of a topic's interest, because the topic has a subscriber again or is forgotten. Returns whether it lingered.
+    /// Ends the lingering of a topic's interest, because the topic has a subscriber again or is forgotten. Returns whether the interest
+    /// lingered.
     pub fn stop_lingering(&mut self, topic: u32) -> bool {
         let end_s = self.lingering.remove(&topic);
         end_s.is_some_and(|end_s| self.ends.remove(&(end_s, topic)))
     }
 
-    /// The last subscriber has left and interest lingers. Returns false if interest ends at once.
+    /// Lets the interest of a topic that has lost its last subscriber linger. Returns false if there is no debounce, so interest ends at
+    /// once.
     pub fn linger(&mut self, topic: u32, now: Now) -> bool {
         if self.debounce_s == 0 {
             return false;
         }
-        // One second more, since the present one has begun already.
+        // One second more, since the present second has begun already.
         let end_s = now.s + self.debounce_s + 1;
         if let Some(former) = self.lingering.insert(topic, end_s) {
             self.ends.remove(&(former, topic));
@@ -246,7 +248,7 @@ impl Followers {
         }
     }
 
-    /// Tells a change of interest at other nodes; the topic has none here.
+    /// Tells a change of interest at other nodes, in a topic that has no interest here.
     pub fn tell_remote(&mut self, name: &[u8], begins: bool) {
         for follower in &mut self.list {
             if follower.is_past_name(name) {

@@ -1,9 +1,9 @@
 //! Remembers the losses of a partition's forgotten topics (topics whose rows were freed), so that subscribers by filter still get a gap,
 //! the notice that messages are lost.
 //!
-//! The newest losses are remembered by topic name: only subscribers whose filter matches the name get a gap. Of older losses only the
+//! The newest losses are remembered by topic name: only subscribers whose filter matches the name get a gap. For older losses only the
 //! topic's rule is remembered: every subscriber whose filter may match topics of that rule gets a gap, if its position is older than the
-//! loss.
+//! loss. Losses are numbered in the order in which they happened.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::base::rules::Rules;
 
 /// The losses of a partition's forgotten topics.
 pub(super) struct ForgottenTopics {
-    /// For each topic, in the order in which they were forgotten: offset and number of its last loss, its rule and its name.
+    /// For each topic: offset and number of its last loss, its rule and its name. In the order in which the topics were forgotten.
     named: VecDeque<(u64, u64, u8, Box<[u8]>)>,
     /// By rule: the highest offset and number of a loss that is remembered without a name.
     by_rule: Vec<(u64, u64)>,
@@ -90,7 +90,8 @@ impl ForgottenTopics {
         }
     }
 
-    /// The offsets of losses that may concern these filters, in ascending order: those after `offset`, with a number higher than `base`.
+    /// The offsets of losses that may concern these filters, in ascending order. Only losses after `offset` and with a number above
+    /// `losses_before` are returned.
     pub fn lost_behind(
         &self,
         offset: u64,

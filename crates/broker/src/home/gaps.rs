@@ -1,5 +1,5 @@
-//! Counts subscribers that get a gap because their topic's log no longer has all of their messages. Shows the operator one example, with
-//! the setting that limits the log.
+//! Counts the subscribers that get a gap (the notice that messages are lost) because their topic's log no longer has all of their messages.
+//! Shows the operator one example, with the setting that limits the log.
 
 use alloc::format;
 use alloc::string::String;
@@ -25,8 +25,8 @@ impl Home {
             .note_with_reason(Notice::ShortLog, &setting, name);
     }
 
-    /// Names the setting whose limit the topic's log has reached, with its value, or damage of the log. If no limit is reached, age or a
-    /// purge has shortened the log; which of them is not recorded.
+    /// Text for the operator: why the topic's log is short. This is damage of the log, or the setting whose limit the log has reached, with
+    /// the value of the setting. If no limit is reached, age or a purge has shortened the log; which of them is not recorded.
     fn shortened_by(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);

@@ -1,4 +1,5 @@
-//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages.
+//! The groups of shared subscriptions at a home (the part of a shard that keeps topics): their members, cursors, and returned messages. A
+//! *credit* is one message that a member may get before it acknowledges any.
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; group numbers are never reused.
 
@@ -40,9 +41,9 @@ pub(super) struct Group {
     members: Members,
     /// The cursors, by partition of the home.
     pub cursors: Box<[Cursor]>,
-    /// The partition to read first next time.
+    /// The partition that is read first next time.
     next_partition: usize,
-    /// Whether the group is in the queue of pages.
+    /// Whether the group is in the queue of pages (bounded runs of messages to read).
     is_queued: bool,
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
@@ -94,14 +95,14 @@ impl Group {
     }
 }
 
-/// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since group numbers only
-/// rise.
+/// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since new group numbers are
+/// always the highest.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// The most sessions of a group in a snapshot. The limit is so low that sessions which join later cannot make the count overflow.
+/// The maximum number of sessions of a group in a snapshot, so low that the sessions which join later cannot make the count overflow.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
-/// Bytes of a group with one member at one home, if no other group has its filter.
+/// Bytes of a group with one member at one home, if no other group has the same filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
     let member = size_of::<Member>() + size_of::<Cursor>();
     ROW_BYTES
@@ -153,7 +154,7 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists (`groups/lists.rs`) whose groups get the message later.
+    /// The lists (`groups/lists.rs`) of the groups that get the message being published in a later turn. These groups are called late.
     late: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     late_queued: bool,
@@ -342,9 +343,9 @@ impl Groups {
         }
     }
 
-    /// Gives the message to the next member of each group that [`Groups::find`] has found. A group for which the log may have earlier
-    /// messages reads this message from the log later; without `may_give`, all groups do. Returns whether an entry for [late
-    /// groups](Groups::mark_late_behind) must be queued.
+    /// Gives the message to the next member of each group that [`Groups::find`] has found. If the log may have earlier messages for a
+    /// group, the group reads this message from the log later. Without `may_give`, all groups do so. Returns whether the caller must queue
+    /// an entry for [late groups](Groups::mark_late_behind).
     pub fn give_due(
         &mut self,
         at: usize,
@@ -371,7 +372,7 @@ impl Groups {
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
-    /// Notes for some of the late groups that the log has messages for them, and returns these groups. Other late groups may be
+    /// Marks some of the late groups: the log has messages for them. Returns these groups. Other late groups may be
     /// [left](Groups::must_requeue_late).
     pub fn mark_late_behind(&mut self) -> Vec<u64> {
         let (ids, partitions) = self.lists.next_late();
@@ -393,8 +394,8 @@ impl Groups {
         self.late_queued
     }
 
-    /// If a group has messages to give and is not queued, marks it as queued and returns the party to charge. This is the party of the
-    /// group's next member: so a client with many groups has only one share of the work.
+    /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge, which is that of the
+    /// group's next member. So a client with many groups has only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -482,8 +483,8 @@ impl Groups {
         })
     }
 
-    /// Restores a group, or adds what another home has written about it: cursors by partition, and returned messages. The restored group
-    /// has no members, and its logs may have messages for it.
+    /// Restores a group that a home has written, or adds what another home has written about the same group: cursors by partition, and
+    /// returned messages. The restored group has no members, and is marked as behind in its partitions.
     pub fn restore(&mut self, saved: Saved<'_>, cursors: impl Iterator<Item = (usize, u64)>) {
         let Saved { filter, name, .. } = saved;
         let found = self.id_of(filter, name);
@@ -492,7 +493,7 @@ impl Groups {
             return;
         };
         self.grow(id, |group| {
-            // Each home has counted the same sessions, so the counts are not added up.
+            // Each home has counted the same sessions, so the counts must not be added up.
             group.sessions = saved.sessions.max(group.sessions);
             for (at, offset) in cursors {
                 group.cursors[at] = Cursor {

@@ -34,8 +34,8 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key is a retry. Messages that are applied later may be older than this one by up to
-    /// `behind_s`.
+    /// Checks whether a message with an idempotency key is a retry. `behind_s`: how many seconds older than this message a message may be
+    /// that is applied later.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
@@ -186,7 +186,7 @@ impl Retries {
         let mut hasher = Xxh3::with_seed(self.seed);
         let user = Some(retry.publisher).filter(|publisher| publisher.is_user());
         let user = user.map_or(0, Party::number).to_le_bytes();
-        // A topic has no NUL byte, so no other split of topic and key gives the same bytes.
+        // A topic has no NUL byte, so no other pair of topic and key gives the same bytes.
         for part in [&user[..], topic, &[0], retry.key] {
             hasher.update(part);
         }

@@ -1,7 +1,7 @@
 //! The idle topics of a home (the part of a shard that keeps topics), in the order in which they may be forgotten, and the progress of
 //! forgetting.
 //!
-//! Deliberately elsewhere: when a topic is idle, and when it is forgotten (`expiry.rs`).
+//! Not here: the decisions when a topic is idle, and when it is forgotten (`expiry.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -10,14 +10,14 @@ use crate::budget::admission::Client;
 
 /// A home's idle topics: a queue for each rule and each client.
 pub(super) struct IdleTopics {
-    /// By client and rule: topics, and the second since which each is idle. No queue is empty.
+    /// By client and rule: a queue of topics, each with the second since which it is idle. No queue is empty.
     idle: BTreeMap<(u32, u8), VecDeque<(u32, u32)>>,
     /// For each queue: rule, the second since which its first topic is idle, client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
-    /// Whether the clock has ticked and expired state is left to drop.
+    /// Whether the clock has ticked since the last turn (a pass of the shard's loop), so that there may be expired state to drop.
     pub due: bool,
-    /// The rule with which the next turn continues.
+    /// The rule at which the next turn continues.
     rule: u8,
     /// Messages published in this turn.
     pub published: usize,

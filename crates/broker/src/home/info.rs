@@ -1,4 +1,4 @@
-//! Describes the state of a topic for clients.
+//! Describes the state of a topic to clients.
 
 use super::Home;
 use super::topic_row::{DELETED, HAS_QOS_SUBSCRIPTION, REQUESTED};

@@ -1,5 +1,6 @@
-//! The followers of a home's topics (`follow.rs`), and the topics with interest at other nodes. A topic with *interest* has subscribers, or
-//! had some until a short time ago.
+//! The followers of a home's topics (`follow.rs`), and the topics with interest at other nodes. A home is the part of a shard that keeps
+//! topics, and a follower is a client that is told which topics have interest. A topic with *interest* has subscribers, or had some until a
+//! short time ago.
 
 use super::followers::Followers;
 use super::remote_interest::RemoteInterest;

@@ -5,7 +5,7 @@
 //!
 //! Each start of a server on a log begins a *life* of the log, with a new epoch (`base/lives.rs`).
 //!
-//! Invariant: a topic's partition never changes, since the hash of its name (its slot) determines it. Deliberately elsewhere: the rows of
+//! Invariant: a topic's partition never changes, since the hash of its name (its slot) determines the partition. Not here: the rows of
 //! topics (`topics.rs`).
 
 use alloc::boxed::Box;
@@ -36,7 +36,7 @@ pub(super) struct Budget {
     pub held_max: LogBytes,
     /// The topic of the last publish, if its log still exceeds the topic's limits.
     pub untrimmed: Option<Untrimmed>,
-    /// Whether the search for a message that is not spared has started over from the beginning, and has found none since then.
+    /// Whether the search for a message that may be removed has started over at the beginning of the log, and has found none since then.
     pub searches_again: bool,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Logs {
     pub(super) epoch: u32,
     /// The present life of the logs and the lives before it.
     pub(crate) lives: Arc<Lives>,
-    /// Pages that wait until this node has applied the log up to their position. Present where the log is replicated.
+    /// Pages (runs of past messages) that wait until this node has applied the log up to their position. Present if the log is replicated.
     pub(super) future_pages: Option<Box<FuturePages>>,
     pub(super) steps: Steps,
     /// The key of the digests' hashes.
@@ -87,7 +87,7 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Empty logs of the partitions that `placement` gives to the home `me`, with a budget of `log_bytes_max`.
+    /// Empty logs of the partitions that `placement` gives to the home `me`, which together may hold `log_bytes_max`.
     pub(super) fn new(
         rules: &Rules,
         placement: Placement,
@@ -133,13 +133,13 @@ impl Logs {
         let place = usize::from(self.places[slot]);
         match rules.get(rule).durable {
             true => self.floors[slot],
-            // A crash loses messages that are not durable. Such a loss is noted for the rule.
+            // A crash loses messages that are not durable. Such a loss is noted for the topic's rule.
             false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
         }
     }
 
-    /// Where a subscription to partition `at` begins. If its position is of an earlier life that this log knows, the position stays valid:
-    /// it gets the epoch of the present life.
+    /// The position at which a subscription to partition `at` begins. If `since` is of an earlier life that this log knows, the position
+    /// stays valid: the result has the epoch of the present life.
     pub(super) fn in_present_life(&self, since: Since, at: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(at);
         let knows = |seen| {
@@ -153,7 +153,7 @@ impl Logs {
         }
     }
 
-    /// Sets the lives of the logs. The present life gives offsets from its base on, in all partitions.
+    /// Sets the lives of the logs. In all partitions new offsets begin at the first offset of the present life.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         for partition in &mut self.partitions {
             partition.sequence = partition.sequence.max(lives.base().saturating_sub(1));
@@ -173,7 +173,7 @@ impl Logs {
         self.places[usize::from(row.slot())].into()
     }
 
-    /// Whether other processes write to the log, too.
+    /// Whether other processes write to the log, too (in a cluster).
     pub(super) fn is_replicated(&self) -> bool {
         self.future_pages.is_some()
     }

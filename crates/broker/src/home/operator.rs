@@ -12,9 +12,9 @@ use crate::mail::Frames;
 use crate::mail::orders::{LogPage, Message, Messages, Page, Topic, TopicsPage};
 use crate::store::blobs::Blob;
 
-/// The most rows that one order examines. This takes some hundred microseconds if few rows match.
+/// The maximum number of rows that one order examines. This takes some hundred microseconds if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The most bytes of messages that one order reads; a single message may be larger.
+/// The maximum bytes of messages that one order reads. A single message may be larger.
 const LOG_BYTES_PER_TURN: usize = 256 << 10;
 
 impl Home {

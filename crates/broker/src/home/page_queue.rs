@@ -1,9 +1,13 @@
 //! The queue of the pages (bounded runs of past messages) that a home must read, with fair shares for the parties (addresses and users)
-//! that get the pages.
+//! that get the pages. A home is the part of a shard that keeps topics.
 //!
-//! Two kinds of pages have queues of their own: pages for members of groups, and pages whose first message exceeds the page size. These
-//! queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver, pages of that kind wait, and
-//! other pages overtake them. Queues that may run get equal shares of the work, which is counted in steps.
+//! Two kinds of pages have queues of their own: pages for members of groups (MQTT shared subscriptions), and pages whose first message
+//! exceeds the page size. These queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver,
+//! pages of that kind wait, and other pages overtake them. Queues that are not throttled now get equal shares of the work, which is counted
+//! in steps.
+//!
+//! Other words: a *subscriber by filter* subscribes with wildcards. A *gap* is the notice that messages are lost. A *follower* is a client
+//! that is told which topics have subscribers. *Late* groups get a message in a later turn (a pass of the shard's loop).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,7 +24,7 @@ use crate::mail::{Attach, AttachFilters, ReplyTo};
 pub(crate) enum SearchProgress {
     /// Not begun.
     Unknown,
-    /// Counting back from the newest message: the offset reached, and how many messages are left to count, with the one at that offset.
+    /// Counts back from the newest message: the offset reached, and how many messages are left to count, including the one at that offset.
     Back(u64, u32),
     /// The page begins after `offset`. `gap`: messages before `offset` are lost. `promised`: the subscriber gave a position, so it gets a
     /// gap for losses after that position.
@@ -47,7 +51,7 @@ impl From<SearchProgress> for Deferred {
     }
 }
 
-/// The read position of a subscriber by filter in one partition, and the subscriber's request.
+/// A subscriber by filter that reads a partition: its position in that partition, and what it has requested.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     pub partition: PartitionId,
@@ -123,11 +127,11 @@ pub(crate) enum PendingPage {
         names: SharedFilterNames,
         reader: Reader,
     },
-    /// For a group; the party is that of its next member.
+    /// For a group. The party is that of the group's next member.
     Group(u64, Party),
-    /// Notes for some of the late groups that the log has messages for them, and queues these groups (see `groups/lists.rs`).
+    /// Marks some of the late groups as having messages to read in the log, and queues these groups (see `groups/lists.rs`).
     LateGroups,
-    /// For a follower: a page of its snapshot of topics with interest.
+    /// For a follower: a page of its list of the topics that have subscribers.
     Interest(ShardId, ReplyTo, Party),
 }
 
@@ -152,7 +156,7 @@ impl PendingPage {
     }
 }
 
-/// The party number of pages for late groups, which no address or user has.
+/// The party number of the entries for late groups. No address or user has this number.
 const LATE_GROUPS: u64 = 1 << 59;
 
 /// The kinds of throttled pages.
@@ -181,11 +185,11 @@ pub(crate) struct PageQueue {
     throttled: [ThrottledQueue; KINDS.len()],
     /// The kind of the page being read; `None` for a page that is not throttled.
     served: Option<Kind>,
-    /// Heap bytes of the pages' names and filters.
+    /// Heap bytes of the names and filters in the queued pages.
     names_bytes: usize,
     /// The count of steps at the end of the last turn.
     began: u64,
-    /// Pages that were queued since the start.
+    /// The number of pages that were queued since the start.
     pub waited: u64,
     pub(super) steps: Steps,
 }
@@ -296,7 +300,7 @@ impl PageQueue {
         self.queue.len() + throttled.sum::<usize>()
     }
 
-    /// Whether no page waits in the queue that is not throttled.
+    /// Whether no page waits in the queue that is never throttled.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -10,23 +10,23 @@ use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Admission;
 use crate::log::{HomeCounts, Log, LogBytes};
 
-/// Forgotten topics with losses that a home remembers by name; its partitions share this limit.
+/// How many forgotten topics with losses a home remembers by name. Its partitions share this limit.
 const NAMED_MAX: usize = 1024;
 
 pub(super) struct Partition {
     pub log: Log,
-    /// The last offset given. All topics of the partition share this count, so offsets are the order of arrival.
+    /// The last offset given. All topics of the partition share this counter, so offsets are the order of arrival.
     pub sequence: u64,
     /// Offsets up to this one may have been given to facts (publishes, or changes of topics) that are not logged.
     pub mark: u64,
-    /// The highest offset that a fact without a record in the log may get. A replicated log gives offsets to batches. The offsets between
-    /// two batches are free for such facts.
+    /// The highest offset that a fact without a record in the log may get. A replicated log gives offsets to batches, and leaves the
+    /// offsets between two batches free for these facts.
     pub unlogged_max: u64,
     /// Writer and number of the last batch read from the log, if the log has one writer at a time.
     pub batch: (u64, u64),
-    /// Only if the log is replicated: all records up to this offset are applied.
+    /// All records up to this offset are applied. Used only if the log is replicated.
     pub applied_to: u64,
-    /// The writers of the log, if it is replicated.
+    /// The processes that write the log, if it is replicated.
     pub writer_set: WriterSet,
     /// The time of the newest record. Times never decrease.
     pub time_s: u32,
@@ -59,7 +59,7 @@ impl Partition {
         }
     }
 
-    /// Notes the offset of a record read from the log, whether or not the record changed anything.
+    /// Notes the offset of a record read from the log, whether or not the record has changed anything.
     #[inline]
     pub fn note_offset(&mut self, offset: u64) {
         self.sequence = offset;
@@ -69,7 +69,7 @@ impl Partition {
         }
     }
 
-    /// From now on the log is replicated and gives the offsets.
+    /// Notes that the log is replicated from now on, and gives the offsets.
     pub fn replicate(&mut self) {
         self.unlogged_max = self.sequence | (OFFSETS_PER_BATCH - 1);
     }

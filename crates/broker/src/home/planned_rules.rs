@@ -1,4 +1,5 @@
-//! Prepares a change of a home's rules by a reload: finds the number of each topic's rule among the planned rules.
+//! Prepares a change of a home's rules by a reload: finds the number of each topic's rule among the planned rules. A home is the part of a
+//! shard that keeps topics.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -50,7 +51,7 @@ impl PlannedRules {
         self.numbers[id as usize] = self.world.rules.number_for(name);
     }
 
-    /// The planned rule of each row, when all are matched. Rows that are not in use have any number.
+    /// The planned rule of each row, when all rows are matched. Rows that are not in use have an arbitrary number.
     pub fn into_numbers(self) -> Vec<u8> {
         self.numbers
     }

@@ -1,7 +1,7 @@
 //! Publishes a message at its topic's home (the part of a shard that keeps the topic): gives it an offset, keeps it as the topic's rule
 //! says, and sends it to carriers, the shards with subscribers.
 //!
-//! Invariant: a publish is one step. No attach and no other publish happens in the middle of it.
+//! Invariant: a publish is one step. No attach (a request to subscribe) and no other publish happens in the middle of it.
 
 use crore_wire::websocket::frame;
 
@@ -22,7 +22,7 @@ use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `at` its partition.
+    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `at` the index of its partition.
     #[inline]
     pub(super) fn publish(
         &mut self,
@@ -65,8 +65,8 @@ impl Home {
         };
         let keep = most > 0;
         if !keep {
-            // The topic keeps no messages now. It may still have a log, which an earlier subscription needed. That log is dropped, since it
-            // would lack this message.
+            // The topic keeps no messages now. It may still have a log that an earlier subscription needed. That log is dropped, since this
+            // message is not appended to it.
             let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
             let kept = &mut self.logs.partitions[at].log;
             let before = match log {
@@ -91,7 +91,8 @@ impl Home {
         info
     }
 
-    /// Builds the message's frame once: for the topic's log (of `most` messages at most), for the retained message, and for the recipients.
+    /// Builds the message's frame once: for the topic's log (which keeps at most `most` messages), for the retained message, and for the
+    /// recipients.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,

@@ -1,8 +1,8 @@
 //! Keeps the messages of topics that have a QoS 1 or 2 subscription, whether its client is connected or not, even if the topic's rule keeps
 //! fewer or none.
 //!
-//! Invariant: a topic is in `Subscriptions::qos` exactly while it has such a subscription, and is not forgotten meanwhile. A subscription
-//! to a topic that could not be created is listed by name, like a filter, until it ends.
+//! Invariant: a topic is in `Subscriptions::qos` exactly while it has such a subscription, and the topic is not forgotten meanwhile. A
+//! subscription to a topic that could not be created is listed by name, like a filter, until the subscription ends.
 
 use crore_wire::topic;
 

@@ -9,7 +9,7 @@ use core::ops::Bound::{Excluded, Unbounded};
 
 /// The most streams at a time: each topic has a bit for each stream.
 pub const STREAMS: u8 = 64;
-/// Bytes of a topic besides its name: its part of a tree node, and the allocator's rounding.
+/// Bytes of a topic besides its name: its share of a tree node, and the allocator's rounding.
 const TOPIC_BYTES: usize = 56;
 
 /// The topics with interest at other nodes.

@@ -4,8 +4,8 @@
 //! Invariants:
 //! * State that is derived from the log is the same at all nodes that have applied the same records. The exception is what a process drops
 //!   for lack of room: only that process forgets it.
-//! * A client may come with a position from a node that has applied more of the log. The client gets no gap: its subscription begins when
-//!   this node has applied the log up to the position.
+//! * A client may come with a position that it got from a node which has applied more of the log. The client gets no gap (the notice that
+//!   messages are lost): its subscription begins when this node has applied the log up to the position.
 
 use alloc::boxed::Box;
 
@@ -24,17 +24,17 @@ use crate::budget::admission::Client;
 const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {
-    /// From now on other processes write to the log, too.
+    /// Prepares the home for a log to which other processes write, too. Called once, before any record is applied.
     pub(crate) fn replicate(&mut self) {
         self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
             partition.replicate();
-            // Subscribers by filter may have come to other nodes earlier, so losses are remembered from the beginning.
+            // Subscribers by filter may have been at other nodes before, so losses are remembered from the beginning.
             partition.log.losses.watch_shared();
         }
     }
 
-    /// Notes that a record of partition `at` was applied; `ends` if it is the last one of its batch.
+    /// Notes that a record of partition `at` was applied. `ends`: the record is the last one of its batch.
     pub(crate) fn note_applied(&mut self, at: usize, offset: u64, ends: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
@@ -51,13 +51,14 @@ impl Home {
         }
     }
 
-    /// The number of the newest page that waits for the log of partition `at`, if any waits.
+    /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of partition `at`, if any waits.
     pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
         self.logs.future_pages.as_ref()?.last_of(at)
     }
 
-    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`. This node has read a record that
-    /// it wrote after those pages came. So the positions do not exist in this log, and their subscribers get a gap.
+    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`, so that their subscribers get a
+    /// gap. The caller knows that these positions do not exist in this log: this node has read a record that it wrote after those pages
+    /// came.
     pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
@@ -81,7 +82,7 @@ impl Home {
         }
     }
 
-    /// Forgets an idle topic if there are too many topics. The reason: another process may create a topic without a check for room here.
+    /// Forgets an idle topic if there are too many topics. Another process may create a topic without asking whether this process has room.
     pub(crate) fn make_room_for_others(&mut self) {
         if self.topics.rows.len() as usize > self.topics.topics_max {
             self.evict_idle_topic(Client::NOBODY, u32::MAX);
@@ -98,8 +99,8 @@ impl Home {
 }
 
 impl Logs {
-    /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and its number follows that of the writer's last
-    /// batch. Notes the number of a valid batch.
+    /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and the batch number follows that of the writer's
+    /// last batch. Notes the number of a valid batch.
     pub(crate) fn accept(&mut self, at: usize, writer: u64, number: u64) -> bool {
         self.partitions[at].writer_set.accept(writer, number)
     }
@@ -109,7 +110,7 @@ impl Logs {
         &mut self.partitions[at].writer_set
     }
 
-    /// The offset at which a subscription begins, if partition `at` has not yet applied the log that far.
+    /// The offset that partition `at` must reach before a subscription with this position begins; `None` if it has reached the offset.
     pub(super) fn offset_to_wait_for(&self, since: Since, at: usize) -> Option<u64> {
         self.future_pages.as_ref()?;
         let partition = &self.partitions[at];

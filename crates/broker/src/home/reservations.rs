@@ -1,5 +1,5 @@
-//! Reservations for records in flight to the engine, which writes the log. A topic is not forgotten while a record of it is in flight. If
-//! the record will create the topic, room for it is reserved. Topics are known here by the hash of their names.
+//! Reservations for records in flight to the engine, which writes the log. A topic is not forgotten while one of its records is in flight.
+//! If the record will create the topic, room for the topic is reserved. Topics are known here by the hash of their names.
 
 use alloc::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Reservations {
         self.to_make > 0 && self.topics.get(&hash).is_some_and(|records| records.makes)
     }
 
-    /// Adds a record; `makes` if it will create the topic.
+    /// Adds a record. `makes`: the record will create the topic.
     pub fn add(&mut self, hash: u32, makes: bool) {
         let records = self.topics.entry(hash).or_default();
         records.count += 1;
@@ -62,7 +62,7 @@ impl Reservations {
         records.makes |= makes;
     }
 
-    /// The topic was created: releases the room that was reserved for it.
+    /// Releases the room that was reserved for a topic, because the topic was created.
     pub fn made(&mut self, hash: u32) {
         if self.to_make > 0
             && let Some(records) = self.topics.get_mut(&hash)

@@ -2,9 +2,8 @@
 //! neither the count limit nor the age limit of the rule removes it. Under a rule that keeps the latest, the topic's log itself is the
 //! retained state, and there is no second copy.
 //!
-//! Invariants: a topic is in `retained` exactly while it has a chain (a list of messages) under the rule of retained messages, and is not
-//! forgotten meanwhile.
-//! The byte budget removes retained messages last.
+//! Invariants: a topic is in `retained` exactly while it has a chain (a list of messages) under the rule of retained messages, and the
+//! topic is not forgotten meanwhile. The byte budget removes retained messages last.
 
 use super::Home;
 use super::topic_row::HAS_RETAINED;
@@ -16,7 +15,7 @@ use crate::mail::message::NewMessage;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Keeps a message as the topic's retained one; an empty one removes it.
+    /// Keeps a message as the topic's retained message. An empty message removes the retained one.
     pub(super) fn set_retained(
         &mut self,
         id: u32,
@@ -47,7 +46,7 @@ impl Home {
         self.topics.rows.get_mut(id).flags |= HAS_RETAINED;
     }
 
-    /// Removes the message without a key from a topic that keeps latest values. This is not a loss.
+    /// Removes the message without a key from a topic that keeps latest values. This does not count as a loss.
     pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
         let row = self.topics.rows.get(id);
         let at = self.logs.place_of(row);
@@ -86,7 +85,7 @@ impl Home {
         let frames = lanes.frames();
         log.read(chain, 0, 1, usize::MAX, frames);
         let mut record = frames.pages.pop().expect("there is one");
-        // A retained message after `start` is also in the log, or the subscriber did not request it.
+        // A retained message after `start` comes from the log, or the subscriber did not request it.
         let is_due = record.offset <= start;
         (record.offset, record.previous, record.latest) = (start, start, false);
         is_due.then_some(record)

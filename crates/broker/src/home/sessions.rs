@@ -1,14 +1,15 @@
-//! MQTT sessions of a partition, which a client id has as a topic does (MQTT 5.0 section 4.1). A session is held by a connection, or it is away: its
-//! client is disconnected, and the session has its [stored form](crate::mail::session::stored).
+//! The MQTT sessions of a partition. A client id belongs to a partition as a topic does (MQTT 5.0 section 4.1). A session is *held* by a
+//! connection, or it is *away*: its client is disconnected, and the session has its [stored form](crate::mail::session::stored).
 //!
-//! A session is not a queue. Messages that are published while it is away are in the logs of their topics, and it has its positions there.
+//! A session is not a queue. Messages that are published while the session is away are in the logs of their topics, and the session has its
+//! positions there.
 //!
 //! Invariants:
 //! * A client id has at most one row. A row has at most one holder.
-//! * If a connection claims a session that another one holds, it gets the session only when the holder has given it back.
+//! * If a connection claims a session that another one holds, the claimant gets the session only when the holder has given it back.
 //! * A serial number names one holder. A request of an earlier holder is ignored.
 //!
-//! Deliberately not here: what follows from the end of a session. The shard publishes its will and releases its logs (`shard/sessions.rs`).
+//! Deliberately not here: the consequences of a session's end. The shard publishes the will and releases the logs (`shard/sessions.rs`).
 
 mod absent;
 mod at_home;
@@ -42,11 +43,11 @@ pub const FOREVER_S: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// A connection holds it.
+    /// A connection holds the session.
     Connected,
-    /// No connection holds it.
+    /// No connection holds the session.
     Away,
-    /// A connection holds it and was told to give it back to a claimant.
+    /// A connection holds the session, and was told to give it back for a claimant.
     Claimed,
 }
 
@@ -62,10 +63,10 @@ struct Row {
     generation: u16,
     /// The shard of the holder's connection.
     shard: ShardId,
-    /// Counts the holders.
+    /// The number of holders so far.
     serial: u16,
     held: Hold,
-    /// Counts the sessions that have used the row.
+    /// The number of sessions that have used the row so far.
     life: u8,
 }
 
@@ -102,7 +103,7 @@ impl Placed for Row {
 
 chained!(Row);
 
-/// A connection's claim to a session, which another may hold.
+/// A connection's claim to a session. Another connection may hold the session.
 pub struct Claim {
     /// The shard of the connection.
     pub shard: ShardId,
@@ -110,11 +111,11 @@ pub struct Claim {
     pub to: ReplyTo,
     /// Clean Start: the former session ends, and a new one begins.
     pub clean: bool,
-    /// The client that the session counts for.
+    /// The client that is charged for the session.
     pub owner: Client,
 }
 
-/// Counts another session of this client, if it may have one more.
+/// Counts another session for this client, if the client may have one more.
 fn room_for_session(owner: Client, counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner).is_ok()
 }
@@ -132,14 +133,14 @@ pub enum Opening {
         /// The will that is due.
         will: Option<Box<Will>>,
     },
-    /// Another connection holds it. The claimant waits until that gives it back.
+    /// Another connection holds the session. The claimant waits until that connection gives it back.
     Claimed {
         /// The holder, if it must be told to give the session back.
         holder: Option<(ShardId, ConnId)>,
-        /// A claimant that has waited, and that does not get the session now.
+        /// A claimant that has waited for the session, and that will not get it because of the new claim.
         superseded: Option<Claim>,
     },
-    /// No room for another session.
+    /// There is no room for another session.
     Full,
 }
 
@@ -152,11 +153,12 @@ pub struct Sessions {
     index: Index,
     clients: Names,
     states: AbsentStates,
-    /// Sessions that are away, by the second in which something is due.
+    /// Sessions that are away, with the second in which their will or their end is due.
     due: BTreeSet<(u32, u32)>,
     evicted: Evicted,
     claims: BTreeMap<u32, Claim>,
-    /// While a log is read, the sessions that a connection held when the log was written: by row, the seconds that each one outlives its connection.
+    /// While a log is read: the sessions that a connection held when the log was written. By row, the seconds for which each session
+    /// outlives its connection.
     held: BTreeMap<u32, u32>,
 }
 
@@ -182,7 +184,7 @@ impl Sessions {
         self.rows.len()
     }
 
-    /// Adds the counts and bytes of its sessions.
+    /// Adds the counts and bytes of the partition's sessions.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions += self.rows.len();
         accounts.session_bytes += self.states.state_bytes;
@@ -207,7 +209,7 @@ impl Sessions {
         holds.then(|| self.clients.get(row.client))
     }
 
-    /// Whether a connection waits for the session of this holder, and if so, whether it begins anew (Clean Start).
+    /// Whether a connection waits for the session of this holder; if so, whether that connection begins a new session (Clean Start).
     pub fn claimant_of(&self, id: SessionId) -> Option<bool> {
         self.claims.get(&id.row).map(|claim| claim.clean)
     }
@@ -217,7 +219,7 @@ impl Sessions {
         self.find(hash, client).is_some()
     }
 
-    /// A client connects. `counts` limits the number of sessions.
+    /// Gives the session of this client id to the connection, or makes the connection wait for it. `counts` limits the number of sessions.
     pub fn open(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -257,8 +259,8 @@ impl Sessions {
         Opening::Claimed { holder, superseded }
     }
 
-    /// Gives the session to the claimant. A will with a delay is due only if the session ends now: because it has no state, or because of Clean Start
-    /// (section 3.1.3.2.2).
+    /// Gives the session to the claimant. A will with a delay is due only if the session ends now, because it has no state or because of
+    /// Clean Start (section 3.1.3.2.2).
     fn hand_over(
         &mut self,
         id: u32,
@@ -291,7 +293,7 @@ impl Sessions {
         }
     }
 
-    /// The holder gives its session back.
+    /// Takes the session back from its holder.
     pub fn close(&mut self, session: ClosingSession, counts: &Admission, now: Now) -> Closing {
         let ClosingSession {
             id,
@@ -305,7 +307,7 @@ impl Sessions {
             return Closing::Stale;
         }
         let row = self.rows.get_mut(id.row);
-        // A claimed session has a claimant.
+        // Only a session that is claimed has a claimant.
         if row.held == Hold::Claimed
             && let Some(claim) = self.claims.remove(&id.row)
         {
@@ -351,7 +353,7 @@ impl Sessions {
 pub enum Closing {
     /// The session is away or has ended. This will is due.
     Done(Option<Box<Will>>),
-    /// A claimant has waited for the session and has it now.
+    /// A claimant was waiting for the session and holds it now.
     Next(Claim, Opening),
     /// The connection does not hold the session, which is a bug. Nothing has changed.
     Stale,

@@ -19,8 +19,8 @@ use crate::store::blobs::Blob;
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl Home {
-    /// The floor of each of these topics: the last offset that its log has lost, or `None` if there is no such topic. The whole result is
-    /// `None` until the home has applied the partition's log up to `offset`.
+    /// The *floors* of these topics: the last offset that a topic's log has lost, or `None` if there is no such topic. The result is `None`
+    /// as a whole until the home has applied the partition's log up to `offset`.
     pub(crate) fn floors_of(
         &self,
         partition: PartitionId,
@@ -65,8 +65,8 @@ impl Home {
             }
             while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
         }
-        // Also drop expired messages that come after older ones which have not expired. A serving home drops such messages when it reads
-        // them.
+        // Also drops expired messages that come after older ones which have not expired. A serving home drops such messages only when it
+        // reads them.
         for id in 0..self.topics.rows.end() {
             self.expire_topic(id, rules, now);
         }

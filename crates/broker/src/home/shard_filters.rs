@@ -1,6 +1,6 @@
-//! The filters for which other shards have subscribers, at a home (the part of a shard that keeps topics).
+//! The filters for which other shards of the process have subscribers, as a home (the part of a shard that keeps topics) knows them.
 //!
-//! Invariant: a filter is registered for a shard from the shard's first attach until the shard leaves the filter.
+//! Invariant: a filter is registered for a shard from the shard's first attach (a request to subscribe) until the shard leaves the filter.
 
 use alloc::vec::Vec;
 
@@ -10,9 +10,9 @@ use crate::filters::matching::Matching;
 use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
-/// Marks a filter's value that is the number of a set of shards. A value without this bit is the number of a shard.
+/// This bit marks a filter's value as the number of a set of shards. A value without this bit is the number of a shard.
 const SET: u32 = 1 << 31;
-/// Separates the filters of an attach: a control character, so no filter has it.
+/// Separates the filters of an attach. It is a control character, which no filter contains.
 pub const SEPARATOR: u8 = b'\n';
 
 /// The filters of all other shards of the process.
@@ -50,7 +50,7 @@ impl ShardFilters {
         self.filters.prefetch(topics);
     }
 
-    /// Finds the shards that get a message; returns their number.
+    /// Finds the shards that get a message. Returns how many they are.
     pub fn find(&mut self, name: &[u8]) -> u32 {
         self.due.clear();
         if self.filters.is_empty() {
@@ -80,7 +80,7 @@ impl ShardFilters {
         self.due = due;
     }
 
-    /// Finds the shards that get a message, the home's own shard included; returns their number.
+    /// Finds the shards that get a message, the home's own shard included. Returns how many they are.
     pub fn find_with(&mut self, name: &[u8], local_filters: &Matching, me: ShardId) -> u32 {
         let others = self.find(name);
         if !local_filters.has_match(name) {

@@ -2,9 +2,9 @@
 //!
 //! A group has a cursor in each partition; messages up to the cursor were given to members. A member's credit is the number of messages
 //! that the group may still give to the member before the member acknowledges any. Members with credit take turns. While no member has
-//! credit, the cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before
-//! anything newer. Messages that a member does not give back (QoS 2, or of a session that is kept) stay with that member [MQTT-4.8.2-4,
-//! -5].
+//! credit, the cursor stays and messages wait in the log. Messages that a member gives back unacknowledged go to another member before any
+//! newer message. Messages that a member does not give back (QoS 2, or of a session that outlives its connection) stay with that member
+//! [MQTT-4.8.2-4, -5].
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; each message that the group's filter matches
 //! is kept for the group, within the limits of the log.
@@ -80,8 +80,8 @@ impl Home {
         }
     }
 
-    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found, at once or when the group's pages are
-    /// read.
+    /// Gives a message to each group that [`Groups::find`](super::groups::Groups::find) has found: at once, or later, when the group reads
+    /// the message from the log.
     pub(super) fn tell_groups(
         &mut self,
         at: usize,
@@ -108,7 +108,8 @@ impl Home {
         }
     }
 
-    /// Queues some of the late groups. If others are left, their turn comes after all pages that wait now.
+    /// Queues some of the late groups (those that get a message in a later turn). If others are left, they come after all pages that wait
+    /// now.
     pub(super) fn wake_late(&mut self) {
         for id in self.subscriptions.groups.mark_late_behind() {
             self.queue_group_if_ready(id);
@@ -118,7 +119,7 @@ impl Home {
         }
     }
 
-    /// Queues a group if it may have something to give.
+    /// Queues a group if it may have messages to give.
     fn queue_group_if_ready(&mut self, id: u64) {
         if let Some(party) = self.subscriptions.groups.try_queue(id) {
             self.page_queue.queue_group(id, party);
@@ -161,8 +162,8 @@ impl Home {
         self.subscriptions.groups.add_session(filter, name, offsets);
     }
 
-    /// Gives a group's waiting messages to members, as far as credit and the limits of a page go. Then queues the group again, if messages
-    /// and credit are left.
+    /// Gives a group's waiting messages to members, as far as credit and the limits of a page (a bounded run of messages) allow. Then
+    /// queues the group again, if messages and credit are left.
     pub(super) fn give_waiting(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;

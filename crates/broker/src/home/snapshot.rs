@@ -2,7 +2,7 @@
 //! messages are kept, losses, and messages (`messages.rs`). Idempotency keys and groups are written and restored in `idempotence.rs` and
 //! `share_groups.rs`.
 //!
-//! A restored home gives rows and rules new numbers. It applies the rules in force now.
+//! A restored home gives rows and rules new numbers, and applies the rules in force now.
 
 mod messages;
 
@@ -24,7 +24,7 @@ use crate::mail::fields::check_stored_name;
 use crate::store::blobs::Blob;
 use crate::store::slab::{NONE, Vacant as _};
 
-/// The flags of a row that a snapshot keeps.
+/// The flags of a topic's row that a snapshot keeps.
 const LASTING: u8 = CREATED | DELETED | REQUESTED;
 /// Flags of a topic's record. `LOST`: the topic has no messages, and some were lost. `HAS_MESSAGES`: it has messages. `NEWEST_REMOVED`: its
 /// newest messages were removed without a loss.
@@ -213,7 +213,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The origin of the records that this home writes.
+    /// What a reader of this home's records must know about the home: its number, its placement and its epoch.
     fn origin(&self) -> Origin {
         Origin {
             placement: self.placement,
@@ -271,8 +271,7 @@ impl Logs {
         Ok(rows)
     }
 
-    /// Checks that partition `at` has given this offset. Otherwise the next messages of a topic at this offset would come before the
-    /// topic's beginning.
+    /// Checks that partition `at` has given this offset. Otherwise the next message of a topic with this offset would get a lower offset.
     ///
     /// # Errors
     /// The partition has not given the offset.

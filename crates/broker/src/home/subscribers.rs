@@ -72,7 +72,7 @@ impl Home {
         self.queue_if_idle(id, now);
     }
 
-    /// Whether a topic has a subscriber: by name, by filter or in a group.
+    /// Whether a topic has a subscriber: by name, by filter, or as a member of a group.
     pub(crate) fn is_watched(&mut self, hash: u32, name: &[u8], local_filters: &Matching) -> bool {
         let exact = self
             .topics
@@ -131,14 +131,14 @@ impl Home {
         });
     }
 
-    /// Sends the message to each shard with subscribers, of the topic or of a matching filter.
+    /// Sends the message to each shard with subscribers of the topic or of a matching filter.
     fn tell_matched(&mut self, id: u32, name: &[u8], record: Record, lanes: &mut Lanes) {
         let mut due = self.subscriptions.filters.take_due();
         let partition = self.logs.placement.of_slot(self.topics.rows.get(id).slot());
         let name = lanes.frames().push_name(name);
         self.topics.each_carrier(id, |carrier: &Carrier| {
             let (topic, serial) = (carrier.carrier_row, carrier.serial);
-            // One mail entry for both: the shard finds its subscribers of the topic and of the filters itself.
+            // One mail entry for both kinds: the shard finds its subscribers of the topic and of the filters itself.
             let tell = match due.iter().position(|shard| *shard == carrier.shard) {
                 Some(at) => {
                     due.swap_remove(at);

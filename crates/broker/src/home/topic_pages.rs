@@ -1,9 +1,9 @@
-//! Reads the page (a bounded run of past messages) of a topic that answers an attach: finds its first message, reports losses, and copies
-//! messages.
+//! Reads the page (a bounded run of past messages) of a topic that answers an attach (a request to subscribe): finds the first message,
+//! reports losses, and copies messages.
 //!
-//! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn where it stopped. If the first
-//! message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before anything of it is copied or
-//! counted.
+//! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn (a pass of the shard's loop) where it
+//! stopped. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any
+//! message of it is copied or counted.
 
 use super::Home;
 use super::attach::by_rule;
@@ -18,7 +18,7 @@ use crate::mail::{Attach, LatestValues, Page};
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Reads the page of a topic. If that is not possible yet, returns the progress of the search.
+    /// Reads the page of a topic. If the page cannot be read yet, returns the progress of the search.
     pub(super) fn page(
         &mut self,
         id: u32,
@@ -41,7 +41,7 @@ impl Home {
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
-            // The subscriber wants values. It has lost nothing if some values were replaced by newer ones.
+            // The subscriber wants values. A value that was replaced by a newer one is no loss for the subscriber.
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
@@ -121,7 +121,7 @@ impl Home {
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && latest {
             true if ask.reads_values() => LatestValues::These,
-            // A subscriber that gave no beginning gets the latest values as the messages of its first pages.
+            // A subscriber that gave no position gets the latest values as the messages of its first pages.
             true if ask.since != Since::Default
                 && self.logs.messages_of(self.topics.rows.get(id)) > 0 =>
             {
@@ -218,7 +218,7 @@ impl Home {
 }
 
 impl Logs {
-    /// The page for a reader of a topic that has no row at this home.
+    /// The page for a subscriber to a topic that has no row at this home.
     pub(super) fn nothing_kept(&self, ask: &Attach, name: &[u8], rules: &Rules) -> Page {
         let floor = self.floor_of(name, rules.number_for(name), rules);
         let lost = match ask.since {

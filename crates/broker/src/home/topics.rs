@@ -1,7 +1,7 @@
 //! The table of the topics of a home (the part of a shard that keeps topics): rows, names, shards with subscribers, and the queue of idle
 //! topics.
 //!
-//! Invariants: a row in use has a name and is in the index; rows never move. Deliberately elsewhere: the logs of topics
+//! Invariants: a row in use has a name and is in the index; rows never move. Not here: the logs of topics
 //! ([`Logs`](super::logs::Logs)).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -27,7 +27,7 @@ pub(crate) struct TopicTable {
     pub(super) planned_rules: Option<PlannedRules>,
     /// The most topics of this home.
     pub(super) topics_max: usize,
-    /// By row: the client that created the topic, if the table was more than half full then.
+    /// By row: the client that created the topic, if the table was more than half full at that time.
     pub(super) makers: Holders,
     /// The topics of records in flight.
     pub(super) reservations: Reservations,

@@ -1,4 +1,5 @@
-//! Carries out asks: requests that shards with subscribers, this one included, send to this shard's home, the part that keeps topics.
+//! Carries out asks: requests that shards with subscribers send to this shard's home, the part of a shard that keeps topics. This shard
+//! sends asks to its own home, too.
 
 use alloc::boxed::Box;
 
@@ -37,9 +38,9 @@ impl Shard {
         self.carry_out_asks(from, asked, u64::MAX);
     }
 
-    /// Continues with waiting asks for about `steps` steps: one mail of each lane (the queue of mail from one shard), then the next of
-    /// each. Returns whether there were any. All lanes share the steps, since a shard that wakes often sends many small mails during one
-    /// turn of another shard.
+    /// Continues with waiting asks for about `steps` steps. Each pass takes one mail of each lane (the queue of mail from one shard).
+    /// Returns whether asks were waiting. All lanes share the steps, since a shard that wakes often sends many small mails during one turn
+    /// of another shard.
     pub(crate) fn continue_asks(&mut self, steps: u64) -> bool {
         let until = self.steps() + steps;
         let mut any = false;
@@ -93,8 +94,8 @@ impl Shard {
         true
     }
 
-    /// Admits a fact (a publish, or a change of a topic), or carries out another ask, after the earlier requests that are in flight to the
-    /// engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
+    /// Handles an ask. A fact (a publish, or a change of a topic) is admitted. Any other ask is carried out after the earlier requests that
+    /// are in flight to the engine, which writes the log. Returns the credit that the sender gets back only when the ask is done.
     pub(crate) fn handle_ask(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) -> usize {
         match &ask {
             Ask::Publish {
@@ -312,7 +313,7 @@ pub(super) fn reply(
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
         Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-        // Nobody waits: a refusal is only counted.
+        // No client waits for this outcome: a refusal is only counted.
         Answer::None if let Outcome::Full(reason) = outcome => {
             clients.meter.stats.dropped += 1;
             clients.meter.stats.refusals.add(reason);

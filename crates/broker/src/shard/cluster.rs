@@ -1,9 +1,14 @@
 //! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward
 //! of each partition (the node that makes its checkpoints).
 //!
-//! Each second the home of partition 0 writes a heartbeat (BEAT) there. A node that reads its own heartbeats, but for some seconds none of
-//! another node, writes a DEAD record for the other node: first in partition 0, and once that is logged, in all other partitions. A note
-//! takes effect at all nodes at its place in the log. The clock of a node only decides whether and when the node writes a note.
+//! Words: a *home* is the part of a shard that keeps partitions. A *writer* is one node during one connection to the log; a node that was
+//! declared dead continues under a new writer number. A *mark* is a record that changes no topic. A *page* is a run of past messages that a
+//! subscriber waits for.
+//!
+//! Each second every node writes a heartbeat (BEAT) into partition 0. If a node reads its own heartbeats, but none of another node for some
+//! seconds, it declares the other node dead: it writes a DEAD record into partition 0, and once that record is logged, into all other
+//! partitions. A note takes effect at all nodes at its place in the log. The clock of a node only decides whether and when the node writes
+//! a note.
 //!
 //! Invariants: at most one note of each kind is in flight in a partition, so a node that is cut off does not accumulate notes. A node that
 //! reads its own death continues as a new writer, and sends everything in flight again. Records of a writer after its death are void, so
@@ -26,16 +31,16 @@ use crate::shard::pending_request::PendingRequest;
 
 /// The partition of the heartbeats.
 const HEARTBEAT_PARTITION: u16 = 0;
-/// A node is dead after this many seconds without a heartbeat.
+/// A node is declared dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
-/// If the node reads its own heartbeats further apart than this, it may have missed heartbeats of others.
+/// If the node's own heartbeats arrive further apart than this, the node may have missed heartbeats of others.
 const HEARTBEAT_GAP_S: u32 = 2;
-/// The steward writes a mark (a record that changes no topic) into a partition that has had no record for this long. The reason:
-/// idempotency keys expire by the log's clock, which advances only with records.
+/// The steward writes a mark into a partition that has had no record for this long. The reason: idempotency keys expire by the log's clock,
+/// which advances only with records.
 const IDLE_S: u32 = 60;
-/// The most deaths that the homes (the parts of shards that keep partitions) learn in one second.
+/// The maximum number of deaths that the homes learn in one second.
 const DEATHS_PER_TICK: usize = 16;
-/// The most nodes that are remembered.
+/// The maximum number of nodes that are remembered.
 const NODES_MAX: usize = 256;
 
 /// The parts of a cluster node's shard that write and apply notes.
@@ -59,7 +64,7 @@ impl Shard {
         })
     }
 
-    /// Applies a note of partition `at`, which has this offset.
+    /// Applies a note, which has this offset in partition `at`.
     pub(super) fn apply_note(
         &mut self,
         at: usize,
@@ -119,9 +124,9 @@ impl Node<'_> {
         }
     }
 
-    /// Tells this node's homes (the parts of its shards that keep partitions) which nodes are dead by the state of partition 0. It is not
-    /// enough to react to each DEAD record when it is read: a node that starts from a later checkpoint does not read that record, and the
-    /// nodes that read it may have stopped before they wrote the death into the other partitions.
+    /// Tells this node's homes which nodes are dead, according to the state of partition 0. It is not enough to react to each DEAD record
+    /// when it is read: a node that starts from a later checkpoint does not read that record, and the nodes that read it may have stopped
+    /// before they wrote the death into the other partitions.
     fn announce_deaths(&mut self, at: usize) {
         let (writer_set, announced) = (
             self.home.logs.writer_set(at),
@@ -167,8 +172,8 @@ impl Node<'_> {
         }
     }
 
-    /// A living writer of which this node has read no heartbeat since it started, although each node writes one every second. That writer
-    /// died before the checkpoint from which this node began.
+    /// A writer that counts as living, but of which this node has read no heartbeat since it started, although each node writes one every
+    /// second. Its node died before the checkpoint from which this node started, and the death was not recorded.
     fn silent_since_start(&mut self, at: usize) -> Option<u64> {
         let (cluster, home) = (&self.cluster, &mut self.home);
         let waited = self.ctx.now.s - cluster.own_beats_since_s >= SILENT_S;
@@ -182,7 +187,7 @@ impl Node<'_> {
     /// Writes the next death that is missing in the log of this partition.
     fn write_missing_death(&mut self, at: usize) {
         if self.is_cut_off() {
-            // The node may be reading old records, and other nodes may have written these deaths after them.
+            // The node may be reading old records. Later in the log there may be DEAD records of other nodes for the same writers.
             return;
         }
         let writer_set = self.home.logs.writer_set(at);
@@ -211,8 +216,8 @@ impl Node<'_> {
         let (steward, now_s) = (self.home.logs.writer_set(at).steward, self.ctx.now.s);
         let applied_s = self.cluster.partitions[at].applied_s;
         match steward {
-            // The node offers itself only while it reaches the log. Other nodes would never notice the death of a steward that has sent no
-            // heartbeat.
+            // The node offers itself only while it reaches the log. If it became steward without having sent a heartbeat, other nodes would
+            // never notice its death.
             None if !self.is_cut_off() => self.write_note(at, &Note::Steward(own)),
             None => {}
             Some(steward) if steward == own && now_s - applied_s >= IDLE_S => {
@@ -222,8 +227,8 @@ impl Node<'_> {
         }
     }
 
-    /// If subscriptions wait for positions that this node has not reached, writes a mark. Everything that other nodes have read is in the
-    /// log before that mark.
+    /// If subscriptions wait for positions that this node has not reached, writes a mark. All records that other nodes had read by now come
+    /// before that mark. So when this node reads the mark, it has reached every position that exists, and gives up the others.
     fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;
@@ -246,15 +251,15 @@ impl Node<'_> {
         self.commits.note(at, self.ctx.now, sequence, note);
     }
 
-    /// Writes a mark when half of the offsets between the last record and the next batch are used. Facts that are not logged get these
-    /// offsets, and a mark brings new ones.
+    /// Writes a mark when half of the offsets between the last record and the next batch are used. These offsets are for facts that are not
+    /// logged, and the batch of the mark brings new ones.
     pub(super) fn renew_offsets(&mut self, at: usize) {
         if self.home.logs.sequence(at) % OFFSETS_PER_BATCH >= OFFSETS_PER_BATCH / 2 {
             self.write_note(at, &Note::Mark(0));
         }
     }
 
-    /// Called when a note of this process was applied.
+    /// Notes that a note of this process was applied.
     pub(super) fn note_applied(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         let note_applied = partition.notes_in_flight & kind_bit(note) != 0;
@@ -294,7 +299,7 @@ impl Node<'_> {
         }
     }
 
-    /// If partition `at` is the one with the heartbeats, removes a dead writer from the living nodes.
+    /// Removes a dead writer from the living nodes, if partition `at` is the one with the heartbeats.
     fn apply_death(&mut self, at: usize, writer: u64) {
         let cluster = &mut self.cluster;
         let of_beats = self.ctx.world.placement();

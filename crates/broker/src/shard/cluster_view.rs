@@ -1,4 +1,6 @@
-//! A view of the other nodes of the cluster, which a home (the part of a shard that keeps partitions) has. `cluster.rs` updates it.
+//! What a home (the part of a shard that keeps partitions) knows about the other nodes of the cluster. `cluster.rs` updates this view. A
+//! *writer* is one node during one connection to the log, a *note* a record by which nodes know of one another, a *mark* a note without
+//! content, and a *page* a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,7 +8,7 @@ use alloc::vec::Vec;
 use crate::commit::record::Note;
 use crate::mail::orders::NodeState;
 
-/// How long, and how many, dead nodes are remembered.
+/// How long dead nodes are remembered, in seconds; and the maximum number of dead nodes.
 const REMEMBERED_S: u32 = 3600;
 const DEAD_NODES_MAX: usize = 64;
 
@@ -14,10 +16,10 @@ const DEAD_NODES_MAX: usize = 64;
 pub(super) struct ClusterView {
     /// Living nodes that have written a heartbeat; only at the home of partition 0.
     pub nodes: Vec<NodeState>,
-    /// Nodes that died lately, the latest last; for operators.
+    /// Nodes that died within the last hour, in the order of their deaths; for operators.
     pub dead_nodes: Vec<NodeState>,
-    /// When this node read the first of its own heartbeats since the last gap between them. `own_beat_s` is the time of the latest one. 0
-    /// before the first.
+    /// When this node read the first of its own heartbeats since the last interruption. 0 before the first one. `own_beat_s` is the time of
+    /// the latest one.
     pub own_beats_since_s: u32,
     pub own_beat_s: u32,
     /// Writers whose death must be written to all partitions of this home.
@@ -67,7 +69,7 @@ impl ClusterView {
         self.dead_nodes.push(node);
     }
 
-    /// Forgets dead nodes that are back under their name, and those that died long ago.
+    /// Forgets dead nodes whose name is used by a living node again, and nodes that died long ago.
     pub fn forget_dead(&mut self, unix_s: u32) {
         let living = &self.nodes;
         self.dead_nodes.retain(|dead| {

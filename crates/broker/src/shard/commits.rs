@@ -1,4 +1,5 @@
-//! Applies the batches that the engine has committed, and answers the requests that waited for them. See [`commit`](crate::commit).
+//! Applies the batches of records that the engine (which writes the log) has committed, and answers the requests that waited for them. See
+//! [`commit`](crate::commit).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -24,7 +25,7 @@ use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// Called when a batch is committed to the log of its partition.
+    /// Queues a batch that was committed to the log of its partition.
     pub(super) fn committed(&mut self, of: Committed) {
         if let Some((at, _)) = part(&mut self.home, of.header.partition) {
             self.commits.committed(at, of);
@@ -148,7 +149,7 @@ impl Shard {
         }
     }
 
-    /// Notes the offset of a record that changes nothing here, since its request does.
+    /// Notes the offset of a record that changes nothing here, because the change is made by the request that waits for the record.
     fn note_own_record(&mut self, record: &Record) {
         let (stored, bytes) = (&record.stored, record.bytes());
         let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
@@ -291,16 +292,17 @@ impl Shard {
         records.end()
     }
 
-    /// Called when the log was read after a crash: facts that were not logged are lost. Partitions continue after their marks. Clients with
-    /// older positions are told of a gap if they may have missed a message.
+    /// Records that facts which were not logged are lost. Called when the log was read after a crash. Partitions continue after their marks
+    /// (the highest offset that such a fact may have). Clients with older positions are told of a gap if they may have missed a message.
     pub fn lose_unlogged(&mut self) {
         if let Some(home) = &mut self.home {
             home.lose_unlogged(&self.front.clients.ctx.world.rules);
         }
     }
 
-    /// Called after the last batch, if the log of a partition is damaged and may have lost records before its end. Begins a new epoch, so
-    /// that clients with older positions are told of a gap. `base` is the first offset that the log's last life could give.
+    /// Begins a new epoch of a partition whose log is damaged and may have lost records before its end. Called after the last batch.
+    /// Clients with older positions are told of a gap. `base` is the first offset that the log's last life (the time since its last start)
+    /// could give.
     pub fn begin_epoch(&mut self, partition: PartitionId, base: u64) {
         if let Some((at, home)) = part(&mut self.home, partition)
             && !planted::is(Fault::SilentDamage)
@@ -309,14 +311,14 @@ impl Shard {
         }
     }
 
-    /// The partitions, each with its last offset. Called after the last batch was read.
+    /// The partitions of this home, each with its last offset. Called after the last batch was read.
     pub fn ends(&self) -> Vec<(PartitionId, u64)> {
         let home = self.home.iter();
         home.flat_map(|home| home.logs.ends()).collect()
     }
 
-    /// Sets the lives of the log, the new one included. Positions of all these lives are valid. Called on every shard, after the last
-    /// batch.
+    /// Sets the lives of the log (the times between two starts on it), the new one included. Positions of all these lives are valid. Called
+    /// on every shard, after the last batch.
     pub fn follow_lives(&mut self, lives: &Arc<Lives>) {
         self.front.clients.ctx.lives = lives.clone();
         if let Some(home) = &mut self.home {
@@ -339,7 +341,7 @@ impl Shard {
     }
 }
 
-/// The index of a partition, if this is its home.
+/// The index of a partition at this home; `None` if another home keeps the partition.
 fn part(home: &mut Option<Home>, partition: PartitionId) -> Option<(usize, &mut Home)> {
     let home = home.as_mut()?;
     Some((home.logs.place_here(partition)?, home))

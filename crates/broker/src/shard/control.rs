@@ -37,7 +37,7 @@ impl Shard {
             Control::Log(page) => {
                 Report::Messages(log_page(self.home.as_mut(), &clients.ctx, &page))
             }
-            // A snapshot that is being written must not change.
+            // While a snapshot is written, nothing may change.
             Control::Purge(..) | Control::Delete(_) | Control::Publish(_) if self.stopped => {
                 Report::Outcome(Outcome::Unknown)
             }
@@ -62,7 +62,7 @@ impl Shard {
                 let found = session(&self.sessions, clients, &name);
                 Report::Session(found.map(Box::new))
             }
-            // A snapshot that is being written must not change.
+            // While a snapshot is written, nothing may change.
             Control::EndSession(_) if self.stopped => Report::Ended(Ended::default()),
             Control::EndSession(name) => {
                 Report::Ended(end_session(&mut self.sessions, clients, &name))

@@ -137,7 +137,7 @@ impl Front {
             }
             if delivery.ordered && deliveries.has_flows() {
                 let looks = ((delivery.keys.len() - delivery.at) / LOOKS_PER_VISIT) as u32;
-                // At least one visit is left, so that even the longest delivery begins.
+                // The budget keeps at least one visit, so that even the longest delivery begins.
                 *budget = budget.saturating_sub(looks).max(1);
                 if let Some(topic) = flow_before(&self.clients.conns, deliveries, &delivery) {
                     deliveries.wait_for(topic, delivery);
@@ -193,7 +193,7 @@ impl Front {
             }
             let next =
                 &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
-            // To prefetch a single row saves nothing.
+            // Prefetching a single row saves nothing.
             if delivery.at.is_multiple_of(PREFETCHED) && next.len() > 1 {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
             }

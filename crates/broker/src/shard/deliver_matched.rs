@@ -47,10 +47,10 @@ use crate::store::slab::NONE;
 
 /// The most messages of a run.
 const RUN_MAX: usize = 64;
-/// The number of pairs whose collection and sorting costs as much as one visit. To skip as many pairs costs as much, too.
+/// The number of pairs whose collection and sorting costs as much as one visit. Skipping this many pairs costs as much, too.
 const DUE_PER_VISIT: usize = 16;
 /// A run collects at most as many pairs as this many turns can visit. One turn would be enough, but a longer run has more messages for each
-/// connection, so it needs fewer writes.
+/// connection, so fewer writes are needed.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
@@ -162,7 +162,7 @@ impl Front {
             if next.is_empty() {
                 return true;
             }
-            // A connection with several matching filters occurs several times. It is visited once, but to skip it also costs time.
+            // A connection with several matching filters occurs several times. It is visited once, but skipping it also costs time.
             *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
@@ -199,7 +199,7 @@ impl Front {
 }
 
 /// Message `n` of the run. The home names the message's topic by a row of this shard's table of topics. If another topic uses that row by
-/// now, this shard has no exact subscriber of the message's topic any more, so the row becomes `NONE`.
+/// now, this shard has no exact subscriber of the message's topic any more, so the row of the result is `NONE`.
 fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     let mut message = delivery.matched(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -211,7 +211,7 @@ fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     message
 }
 
-/// The number of pairs from which on a run takes no further message.
+/// A run with this many pairs takes no further message.
 fn pairs_max(clients: &Clients) -> usize {
     TURNS_OF_RUN * clients.meter.work.turn_limits.visits_per_turn as usize
 }
@@ -302,7 +302,7 @@ fn extend_run(
         _ => None,
     };
     if delivery.home != clients.ctx.me {
-        // If the home is on this shard, this is not needed: the home has just read the same rows, so they are in the cache.
+        // If the home is on this shard, nothing is prefetched: the home has just read the same rows, so they are in the cache.
         matching.prefetch((0..most).map_while(of));
     }
     let mut sets = Vec::with_capacity(most);

@@ -45,9 +45,9 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
     }
 }
 
-/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues. It is the flow of a topic of an
-/// ordered tell, or of a topic of a connection that gets a page by filter. The topics are taken from the tells, since the connection that
-/// made a tell ordered may be gone.
+/// The first flow (the rest of a long fan-out) that must end before this ordered delivery continues: a flow of a topic that an ordered tell
+/// concerns, or a flow of a topic of a connection that gets a page by filter. The topics are taken from the tells, since the connection
+/// that made a tell ordered may be gone.
 pub(super) fn flow_before(
     conns: &Connections,
     deliveries: &Deliveries,

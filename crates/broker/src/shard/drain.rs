@@ -1,11 +1,11 @@
 //! Drains a shard before it stops: each second it moves off some clients, by asking them to reconnect in the way of their protocol. At the
 //! deadline it closes all remaining connections.
 //!
-//! A cursor goes round the table of connections until none is left. Connections with a request in progress are skipped: their answers now
-//! say `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged message is
-//! lost, since a client that is moved off has a position, a session or an answer.
+//! A cursor goes round the table of connections until no connection is left. Connections with a request in progress are skipped: their
+//! answers now say `Connection: close`, so these connections end by themselves. Invariants: the work of a tick is bounded. No acknowledged
+//! message is lost, since a client that is moved off has a position, a session or an answer.
 //!
-//! Deliberately not here: the owner of the listeners stops new connections.
+//! Deliberately not here: the refusal of new connections, which is up to the owner of the listeners.
 
 use crate::base::reason::Closed;
 use crate::base::time::Now;
@@ -51,7 +51,7 @@ impl Shard {
         }
     }
 
-    /// Milliseconds to the next tick that moves clients off.
+    /// Milliseconds to the next tick that moves clients off; `None` if the shard moves none off.
     pub(crate) fn drain_in_ms(&self) -> Option<u32> {
         let waits = self.draining.is_some() && self.front.clients.conns.len() > 0;
         waits.then_some(1000 / TICKS_PER_S)

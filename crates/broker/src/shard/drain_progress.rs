@@ -13,7 +13,7 @@ pub(crate) struct DrainProgress {
     /// Connections per second, of all shards together.
     rate_per_s: u64,
     /// The fraction of a connection left over from earlier ticks. A whole connection is [`TICKS_PER_S`] times the number of shards. So
-    /// shards take turns if fewer connections than shards are due.
+    /// shards take turns if fewer connections than shards are due in a tick.
     tokens: u64,
     /// The next row.
     cursor: u32,

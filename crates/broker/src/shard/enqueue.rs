@@ -1,6 +1,6 @@
-//! Queues requests to a home (the part of a shard that keeps topics) after those in flight to the engine, which writes the log. Facts
-//! (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards to the home) that change nothing
-//! logged keep their place in the order. See [`commit`](crate::commit).
+//! Queues requests to a home (the part of a shard that keeps topics). A request waits for the earlier requests that are in flight to the
+//! engine, which writes the log. Facts (publishes, and changes of topics) are admitted and appended to the log. Asks (requests of shards to
+//! the home) that change nothing logged only keep their place in the order. See [`commit`](crate::commit).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -130,8 +130,8 @@ fn scope_of_filter(ctx: &Context, filter: &[u8]) -> Scope {
 /// or it concerns nothing that is logged.
 fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> Option<Scope> {
     Some(match ask {
-        // This ask takes effect at once. The partitions commit independently: if the ask waited for one partition, another could apply
-        // messages meanwhile without keeping them.
+        // This ask takes effect at once. The partitions commit independently: if the ask waited for one partition, another one could
+        // apply messages meanwhile without keeping them.
         Ask::CountQosSubscription { name, on: true, .. }
             if topic::has_wildcard(name.in_bytes(bytes)) =>
         {

@@ -1,9 +1,9 @@
-//! Continues flows: the rest of fan-outs, and of messages for filters, that exceed their share of a turn (a pass of the shard's loop). The
-//! next flow is one of the party (user or address) that has received the least work.
+//! Continues flows. A *flow* is the rest of a fan-out, or of messages for filters, that exceeds its share of a turn (a pass of the shard's
+//! loop). The next flow is that of the party (user or address) that has received the least work.
 //!
-//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Anything else that a home sends
-//! about the topic (such as a page for a new subscriber, or the topic's deletion) waits until the walk has ended. Later messages wait for
-//! that.
+//! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Anything else that a home (the
+//! part of a shard that keeps topics) sends about the topic, such as a page for a new subscriber or the topic's deletion, waits until the
+//! walk has ended. Messages behind that wait, too.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;
@@ -15,8 +15,8 @@ use crate::mail::Frames;
 use crate::protocol::front::{Clients, Connections, Deliveries, Forms, Front, Stats, Topics};
 use crate::store::slab::NONE;
 
-/// The visits (deliveries to one connection) of a flow before the next flow continues. This is as much as a whole turn of the shard's loop,
-/// because a flow encodes its messages again each time that it continues.
+/// The visits (deliveries to one connection) that a flow gets before the next flow continues. This is as much as a whole turn of the
+/// shard's loop, because a flow encodes its messages again each time that it continues.
 const FLOW_VISITS: u32 = 256;
 
 impl Front {
@@ -165,8 +165,8 @@ impl Front {
     }
 }
 
-/// The party that is charged for a flow. If the members that are checked all have the same party, it is their party; otherwise it is a
-/// party that only this flow has.
+/// The party that is charged for a flow. If the first, the middle and the last member have the same party, it is this party; otherwise it
+/// is a party that only this flow has.
 fn party_of_flow(clients: &Clients, topics: &Topics, flow: Flow) -> u64 {
     let Some(row) = flow.row() else {
         return flow.own_party();

@@ -1,5 +1,5 @@
 //! Reads snapshots into a home (the part of a shard that keeps topics) and its sessions, before the shard starts. When the snapshots were
-//! written, other homes may have had some of this home's partitions. So this home reads the snapshot of every home that had one of them.
+//! written, its partitions may have been at other homes. So this home reads the snapshot of every home that had one of them.
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -26,9 +26,10 @@ pub struct Restored {
     world: Arc<World>,
     shard: ShardId,
     now: Now,
-    /// Whether to restore local state.
+    /// Whether to restore local state (sessions, groups, and filters that keep messages).
     local_state: bool,
-    /// Whether logs keep the epoch of the snapshot. Then positions that clients got before the restart stay valid.
+    /// Whether logs keep the epoch (the number of a start on the log) of the snapshot. Then positions that clients got before the restart
+    /// stay valid.
     keeps_epoch: bool,
     home: Box<Home>,
     sessions: SessionsAtHome,
@@ -77,8 +78,8 @@ impl Restored {
     /// Skips local state: sessions, groups, and filters that keep messages. Use it if the server has served clients since it wrote the
     /// snapshots. Their local state is then out of date, and the log has no record of its changes.
     ///
-    /// If the log has records of sessions, sessions are restored nevertheless. Nobody knows yet which messages they need, so that all are kept until
-    /// [`Shard::finish_recovery`].
+    /// If the log has records of sessions, sessions are restored nevertheless. Until [`Shard::finish_recovery`] it is unknown which
+    /// messages the sessions need, so all messages are kept.
     #[must_use]
     pub fn without_local_state(mut self) -> Restored {
         self.local_state = false;
@@ -248,7 +249,7 @@ impl Restored {
 }
 
 impl Shard {
-    /// Begins to read a log that no snapshot precedes.
+    /// Prepares to read a log that no snapshot precedes.
     pub fn begin_recovery(&mut self) {
         let ctx = &self.front.clients.ctx;
         if let Some(home) = &mut self.home
@@ -265,8 +266,9 @@ impl Shard {
         needed.map(|it| Box::from(&*it.filter)).collect()
     }
 
-    /// Called after the log was read without a clean stop before it, if it has records of sessions. `filters` are those of the sessions of all homes. From
-    /// now on no connection holds any session, and this home keeps the messages that sessions need.
+    /// Gives sessions their state after a crash. Called after the log was read, if the log has records of sessions and no clean stop
+    /// preceded. From now on no connection holds any session, and this home keeps the messages that sessions need. `filters` are those of
+    /// the sessions of all homes.
     pub fn finish_recovery(&mut self, filters: &[Box<[u8]>], now: Now) {
         let world = self.front.clients.ctx.world.clone();
         if !world.recovers_sessions() {

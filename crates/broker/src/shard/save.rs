@@ -9,7 +9,7 @@ use crate::shard::snapshot_writer::SnapshotWriter;
 
 impl Shard {
     /// The next block of this shard's snapshot; empty after the last one. The first call begins the snapshot: it removes the oldest
-    /// messages beyond `bytes_max`, in the same way as for `limits.log_bytes`.
+    /// messages, until the others take at most `bytes_max`, in the same way as for `limits.log_bytes`.
     ///
     /// # Panics
     /// If the shard has no home.

@@ -1,5 +1,6 @@
-//! Writes the records of MQTT sessions to the log, if [they are durable](crate::budget::world::World::records_sessions). What follows from a request
-//! (the CONNACK, the SUBACK, the session for the next connection) waits until its record is committed.
+//! Writes the changes of MQTT sessions to the log, if [sessions are durable](crate::budget::world::World::records_sessions). The effect of
+//! a client's request (the CONNACK or the SUBACK is sent, or the session is handed over to the next connection) waits until the record of
+//! the request is committed.
 //!
 //! Invariant: the requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
 
@@ -17,7 +18,7 @@ use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
-    /// Takes a request for a session: writes its record, and carries the request out when the record is committed.
+    /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
     pub(super) fn take_session_ask(&mut self, from: ShardId, ask: Ask) {
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
@@ -42,7 +43,8 @@ impl Shard {
         }
     }
 
-    /// Records what is left of a session after its will was published or its end: its state, or that it has ended. Nobody waits for that.
+    /// Writes a session's present state to the log, or the record that the session has ended. Called after the will was published, or after
+    /// the session ended. No request waits for this record.
     pub(super) fn record_what_is_left(&mut self, name: &[u8]) {
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
@@ -73,12 +75,14 @@ impl Shard {
     }
 }
 
-/// The place of a session's partition at this home.
+/// The index of the session's partition at this home.
 fn place_of(ctx: &Context, name: &[u8]) -> usize {
     ctx.world.placement().place_at_home(ctx.partition_of(name))
 }
 
-/// The session that a request concerns, and the record that the request needs. `None` if the connection that asks does not hold the session any more.
+/// The name of the session that a request concerns, and the record that the request needs. The record is `None` if the request changes
+/// nothing that is logged. The result is `None` if the request does not concern a session, or if the connection that sent it no longer
+/// holds the session.
 fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
     let (name, change) = match ask {
         Ask::SessionOpen {
@@ -92,7 +96,7 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
                 clean: *clean,
                 expiry_s: *expiry_s,
             };
-            // The client of a new session has nothing to lose before its first SUBACK.
+            // A new session needs no record of the claim: the client loses nothing if the session is lost before its first SUBACK.
             (&**client, sessions.has(*hash, client).then_some(claim))
         }
         Ask::SessionRecord(session) => {
@@ -113,12 +117,12 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
     Some((name.into(), record))
 }
 
-/// The change to record when a connection gives its session back. `claimant` tells whether another connection waits for the session, and if so,
-/// whether that one begins anew.
+/// The change to record when a connection gives its session back. `claimant` is `None` if no other connection waits for the session;
+/// otherwise it tells whether that connection begins a new session (Clean Start).
 fn change_at_close(session: &ClosingSession, claimant: Option<bool>) -> Option<SessionChange<'_>> {
     match &session.kept {
         Some(kept) if claimant != Some(true) => {
-            // If another connection gets the session now, it is still held.
+            // If another connection waits, it holds the session from now on.
             let is_held = claimant.is_some();
             let will = session.will.clone().filter(|will| will.delay_s > 0);
             let (state, owner) = (&kept.state, session.owner);

@@ -1,5 +1,5 @@
-//! The home's side of MQTT sessions: gives a session to a connection, and takes it back when the connection ends. When a session ends,
-//! publishes the will and releases the messages.
+//! Gives MQTT sessions to connections, and takes a session back when its connection ends. A session is kept at its home, a shard chosen by
+//! the hash of the client id. When a session ends, the home publishes the will and releases the messages that it kept for the session.
 
 use alloc::boxed::Box;
 
@@ -20,7 +20,7 @@ use crate::shard::Shard;
 use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
-    /// Gives a client that connects its session, or refuses.
+    /// Gives a session to the client that connects, or refuses the client.
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
         let (front, sessions) = (&mut self.front, &mut self.sessions);
@@ -77,7 +77,7 @@ impl Shard {
     }
 }
 
-/// Whether a client may have this session. When memory is short, a client that holds much gets no new one.
+/// Whether a client may have this session. When memory is short, a client that already holds much gets no new session.
 fn may_open(
     clients: &Clients,
     census: &Census,
@@ -90,7 +90,7 @@ fn may_open(
     may_leave(clients, census, party, 0) || sessions.has(hash, client)
 }
 
-/// When memory is short, the session of a client that holds much ends with its connection, instead of being stored.
+/// Ends a session when its connection ends, instead of storing it, if memory is short and its client holds much.
 pub(super) fn end_if_memory_is_short(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -113,7 +113,7 @@ pub(super) fn end_if_memory_is_short(
     }
 }
 
-/// Counts sessions that were added or have ended. `before` is the number of sessions before that.
+/// Counts sessions that were added or have ended. `before` is the number of sessions before the change.
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());

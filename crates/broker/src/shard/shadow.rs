@@ -28,9 +28,9 @@ const RETRY_S: u32 = 60;
 pub struct Shadow {
     shard: Shard,
     partition: PartitionId,
-    /// The latest second of a batch, by the log's clock.
+    /// The time of the newest batch, by the log's clock, in seconds.
     last_s: u32,
-    /// The next row to ask about.
+    /// The next topic row to ask about.
     asked: u32,
     /// The rows that the last order asked about.
     rows: Vec<u32>,
@@ -103,7 +103,7 @@ impl Shadow {
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
-    /// The order that asks the serving home about the next topics, at most `most`; `None` after the last topics.
+    /// The order that asks the serving home about the next topics, at most `most` of them; `None` after the last topic.
     pub fn ask(&mut self, most: usize) -> Option<Control> {
         let asked = self.asked;
         let home = self.home();
@@ -126,7 +126,7 @@ impl Shadow {
     }
 
     /// The next block of the partition's checkpoint; empty after the last one. `head` is the head of the whole checkpoint, in which each
-    /// partition is a home.
+    /// partition counts as a home.
     pub fn save(&mut self, head: &Head) -> Vec<u8> {
         let head = Head {
             homes: self.shard.front.clients.ctx.world.partitions,

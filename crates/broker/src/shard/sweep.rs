@@ -15,7 +15,7 @@ pub(super) struct Sweep {
     began_s: u32,
     /// The connections counted by the present sweep, and by the last complete one.
     tally: [Tally; 2],
-    /// The last tick reached the limit of connections that one tick ends. So the next tick follows soon.
+    /// Whether the last tick ended as many connections as one tick may end. Then the next tick follows soon.
     pub is_crowded: bool,
 }
 

@@ -84,11 +84,11 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
     ("$SYS/broker/crore/gaps", SysValue::Sum(&[Gaps])),
 ];
 
-/// For MQTT, packets are counted; for the other protocols, messages. `Published` and `Delivered` contain the messages of all protocols, so
-/// only the other MQTT packets are added.
+/// For MQTT, all packets are counted; for the other protocols, only messages. `Published` and `Delivered` contain the messages of all
+/// protocols. So only those MQTT packets are added that are not messages.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
-/// The number of messages in a gap is unknown: a gap counts as one.
+/// A gap (the notice that messages are lost) counts as one dropped message, since the number of its messages is unknown.
 const DROPPED: &[Total] = &[Dropped, Gaps];
 
 const _: () = assert!(
@@ -120,7 +120,8 @@ impl SysTopics {
     pub fn new() -> SysTopics {
         SysTopics {
             added: AddedCounts::default(),
-            // All bits are set, so that values of the former process are removed from topics without a subscriber.
+            // All bits are set at the start. So the first publish removes the values that the former process left in topics without
+            // subscriber.
             watched: u32::MAX,
             due_s: 0,
         }

@@ -1,5 +1,5 @@
-//! Counts everything that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although pages that
-//! were never filled may occupy no memory.
+//! Counts everything that a shard holds, and the bytes of its tables. Tables grow in chunks. A chunk counts in full, although the memory
+//! pages that were never written may occupy no memory.
 
 use crate::budget::stats::Accounts;
 use crate::client::send::most_messages_waiting;
@@ -12,11 +12,11 @@ pub struct Tables {
     pub connections: usize,
     /// Rows of MQTT connections.
     pub mqtt: usize,
-    /// Side rows of connections, without their heap data.
+    /// Rows of the rarer state of connections (`Extra`), without the heap data of that state.
     pub sides: usize,
-    /// Topics that connections subscribe to, with the index.
+    /// Topics to which connections of this shard subscribe, with the index.
     pub carrier_topics: usize,
-    /// Topics of the home, with the index.
+    /// Topics that this shard's home (the part that keeps topics) has, with the index.
     pub home_topics: usize,
     /// MQTT sessions, with the index.
     pub sessions: usize,
@@ -45,7 +45,7 @@ impl Shard {
         }
     }
 
-    /// The most messages that wait for one socket.
+    /// The maximum number of messages that wait for one socket.
     pub fn most_messages_waiting(&self) -> usize {
         most_messages_waiting(&self.front.clients.conns)
     }
@@ -60,7 +60,7 @@ impl Shard {
     pub fn accounts(&self) -> Accounts {
         let mut accounts = Accounts {
             transports: match self.front.clients.conns.len() {
-                // An empty table is not swept.
+                // If the table is empty, no sweep runs, so the tally of the last sweep would be too old.
                 0 => Default::default(),
                 _ => self.sweep.tally(),
             },

@@ -1,5 +1,5 @@
-//! The clock of connections: once a second, a sweep over the table handles deadlines that have passed and heartbeats that are due. So rows
-//! need no timers, and no links to other rows.
+//! Handles deadlines and heartbeats of connections: once a second, a sweep over the table finds the deadlines that have passed and the
+//! heartbeats that are due. So rows need no timers, and no links to other rows.
 //!
 //! The sweep of a large table is spread over many ticks within the second, so that heartbeats are sent in small groups and do not delay
 //! messages.
@@ -21,7 +21,7 @@ use crate::shard::drain::move_due_clients;
 
 /// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
-/// The most ticks of a sweep. More are not possible, because the poller's timeout is in whole milliseconds.
+/// The maximum number of ticks of a sweep. More are not possible, because the poller's timeout is in whole milliseconds.
 const TICKS_MAX: u32 = 500;
 
 impl Shard {
@@ -30,7 +30,7 @@ impl Shard {
         if self.stopped {
             return None;
         }
-        // One tick more than needed, so that the sweep ends before the next one begins.
+        // One tick more than the table needs, so that the sweep ends before the next one begins.
         let clients = &self.front.clients;
         let ticks = clients.conns.end().div_ceil(rows_per_tick(clients)) + 1;
         let ticks = if self.sweep.is_crowded {

@@ -1,7 +1,9 @@
-//! Ends the subscriptions of a topic's members, because the topic was deleted, or because a later long-poll displaces the waiting ones.
+//! Ends the subscriptions of a topic's members (the connections that subscribe to it), because the topic was deleted, or because a later
+//! long-poll displaces the waiting ones.
 //!
-//! Invariant: a walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over
-//! many turns (passes of the shard's loop). A connection that joins during the walk has no page yet, and its subscription does not end.
+//! Invariant: the walk over the members has a cursor, like every fan-out, so that the end of a topic with a million members is spread over
+//! many turns (passes of the shard's loop). A connection that joins during the walk has got no page of messages yet, and its subscription
+//! does not end.
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
@@ -12,8 +14,8 @@ use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
 use crate::shard::flows::end_walk;
 
 impl Front {
-    /// Ends the subscriptions of all members of a topic that was deleted (`gone`), or its waiting long-polls. Returns false if the budget
-    /// is spent first. The walk is that of [`Front::fan_out`].
+    /// Ends the subscriptions of all members of a topic that was deleted (`gone`), or the waiting long-polls. Returns false if the budget
+    /// is spent first. Walks over the members as [`Front::fan_out`] does.
     pub(crate) fn end_members<I: Io>(
         &mut self,
         delivery: &mut Delivery,
@@ -61,8 +63,8 @@ impl Front {
     }
 }
 
-/// If the connection's request is on several topics and still waits for answers about some of them, notes that this topic was deleted after
-/// its answer. Returns whether that is so.
+/// Notes that this topic was deleted after it was answered, if the connection's request is on several topics and still waits for answers
+/// about others. Returns whether the deletion was noted.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
     if row.state != State::Waiting || !row.wants(MULTI) {

@@ -4,8 +4,8 @@ use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// The share of a turn's steps, as a divisor, for which waiting asks (requests to this shard's home) continue before a page and a
-/// connection continue.
+/// The divisor of a turn's steps that gives the share of the waiting asks (requests to this shard's home, the part that keeps topics).
+/// After this share, a page (a run of past messages) and a connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {
@@ -19,7 +19,7 @@ impl Shard {
         self.front.clients.meter.work.is_spent()
     }
 
-    /// Whether work waits that earlier turns had no time for.
+    /// Whether earlier turns have left work.
     pub(crate) fn has_waiting_work(&mut self) -> bool {
         let lanes = &mut self.front.subs.lanes;
         let home = self.home.as_ref();
@@ -30,10 +30,10 @@ impl Shard {
             || self.commits.may_have_late()
     }
 
-    /// Continues work that earlier turns had no time for, until half of the budget is spent: asks of one lane (the queue of asks from one
-    /// shard), a page and a connection, then the next of each. So one of each continues in every turn, however many of the others wait.
-    /// Asks get half of that half: members of groups send an ask with credit for each message of a page, and publishes wait in the lanes
-    /// after these asks.
+    /// Continues work for which earlier turns had no time, until half of the budget is spent. In rotation it continues the asks of one lane
+    /// (the queue of asks from one shard), a page and a connection. So one of each continues in every turn, however many of the others
+    /// wait. Asks get half of that half: members of groups send an ask with credit for each message of a page, and publishes wait in the
+    /// lanes behind these asks.
     pub(crate) fn continue_waiting<I: Io>(&mut self, io: &mut I) {
         if !self.has_waiting_work() && !is_past_budget(&self.home) {
             return;

@@ -1,8 +1,8 @@
 //! The groups of each filter, by name, and which of them are *late*.
 //!
 //! A publish gives its message to at most [`AT_ONCE`] groups in total. If the groups of a filter would exceed that number, they are late:
-//! the publish only notes the message's partition in the filter's list. In later turns of the shard's loop, some groups in each turn are
-//! told that the log has messages for them.
+//! the publish only notes the message's partition in the filter's list. In each later turn (a pass of the shard's loop), some of the groups
+//! learn that the log has messages for them.
 //!
 //! Invariant: while the groups of a filter are late, no publish gives them a message. So each of them reads all messages from the log, in
 //! order.
@@ -37,7 +37,7 @@ struct List {
 
 struct Telling {
     partitions: Vec<usize>,
-    /// The name of the last group that has learned of them.
+    /// The name of the last group that has learned of the missed messages.
     last: Option<Arc<[u8]>>,
 }
 
@@ -51,7 +51,7 @@ impl List {
 #[derive(Default)]
 pub(super) struct Lists {
     all: Side<List>,
-    /// The lists with late groups, and the list that was served last.
+    /// The numbers of the lists with late groups. `served` is the list that was served last.
     late: BTreeSet<u32>,
     served: u32,
 }
@@ -108,7 +108,7 @@ impl Lists {
         !self.late.is_empty()
     }
 
-    /// Some of the late groups of the next list, and the partitions in which they have missed messages.
+    /// Takes some of the late groups of the next list; returns them, and the partitions in which they have missed messages.
     pub fn next_late(&mut self) -> (Vec<u64>, Vec<usize>) {
         let behind = (Bound::Excluded(self.served), Bound::Unbounded);
         let next = self.late.range(behind).next().or_else(|| self.late.first());

@@ -59,7 +59,7 @@ impl Members {
         self.all.remove(&member);
         self.ready.remove(&member);
         if self.all.is_empty() {
-            // Each tree would keep an empty leaf, so both are replaced by new trees, which have none.
+            // Each tree would keep an empty leaf, so both are replaced by new trees, which have no leaf.
             (self.all, self.ready) = Default::default();
         }
     }

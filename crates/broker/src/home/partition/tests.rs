@@ -1,5 +1,5 @@
-//! Tests a home (the part of a shard that keeps topics) with several partitions: each has its own offsets, their logs share one budget, and
-//! a group reads them all.
+//! Tests a home (the part of a shard that keeps topics) with several partitions: each partition has its own offsets, their logs share one
+//! budget, and a group (a shared subscription) reads all partitions.
 
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -201,7 +201,7 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     };
     home.group_join(&join, lanes);
     let mut published = BTreeSet::new();
-    // The first message of each partition; no member has credit for it.
+    // Publishes the first message of each partition, while no member has credit.
     for partition in (0..PARTITIONS).rev() {
         for n in 0..(PARTITIONS - partition).into() {
             let name = name(partition, n);

@@ -28,7 +28,7 @@ struct World {
 }
 
 impl World {
-    /// `kept/#` keeps ten messages of a topic, `latest/#` the newest of each key, others none. The limit of a client is `most` bytes.
+    /// Topics `kept/#` keep ten messages, `latest/#` the newest of each key, others none. A client may keep `most` bytes.
     fn new(most: usize, change: impl FnOnce(&mut Settings)) -> World {
         let rule = |filter: &str, log_messages, keep| Rule {
             filter: filter.into(),
@@ -133,7 +133,7 @@ fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
     let client = core::mem::replace(&mut world.client, Client::of([10, 0, 0, 2].into(), 7));
     assert!(world.is_taken("plain", b"small", true) && world.is_taken("latest/a", b"small", true));
     world.client = client;
-    // The message and its row exceed the limit, so that afterwards not even an empty message may be kept.
+    // The message and its row exceed the limit, so afterwards not even an empty message may be kept.
     assert!(world.is_taken("kept/a", &LARGE, false) && !world.is_taken("kept/a", b"", false));
     assert!(
         !world.is_taken("plain/other", b"", true),
@@ -264,7 +264,7 @@ fn keys_run_out_while_other_records_are_under_way() {
             .as_ref()
             .map_or(0, |answers| answers.len())
     };
-    // A record in flight may be a retry of this second, in which the answer of second 1000 is still valid.
+    // A record in flight may be a retry from second 1010. In that second the answer of second 1000 is still valid.
     world.home.tick(1010);
     assert_eq!(keys(&world), 2);
     world.home.tick(1011);

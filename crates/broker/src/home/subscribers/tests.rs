@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-/// A row can count up to 65,535 subscribers. If one carrier has more, the topic has a set of carriers.
+/// Tests that a topic gets a set of carriers if one carrier has more subscribers than a row can count, which is 65,535.
 #[test]
 fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     let mut world = World::new();
@@ -184,7 +184,7 @@ fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
     assert!(world.carriers(0).is_empty());
 }
 
-/// Messages are compressed as long as a subscriber that takes compressed messages may be left.
+/// Tests that messages are compressed as long as a subscriber that takes compressed messages may be left.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {

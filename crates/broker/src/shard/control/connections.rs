@@ -25,7 +25,8 @@ use crate::store::slab::NONE;
 
 /// The most rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The most connections that one order ends. To end one may need a write to the socket, and the connection must leave its topics.
+/// The maximum number of connections that one order ends. Ending a connection may need a write to the socket, and removes the connection
+/// from its topics.
 const ENDED_PER_TURN: usize = 256;
 /// The most topics, filters and MQTT subscriptions named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
@@ -189,7 +190,7 @@ pub(super) fn end_session(
     }
 }
 
-/// The name of a session at its home, and the hash of that name.
+/// The keyed hash of a session's name at its home, and that name.
 fn hashed(clients: &Clients, name: &SessionName) -> (u32, Vec<u8>) {
     let name = session_named(&name.client_id, &name.user);
     let hash = xxh3_64_with_seed(&name, clients.ctx.world.seed) as u32;

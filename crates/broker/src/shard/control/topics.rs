@@ -33,7 +33,7 @@ pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -
     Some(read)
 }
 
-/// Carries out an order about interest, which comes from another node of the cluster.
+/// Carries out an order about interest (which topics have subscribers). The order comes from another node of the cluster.
 pub(super) fn carry_out_interest_order(home: Option<&mut Home>, order: Interest) -> InterestReply {
     let Some(home) = home else {
         return InterestReply::Done;
