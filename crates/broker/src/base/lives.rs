@@ -1,12 +1,14 @@
-//! The lives of a log. They show whether a client's position is still valid after the log was restored from a backup. Each start of a server on a log
-//! begins a life with a new epoch, and records where the previous life ended.
+//! The lives of a log: the periods between two starts of a server on it. They show whether a client's position (an epoch and an
+//! offset) is still valid after the log was restored from a backup.
 //!
-//! A position names the epoch of a life. A log that was restored from a backup knows only the lives up to the backup, and where each of them ended *in
-//! this log*. So a position is from another branch of history if its epoch is unknown, or if its offset is beyond the end of its life. The client then
-//! gets a gap, even if the log has assigned this offset again.
+//! Each start begins a life with a new epoch, and records where the previous life ended. A log that was restored from a backup
+//! knows only the lives up to the backup, and where each of them ended *in this log*. So a position is from another branch of
+//! history if its epoch is unknown, or if its offset is beyond the end of its life. The server then tells the client of a gap
+//! (messages may be missing), even if the log has assigned this offset again.
 //!
-//! Invariants: each start draws a random epoch, so an epoch identifies one process. Offsets rise over all lives of a log, and a life begins at the
-//! same offset in all partitions. So the offset of a message determines its life ([`Lives::epoch_of`]), and the text of its position never changes.
+//! Invariants: each start draws a random epoch, so an epoch identifies one process. Offsets rise over all lives of a log, and a
+//! life begins at the same offset in all partitions. So the offset of a message determines its life ([`Lives::epoch_of`]), and
+//! clients get the same position for a message after every restart.
 
 use alloc::format;
 use alloc::string::String;
@@ -18,9 +20,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::ids::PartitionId;
 use super::position::{Position, parse_decimal};
 
-/// The most past lives that are remembered. A position of an older life gets a gap.
+/// The maximum number of past lives that are kept. A client with a position of an older life is told of a gap.
 pub const LIVES_MAX: usize = 1000;
-/// The first line of the text.
+/// The first line of [`Lives::text`].
 const TITLE: &str = "crore lives 1\n";
 /// Prefix of the checksum on the last line.
 const SUM: &str = "sum ";
@@ -57,8 +59,8 @@ impl Lives {
         }
     }
 
-    /// Ends the current life and begins another. `ends` are the last offsets of the partitions. The recorded ends of earlier lives are cut to them: a log
-    /// that was restored may end before a recorded end.
+    /// Ends the current life and begins another. `ends` are the last offsets of the partitions. If a recorded end of an earlier
+    /// life is beyond them, it is lowered to them, because a restored log may be shorter than it was.
     pub fn begin(&mut self, epoch: u32, ends: &[u64]) {
         for life in &mut self.past {
             let before = life.base.saturating_sub(1);
@@ -98,8 +100,9 @@ impl Lives {
     pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
         let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
         let lives = named.map_or(&[][..], |named| &self.past[..=named]);
-        // A position by filter has one epoch for all partitions, but the offset of a quiet partition may be from an earlier life. So the offset is
-        // checked against the life that assigned it. An offset just before the start of a life is checked against that life.
+        // A position of a subscription by filter has one epoch for all partitions, but the offset in a quiet partition may be from
+        // an earlier life. So the offset is checked against the life that assigned it. An offset just before the start of a life is
+        // checked against that life.
         let begun = lives.partition_point(|life| life.base <= seen.offset.saturating_add(1));
         let life = lives.get(begun.saturating_sub(1));
         let end = life.and_then(|life| life.ends.get(usize::from(partition)));

@@ -1,8 +1,8 @@
-//! Lets connections in, and counts them out: past the limits in [`admission`](crate::budget::admission) a connection is marked, so that
-//! its first request is answered with a refusal.
+//! Counts connections when they begin and end. If a limit in [`admission`](crate::budget::admission) is reached, the connection is
+//! marked, and its first request will be refused.
 //!
-//! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
-//! that was admitted is never turned away later, but a request of another client through the same proxy may be.
+//! Invariants: connections that wait to be refused count only in the gate, which bounds their number. An accepted connection is
+//! never marked later, but a request of another client through the same proxy may be refused.
 
 use core::net::IpAddr;
 
@@ -14,19 +14,18 @@ use crate::client::parts::{Clients, Context, Gate, Stats};
 use crate::client::row::{Row, TURNED_AWAY};
 use crate::client::types::ProtocolTypes;
 
-/// How long a connection that waits to be turned away may take to send its request, in seconds.
+/// How many seconds a connection that waits to be refused may take to send its request.
 const TURNED_AWAY_S: u32 = 3;
 
 impl Context {
-    /// Whether this peer may connect at all: behind the PROXY protocol only a trusted proxy may, since it says who the
-    /// client is.
+    /// Whether this peer may connect. With the PROXY protocol, only a trusted proxy may connect, since the proxy names the client.
     pub(crate) fn is_expected(&self, peer: IpAddr) -> bool {
         let http = &self.world.settings.http;
         !http.proxy_protocol || forwarded::is_trusted(peer, &http.trusted_proxies)
     }
 }
 
-/// Counts a new connection, or marks it to be turned away; false when it cannot even have a row.
+/// Counts a new connection, or marks it as refused. False if it cannot even have a row.
 pub(crate) fn enter<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
@@ -60,7 +59,7 @@ pub(crate) fn enter<P: ProtocolTypes>(
     gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row)
 }
 
-/// A PROXY header has named the client.
+/// Counts the client that a PROXY header has named, or marks the connection as refused.
 pub(crate) fn enter_proxied<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
@@ -89,8 +88,7 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
     }
 }
 
-/// The client of a connection that is turned away: it is known where its own limit is the reason
-/// (`protocol/http/turned_away.rs`).
+/// The client of a refused connection. It is recorded if its own limit is the reason (`protocol/http/turned_away.rs`).
 fn turned_away(client: Client, reached: Reason) -> Client {
     match reached {
         Reason::ConnectionsOfAddress => client,
@@ -110,7 +108,7 @@ impl Gate {
         true
     }
 
-    /// A connection is gone.
+    /// Stops counting a connection that has ended.
     pub(crate) fn left(&mut self, ctx: &Context, row: &Row) {
         if row.is(TURNED_AWAY) {
             self.turned_away_left();
@@ -122,7 +120,7 @@ impl Gate {
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Whether this connection may publish a message now.
+    /// Whether the rate limits allow this connection to publish a message now.
     pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
         let client = self.conns.get(slot).client;
         let admission = &self.ctx.world.admission;

@@ -1,8 +1,9 @@
-//! The requests of connections to homes.
+//! Sends the requests of connections to homes (the parts of shards that keep topics).
 //!
-//! A connection asks by putting its request into the lane to the home, also where that is the home of its own shard: the shard carries
-//! those out behind the input, by the code that carries out the requests of other shards. Only a publish is done at once where its home is
-//! here, so that its bytes stay where they were received; not where an engine must keep it first, and not before what was asked earlier.
+//! A request goes into the lane (the ordered queue of mail) to the home, even if the home is on the same shard. The shard processes
+//! such requests after the input, by the same code as requests of other shards. The exception is a publish to the shard's own home:
+//! it is applied at once, so that its bytes need no copy. It waits in the lane if an engine must store it first, or if earlier
+//! requests wait.
 
 use alloc::vec::Vec;
 
@@ -22,7 +23,7 @@ impl Lanes {
         lane.asks.push(ask);
     }
 
-    /// Has a home publish a message that is not counted.
+    /// Sends a publish to a home, without counting it in the shard's statistics.
     pub(crate) fn ask_publish(
         &mut self,
         work: &Work,
@@ -48,7 +49,7 @@ impl Lanes {
     }
 }
 
-/// Publishes the message of this connection's client, with the name of its user where the topic's rule wants that. The rest as in [`publish`].
+/// Publishes a message of this connection's client, with the user's name if the topic's rule demands it. See [`publish`].
 pub(crate) fn publish_as<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -73,7 +74,8 @@ pub(crate) fn publish_as<P: ProtocolTypes>(
     publish(clients, subs, home, to, &named, answer)
 }
 
-/// Publishes a message. The outcome comes at once where `home`, that of this shard, can publish it at once, else as a tell.
+/// Publishes a message. Returns the outcome if `home`, on this shard, can apply the message at once. Else the outcome comes as a
+/// tell.
 pub(crate) fn publish<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -86,7 +88,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     clients.meter.stats.published_bytes += message.data.len() as u64;
     let ctx = &clients.ctx;
     let at_once = to == ctx.me && !ctx.world.appends() && !subs.lanes.has_own_asks();
-    // Where the message before has to have room made for it, this one waits in its lane.
+    // If the message before needs room first, this message waits in its lane.
     let home = home.as_mut().filter(|home| !home.logs.is_past_budget());
     if at_once && let Some(home) = home {
         return Some(home.apply_now(&Fact::Publish(message), &mut home_context(subs, ctx)));
@@ -96,7 +98,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     None
 }
 
-/// The state of this shard that its home reads or changes with a fact or an ask.
+/// The state of this shard that its home needs to apply a fact or a request.
 #[inline]
 pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> HomeContext<'a> {
     HomeContext {
@@ -108,19 +110,20 @@ pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) ->
     }
 }
 
-/// Whether the last publish has taken the home's logs past their budget, or its topic past its limits, so that messages must go before the
-/// next request.
+/// Whether the last publish has taken the home's logs over their budget, or its topic over its limits. Then messages must be
+/// removed before the next request.
 pub(crate) fn is_past_budget(home: &Option<Home>) -> bool {
     (home.as_ref()).is_some_and(|home| home.logs.is_past_budget())
 }
 
-/// Removes some messages where that is so; says whether more must go, and requests wait.
+/// Removes some messages if the last publish has exceeded a limit. True if more must be removed, so that requests wait.
 #[inline]
 pub(crate) fn lacks_room(home: &mut Option<Home>, ctx: &Context) -> bool {
     (home.as_mut()).is_some_and(|home| home.lacks_room(&ctx.world.rules, ctx.now))
 }
 
-/// Prefetches what publishing to the next topics reads, for those whose home is here. A line without a topic gives an empty name.
+/// Prefetches the rows of the next topics to be published whose home is on this shard. An empty name stands for a line without a
+/// topic.
 pub(crate) fn prefetch_topics<'a>(
     matching: &Matching,
     ctx: &Context,
@@ -149,7 +152,7 @@ pub(crate) fn prefetch_topics<'a>(
     }
 }
 
-/// Describes or changes a topic.
+/// Sends a request about a topic (info, creation, deletion) to its home.
 pub(crate) fn ask_verb<P: ProtocolTypes>(
     clients: &Clients<P>,
     lanes: &mut Lanes,
@@ -169,8 +172,8 @@ pub(crate) fn ask_verb<P: ProtocolTypes>(
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The attributes of a message of this connection's client with the name of its user; none where the topic's rule does not want it, or
-    /// the client is anonymous.
+    /// The message's attributes with the name of the client's user. `None` if the topic's rule does not demand the name, or the
+    /// client is anonymous.
     #[inline]
     pub(crate) fn with_publisher(
         &self,
@@ -195,7 +198,7 @@ impl<P: ProtocolTypes> Clients<P> {
 }
 
 impl Subscriptions {
-    /// Asks the topic's home for messages from the log and a place among its subscribers.
+    /// Subscribes at the topic's home, and requests messages from the log.
     pub(crate) fn attach(&mut self, ctx: &Context, attach: Attach) {
         let name = self.topics.name(attach.topic);
         let (_, home) = ctx.place_of(name);
@@ -204,7 +207,7 @@ impl Subscriptions {
         lane.asks.push(Ask::Attach(attach, span));
     }
 
-    /// Gives a counted subscription back.
+    /// Ends a subscription that the topic's home counts.
     pub(crate) fn leave(&mut self, ctx: &Context, topic: u32) {
         let (_, home) = ctx.place_of(self.topics.name(topic));
         let row = self.topics.get(topic);

@@ -1,8 +1,8 @@
-//! The census of the bytes that each party makes the shard hold: a walk over the connections and the sessions whose clients are away, some
-//! rows in a turn, that adds up the bytes of each address or user. It runs while the account is near its limit, and finds the sessions
-//! and connections of the one that holds most.
+//! The census counts the bytes that each party (address or user) makes the shard hold. It walks over the connections and the
+//! sessions of absent clients, some rows in each turn. It runs while the memory account is near its limit, and finds the sessions
+//! and connections of the party that holds most.
 //!
-//! Invariant: what the census says comes from a whole walk, never from a part of one.
+//! Invariant: results come from a complete walk, never from a part of one.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -12,10 +12,10 @@ use crate::base::ids::ConnId;
 use crate::budget::admission::Party;
 use crate::mail::session::SessionId;
 
-/// Rows of one step of the census: some 100 us. A turn takes a few steps at most.
+/// The rows of one step of the census, which takes some 100 us. A turn takes a few steps at most.
 pub(crate) const ROWS_PER_TURN: u32 = 4096;
 
-/// Something that holds bytes for an address or user, and can end.
+/// Something that holds bytes for a party, and can be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// A connection.
@@ -25,59 +25,59 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
-    /// The last ones in this order end first: sessions, which nobody is connected to, and the largest.
+    /// The order in which holders end, last first: sessions, since no client is connected to them, then the largest.
     fn order(&self, bytes: usize) -> (bool, usize) {
         (matches!(self, Holder::Session(_)), bytes)
     }
 }
 
-/// The bytes that each address or user makes this shard hold.
+/// The bytes that each party makes this shard hold.
 #[derive(Default)]
 pub(crate) struct Census {
     /// An input of this turn has made room already.
     looked: bool,
-    /// The next row of the walk under way.
+    /// The next row of the current walk.
     next: u32,
     counting: BTreeMap<Party, usize>,
-    /// Bytes that all of them hold, by the last whole walk.
+    /// The bytes that all parties hold, by the last complete walk.
     sum_bytes: usize,
-    /// Those that hold more than a little, likewise.
+    /// The parties that hold more than a little, by the last complete walk.
     heavy: BTreeMap<Party, usize>,
-    /// The one that held most then.
+    /// The party that held most in the last complete walk.
     heaviest: Option<Party>,
-    /// The holders of `heaviest`, as far as the walk under way has met them, with the bytes that each holds.
+    /// The holders of `heaviest` that the current walk has found, with the bytes that each holds.
     met: Vec<(usize, Holder)>,
-    /// All holders of `heaviest` that a whole walk has met, in the order of [`Holder::order`]: they end.
+    /// The holders of `heaviest` that a complete walk has found, in the order of [`Holder::order`]. They are to end.
     ends: Vec<(usize, Holder)>,
 }
 
 impl Census {
-    /// A turn begins.
+    /// Begins a turn.
     pub(crate) fn begin_turn(&mut self) {
         self.looked = false;
     }
 
-    /// Whether an input may make room: once in a turn.
+    /// Whether an input may make room. True once in a turn.
     pub(crate) fn may_look(&mut self) -> bool {
         !core::mem::replace(&mut self.looked, true)
     }
 
-    /// Bytes that this address or user holds; 0 where they are few.
+    /// The bytes that this party holds, or 0 if it holds little.
     pub(crate) fn held_by(&self, party: Party) -> usize {
         self.heavy.get(&party).copied().unwrap_or(0)
     }
 
-    /// Whether some address or user holds more than a little.
+    /// Whether some party holds more than a little.
     pub(crate) fn has_heavy(&self) -> bool {
         !self.heavy.is_empty()
     }
 
-    /// Bytes that all of them hold.
+    /// The bytes that all parties hold.
     pub(crate) fn sum_bytes(&self) -> usize {
         self.sum_bytes
     }
 
-    /// Whether a walk is under way, or holders are to end.
+    /// Whether a walk is unfinished, or holders are to end.
     pub(crate) fn is_under_way(&self) -> bool {
         self.next > 0 || self.has_ends()
     }
@@ -87,29 +87,29 @@ impl Census {
         !self.ends.is_empty()
     }
 
-    /// The next holder that is to end.
+    /// Takes the next holder that is to end.
     pub(crate) fn next_end(&mut self) -> Option<Holder> {
         self.ends.pop().map(|(_, holder)| holder)
     }
 
-    /// There is room again: nothing more ends.
+    /// Ends no more holders, because there is room again.
     pub(crate) fn forget_ends(&mut self) {
         self.ends.clear();
     }
 
-    /// The account is calm: the census begins anew when it is needed.
+    /// Forgets all counts, because the account is not near its limit. The census starts again when it is needed.
     pub(crate) fn end(&mut self) {
         if self.next > 0 || self.sum_bytes > 0 {
             *self = Census::default();
         }
     }
 
-    /// The rows that come next, of a table that ends at `end`.
+    /// The next rows to count, of a table that ends at `end`.
     pub(crate) fn rows(&self, end: u32) -> Range<u32> {
         self.next..end.min(self.next + ROWS_PER_TURN)
     }
 
-    /// A connection or session of this address or user holds so many bytes.
+    /// Counts the `bytes` bytes of a connection or session of this party.
     pub(crate) fn count(&mut self, party: Party, holder: Holder, bytes: usize) {
         *self.counting.entry(party).or_default() += bytes;
         if self.heaviest == Some(party) {
@@ -117,8 +117,8 @@ impl Census {
         }
     }
 
-    /// The rows before `until` were counted, of tables that end at `end`; up to `little_bytes` are few. `absent` says how many bytes
-    /// the sessions of an address or user hold at all homes.
+    /// Records that all rows before `until` were counted, of tables that end at `end`. A party that holds up to `little_bytes` is
+    /// spared. `absent` gives the bytes that a party's sessions hold at all homes (the parts of shards that keep sessions).
     pub(crate) fn counted(
         &mut self,
         until: u32,
@@ -144,7 +144,7 @@ impl Census {
         all.retain(|_, bytes| *bytes > little_bytes);
         self.heavy = all;
         if self.has_heavy() && before.is_some_and(|party| self.held_by(party) == 0) {
-            // It held most while those who hold much were not there.
+            // This party held most only because the heavy parties were not there, so its holders do not end.
             self.ends.clear();
         }
     }

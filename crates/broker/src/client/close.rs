@@ -1,16 +1,16 @@
-//! How connections end, and the count of why.
+//! Ends connections, and counts why.
 //!
-//! A function that finds a reason to end a connection needs the connections for that and no other part: [`Clients::shut`] and [`Clients::drop_conn`]
-//! mark the end. From then on the connection is `Draining`: it gets no answer and no message, and [`Clients::put`] sends nothing to it. Its
-//! subscriptions, its session and its row go when the input, the delivery or the turn of a row at hand is over, in
-//! [`Front::carry_out_ends`] and nowhere else.
+//! Code that finds a reason to end a connection calls [`Clients::shut`] or [`Clients::drop_conn`], which need only the connections.
+//! They mark the end. From then on the connection is `Draining`: it gets no answer and no message, and [`Clients::put`] sends
+//! nothing to it. Only [`Front::carry_out_ends`] removes its subscriptions, its session and its row, after the current input or
+//! delivery.
 //!
-//! Invariants: each end is counted once, when it begins: a connection with `CLOSING` was counted. Nothing follows a Close frame (RFC 6455
-//! section 5.5.1), also while its bytes wait for the socket. The row of a marked connection stays until its end is carried out, so that a slot
-//! names the same connection throughout an input.
+//! Invariants: each end is counted once, when it begins; the flag `CLOSING` shows that it was counted. Nothing follows a Close
+//! frame (RFC 6455 section 5.5.1), also while the frame waits for the socket. The row of a marked connection stays until its end is
+//! carried out, so a slot names the same connection during a whole input.
 //!
-//! Where rows contradict each other, which is a fault of the server, their connection ends and is counted as
-//! [`Closed::Broken`]. A contradiction that would endanger other clients' bytes still asserts.
+//! If rows contradict each other, which is a fault of the server, the connection ends and is counted as [`Closed::Broken`]. A
+//! contradiction that would endanger other clients' bytes panics instead.
 
 use crate::base::ids::ConnId;
 use crate::base::journal::EventKind;
@@ -26,8 +26,8 @@ use crate::io::{Close, Io};
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
-    /// After an input: ends the connections that it marked, and the connection that it was about if its rows were followed to a row that is
-    /// not there. If the input was about no connection, the fault is only counted.
+    /// Ends the connections that an input has marked. If code followed a row to another row that does not exist, the input's
+    /// connection ends too. If the input had no connection, the fault is only counted.
     pub(crate) fn end_input<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
         let missed = [
             self.clients.conns.was_missed(),
@@ -43,8 +43,8 @@ impl<P: Protocols> Front<P> {
         self.carry_out_ends(io);
     }
 
-    /// Carries out the ends that were marked.
-    // It stands behind each delivery: all that this costs there is a look at an empty list.
+    /// Carries out the marked ends.
+    // Called after each delivery, so the usual case only checks for an empty list.
     #[inline(always)]
     pub(crate) fn carry_out_ends<I: Io>(&mut self, io: &mut I) {
         if !self.clients.scratch.ends.is_empty() {
@@ -68,7 +68,7 @@ impl<P: Protocols> Front<P> {
         self.clients.scratch.reply.clear();
         P::leaves(self, conn.slot);
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
-        // From now on it counts the bytes that are thrown away.
+        // From now on `place` counts the bytes that are discarded.
         self.clients.conns.get_mut(conn.slot).place = 0;
         P::dropped(&mut self.clients, conn.slot);
         self.clients.conns.drop_extra(conn.slot);
@@ -79,7 +79,7 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// Ends a connection, whatever it has begun: it is too slow, the operator wants it, or memory is short.
+/// Ends a connection, whatever it does: it is too slow, the operator demands it, or memory is short.
 pub(crate) fn end_connection<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     slot: u32,
@@ -90,14 +90,15 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     clients.note_end_reason(reason.text());
     let for_room = reason.row().closed == Closed::Full;
     if for_room && clients.conns.get(slot).outbox != NONE {
-        // It does not read what it is sent.
+        // The client does not read, so it cannot be told.
         return clients.reset(slot);
     }
     P::end_connection(clients, slot, reason, io);
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Our last bytes are written, or wait for the socket: the connection ends when the peer closes.
+    /// Ends the connection after the server's last bytes were written or put into the outbox. The connection is freed when the peer
+    /// closes.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.let_out(slot, io);
         let row = self.conns.get(slot);
@@ -114,26 +115,26 @@ impl<P: ProtocolTypes> Clients<P> {
         self.conns.update_interest(slot, io);
     }
 
-    /// The connection is to be forgotten. Bytes that it holds go at once: the caller may need the room.
+    /// Ends the connection at once, and frees its outbox, since the caller may need the room.
     pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);
     }
 
-    /// The connection cannot be served further.
+    /// Resets a connection that cannot be served any more.
     pub(crate) fn reset(&mut self, slot: u32) {
         self.drop_conn(slot, Close::Reset);
     }
 
-    /// The rows of this connection contradict each other: it ends, and the process goes on. The code that finds
-    /// the contradiction calls this and returns without doing more.
+    /// Ends a connection whose rows contradict each other. The process continues. The code that finds the contradiction calls this
+    /// and returns.
     pub(crate) fn broken(&mut self, slot: u32) {
         self.scratch.reply.clear();
         self.scratch.why = Some(Closed::Broken);
         self.reset(slot);
     }
 
-    /// Marks an end, and counts it, once: one that is closing was counted when that began. Input that came in part is not read any more, and its room is freed.
+    /// Marks and counts an end, unless the connection is closing already. Partly received input is dropped.
     fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
         let row = self.conns.get_mut(slot);
         let reason = match self.scratch.why.take() {

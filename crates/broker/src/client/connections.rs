@@ -1,7 +1,7 @@
-//! The connections of a shard: their rows, the side rows that few of them have, and the bytes that they make the shard hold.
+//! The connections of a shard: their rows (table entries), side rows (state that few connections need), and charged memory.
 //!
-//! Invariants: a side row exists exactly while its connection's row names it; received bytes that are held, outboxes and side rows are
-//! charged to the account here and nowhere else, so that what is charged for a connection is released with it.
+//! Invariants: a side row exists exactly while the row of its connection refers to it. Held received bytes, outboxes and side rows
+//! are charged only here, so that the charge of a connection is released with it.
 
 mod clients;
 mod outboxes;
@@ -28,9 +28,9 @@ use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::store::slab::{NONE, Side, Slab};
 
-/// A share with a short name and filter in the list of a connection.
+/// The assumed size of a subscription to a shared group (one member gets each message), with short names, in a connection's list.
 const SHARE_BYTES: usize = 96;
-/// Side rows that wait to be weighed: with more than these they are weighed before the end of the turn.
+/// The side rows that may wait to be weighed. If more have changed, they are weighed before the end of the turn.
 const TOUCHED_MAX: usize = 4096;
 
 /// The connections of a shard.
@@ -39,27 +39,26 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     spills: Side<P::Spill>,
     outboxes: Side<Outbox>,
     extras: Side<Box<Extra<P>>>,
-    /// Rows that protocols give.
+    /// The protocols' rows.
     own: Slab<P::Row>,
-    /// The grants of clients that came with credentials, and when they expire.
+    /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
-    /// Client addresses of connections through proxies, as the proxies name them. The part of an address that a limit needs is
-    /// in the row.
+    /// The client addresses that proxies have named. The part of an address that limits need is in the row.
     relayed: BTreeMap<u32, IpAddr>,
-    /// Connections whose side rows may have changed since they were weighed.
+    /// Connections whose side rows may have changed since they were last weighed.
     touched: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
-    /// Bytes that wait for sockets.
+    /// The bytes in all outboxes.
     outbox_bytes: usize,
-    /// Received bytes that are held.
+    /// The held received bytes.
     receive_bytes: usize,
-    /// The next row that is looked at when received bytes need room.
+    /// The next row to examine when room is needed for received bytes.
     hoards: u32,
 }
 
 impl<P: ProtocolTypes> Connections<P> {
-    /// No connections, charged to this account.
+    /// An empty table, charged to this account.
     pub(crate) fn new(account: ShardAccount) -> Connections<P> {
         Connections {
             rows: Slab::default(),
@@ -77,12 +76,12 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub(crate) fn len(&self) -> u32 {
         self.rows.len()
     }
 
-    /// The end of the table: all rows have lower numbers.
+    /// The end of the table: all row numbers are below it.
     pub(crate) fn end(&self) -> u32 {
         self.rows.end()
     }
@@ -93,24 +92,24 @@ impl<P: ProtocolTypes> Connections<P> {
         self.rows.get(slot)
     }
 
-    /// The row of a connection, to be changed.
+    /// The row of a connection, mutably.
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Row {
         self.rows.get_mut(slot)
     }
 
-    /// The row with this number, in use or not, if the table has it.
+    /// The row with this number, in use or free, if the table has it.
     #[inline]
     pub(crate) fn try_get(&self, slot: u32) -> Option<&Row> {
         self.rows.try_get(slot)
     }
 
-    /// Adds a connection; returns its number.
+    /// Adds a connection. Returns its row number.
     pub(crate) fn insert(&mut self, row: Row) -> u32 {
         self.rows.insert(row)
     }
 
-    /// Forgets a connection, with all that it holds.
+    /// Removes a connection and everything that it holds.
     pub(crate) fn remove(&mut self, slot: u32) -> Row {
         self.take_spill(slot);
         self.grants.remove(slot);
@@ -120,7 +119,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.rows.remove(slot)
     }
 
-    /// Whether the connection is still there.
+    /// Whether the connection still exists.
     #[inline]
     pub(crate) fn is_current(&self, conn: ConnId) -> bool {
         self.rows
@@ -128,7 +127,7 @@ impl<P: ProtocolTypes> Connections<P> {
             .is_some_and(|row| row.is_open() && row.generation == conn.generation)
     }
 
-    /// The name of a connection that outlives it.
+    /// The identifier of a connection. It is not reused by later connections in the same row.
     #[inline]
     pub(crate) fn id_of(&self, slot: u32) -> ConnId {
         ConnId {
@@ -137,7 +136,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Whether the connection still waits for this answer; a closing one does not.
+    /// Whether the connection still waits for this answer. A closing connection does not.
     pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
         self.rows.try_get(to.slot).is_some_and(|row| {
             row.is_open()
@@ -147,7 +146,7 @@ impl<P: ProtocolTypes> Connections<P> {
         })
     }
 
-    /// Where the answer to something that the connection's request asks for goes.
+    /// The address for an answer to the connection's current request.
     pub(crate) fn reply_to(&self, slot: u32, part: u32) -> ReplyTo {
         let row = self.rows.get(slot);
         ReplyTo {
@@ -158,7 +157,8 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Says what the connection waits for. One with a full outbox is not read either: a client that does not read is not served.
+    /// Tells the socket's poller what the connection waits for. A connection with an outbox is not read, because a client that does
+    /// not read gets no service.
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
         let full = row.outbox != NONE;
@@ -166,7 +166,7 @@ impl<P: ProtocolTypes> Connections<P> {
         io.interest(row.link, self.id_of(slot), reads, writes);
     }
 
-    /// Whether rows were followed to a row that is not there, since this was last asked.
+    /// Whether code has followed a row to another row that does not exist, since the last call.
     #[inline]
     pub(crate) fn was_missed(&self) -> bool {
         let missed = [
@@ -179,12 +179,12 @@ impl<P: ProtocolTypes> Connections<P> {
         missed.contains(&true)
     }
 
-    /// Bytes of the account.
+    /// The bytes that the account charges.
     pub(crate) fn charged_bytes(&self) -> usize {
         self.account.held_bytes()
     }
 
-    /// Adds its counts and bytes.
+    /// Adds the counts and bytes of this table to `accounts`.
     pub(crate) fn account(&self, accounts: &mut Accounts) {
         accounts.connections = self.rows.len();
         accounts.spills = self.spills.len();
@@ -198,16 +198,16 @@ impl<P: ProtocolTypes> Connections<P> {
         accounts.outbox_bytes = self.outbox_bytes;
     }
 
-    /// Bytes of the rows, of those that protocols give, and of the side rows without what they hold on the heap.
+    /// The bytes of the rows, of the protocols' rows, and of the side rows without their heap.
     pub(crate) fn table_bytes(&self) -> (usize, usize, usize) {
         let sides = self.spills.bytes() + self.outboxes.bytes() + self.extras.bytes();
         (self.rows.bytes(), self.own.bytes(), sides)
     }
 }
 
-/// Side rows with state that few connections need.
+/// Side rows.
 impl<P: ProtocolTypes> Connections<P> {
-    /// The side row of a connection, made if there is none yet. It will be weighed.
+    /// The side row of a connection, created if needed. It is weighed at the end of the turn.
     pub(crate) fn extra(&mut self, slot: u32) -> &mut Extra<P> {
         if self.touched.last() != Some(&slot) {
             self.touched.push(slot);
@@ -226,7 +226,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.extras.get(self.rows.get(slot).extra())
     }
 
-    /// The same, to be changed, where that does not change what it weighs.
+    /// The same side row, mutably. The caller must not change its weight.
     #[inline]
     pub(crate) fn extra_mut(&mut self, slot: u32) -> &mut Extra<P> {
         self.extras.get_mut(self.rows.get(slot).extra())
@@ -241,7 +241,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// The same, to be changed, where that does not change what it weighs.
+    /// The same, mutably. The caller must not change its weight.
     #[inline]
     pub(crate) fn find_extra_mut(&mut self, slot: u32) -> Option<&mut Extra<P>> {
         match self.rows.get(slot).extra() {
@@ -257,7 +257,7 @@ impl<P: ProtocolTypes> Connections<P> {
             .map_or(row.began(), |extra| extra.began)
     }
 
-    /// A connection has another place among the members of one of its topics. False where it does not have that topic.
+    /// Records the new place of a connection among the members of a topic. False if the connection does not have that topic.
     pub(crate) fn has_moved(&mut self, topic: u32, moved: &Moved) -> bool {
         let row = self.rows.get_mut(moved.conn);
         if !row.wants(MULTI) {
@@ -269,7 +269,7 @@ impl<P: ProtocolTypes> Connections<P> {
         sub.map(|sub| sub.place = moved.index).is_some()
     }
 
-    /// Drops the side row of a connection.
+    /// Drops the side row of a connection, if it has one.
     pub(crate) fn drop_extra(&mut self, slot: u32) {
         let row = self.rows.get_mut(slot);
         let extra = row.extra();
@@ -281,7 +281,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Charges the bytes of side rows that may have changed.
+    /// Updates the charges of side rows that may have changed.
     pub(crate) fn weigh_touched(&mut self) {
         let mut touched = core::mem::take(&mut self.touched);
         touched.sort_unstable();
@@ -297,48 +297,48 @@ impl<P: ProtocolTypes> Connections<P> {
         self.touched = touched;
     }
 
-    /// Whether so many side rows may have changed that they are weighed before the end of the turn.
+    /// Whether so many side rows may have changed that they must be weighed before the end of the turn.
     #[inline]
     pub(crate) fn must_weigh(&self) -> bool {
         self.touched.len() > TOUCHED_MAX
     }
 }
 
-/// The account.
+/// The memory account.
 impl<P: ProtocolTypes> Connections<P> {
-    /// How near the sum of the process is to its limit, for this shard.
+    /// How near the memory of the process is to its limit, as this shard sees it.
     #[inline]
     pub(crate) fn level(&self) -> Level {
         self.account.level()
     }
 
-    /// The same when so many bytes of this shard are gone.
+    /// The level if this shard held `bytes` bytes less.
     pub(crate) fn level_without(&self, bytes: usize) -> Level {
         self.account.level_without(bytes)
     }
 
-    /// Bytes that must be released before this many more still fit below [`Level::Full`].
+    /// The bytes that must be released so that `bytes` more bytes fit below [`Level::Full`].
     pub(crate) fn lacks(&mut self, bytes: usize) -> usize {
         self.charge_received();
         self.account.lacks(bytes)
     }
 
-    /// Something that is no connection's holds so many bytes now.
+    /// Sets the charge of a part that belongs to no single connection.
     pub(crate) fn charge(&mut self, part: Part, bytes: usize) {
         self.account.set(part, bytes);
     }
 
-    /// Subscriptions of a connection by filter, those in groups included.
+    /// The number of a connection's subscriptions by filter, including those of shared groups.
     pub(crate) fn filters_of(&self, slot: u32) -> usize {
         let Some(extra) = self.find_extra(slot) else {
             return 0;
         };
         let own = extra.filters.as_ref().map_or(0, |filters| filters.len());
-        // A group's name is at its homes too, and its filter in their tries.
+        // A home (a part of a shard that keeps topics) stores the group's name too, and its filter in a trie.
         own + extra.shared_bytes / SHARE_BYTES
     }
 
-    /// Bytes that a connection makes the shard hold; of shared messages its part.
+    /// The bytes that a connection makes the shard hold, with its part of shared messages.
     pub(crate) fn held_by(&self, slot: u32) -> usize {
         let spill = self.spill(slot).map_or(0, Spilled::bytes);
         let outbox = self.outbox(slot).map_or(0, Outbox::weight);

@@ -1,5 +1,5 @@
-//! The state that every decision reads and none changes: the shard's number, the world with its settings and rules, the time of the input at hand,
-//! and whether clients are being moved off.
+//! What decisions about connections read and never change: the shard's number, the settings and rules, the time of the current
+//! input, and whether the server drains.
 
 use alloc::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::base::time::{Now, Wall};
 use crate::budget::world::World;
 use crate::client::outbox::Bounds;
 
-/// The surroundings of a decision.
+/// What decisions read.
 pub(crate) struct Context {
     pub(crate) me: ShardId,
     pub(crate) world: Arc<World>,
-    /// The lives of the logs.
+    /// The lives (periods between two starts) of the logs.
     pub(crate) lives: Arc<Lives>,
     pub(crate) now: Now,
     pub(crate) wall: Wall,
-    /// Clients are being moved off this server.
+    /// The server drains: it moves its clients to other servers.
     pub(crate) drains: bool,
 }
 
 impl Context {
-    /// An input comes, or a turn ends, at this moment.
+    /// Sets the time at which an input arrives or a turn ends.
     pub(crate) fn set_now(&mut self, now: Now) {
         self.now = now;
         if planted::is(Fault::WallClock) {
@@ -39,7 +39,7 @@ impl Context {
         self.wall.unix_s(self.now)
     }
 
-    /// The date of a message of this second, for the client to see: never later than the `Date` of the same answer.
+    /// The date of a message of this second, as clients see it. Never later than the `Date` of the same answer.
     pub(crate) fn date_of(&self, counted_s: u32) -> u64 {
         self.wall.date_of(counted_s, self.now).into()
     }
@@ -55,7 +55,8 @@ impl Context {
         (hash, self.world.placement().home_of_name(name))
     }
 
-    /// The position of one topic, by the life in which this offset was given: its text stays the same in later lives.
+    /// The position of an offset, with the epoch of the life that assigned the offset. So the position stays the same in later
+    /// lives.
     #[inline]
     pub(crate) fn position_at(&self, offset: u64) -> Position {
         Position::new(self.lives.epoch_of(offset), offset)
@@ -66,7 +67,7 @@ impl Context {
         self.world.placement().partition_of(name)
     }
 
-    /// Bytes that one address or user may hold, whatever the others do.
+    /// The bytes that an address or user may hold, however much others hold.
     pub(crate) fn little_bytes(&self) -> usize {
         self.world.settings.limits.little_bytes()
     }
@@ -76,7 +77,7 @@ impl Context {
         Bounds::of_all(&self.world.settings.limits)
     }
 
-    /// How much may wait for a connection when a message of this topic comes.
+    /// How many bytes and messages may wait for a connection when a message of this topic arrives.
     pub(crate) fn bounds_of(&self, topic: &[u8]) -> Bounds {
         let (rules, limits) = (&self.world.rules, &self.world.settings.limits);
         match rules.bound_outboxes() {
@@ -85,7 +86,7 @@ impl Context {
         }
     }
 
-    /// A number that differs from one connection to the next and from second to second, so that clients do not come back as one.
+    /// A number that differs between connections and between seconds. It spreads the reconnects of clients.
     pub(crate) fn spread(&self, slot: u32) -> u32 {
         slot ^ self.now.s << 16 ^ u32::from(self.me) << 8
     }

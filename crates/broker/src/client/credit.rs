@@ -1,13 +1,17 @@
-//! Connections that wait before they publish or subscribe: what this shard has under way to a home weighs more than
-//! `limits.publish_credit_bytes`, or the log of the cluster has no room until a checkpoint makes some, or the carriers of some home are behind, and much of what is under way to them is of the connection's user or
-//! address ([`Valve`](crate::budget::admission::valve::Valve)): a client that fills the carriers waits itself, and others pass it.
+//! Backpressure: stops reading a connection that publishes or subscribes while the server cannot take more, and continues it later.
 //!
-//! Meanwhile a connection that has just published is not read. Bytes that were read already (requests pipelined behind the
-//! publish, the first request of a new connection, frames) are held as received, as far as the account of memory has room
-//! (`hold`), and carried out when there is credit again.
+//! A connection waits for one of three reasons:
+//! * The mail in flight from this shard to a home (a part of a shard that keeps topics) exceeds `limits.publish_credit_bytes`. The
+//!   credit is what remains of this limit.
+//! * The log of the cluster has no room until a checkpoint frees some.
+//! * The carriers (shards with subscribers) of a home are behind, and the connection's user or address has much in flight to them
+//!   ([`Valve`](crate::budget::admission::valve::Valve)). Other users and addresses continue.
 //!
-//! Invariant: without credit no publish begins, and no batch goes on that ran out of its turn. So at most the credit plus one
-//! publish, or one turn's part of a batch, is under way from one shard to another.
+//! While a connection waits, its socket is not read. Bytes that were already read (pipelined requests, the first request of a new
+//! connection, frames) are held as received, if the account of memory has room (`hold.rs`). They are processed when the wait ends.
+//!
+//! Invariant: without credit no publish begins, and no paused batch continues. So the mail in flight from one shard to another
+//! exceeds the credit by one publish at most, or by the part of a batch that one turn processes.
 
 use crate::base::ids::ConnId;
 use crate::base::planted::{self, Fault};
@@ -20,12 +24,12 @@ use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::Io;
 
-/// A connection that goes on may use one part in so many of a turn's steps: so that in each turn several do, however much one
+/// The divisor of a turn's steps for one continued connection. So several connections continue in each turn, however many bytes one
 /// of them has sent.
 const SHARES: u64 = 8;
 
 impl<P: Protocols> Front<P> {
-    /// Lets the connection whose turn it is go on, for a share of the turn's steps; says whether there was one.
+    /// Continues the next queued connection, for a share of the turn's steps. False if no connection is queued.
     pub(crate) fn resume_one<I: Io>(&mut self, home: &mut Option<Home>, io: &mut I) -> bool {
         let Some(conn) = self.queues.next_resumed() else {
             return false;
@@ -44,7 +48,7 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// Whether a connection must wait before it publishes: the credit at a home is used up, or it waits for carriers.
+/// Whether a connection must wait before it publishes: for credit, for room in the cluster's log, or for carriers.
 #[inline]
 pub(crate) fn must_stall<P: ProtocolTypes>(clients: &Clients<P>, lanes: &Lanes, slot: u32) -> bool {
     lacks_credit(lanes, &clients.ctx) || waits_for_carriers(clients, slot)
@@ -57,8 +61,7 @@ fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
     exceeds && !planted::is(Fault::NoCredit)
 }
 
-/// Whether carriers are behind, and much of what they have to deliver was published from the address of this connection, or asked for by its
-/// user.
+/// Whether a connection must wait for carriers: its address or its user has much in flight to carriers that are behind.
 #[inline]
 pub(crate) fn waits_for_carriers<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> bool {
     let valve = &clients.ctx.world.admission.valve;
@@ -68,7 +71,7 @@ pub(crate) fn waits_for_carriers<P: ProtocolTypes>(clients: &Clients<P>, slot: u
     }
 }
 
-/// Stops reading a publisher until there is credit again.
+/// Stops reading a publisher if it must wait.
 pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     lanes: &Lanes,
@@ -81,8 +84,8 @@ pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     }
 }
 
-/// Lets connections go on when there is credit and they need not wait for carriers any more: those with held bytes queue to go on with them,
-/// the others are read again.
+/// Continues the connections that waited, if they need not wait any more. A connection with held bytes is queued; any other
+/// connection is read again.
 pub(crate) fn release_stalled<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     lanes: &Lanes,
@@ -110,7 +113,7 @@ pub(crate) fn release_stalled<P: Protocols, I: Io>(
     }
 }
 
-/// Reads a connection no more until it goes on: see [`Queues::read_again`].
+/// Stops reading a connection, until [`Queues::read_again`].
 pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     slot: u32,
@@ -124,7 +127,7 @@ pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
 }
 
 impl Queues {
-    /// Stops reading a publisher, whose bytes may be held, until there is credit again.
+    /// Stops reading a publisher that must wait, and adds it to the waiting connections. Some of its bytes may be held.
     pub(crate) fn stall<P: ProtocolTypes, I: Io>(
         &mut self,
         conns: &mut Connections<P>,
@@ -145,7 +148,7 @@ impl Queues {
         }
     }
 
-    /// Reads a connection again, unless it waits for credit or has closed its side.
+    /// Reads a connection again, unless it waits for credit or its client has closed the sending side.
     pub(crate) fn read_again<P: ProtocolTypes, I: Io>(
         &self,
         conns: &mut Connections<P>,
@@ -159,14 +162,14 @@ impl Queues {
         }
     }
 
-    /// Queues a connection to go on with what it has begun: addresses and users share the work.
+    /// Queues a connection to continue its begun work. The queue is fair to addresses and users.
     pub(crate) fn resume_later<P: ProtocolTypes>(&mut self, clients: &Clients<P>, conn: ConnId) {
         let party = clients.party(conn.slot);
         self.resume(party.number(), conn);
     }
 
-    /// The turn has done its share: the bytes already read of this connection are held, and it is not read again before its
-    /// next turn.
+    /// Ends a connection's work in this turn: queues the connection, and stops reading it until it continues. The caller holds the
+    /// bytes that were already read.
     pub(crate) fn pause<P: ProtocolTypes, I: Io>(
         &mut self,
         clients: &mut Clients<P>,

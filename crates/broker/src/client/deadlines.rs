@@ -1,5 +1,5 @@
-//! Ends connections whose deadline has passed, and says when a heartbeat is due. The sweep that finds them is the shard's (`shard/tick.rs`): no timers,
-//! no links in the rows.
+//! Ends connections whose deadline has passed, and tells when a heartbeat is due. The shard walks its connections for this
+//! (`shard/tick.rs`), so there are no timers and no links between rows.
 
 use crate::base::reason::Closed;
 use crate::client::parts::{Clients, Deliveries, Queues, Subscriptions};
@@ -8,11 +8,10 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-/// How long a client that reads may take nothing, in seconds: less than that passes while a slow link is at work, and its bytes need not be
-/// charged.
+/// If a client reads nothing for this many seconds, it is charged for what the kernel holds. A slow link may pause for less.
 const DEAF_S: u32 = 2;
 
-/// The connection's deadline has passed.
+/// Handles the passed deadline of a connection.
 pub(crate) fn deadline<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -22,14 +21,14 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
     io: &mut I,
 ) {
     if clients.conns.get(slot).outbox != NONE {
-        // The client reads nothing: its outbox would only hold memory.
+        // The client reads nothing, so its outbox only costs memory.
         clients.scratch.because(Closed::Slow);
         return clients.reset(slot);
     }
     P::deadline_passed(clients, subs, deliveries, queues, slot, io);
 }
 
-/// Charges the connection with what the kernel holds for it, if its client has taken nothing for [`DEAF_S`]. One that reads again is
+/// Charges the connection for the bytes in the kernel, if its client has read nothing for [`DEAF_S`]. A client that reads again is
 /// charged for its outbox alone.
 pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
     let row = clients.conns.get(slot);
@@ -37,7 +36,7 @@ pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u
         return;
     }
     let settings = &clients.ctx.world.settings;
-    // The deadline is that of the first byte that it takes.
+    // The deadline was set when the socket last accepted a byte.
     let left_s = row.deadline_s.saturating_sub(clients.ctx.now.s);
     if left_s + DEAF_S <= settings.timeouts.body_s {
         let kernel_bytes = settings.limits.kernel_bytes();
@@ -46,7 +45,7 @@ pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Whether a heartbeat is due: nothing was sent for too long.
+    /// Whether nothing was sent for so long that a heartbeat is due.
     pub(crate) fn is_heartbeat_due(&self, slot: u32) -> bool {
         let heartbeat = &self.ctx.world.settings.heartbeat;
         let row = self.conns.get(slot);

@@ -1,15 +1,18 @@
-//! Deliveries that wait, and their order: answers first, then what the homes told, in turn. A fan-out that does not end within its share of a turn
-//! leaves that queue: it goes on as a *flow*, in fair turns with other flows ([`FairQueue`]), while what was told behind it is delivered.
+//! The order of waiting deliveries: first the answers, then what homes (the parts of shards that keep topics) told, in order of
+//! arrival. If a fan-out (a message to all its subscribers) does not end within its part of a turn, it leaves that queue. It
+//! continues as a
+//! *flow*, in fair turns with other flows ([`FairQueue`]), while later deliveries overtake it.
 //!
-//! A flow is of one topic; its party is that of the topic's subscribers if all that are looked at are of one party, else the topic itself.
-//! The work is done for the subscribers, and often one program publishes everything: by publisher, all topics would be one party. So a
-//! client that has many topics to itself has one share, and nobody can join a topic of others to have it wait with his own.
+//! A flow has one topic. It is charged to the party (address or user) of the topic's subscribers if all examined ones are of one
+//! party, else to the topic. The work is done for the subscribers. It is not charged to the publisher, since often one program
+//! publishes everything, and then all topics would be one party. So a client with many topics of its own has one share, and nobody
+//! can slow the topic of another client by subscribing to it.
 //!
-//! Invariants: the tells of one home about one topic keep their order, since all that come while their topic has a flow join it (its live messages
-//! go round the members together: see [`walk`](crate::client::walk)). Messages and
-//! pages for filters are told in order: if they take long they are a flow of their own, and whatever the home tells meanwhile waits behind
-//! it. Before they begin they wait for the flows of their topics, and of the other topics of a connection that gets a page; not for
-//! those of other topics. So order holds among pages and messages that reach a connection by a filter and otherwise.
+//! Invariants: the tells of one home about one topic keep their order. Tells that arrive while their topic has a flow join the flow
+//! (its live messages are walked to the members together: see [`walk`](crate::client::walk)). Messages and pages for filters are
+//! delivered in order. If they take long, they become a flow, and all later tells of the home wait behind it. Before they begin,
+//! they wait for the flows of their topics, and of the other topics of a connection that gets a page, but for no other flows. So a
+//! connection gets messages in order, whether they come by a filter, in a page or by topic.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -19,36 +22,37 @@ use crate::base::ids::ShardId;
 use crate::client::delivery::{Delivery, IN_ORDER, OTHERS};
 use crate::client::walk::Parked;
 
-/// Tells to single connections that are not worth a flow.
+/// The number of tells to single connections that may be delivered without a flow.
 const OTHERS_AT_ONCE: usize = 16;
 
-/// Room for keys of a delivery that is kept for the next one.
+/// The capacity of a list of keys up to which the list is reused.
 const KEYS_KEPT: usize = 1 << 11;
 
-/// Marks the party of a flow that is one of its own.
+/// Marks a party that consists of one flow.
 const OWN: u64 = 1 << 61;
 
-/// A topic of a home, all that a home told in order, or what it told single connections.
+/// The name of a flow: a topic of a home, the ordered tells of a home, or the tells of a home to single connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow(u64);
 
 impl Flow {
-    /// Of a topic's row, told by this home.
+    /// The flow of a topic's row, told by this home.
     pub fn topic(home: ShardId, topic: u32) -> Flow {
         Flow(u64::from(home) << 32 | u64::from(topic))
     }
 
-    /// Of all that this home told in order.
+    /// The flow of all ordered tells of this home.
     pub fn ordered(home: ShardId) -> Flow {
         Flow::topic(home, IN_ORDER)
     }
 
-    /// Of the messages that this home told to members of groups, and of news of interest.
+    /// The flow of this home's messages to members of groups, and of its news for followers of interest (which topics have
+    /// subscribers).
     pub fn others(home: ShardId) -> Flow {
         Flow::topic(home, OTHERS)
     }
 
-    /// The topic's row.
+    /// The topic's row, if the flow is of a topic.
     pub fn row(self) -> Option<u32> {
         let row = self.0 as u32;
         (row < IN_ORDER).then_some(row)
@@ -58,28 +62,28 @@ impl Flow {
         (self.0 >> 32) as ShardId
     }
 
-    /// The number of a party that is only this flow.
+    /// The number of the party that is only this flow.
     pub fn own_party(self) -> u64 {
         self.0 | OWN
     }
 }
 
-/// Deliveries that wait for their turn.
+/// The waiting deliveries.
 #[derive(Default)]
 pub(crate) struct Deliveries {
-    /// Those whose answers are not given yet.
+    /// Deliveries whose answers were not delivered yet.
     pub came: VecDeque<Delivery>,
-    /// The others, in the order in which they came.
+    /// The other deliveries, in order of arrival.
     pub queued: VecDeque<Delivery>,
     flows: BTreeMap<Flow, Parked>,
     turns: FairQueue<Flow>,
-    /// Bytes of the walks of flows.
+    /// The bytes of the walks of all flows.
     walk_bytes: usize,
-    /// By home: the topic's flow that its messages and pages for filters wait for.
+    /// By home: the topic's flow for which the home's messages and pages for filters wait.
     blocked: BTreeMap<ShardId, Flow>,
-    /// Tells of the last turn wait still.
+    /// Tells of the last turn still wait.
     pub late: bool,
-    /// Of two turns, the one that has a visit more for flows.
+    /// Flips each turn: every second turn has one visit more for flows, if the number of visits is odd.
     odd: bool,
     /// An empty list for the keys of the next delivery.
     pub keys: Vec<u64>,
@@ -91,13 +95,13 @@ impl Deliveries {
         self.came.is_empty() && self.queued.is_empty() && self.flows.is_empty()
     }
 
-    /// How many wait.
+    /// The number of waiting deliveries.
     pub fn len(&self) -> usize {
         let flows = self.flows.values().map(Parked::turns).sum::<usize>();
         self.came.len() + self.queued.len() + flows
     }
 
-    /// Takes the list of a delivery that is done for the next one.
+    /// Keeps the list of a finished delivery for the next one.
     pub fn recycle(&mut self, mut keys: Vec<u64>) {
         if keys.capacity() <= KEYS_KEPT {
             keys.clear();
@@ -105,12 +109,12 @@ impl Deliveries {
         }
     }
 
-    /// Bytes of memory that fan-outs under way occupy besides the frames of homes.
+    /// Bytes of memory of unfinished fan-outs, without the frames of homes.
     pub fn walk_bytes(&self) -> usize {
         self.walk_bytes
     }
 
-    /// Whether some fan-out is a flow.
+    /// Whether there is any flow.
     #[inline]
     pub fn has_flows(&self) -> bool {
         !self.flows.is_empty()
@@ -121,13 +125,14 @@ impl Deliveries {
         !self.flows.is_empty() && self.flows.contains_key(&flow)
     }
 
-    /// Whether the rest of a delivery is to become a flow: it is for single connections, and others of the home wait already, or it is long.
+    /// Whether the rest of a delivery becomes a flow: it is for single connections, and it is long or the home has such a flow
+    /// already.
     #[inline]
     pub fn parks(&self, d: &Delivery) -> bool {
         d.is_at_others() && (d.keys.len() - d.at > OTHERS_AT_ONCE || self.has(Flow::others(d.home)))
     }
 
-    /// How many of these visits are for flows.
+    /// How many of these visits are reserved for flows.
     pub fn reserved(&mut self, visits: u32) -> u32 {
         self.odd = !self.odd;
         match self.has_flows() {
@@ -136,7 +141,7 @@ impl Deliveries {
         }
     }
 
-    /// Adds to a flow of this party, or makes it.
+    /// Adds a delivery to this flow, which is created if needed, with this party.
     pub fn park(&mut self, flow: Flow, party: u64, delivery: Delivery) {
         let parked = self.flows.entry(flow).or_default();
         if parked.is_empty() {
@@ -145,14 +150,14 @@ impl Deliveries {
         parked.waiting.push_back(delivery);
     }
 
-    /// Parks an ordered delivery of a home until this flow, of one of the delivery's topics, has ended.
+    /// Parks a home's ordered delivery until `topic`, the flow of one of the delivery's topics, has ended.
     pub fn wait_for(&mut self, topic: Flow, delivery: Delivery) {
         self.blocked.insert(delivery.home, topic);
         let ordered = self.flows.entry(Flow::ordered(delivery.home));
         ordered.or_default().waiting.push_back(delivery);
     }
 
-    /// Puts the ordered deliveries of a home, which waited for a flow, back at the head of the queue.
+    /// Puts a home's ordered deliveries that waited for a flow back to the head of the queue.
     fn requeue(&mut self, home: ShardId) {
         self.blocked.remove(&home);
         let waited = self.flows.remove(&Flow::ordered(home));
@@ -161,7 +166,7 @@ impl Deliveries {
         }
     }
 
-    /// Takes the flow whose turn it is, with its deliveries. It is to be given back with [`Deliveries::did`].
+    /// Takes the next flow with its deliveries. The caller returns it with [`Deliveries::did`].
     pub fn next(&mut self) -> Option<(Flow, Parked)> {
         if self.flows.is_empty() {
             return None;
@@ -177,7 +182,8 @@ impl Deliveries {
         !self.turns.is_empty()
     }
 
-    /// So much was done for the flow that was taken; `rest` is what is left of it. Whether a delivery of it `is_done`.
+    /// Returns a flow that was taken, after `visits` visits, with its remaining deliveries. `is_done`: one of its deliveries has
+    /// ended.
     pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Parked, is_done: bool) {
         let home = flow.home();
         if is_done && flow == Flow::ordered(home) {
@@ -196,14 +202,14 @@ impl Deliveries {
         self.turns.charge(visits.into());
     }
 
-    /// Whether messages for filters of one of so many homes have reached some of their connections and not others.
+    /// Whether a message for filters, of one of the first `homes` homes, has reached some of its connections and not others.
     #[inline]
     pub fn has_runs(&self, homes: ShardId) -> bool {
         let has_run = |home| self.under_way(home).is_some_and(|it| it.run.len > 0);
         self.has_flows() && (0..homes).any(has_run)
     }
 
-    /// The delivery of that home that is under way with messages for filters.
+    /// The home's unfinished delivery of messages for filters.
     pub fn under_way(&self, home: ShardId) -> Option<&Delivery> {
         if self.flows.is_empty() {
             return None;

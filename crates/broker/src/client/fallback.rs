@@ -1,11 +1,13 @@
-//! The fallback of a slow consumer: a subscription whose connection cannot take a message has seen all before it, and reads on from the log when
-//! its connection takes messages again. All protocols come here (`fall_back`, `fall_back_unsent`, `fall_back_in`), which count the fallback and note
-//! the position. Users read of it in `docs/PROTOCOL-DETAILS.md`.
+//! Falls back to the log for a slow consumer. If a connection cannot take a message, its subscription stops being live, and keeps
+//! the offset up to which it has seen the topic. It continues from the log when the connection takes messages again. All protocols
+//! call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback and record the position. The behaviour is
+//! documented for users in `docs/PROTOCOL-DETAILS.md`.
 //!
-//! Deliberately not here: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading (`subscribe/leave`, `filtered`), and
-//! the treatment of messages that the log has no more (`gap` of `http/subscribe` and `websocket`). A stream that has not begun has no position
-//! to fall back to: what it cannot hold is left to its first page (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest, which can lose nothing, ends
-//! instead (`http/interest.rs`).
+//! Three steps are elsewhere: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading
+//! (`subscribe/leave`, `filtered`), and the gap if the log has lost messages (`gap` of `http/subscribe` and `websocket`). Two kinds
+//! of connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages that it
+//! cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have subscribers) must lose
+//! nothing, so it ends (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
@@ -16,19 +18,20 @@ use crate::client::types::ProtocolTypes;
 use crate::filters::matching::GroupPosition;
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// A subscription to a topic cannot take its messages: it has seen the topic up to `offset`.
+    /// Makes a subscription to a topic fall back, which has seen the topic up to `offset`.
     pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
-    /// The same of a stream that has not begun: messages before `offset` are held and not sent yet, so that its position stays behind them.
+    /// Makes a subscription of a stream that has not begun fall back. Messages before `offset` are held unsent, so its position
+    /// stays.
     pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         ask_again(self, slot, part, offset);
     }
 
-    /// A subscription to a topic is not live: it has seen the topic up to `offset`, and the next page begins there.
+    /// Continues a subscription from the log after `offset`. The subscription is not live any more.
     pub(crate) fn read_on(&mut self, slot: u32, part: u32, offset: u64) {
         let epoch = self.ctx.world.epoch;
         if self.conns.get(slot).wants(MULTI)
@@ -39,7 +42,7 @@ impl<P: ProtocolTypes> Clients<P> {
         ask_again(self, slot, part, offset);
     }
 
-    /// A group of filters cannot take a partition's messages: it has seen the partition up to `offset`.
+    /// Makes a group of filters fall back in a partition, which it has seen up to `offset`.
     pub(crate) fn fall_back_in(
         &mut self,
         matching: &Matching,
@@ -77,7 +80,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-/// The next page of a topic begins behind `offset`.
+/// Records that the next page (a bounded run of past messages) of a topic begins after `offset`.
 fn ask_again<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, offset: u64) {
     if clients.conns.get(slot).wants(MULTI) {
         let Some(sub) = clients.conns.extra(slot).list.get_mut(part as usize) else {

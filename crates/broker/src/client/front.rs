@@ -1,4 +1,5 @@
-//! A shard's side towards clients: the rows of connections, their subscriptions, and the lanes to homes.
+//! The state of a shard that concerns its clients: the table of connections, their subscriptions, and the lanes (ordered queues of
+//! mail) to homes (the parts of shards that keep topics).
 
 use alloc::sync::Arc;
 
@@ -15,21 +16,22 @@ use crate::client::parts::{
 use crate::client::run::Encodings;
 use crate::client::types::ProtocolTypes;
 
-/// The clients' side of a shard. Generic over [`Io`](crate::Io) in each call, never `dyn`. Its methods are entries that need nearly all parts, and the
-/// place where ends of connections are carried out; all other functions take the parts.
+/// The clients' side of a shard. Generic over [`Io`](crate::Io) in each call, never `dyn`. A function needs a method of `Front`
+/// only if it uses nearly all parts (`parts.rs`), or if it ends connections. All other functions take the parts that they use.
 pub struct Front<P: ProtocolTypes> {
     pub(crate) clients: Clients<P>,
     pub(crate) subs: Subscriptions,
     pub(crate) feed: Feed,
-    /// Connections that wait for their turn, a page or credit.
+    /// Connections that wait: for their turn, for room for the next page (a bounded run of past messages), or for credit
+    /// (`credit.rs`).
     pub(crate) queues: Queues,
-    /// Which clients hold how much, while the account is near its limit.
+    /// How much memory each client holds, counted while the shard's memory account is near its limit.
     pub(crate) census: Census,
     pub(crate) gate: Gate,
 }
 
 impl<P: ProtocolTypes> Front<P> {
-    /// A front of this world, which began at `now`. The home of its shard counts its work in `home`.
+    /// A shard's side without connections, at time `now`. `home` counts the steps of the home on the same shard.
     pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front<P> {
         let work = Work::new(home);
         let account = ShardAccount::new(world.admission.clone(), world.shards as usize);

@@ -1,23 +1,23 @@
-//! The gate of a shard: its room for connections, the count of those that wait to be turned away, and the verdicts on credentials that
-//! the shard remembers.
+//! Decides whether a shard accepts another connection: the limit of connections, and the number of connections that wait to be
+//! refused. Also holds the shard's cache of verdicts on credentials.
 
 use crate::budget::verdict_cache::VerdictCache;
 
-/// Connections of one shard that wait to be turned away: each holds a descriptor and some 4 kB of the kernel until its
-/// request is there. Connections beyond this number are turned away unread.
+/// The most connections of a shard that wait to be refused. Each holds a descriptor and some 4 kB of kernel memory until its
+/// request arrives. Connections beyond this number are closed unread.
 const TURNED_AWAY_MAX: u32 = 8_192;
 
-/// The gate.
+/// The limits and counts of a shard's connections.
 pub(crate) struct Gate {
-    /// Connections that there is room for, not counting those that wait to be turned away.
+    /// The most connections, without those that wait to be refused.
     room: u32,
-    /// Connections that wait to be turned away.
+    /// The connections that wait to be refused.
     turned_away: u32,
     verdict_cache: VerdictCache,
 }
 
 impl Gate {
-    /// A gate with room for so many connections.
+    /// A gate for at most `room` connections.
     pub(crate) fn new(room: usize) -> Gate {
         Gate {
             room: u32::try_from(room).unwrap_or(u32::MAX),
@@ -26,37 +26,37 @@ impl Gate {
         }
     }
 
-    /// There is room for so many connections at most.
+    /// Lowers the limit to `most` connections.
     pub(crate) fn limit(&mut self, most: u32) {
         self.room = self.room.min(most);
     }
 
-    /// Connections that there is room for.
+    /// The limit of connections.
     pub(crate) fn room(&self) -> u32 {
         self.room
     }
 
-    /// Whether one more connection has room, of so many rows that are in use.
+    /// Whether one more connection has room, if `rows` rows are in use.
     pub(crate) fn has_room(&self, rows: u32) -> bool {
         rows - self.turned_away < self.room
     }
 
-    /// Whether one more connection may wait to be turned away.
+    /// Whether one more connection may wait to be refused.
     pub(crate) fn may_turn_away(&self) -> bool {
         self.turned_away < TURNED_AWAY_MAX
     }
 
-    /// A connection waits to be turned away.
+    /// Counts a connection that waits to be refused.
     pub(crate) fn turn_away(&mut self) {
         self.turned_away += 1;
     }
 
-    /// A connection that was turned away is gone.
+    /// Stops counting a connection that waited to be refused.
     pub(crate) fn turned_away_left(&mut self) {
         self.turned_away -= 1;
     }
 
-    /// The verdicts that are remembered.
+    /// The cached verdicts.
     pub(crate) fn verdict_cache(&mut self) -> &mut VerdictCache {
         &mut self.verdict_cache
     }

@@ -1,10 +1,10 @@
-//! Received bytes that are held: how many may be, how room is made for them, and the end of inputs that are too slow (`progress`).
+//! Bounds the received bytes that the server holds, frees memory for new ones, and ends inputs that are too slow (`progress`).
 //!
-//! Where received bytes have no room in the account of memory, room is made: first by dropping bytes behind waiting polls, then by
-//! ending inputs that lag by some seconds, at last by ending connections of addresses that hold more than the newcomer's, and those
-//! of its own address that hold more than it asks for. Addresses that hold little are spared.
+//! If the account of memory has no room for received bytes, room is made in this order. Bytes behind waiting polls are dropped.
+//! Then inputs end that are behind by some seconds. Then connections end whose address holds more than the newcomer's address, and
+//! connections of the newcomer's address that hold more than the newcomer needs. Addresses that hold little are spared.
 //!
-//! Invariant: no second is counted in which we do not read the connection.
+//! Invariant: a second in which the server does not read a connection does not count against its input.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,31 +20,31 @@ use crate::client::types::Spilled;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-/// Rows looked at in one go to make room, as many as in a step of the census.
+/// The most rows that one search for room examines. As many as a step of the census (`census.rs`).
 const ROWS_MAX: u32 = 4_096;
-/// When room is made, this part of the limit is freed at once if possible, so that not every input has to look for room.
+/// A search for room frees the limit of memory divided by this, if possible, so that not every input must search.
 const ROOM_PART: usize = 32;
-/// An input that lags by more bytes than are due in so many seconds ends before connections that hold much.
+/// An input ends before large connections if it is behind by more than the bytes due in this many seconds.
 const SLOW_S: u64 = 2;
-/// A connection that may lose bytes or end to make room, the largest first: how, the bytes owed, those its address holds, its own,
-/// the slot.
+/// A connection that may lose bytes or end to make room, the first one being the largest in this order: its class, the bytes that
+/// its input is behind, the bytes that its address holds, the bytes that it holds, its slot.
 type Hoarder = (Class, u64, usize, usize, u32);
 
-/// How room is made; the last one first.
+/// How a connection makes room. The last class is used first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    /// Its address holds more than a little and more than the newcomer's, or it is the newcomer's own address and it holds more
-    /// than the newcomer asks for: it ends.
+    /// The connection ends. Its address holds more than a little, and more than the newcomer's address. Or it is of the newcomer's
+    /// address, and holds more than the newcomer needs.
     Large,
-    /// Its input lags by more than [`SLOW_S`]: it ends.
+    /// The connection ends: its input is behind by more than [`SLOW_S`].
     Slow,
-    /// A waiting poll: the bytes behind it are dropped.
+    /// The connection is a waiting poll. The bytes behind the poll are dropped.
     Poll,
 }
 
-/// Whether a connection may hold so many more received bytes, which are not counted yet: there is room, if need be by making
-/// some, or its client holds little. Connections that end for room are answered, so no answer of the caller's may be half
-/// written in `reply`.
+/// Whether a connection may hold `bytes` more received bytes, which are not counted yet. Makes room if there is none. Without room,
+/// only a client that holds little may. Connections that end for room get an answer, so `reply` must not hold a part of the
+/// caller's answer.
 pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     queues: &Queues,
@@ -61,7 +61,7 @@ pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     clients.conns.lacks(bytes) == 0 || clients.may_take(census, slot, bytes)
 }
 
-/// Makes room for so many bytes of this connection, at the cost of some of the next rows.
+/// Makes room for `bytes` bytes of this connection with some of the next rows of the table.
 fn make_room<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     queues: &Queues,
@@ -86,7 +86,7 @@ fn make_room<P: Protocols, I: Io>(
     }
 }
 
-/// Ends a connection to make room for what clients send, and tells it why if it still reads.
+/// Ends a connection to make room for received bytes. Tells the client why, if it still reads.
 pub(crate) fn end_for_room<P: Protocols, I: Io>(clients: &mut Clients<P>, slot: u32, io: &mut I) {
     end_connection(clients, slot, Reason::InputsFull, io);
 }
@@ -102,13 +102,13 @@ impl Context {
     }
 }
 
-/// Received bytes that are held for this connection.
+/// The received bytes that are held for this connection.
 fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
     let spilled = conns.spill(slot).map_or(0, Spilled::bytes);
     spilled + P::partial_of(conns, slot).0
 }
 
-/// Connections among the next rows that could make room for so many bytes of this one, in the order to try them.
+/// The connections among the next rows that could make room for `bytes` bytes of `newcomer`, the first to use first.
 fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize) -> Vec<Hoarder> {
     let end = clients.conns.end();
     let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
@@ -143,7 +143,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
                     true => held > bytes,
                     false => of_address > by_address[&mine],
                 };
-                // Addresses that hold little are served, also where sessions and outboxes hold the memory.
+                // Addresses that hold little are served, even if sessions and outboxes use up the memory.
                 if !larger || of_address <= little_bytes {
                     continue;
                 }
@@ -157,13 +157,13 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
     hoarders
 }
 
-/// Bytes that should have come by now for this connection.
+/// How many bytes this connection's input is behind.
 fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
     let spilled = conns.spill(slot).map_or(0, Spilled::owed_bytes);
     spilled.max(P::partial_of(conns, slot).1)
 }
 
-/// Counts a second of a partly received input. Whether it is too slow.
+/// Counts a second of a partly received input. Returns whether the input is too slow.
 pub(crate) fn is_too_slow<P: Protocols>(clients: &mut Clients<P>, slot: u32) -> bool {
     let row = clients.conns.get(slot);
     if row.outbox != NONE || row.is(PAUSED) {

@@ -1,10 +1,10 @@
-//! Joining and leaving filters, for all protocols: the connections' way to the tables and to the homes.
+//! Subscribes connections to filters, and unsubscribes them, for all protocols. The filters are entered in the shard's table, and
+//! the homes (the parts of shards that keep topics) are asked for pages (bounded runs of past messages).
 //!
-//! How a protocol uses it: [`join_filters`] once for the filters of one subscription; pages come to it with
-//! `match_page`, live messages with `live_matched`; [`Clients::leave_group`] or
-//! [`Clients::leave_filters`] at the end. For each page it calls [`Clients::took_page`], and
-//! [`ask_matches`] for the next one when it can take it. It must not do so within
-//! a delivery, whose frames may be the home's own: it queues the connection to go on instead.
+//! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `match_page`, and live
+//! messages by `live_matched`. After each page it calls [`Clients::took_page`], and [`ask_matches`] when it can take the next page.
+//! It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own home, so it queues the connection
+//! to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,10 +17,10 @@ use crate::filters::matching::{FilterSubscriptions, GroupPosition, Left, Member}
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
 
-/// The refusal of a subscription that failed through a fault of the server.
+/// The reason for the client, if the server has a fault.
 const BROKEN: &str = "an internal error of the server";
 
-/// A group of filters whose pages homes are asked for; a poll needs one message.
+/// A group of filters that asks homes for pages. A poll needs only one message.
 #[derive(Clone, Copy)]
 pub(crate) struct Asking {
     pub(crate) slot: u32,
@@ -28,11 +28,11 @@ pub(crate) struct Asking {
     pub(crate) poll: bool,
 }
 
-/// Subscribes a connection to filters that were checked, each with the protocol's number, as one group; `since`
-/// says where to begin in each partition. The homes answer with pages of each. Returns the group's serial.
+/// Subscribes a connection to checked filters, each with the protocol's number, as one group. `since` gives the start in each
+/// partition. The homes answer with pages of each partition. Returns the group's serial.
 ///
 /// # Errors
-/// The reason, for people; nothing is subscribed then.
+/// The reason as text for people. Nothing is subscribed then.
 pub(crate) fn join_filters<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -99,7 +99,7 @@ fn ask_first_pages<P: ProtocolTypes>(
     }
 }
 
-/// Asks for the next page of a partition where the group is neither live nor waits for one; says whether it did.
+/// Asks for the next page of a partition, unless the group is live there or waits for a page already. Returns whether it asked.
 pub(crate) fn ask_matches<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -122,7 +122,7 @@ pub(crate) fn ask_matches<P: ProtocolTypes>(
     true
 }
 
-/// Asks a home for a page of one of its partitions, or for one of each.
+/// Asks a home for a page of one of its partitions, or of each of them.
 fn ask_pages_of<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -170,7 +170,7 @@ fn ask_pages_of<P: ProtocolTypes>(
     });
 }
 
-/// The filters of a connection, if it has some.
+/// The filters of a connection, if it has any.
 pub(crate) fn filter_subscriptions<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -179,7 +179,7 @@ pub(crate) fn filter_subscriptions<P: ProtocolTypes>(
     conns.find_extra(slot)?.filters.as_deref()
 }
 
-/// The filters of a connection, if it has some.
+/// The filters of a connection, mutably, if it has any.
 pub(crate) fn filter_subscriptions_mut<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
@@ -222,7 +222,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
 }
 
 impl Matching {
-    /// All connections that are live in the partition have seen it up to `offset`.
+    /// Records that all live connections have seen the partition up to `offset`.
     pub(crate) fn all_saw(&mut self, partition: PartitionId, offset: u64) {
         if let Some(seen) = self.seen.get_mut(usize::from(partition)) {
             *seen = offset.max(*seen);
@@ -230,14 +230,14 @@ impl Matching {
     }
 }
 
-/// Whether the group that the page is for still exists.
+/// Whether the group for which a page arrived still exists.
 pub(crate) fn awaits<P: ProtocolTypes>(conns: &Connections<P>, to: ReplyTo, serial: u32) -> bool {
     conns.is_asked(to)
         && filter_subscriptions(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Ends the filters of a group.
+    /// Ends the subscription of a group of filters.
     pub(crate) fn leave_group(&mut self, subs: &mut Subscriptions, slot: u32, serial: u32) {
         let Some(subscriptions) = filter_subscriptions(&self.conns, slot) else {
             return;
@@ -247,7 +247,7 @@ impl<P: ProtocolTypes> Clients<P> {
             leave_one(self, subs, slot, part);
         }
         if let Some(subscriptions) = filter_subscriptions_mut(&mut self.conns, slot) {
-            // A group that no filter has joined yet.
+            // If the group has no filter yet, it still exists here.
             subscriptions.end_group(serial);
         }
     }
@@ -265,7 +265,8 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// A page was taken up to `offset`; `live` says whether the group has all of its partition now.
+    /// Records that the group has received a page up to `offset`. `live`: the group has now received the whole log of the
+    /// partition.
     pub(crate) fn took_page(
         &mut self,
         slot: u32,

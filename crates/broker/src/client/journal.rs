@@ -1,4 +1,4 @@
-//! What happens to connections, for the operator's log, where it wants that ([`Journal`](crate::base::journal)).
+//! Records events of connections for the operator's log, if it is enabled ([`Journal`](crate::base::journal)).
 
 use core::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Notes what happens to a connection.
+    /// Records an event of a connection.
     #[inline]
     pub(crate) fn note(&mut self, slot: u32, what: EventKind, detail: &[u8]) {
         if self.meter.journal.is_some() {
@@ -28,7 +28,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Notes that a connection was let in.
+    /// Records that a connection was accepted.
     #[inline]
     pub(crate) fn note_connected(&mut self, slot: u32, peer: IpAddr) {
         let conn = self.conns.id_of(slot);
@@ -37,7 +37,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Notes in which words the connection at hand is about to end.
+    /// Records the reason for which the current connection is about to end.
     #[inline]
     pub(crate) fn note_end_reason(&mut self, words: &str) {
         if let Some(journal) = &mut self.meter.journal {
@@ -45,13 +45,13 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Bytes that the log of clients needs.
+    /// The bytes held for the log.
     #[inline]
     pub(crate) fn journal_bytes(&self) -> usize {
         (self.meter.journal.as_ref()).map_or(0, |journal| journal.held_bytes())
     }
 
-    /// Tells the log of a connection that is not let in.
+    /// Reports a connection that was not accepted.
     #[inline]
     pub(crate) fn tell_turned_away<I: Io>(&self, peer: IpAddr, words: &str, io: &mut I) {
         if self.meter.journal.is_some() {
@@ -59,7 +59,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Tells the log what was noted. Rows of connections that end are still there.
+    /// Reports the recorded events. The rows of connections that end still exist at this time.
     #[inline]
     pub(crate) fn tell_journal<I: Io>(&mut self, io: &mut I) {
         if self.meter.journal.is_some() {
@@ -81,7 +81,7 @@ impl<P: ProtocolTypes> Clients<P> {
 }
 
 impl<P: ProtocolTypes> Connections<P> {
-    /// The address as it is shown: a trusted proxy's word, or the peer's.
+    /// The client's address to be shown: the one that a trusted proxy named, or else the peer's.
     pub(crate) fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
         let link = self.get(slot).link;
         self.relayed(slot).or_else(|| io.peer(link))

@@ -1,4 +1,4 @@
-//! Positions of subscribers by filter, and which messages come to them by a filter.
+//! The positions of subscribers by filter, and the check whether a message reaches a connection by a filter.
 
 use alloc::vec::Vec;
 
@@ -9,8 +9,8 @@ use crate::client::parts::{Clients, Context, Deliveries, Matching};
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::Part;
 
-/// The offset up to which a connection has seen a partition where it is live. Between two turns some connections may have got
-/// a run and others not.
+/// The offset up to which a connection has seen a partition, if its filters are live there (get messages when they are published).
+/// Between two turns, some connections may have received a run of messages that others have not.
 pub(crate) fn seen_by(
     matching: &Matching,
     deliveries: &Deliveries,
@@ -29,8 +29,8 @@ pub(crate) fn seen_by(
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The position of a connection's only group; `just` are the offsets that it has reached in partitions where it is live with
-    /// the message at hand.
+    /// Writes the position of a connection's only group of filters. `just`: the offsets that the message at hand reaches in live
+    /// partitions.
     pub(crate) fn write_matched_id(
         &self,
         matching: &Matching,
@@ -58,8 +58,8 @@ impl<P: ProtocolTypes> Clients<P> {
         position::write_partitions(out, self.ctx.world.partitions, all.map(at));
     }
 
-    /// Whether one of the connection's filters matches the topic and is live in its partition: then the message comes
-    /// by that filter, and not a second time by a subscription to the topic.
+    /// Whether one of the connection's filters matches the topic and is live in its partition. The message then reaches the
+    /// connection by that filter, and must not reach it a second time by a subscription to the topic.
     pub(crate) fn has_match(&self, matching: &Matching, slot: u32, topic: &[u8]) -> bool {
         let Some(subscriptions) = joining::filter_subscriptions(&self.conns, slot) else {
             return false;

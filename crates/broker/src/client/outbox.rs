@@ -1,16 +1,16 @@
-//! The outbox of a connection: bytes that wait for a socket that refuses them, and their bounds.
+//! The outbox of a connection: bytes that wait because the socket refused them, and the bounds of an outbox.
 //!
-//! A message may wait if the bytes and the messages that wait for its connection, itself included, are within the bounds of
-//! the rule that governs *its* topic, and the account of all that clients hold is not near its limit. Messages of all topics
-//! count together: a subscriber to topics of several rules falls back soonest in the topic with the smallest bounds. That
-//! is so for every protocol, and for subscribers by filter too.
+//! A message may wait if two conditions hold. The waiting bytes and messages, with this message, are within the bounds of the rule
+//! for the message's topic. And the account of all memory that clients hold is not near its limit. Messages of all topics count
+//! together. So a client that subscribes to topics of several rules first falls behind in the topic with the smallest bounds. This
+//! holds for every protocol, and also for subscriptions by filter.
 //!
-//! Invariants: rules are looked up where bytes wait already, never on the way into a free socket; the ends of messages are
-//! known only where some rule bounds their number.
+//! Invariants: the rule is looked up only if bytes wait already, never for a write to a free socket. The ends of messages are known
+//! only if a rule bounds their number.
 //!
-//! These bounds do not hold for pages of the log, which are asked for when nothing waits; for answers, of which one is due at a
-//! time; for the rest of a message sent in part, and for the messages of one turn to an MQTT client, which go out with one write.
-//! The account is charged for all of them (`account.rs`), and large messages among them are referred to, not copied (`rope.rs`).
+//! The bounds do not apply to four kinds of bytes. A page (a bounded run of past messages) is requested only when nothing waits. A
+//! connection has one answer at a time. The rest of a partly sent message always waits. The messages of one turn to an MQTT client
+//! are one write. The account is charged for all four (`account.rs`), and large messages are shared, not copied (`rope.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -23,21 +23,21 @@ use crate::mail::Record;
 use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
 
-/// Parts of one write.
+/// The maximum number of parts of one write.
 pub(crate) const PARTS_MAX: usize = 16;
 
-/// How much may wait for a connection when a message comes.
+/// The bounds for waiting messages, checked when a message arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Bytes, with the message.
+    /// The most bytes, including the new message.
     pub bytes: usize,
-    /// Messages, with this one.
+    /// The most messages, including the new one.
     pub messages: usize,
 }
 
 impl Bounds {
-    /// Whether a stream that has not begun may hold this message besides so many others with these bytes: none that a newer one may supersede
-    /// meanwhile.
+    /// Whether a stream that has not begun may hold this message besides `messages` others of `bytes` bytes. A message that a newer
+    /// one may replace is never held.
     pub(crate) fn may_hold(
         self,
         messages: usize,
@@ -48,7 +48,7 @@ impl Bounds {
         !record.latest && bytes + len <= self.bytes && messages < self.messages
     }
 
-    /// The bounds where no rule governs.
+    /// The bounds without a rule.
     pub(crate) fn of_all(limits: &Limits) -> Bounds {
         Bounds {
             bytes: limits.outbox_bytes,
@@ -56,7 +56,7 @@ impl Bounds {
         }
     }
 
-    /// The bounds of messages that this rule governs.
+    /// The bounds of messages under this rule.
     pub(crate) fn by_rule(rule: &Rule, limits: &Limits) -> Bounds {
         let all = Bounds::of_all(limits);
         Bounds {
@@ -71,7 +71,7 @@ impl Bounds {
         }
     }
 
-    /// The same bounds, less so many messages that are about to be added; the bound on bytes stays.
+    /// These bounds when `messages` more messages are about to be added. The bound of bytes stays.
     pub fn after(self, messages: usize) -> Bounds {
         Bounds {
             messages: self.messages.saturating_sub(messages),
@@ -83,53 +83,52 @@ impl Bounds {
 /// Bytes that the socket refused.
 #[derive(Default)]
 pub struct Outbox {
-    /// The bytes.
     pub queue: Queue,
-    /// Bytes that the kernel is taken to hold before them: what its buffer has room for, once the client has taken nothing for some time.
+    /// Bytes assumed to be in the kernel's socket buffer: its size, once the client has read nothing for some time.
     kernel_bytes: u32,
-    /// Bytes charged to the account for all of them.
+    /// The charge for this outbox, including `kernel_bytes`.
     charged_bytes: u32,
-    /// Waiting bytes, as the shard's `outbox_bytes` counts them.
+    /// The waiting bytes, as the shard's `outbox_bytes` counts them.
     counted_bytes: usize,
-    /// Where the messages among them end, if a rule bounds their number.
+    /// Where the waiting messages end, if a rule bounds their number.
     counted: Option<Box<Counted>>,
 }
 
-/// Ends of messages, counted in bytes since the first of them came.
+/// Ends of messages, counted in bytes since the first counted message was added.
 #[derive(Default)]
 struct Counted {
-    /// Bytes that have been sent.
+    /// The bytes sent since then.
     gone: u64,
     ends: VecDeque<u64>,
 }
 
 impl Outbox {
-    /// Bytes that wait.
+    /// The number of waiting bytes.
     pub fn waiting_bytes(&self) -> usize {
         self.queue.waiting_bytes()
     }
 
-    /// Messages that wait, a partly sent one included, as far as messages are counted.
+    /// The number of waiting messages, with a partly sent one. Zero if no rule counts messages.
     pub fn waiting_messages(&self) -> usize {
         self.counted.as_ref().map_or(0, |it| it.ends.len())
     }
 
-    /// Whether one more message, of so many bytes, is within these bounds.
+    /// Whether one more message of `bytes` bytes is within these bounds.
     pub fn has_room(&self, bytes: usize, bounds: Bounds) -> bool {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
-    /// The client has taken nothing for some time: so the kernel holds so many bytes for it, which belong to no table of ours.
+    /// Records that the client has read nothing for some time. The kernel then holds bytes that no table of the server counts.
     pub(crate) fn is_deaf(&mut self, kernel_bytes: usize) {
         self.kernel_bytes = u32::try_from(kernel_bytes).unwrap_or(u32::MAX);
     }
 
-    /// Bytes that the connection makes the server and the kernel hold; of shared messages its part.
+    /// Bytes that the connection makes the server and the kernel hold, with its part of shared messages.
     pub(crate) fn weight(&self) -> usize {
         self.queue.weight() + self.kernel_bytes as usize
     }
 
-    /// The bytes charged for it before and from now on; then the bytes that wait, before and now.
+    /// Updates the charge. Returns the charged bytes before and now, then the waiting bytes before and now.
     pub(crate) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
         let charged = self.queue.own_bytes() + self.kernel_bytes as usize;
         let charged = u32::try_from(charged).unwrap_or(u32::MAX);
@@ -139,7 +138,7 @@ impl Outbox {
         ((before, charged as usize), (counted_before, counted))
     }
 
-    /// Sends so many bytes at most, as far as the socket takes them; returns how many.
+    /// Sends at most `most` bytes, as many as the socket accepts. Returns their number.
     pub fn send<I: Io>(&mut self, link: Link, most: usize, io: &mut I) -> usize {
         let mut all = 0;
         loop {
@@ -158,7 +157,7 @@ impl Outbox {
         }
     }
 
-    /// Notes that so many more are sent.
+    /// Removes `bytes` bytes that were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.queue.sent(bytes);
         if let Some(counted) = &mut self.counted {
@@ -169,8 +168,8 @@ impl Outbox {
         }
     }
 
-    /// Counts the messages that the last `len` bytes belong to, with these ends among them; messages that are fully sent are not
-    /// counted any more.
+    /// Counts the messages of a write of `len` bytes whose unsent rest was just added. `ends` are their ends in the write. Fully
+    /// sent messages are not counted.
     pub fn count(&mut self, len: usize, ends: &[usize]) {
         let waiting = self.waiting_bytes();
         let counted = self.counted.get_or_insert_default();
@@ -181,12 +180,11 @@ impl Outbox {
     }
 }
 
-/// Messages that go out with one write.
+/// Messages that are sent in one write.
 #[derive(Default)]
 pub struct Packets {
-    /// Their bytes.
     pub bytes: Rope,
-    /// Where they end, if that is to be known.
+    /// The ends of the messages, if they must be known.
     pub ends: Vec<usize>,
 }
 
@@ -194,7 +192,7 @@ fn len_of(parts: &[Part<'_>]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
 }
 
-/// Sends a rope; returns how many bytes were taken.
+/// Sends a rope. Returns the number of bytes that the socket accepted.
 pub(crate) fn send_rope<I: Io>(link: Link, rope: &Rope, io: &mut I) -> usize {
     let mut sent = 0;
     for parts in rope.parts().chunks(PARTS_MAX) {

@@ -1,5 +1,5 @@
-//! The parts of a shard's clients' side. A function takes the parts that it reads or changes, and no others: its signature says what a change
-//! of it may break. Where one field of a part is enough, it takes that field.
+//! The parts of the state of a shard's clients' side. A function takes only the parts that it reads or changes, so its signature
+//! tells what it may change. If one field of a part is enough, the function takes the field.
 
 use alloc::boxed::Box;
 
@@ -22,37 +22,38 @@ pub(crate) use crate::store::shared::Forms;
 
 use crate::client::types::ProtocolTypes;
 
-/// The connections, and what is at hand to answer one of them: buffers, the settings and the time, the counts.
+/// The connections, and what is needed to answer one of them: buffers, settings, time, counters.
 pub(crate) struct Clients<P: ProtocolTypes> {
     pub(crate) conns: Connections<P>,
     pub(crate) scratch: Scratch,
     pub(crate) ctx: Context,
     pub(crate) meter: Meter,
-    /// The state of a shard that only protocols know.
+    /// The protocols' state of the shard.
     pub(crate) own: P::Own,
 }
 
-/// The topics and filters that connections subscribe to, and the way to the homes, which have the topics.
+/// The topics and filters of connections, and the lanes (ordered queues of mail) to the homes (the parts of shards that keep
+/// topics).
 pub(crate) struct Subscriptions {
     pub(crate) topics: Topics,
     pub(crate) matching: Matching,
     pub(crate) lanes: Lanes,
 }
 
-/// Messages on their way to the connections.
+/// Messages on their way to connections.
 pub(crate) struct Feed {
     pub(crate) deliveries: Deliveries,
-    /// The messages at hand.
+    /// The messages of the current delivery.
     pub(crate) run: Run,
-    /// Large messages in the encoded forms that sockets wait for.
+    /// Large messages in the encodings that outboxes share.
     pub(crate) forms: Forms,
 }
 
-/// The counts of the shard: its work, against the budget of a turn, and the counters and notices that the operator sees.
+/// The shard's counters: its work, compared with the budget of a turn, and the counters and notices for the operator.
 pub(crate) struct Meter {
     pub(crate) work: Work,
     pub(crate) stats: Stats,
     pub(crate) notices: Notices,
-    /// What happens to clients, where the operator's log wants that.
+    /// Events of clients for the operator's log, if it is enabled.
     pub(crate) journal: Option<Box<Journal>>,
 }

@@ -1,36 +1,37 @@
-//! Progress of partly received input: the rest of a request's body, of a WebSocket frame or message, or of an MQTT packet
-//! must keep coming, or its connection ends.
+//! Finds input that arrives too slowly: the rest of a request's body, of a WebSocket frame or message, or of an MQTT packet must
+//! keep arriving, or its connection ends.
 //!
-//! Each input has an allowance of `timeouts.body_s` seconds at `timeouts.progress_bytes_per_s`. A second in which it was read
-//! costs a second's worth of the allowance, received bytes pay that back, up to the full allowance: so neither a byte now and
-//! then nor a fast beginning holds a connection. (In Apache's mod_reqtimeout a fast beginning counts for ever.) The sweep counts
-//! the seconds, so that an input that is whole when it comes costs nothing. A request's head has `timeouts.head_s` as a whole,
-//! see `deadlines`.
+//! Each input has an allowance of `timeouts.body_s` seconds at `timeouts.progress_bytes_per_s`. Each second of reading the input
+//! costs one second of the allowance. Received bytes pay it back, up to the full allowance. So a client cannot hold a connection
+//! with a byte now and then, nor with a fast beginning. (In Apache's mod_reqtimeout a fast beginning counts for ever.) The walk
+//! over all connections (`shard/tick.rs`) counts the seconds, so an input that arrives at once costs nothing. A request's head has
+//! `timeouts.head_s` in all, see `deadlines`.
 
 /// The progress of an input.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Bytes of it that had been received at the last look.
+    /// The received bytes of the input at the last check.
     seen: usize,
-    /// Bytes that should have come by now and have not.
+    /// How many bytes the input is behind: those that should have arrived and have not.
     behind: u64,
 }
 
 /// The allowance of each input, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Allowance {
-    /// Due in each second.
+    /// The bytes due in each second.
     pub per_s: u64,
-    /// An input that owes more is too slow.
+    /// An input that is behind by more bytes is too slow.
     pub most: u64,
 }
 
 impl Progress {
-    /// Counts a second in which the input was read; `held` bytes of it are there. Whether it is too slow.
+    /// Counts a second of reading the input. `held` is the number of its bytes received so far. Returns whether the input is too
+    /// slow.
     pub(crate) fn second(&mut self, held: usize, Allowance { per_s, most }: Allowance) -> bool {
         let came = held.saturating_sub(self.seen) as u64;
         if held < self.seen {
-            // This is another input.
+            // Fewer bytes than before: another input has begun.
             self.behind = 0;
         }
         self.seen = held;
@@ -38,7 +39,7 @@ impl Progress {
         self.behind > most
     }
 
-    /// Bytes that should have come by now and have not.
+    /// How many bytes the input is behind.
     pub(crate) fn behind(&self) -> u64 {
         self.behind
     }
@@ -53,7 +54,7 @@ mod tests {
         most: 20 * 500,
     };
 
-    /// Seconds until an input is too slow that starts with `first` bytes and gets `per_s` each second.
+    /// The seconds until an input is too slow, if it starts with `first` bytes and then gets `per_s` bytes each second.
     fn lasts_s(first: usize, per_s: f64) -> Option<u32> {
         let mut progress = Progress::default();
         (1..10_000).find(|s| {

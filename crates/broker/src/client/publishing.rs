@@ -1,8 +1,9 @@
-//! The checks of a message before it is published, the same for all protocols: its topic, its length, the right to publish it ([`check_message`],
-//! [`Clients::check_publish`]). Its other fields are checked in [`fields`](crate::mail::fields).
+//! Checks a message before it is published, for all protocols: its topic, its length and the right to publish it
+//! ([`check_message`], [`Clients::check_publish`]). Other fields are checked in [`fields`](crate::mail::fields).
 //!
-//! HTTP requests and WebSocket frames are read by length, and their topic and right are checked before the data are there (`http/judge`,
-//! `websocket/publish`). The rates of publishes are counted in `admission`; whether a home has room for the message is checked there (`home/admit`).
+//! HTTP requests and WebSocket frames announce their length, so topic and right are checked before the data arrive (`http/judge`,
+//! `websocket/publish`). `admission` checks the rates of publishes. The home (the part of a shard that keeps the topic) checks
+//! whether it has room (`home/admit`).
 
 use crore_wire::topic::{self, TopicError};
 
@@ -17,14 +18,14 @@ use crate::client::types::ProtocolTypes;
 pub enum Refused {
     /// The topic's name is not valid.
     Name(TopicError),
-    /// The client has no right to publish it.
+    /// The client lacks the right to publish it.
     Denied(Reason),
     /// Another reason.
     For(Reason),
 }
 
 impl Refused {
-    /// The reason, without the fault of a name.
+    /// The reason, without what is wrong with a name.
     pub fn reason(&self) -> Reason {
         match self {
             Refused::Name(_) => Reason::BadName,
@@ -33,7 +34,7 @@ impl Refused {
     }
 }
 
-/// Checks the topic of a message and the number of its bytes. `may_reserved` says whether the client may publish to this reserved name.
+/// Checks a message's topic and length. `may_reserved` tells whether the client may publish to a reserved name.
 ///
 /// # Errors
 /// Why it is not published.
@@ -54,7 +55,7 @@ pub fn check_message(
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The same for a client, with its right to publish.
+    /// Checks a message's topic and length, and the client's right to publish it.
     pub(crate) fn check_publish(
         &self,
         slot: u32,

@@ -1,9 +1,9 @@
-//! Writes the messages of a run into the sockets, and handles the bytes that a socket refused.
+//! Writes the messages of a run (live messages that are delivered together) to sockets, and keeps what a socket does not accept.
 //!
-//! Invariant: a subscriber gets a run with one write where its messages lie side by side.
+//! Invariant: a subscriber gets a run in one write if the messages are adjacent in memory.
 //!
-//! Deliberately not here: several sockets in one system call. An io_uring with 64 and 256 sends at a time was slower than
-//! one `send` each, in paired runs on Linux 6.18.
+//! Each socket gets its own system call. An io_uring with 64 and 256 sends at a time was slower than one `send` each, in paired
+//! runs on Linux 6.18.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -23,7 +23,7 @@ use crate::store::rope::Rope;
 use crate::store::shared::{Part, SHARED_MIN};
 use crate::store::slab::NONE;
 
-/// Messages of the run at hand for one connection.
+/// Messages of the current run for one connection.
 pub(crate) struct Parcel<'a, E> {
     slot: u32,
     encoding: E,
@@ -42,7 +42,7 @@ impl<'a, E> Parcel<'a, E> {
         }
     }
 
-    /// The messages from the first of these to the last one.
+    /// The messages from the first pick to the last one.
     pub(crate) fn of_picks(slot: u32, encoding: E, picks: &[u32], frames: &'a Frames) -> Self {
         let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
         Parcel {
@@ -54,7 +54,7 @@ impl<'a, E> Parcel<'a, E> {
     }
 }
 
-/// Gives a connection these messages of the run.
+/// Sends all messages of a parcel to its connection.
 pub(crate) fn push<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -74,7 +74,7 @@ pub(crate) fn push<P: ProtocolTypes, I: Io>(
     keep_rest(clients, subs, run, parcel, sent, io);
 }
 
-/// Gives a connection some messages of the run, which are picked from the parcel.
+/// Sends the messages `picks` of a parcel to its connection.
 pub(crate) fn push_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -95,7 +95,7 @@ pub(crate) fn push_picks<P: ProtocolTypes, I: Io>(
     put_picks(clients, subs, run, parcel, (&bytes, &ends, picks), io);
 }
 
-/// Sends messages that lie side by side.
+/// Sends messages that are adjacent in memory.
 fn send_joined<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -118,7 +118,7 @@ fn send_joined<P: ProtocolTypes, I: Io>(
     clients.meter.stats.sent(parcel.messages.len(), len);
 }
 
-/// Gives a connection these messages of the run, which lie side by side in `bytes` with these ends.
+/// Sends the messages `picks` of the run, which are adjacent in `bytes` with these ends.
 pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -144,8 +144,7 @@ pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
     }
 }
 
-/// Keeps the bytes that the socket refused: the rest of the message that was cut, and the messages behind it as
-/// far as the outbox allows.
+/// Keeps what the socket did not accept: the rest of a partly sent message, and the later messages if the outbox has room.
 fn keep_rest<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -182,7 +181,7 @@ fn keep_rest<P: ProtocolTypes, I: Io>(
     queue(clients, subs, run, parcel, n);
 }
 
-/// A request or stream by filter cannot take these messages of the run: it reads them from the logs of their partitions.
+/// Makes a request or stream by filter fall back: it will read the messages `rest` of the run from the logs of their partitions.
 fn fell_behind_in_run<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     matching: &Matching,
@@ -208,7 +207,7 @@ fn fell_behind_in_run<P: ProtocolTypes>(
     }
 }
 
-/// Sends messages that do not lie side by side, or that are large; returns the bytes taken.
+/// Sends messages that are not adjacent, or that are large. Returns the number of bytes that the socket accepted.
 fn send_parts<P: ProtocolTypes, I: Io>(
     conns: &Connections<P>,
     run: &Run,
@@ -244,9 +243,9 @@ fn send_parts<P: ProtocolTypes, I: Io>(
     sent
 }
 
-/// Adds whole messages, from number `from` of the run on, to the outbox; past its bounds the subscription falls back to its
-/// position and reads on from the log when the socket drains. Where only the newest message of each key is kept it falls back
-/// at once, so that no message is sent that was superseded while it waited.
+/// Adds complete messages, from number `from` of the run on, to the outbox. Beyond the outbox's bounds the subscription falls back:
+/// it will read from the log when the outbox is empty. If the rule keeps only the newest message of each key, the subscription
+/// falls back at once, so that no message is sent that was replaced while it waited.
 fn queue<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
@@ -289,9 +288,9 @@ fn queue<P: ProtocolTypes>(
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Sends messages, which lie side by side in `bytes` with these ends, as far as the socket takes them; none while other bytes
-    /// wait. Returns how many it took: a message that was cut counts, and its rest is kept. For the others the caller decides
-    /// whether they wait or the subscription falls back.
+    /// Sends messages, which are adjacent in `bytes` with these ends. Sends nothing if other bytes wait. Returns the number of
+    /// accepted messages. A partly sent message counts, and its rest is kept. For the other messages, the caller adds them to the
+    /// outbox or lets the subscription fall back.
     pub(crate) fn offer<I: Io>(
         &mut self,
         slot: u32,

@@ -1,5 +1,5 @@
-//! Connections that wait for their turn, for a page or for credit. Each is named by its generation too: one that ends meanwhile is
-//! passed over when its turn comes.
+//! Connections that wait: for their turn to continue, for a page, or for credit (`credit.rs`). An entry has the connection's
+//! generation, so the entry of an ended connection is skipped.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -8,45 +8,46 @@ use core::ops::Bound;
 use crate::base::fair_queue::FairQueue;
 use crate::base::ids::ConnId;
 
-/// The connections that wait for something of their shard.
+/// The connections of a shard that wait.
 #[derive(Default)]
 pub(crate) struct Queues {
-    /// Those whose pipelined requests or subscriptions may go on: addresses and users share the work.
+    /// Connections with pipelined requests or subscriptions to continue. The queue is fair to addresses and users.
     resumed: FairQueue<ConnId>,
-    /// Followers that may have the next page of their snapshot.
+    /// Followers of interest (which topics have subscribers) that can take the next page (bounded part) of their snapshot.
     paging: Vec<ConnId>,
-    /// Connections that wait for credit or for carriers.
+    /// Connections that wait for credit or for carriers (shards with subscribers; see `credit.rs`).
     stalled: BTreeSet<ConnId>,
-    /// The last of them that was looked at.
+    /// The last stalled connection that was examined.
     looked_at: Option<ConnId>,
 }
 
-/// Connections that wait for credit or for carriers which are looked at in a turn, while only some may go on.
+/// The most stalled connections that one turn examines while only some may continue.
 const STALLED_LOOKS: usize = 64;
 
 impl Queues {
-    /// Connections that wait for anything.
+    /// The number of waiting connections.
     pub(crate) fn len(&self) -> usize {
         self.resumed.len() + self.paging.len() + self.stalled.len()
     }
 
-    /// Queues a connection of this party to go on; once, if it was the last one that the party queued.
+    /// Queues a connection of this party (address or user) to continue. Does nothing if it is the last one that the party has
+    /// queued.
     #[inline]
     pub(crate) fn resume(&mut self, party: u64, conn: ConnId) {
         self.resumed.push_once(party, conn);
     }
 
-    /// The connection whose turn it is. [`Queues::did`] says what it did.
+    /// Takes the next connection that may continue. The caller then reports its work with [`Queues::did`].
     pub(crate) fn next_resumed(&mut self) -> Option<ConnId> {
         self.resumed.pop()
     }
 
-    /// Bytes of heap of the connections that wait for their turn.
+    /// The heap bytes of the connections that wait for their turn.
     pub(crate) fn bytes(&self) -> usize {
         self.resumed.bytes()
     }
 
-    /// The connection whose turn it was did so many steps.
+    /// Charges the party of the connection that was taken last with `steps` steps.
     pub(crate) fn did(&mut self, steps: u64) {
         self.resumed.charge(steps);
     }
@@ -56,22 +57,22 @@ impl Queues {
         !self.resumed.is_empty()
     }
 
-    /// The follower has room for a page.
+    /// Queues a follower for the next page of its snapshot.
     pub(crate) fn page(&mut self, conn: ConnId) {
         self.paging.push(conn);
     }
 
-    /// Takes the followers that have room for a page.
+    /// Takes the followers that can take a page.
     pub(crate) fn take_paging(&mut self) -> Vec<ConnId> {
         core::mem::take(&mut self.paging)
     }
 
-    /// Whether a follower has room for a page.
+    /// Whether a follower can take a page.
     pub(crate) fn has_paging(&self) -> bool {
         !self.paging.is_empty()
     }
 
-    /// The connection waits for credit or for carriers.
+    /// Adds a connection that waits for credit or for carriers.
     pub(crate) fn add_stalled(&mut self, conn: ConnId) {
         self.stalled.insert(conn);
     }
@@ -81,7 +82,8 @@ impl Queues {
         self.stalled.contains(&conn)
     }
 
-    /// Takes the next connections that wait for credit or for carriers, in a circle; all of them if `all` may go on.
+    /// Takes the next connections that wait for credit or for carriers, going round the set. Takes all of them if `all` may
+    /// continue.
     pub(crate) fn take_stalled(&mut self, all: bool) -> Vec<ConnId> {
         if all {
             return core::mem::take(&mut self.stalled).into_iter().collect();
@@ -96,7 +98,7 @@ impl Queues {
         next
     }
 
-    /// Whether a connection waits for credit or for carriers.
+    /// Whether any connection waits for credit or for carriers.
     pub(crate) fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }

@@ -1,13 +1,13 @@
-//! Relief: the server lets go of bytes that clients make it hold when their account nears its limit.
+//! Frees memory that clients make the server hold, when the memory account nears its limit.
 //!
-//! First nothing more is added to outboxes: subscribers fall back to their positions ([`fits`](crate::client::send::fits)), and losses are remembered
-//! of fewer topics. Then clients that hold much get nothing new ([`Clients::may_take`], [`may_leave`]): no session, no subscription. Short of the limit
-//! the sessions of the address or user that holds most end whose clients are away, as if they had expired, and then its connections, largest first,
-//! until there is room again. Clients that hold little are served; only past the limit do they end too, at a shard where nobody holds much and all
-//! together do.
+//! First, nothing more is added to outboxes: subscribers fall back to the log ([`fits`](crate::client::send::fits)), and lost
+//! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::may_take`],
+//! [`may_leave`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again: first
+//! the sessions whose clients are absent, as if they had expired, then its connections, largest first. Clients that hold little are
+//! served. They end only above the limit, on a shard where nobody holds much and all together do.
 //!
-//! Nothing counts the bytes of each connection's client as they come and go. While the sum is near its limit a census (`census`) finds
-//! who holds most. The bytes of absent sessions are counted by party always (`home::sessions`).
+//! The bytes of each party's connections are not counted all the time. While the sum is near its limit, a census (`census`) finds
+//! the party that holds most. The bytes of absent sessions are always counted by party (`home::sessions`).
 
 use crate::budget::account::{Level, Part};
 use crate::budget::admission::Party;
@@ -22,31 +22,31 @@ use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::Io;
 
-/// Connections and sessions that end in one go, of which a turn has a few at most: each may be told so with a write.
+/// The connections and sessions that one call ends. A turn has a few calls at most. Each end may be a write.
 const ENDS_PER_TURN: usize = 64;
-/// Topics whose losses a home remembers for readers by filter: 13 MiB.
+/// The topics whose losses a home (a part of a shard that keeps topics) remembers for readers by filter. They need 13 MiB.
 const LOSSES_MAX: usize = 1 << 18;
-/// While the sum is near its limit a home remembers the losses of so many topics at most.
+/// The same while the sum is near its limit.
 const LOSSES_NEAR: usize = 1 << 10;
-/// It drops the losses of so many topics in a turn: about a hundred microseconds.
+/// The topics whose losses are dropped in a turn, which takes about 100 us.
 const LOSSES_PER_TURN: usize = 1 << 10;
 
 impl<P: Protocols> Front<P> {
-    /// After an input: charges partly received bytes, and makes room if the sum is past its limit.
+    /// After an input: charges partly received bytes, and makes room if the sum is over its limit.
     #[inline]
     pub(crate) fn charge_input<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) {
         self.clients.conns.charge_received();
         if self.clients.conns.must_weigh() {
             self.clients.conns.weigh_touched();
         }
-        // Once a turn: where no connection can be ended, inputs must not cost a step of the census each.
+        // Once a turn: if no connection can be ended, inputs must not each cost a step of the census.
         if self.clients.conns.level() == Level::Over && self.census.may_look() {
             self.relieve(sessions, io);
         }
     }
 
-    /// Goes on with the census where the sum is near its limit, and from [`Level::Tight`] on ends sessions and connections; says
-    /// whether the next turn must go on.
+    /// Continues the census while the sum is near its limit. From [`Level::Tight`] on, also ends sessions and connections. Returns
+    /// whether the next turn must continue.
     pub(crate) fn relieve<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) -> bool {
         let level = self.clients.conns.level();
         if level < Level::Near {
@@ -56,7 +56,8 @@ impl<P: Protocols> Front<P> {
         if level >= Level::Tight {
             self.end_heaviest(sessions, io);
         }
-        // In small tables two steps are two whole walks: the first finds the heaviest client, the second what it has.
+        // In small tables two steps are two complete walks: the first finds the heaviest party, the second its connections and
+        // sessions.
         let walks = if self.clients.conns.end() + sessions.end() <= census::ROWS_PER_TURN / 2 {
             2
         } else {
@@ -75,15 +76,15 @@ impl<P: Protocols> Front<P> {
         if level >= Level::Tight {
             self.end_heaviest(sessions, io);
         }
-        // If no connection can be ended, the next turn has nothing to go on with.
+        // If no connection can be ended, the next turn has nothing to do.
         level >= Level::Tight && self.census.is_under_way()
     }
 
-    /// Ends some sessions and connections of the address or user that holds most, until the sum is below [`Level::Tight`].
+    /// Ends some sessions and connections of the heaviest party, until the sum is below [`Level::Tight`].
     fn end_heaviest<I: Io>(&mut self, sessions: &mut SessionsAtHome, io: &mut I) {
         for _ in 0..ENDS_PER_TURN {
-            // The partly received bytes of the connection that ended before are taken off the account, which is else done after
-            // an input.
+            // Takes the partly received bytes of the last ended connection off the account. Otherwise this happens only after an
+            // input.
             self.clients.conns.charge_received();
             // A session that is evicted ends in a later turn.
             let level = self.clients.conns.level_without(sessions.evicted_bytes());
@@ -114,7 +115,7 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// The same of a session at this home whose client is away, or not there yet.
+/// Whether a session at this home, whose client is absent, may hold `bytes` more: as in [`Clients::may_take`].
 pub(crate) fn may_leave<P: ProtocolTypes>(
     clients: &Clients<P>,
     census: &Census,
@@ -128,9 +129,8 @@ pub(crate) fn may_leave<P: ProtocolTypes>(
     census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
-/// At the end of a turn: charges bytes that are counted elsewhere, among them the records that wait for the engine and what the log of clients
-/// needs. Says whether the next
-/// turn must go on to drop losses.
+/// At the end of a turn: charges bytes that are counted elsewhere, such as records that wait for the engine, and the log of
+/// clients. Returns whether the next turn must drop more losses.
 pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     subs: &Subscriptions,
@@ -142,7 +142,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     census.begin_turn();
     let is_near = conns.level() >= Level::Near;
     let trims = home.as_mut().is_some_and(|home| {
-        // All that are too many: those that the turn has added.
+        // All that exceed the limit: this turn has added them.
         home.trim_losses(LOSSES_MAX, usize::MAX);
         is_near && home.trim_losses(LOSSES_NEAR, LOSSES_PER_TURN)
     });
@@ -159,14 +159,14 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     trims
 }
 
-/// Whether the connections and absent sessions of this shard hold so much together that their ends help: half of the shard's part of the limit. If
-/// all connections hold half of the limit, those of some shard do.
+/// Whether the connections and absent sessions of this shard hold enough together that ending them helps: half of the shard's part
+/// of the limit. If all connections hold half of the limit, then those of at least one shard do.
 fn holds_share(lanes: &Lanes, census: &Census, ctx: &Context) -> bool {
     let share = ctx.world.settings.limits.memory_bytes / lanes.to.len();
     census.sum_bytes() > share / 2
 }
 
-/// One step of the census: adds up what the next connections and absent sessions hold.
+/// One step of the census: counts the bytes of the next connections and absent sessions.
 fn count_holders<P: ProtocolTypes>(
     clients: &Clients<P>,
     matching: &Matching,
@@ -198,7 +198,7 @@ fn count_holders<P: ProtocolTypes>(
     census.counted(rows.end, end, little_bytes, absent_bytes);
 }
 
-/// Bytes that a filter of a connection needs in the tables of this shard and of all homes, on the average.
+/// The average bytes of a connection's filter in the tables of this shard and of all homes.
 fn filter_bytes(matching: &Matching, ctx: &Context) -> usize {
     let here = matching.bytes() / matching.len().max(1);
     here * (1 + 2 * usize::from(ctx.world.homes))
@@ -215,8 +215,8 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Whether this connection may make the shard hold so many bytes more, of a request or a session: always below
-    /// [`Level::Full`], from then on only where its address or user holds little with them.
+    /// Whether this connection may make the shard hold `bytes` more bytes of a request or a session. Always below [`Level::Full`].
+    /// From then on only if its address or user then still holds little.
     pub(crate) fn may_take(&self, census: &Census, slot: u32, bytes: usize) -> bool {
         if self.conns.level() < Level::Full {
             return true;

@@ -1,13 +1,13 @@
-//! Checks connections again when their credential expires or is revoked, or when new settings grant less to some client.
+//! Reviews connections: checks their rights again when a credential expires or is revoked, or when new settings grant less.
 //!
-//! Rights were checked when a stream, poll or client began. The first whole sweep after the change checks each connection once:
-//! a stream, a waiting poll, a follower of interest or an MQTT client that has something it would not be granted now ends,
-//! with the reason.
+//! Rights are checked when a stream, a poll or an MQTT client begins. After a change of settings, the next complete walk over all
+//! connections (`shard/tick.rs`) reviews each connection once. A stream, a waiting poll, a follower of interest (which topics have
+//! subscribers) or an MQTT client ends with a reason, if it has something that it would now be refused.
 //!
-//! Invariant: the grants of a token or a user's entry hold until they expire or are revoked; all else is judged by the current settings. A
-//! request that waits for a home meanwhile is dropped where it would be refused.
+//! Invariant: grants of a token or a user are valid until they expire or are revoked. Everything else is judged by the current
+//! settings. A request that waits for a home is dropped if it would now be refused.
 //!
-//! Deliberately not here: publishes, each of which is judged when it comes.
+//! Publishes are not reviewed, since each one is judged when it arrives.
 
 use crate::base::reason::Reason;
 use crate::client::row::CLOSING;
@@ -26,14 +26,14 @@ use crate::io::Io;
 /// The progress of a review.
 #[derive(Default)]
 pub struct Review {
-    /// The next sweep is to do it.
+    /// The next walk must review connections.
     due: bool,
-    /// The sweep under way does it.
+    /// The current walk reviews connections.
     runs: bool,
 }
 
 impl Review {
-    /// Notes whether connections must be checked, once `next` replaces `former`.
+    /// Records whether connections must be reviewed when the settings `next` replace `former`.
     pub fn change(&mut self, former: &Settings, next: &Settings) {
         let everybody = |of: &Settings| (of.access.closed, of.access.anonymous_wildcards);
         let open = |of: &Settings| -> Vec<_> {
@@ -47,19 +47,19 @@ impl Review {
         self.due |= next.access.closed && !same;
     }
 
-    /// A sweep begins.
+    /// Begins a walk over the connections.
     pub fn begin(&mut self) {
         self.runs = core::mem::take(&mut self.due);
     }
 
-    /// Whether the sweep under way checks connections.
+    /// Whether the current walk reviews connections.
     pub fn runs(&self) -> bool {
         self.runs
     }
 }
 
-/// Ends a stream, a poll or an MQTT client that may not have what it has any more: its credential counts no more (`lost`), or new settings (`changed`)
-/// would refuse it. False when it stays.
+/// Ends a stream, a poll or an MQTT client whose rights are gone: its credential is not valid any more (`lost`), or new settings
+/// (`changed`) would refuse what it has. False if it stays.
 pub(crate) fn review<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -77,7 +77,7 @@ pub(crate) fn review<P: Protocols, I: Io>(
     ended
 }
 
-/// Whether the client could subscribe now to all that it is subscribed to.
+/// Whether the client would now be allowed to subscribe to everything that it is subscribed to.
 pub(crate) fn may_keep<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &Subscriptions,

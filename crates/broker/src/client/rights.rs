@@ -1,8 +1,10 @@
-//! Rights: which client holds a connection, and whether it may do what it asks for. How a protocol reads credentials stands with the protocol.
+//! Rights of connections: which client uses a connection, and whether the client may do what it requests. Each protocol reads its
+//! credentials in its own module.
 //!
-//! A stream, a waiting poll and a client with a session keep their verdict for as long as they last, and end when it expires.
+//! A stream, a waiting poll and a client with a session keep the verdict (accepted with an identity, or refused) on their
+//! credential while they last, and end when it expires.
 //!
-//! Invariants: a credential without a verdict is refused, even where no credential is needed.
+//! Invariant: a client with a refused credential is refused, even where no credential is needed.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,7 +22,7 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Whether the connection's client has this right on every topic that `filter` matches; a plain topic name is a filter too.
+    /// Whether the connection's client has this right on every topic that `filter` matches. A topic name is a filter too.
     pub(crate) fn may(&self, slot: u32, right: Right, filter: &[u8]) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         if !access.closed {
@@ -52,13 +54,14 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Whether the operator has revoked the credential that these grants came with.
+    /// Whether the operator has revoked the credential of these grants.
     fn is_revoked(&self, grants: &Grants) -> bool {
         let revoked = &self.ctx.world.settings.access.revoked;
         revoked.has(grants, self.ctx.wall_s())
     }
 
-    /// Why the connection's credential counts no more; none if it still does. `changed`: what is revoked may have changed since this was asked last.
+    /// Why the connection's credential is not valid any more, or `None`. `changed`: the revoked credentials may have changed since
+    /// the last call.
     pub(crate) fn lost_credential(&self, slot: u32, changed: bool) -> Option<Reason> {
         let (grants, until_unix_s) = self.conns.grants.get(slot)?;
         if until_unix_s <= self.ctx.wall_s() {
@@ -67,7 +70,7 @@ impl<P: ProtocolTypes> Clients<P> {
         (changed && self.is_revoked(grants)).then_some(Reason::Revoked)
     }
 
-    /// Tells the operator's log of something that a client had no right to.
+    /// Reports to the operator's log that a client was refused for a missing right.
     pub(crate) fn note_denied(&mut self, slot: u32, denied: Reason, name: &[u8]) {
         let identity = self.conns.grants.get(slot);
         let user = identity.map(|(grants, _)| grants.user());
@@ -78,7 +81,7 @@ impl<P: ProtocolTypes> Clients<P> {
         notices.note_with_reason(Notice::Denied, &reason, &named);
     }
 
-    /// Whether the client has all of these rights on each of these topics or filters.
+    /// Whether the client has each of these rights on each of these topics or filters.
     pub(crate) fn may_all(
         &self,
         slot: u32,
@@ -93,7 +96,7 @@ impl<P: ProtocolTypes> Clients<P> {
         rights.iter().try_for_each(each)
     }
 
-    /// Whether it may publish anything at all.
+    /// Whether the client may publish to any topic.
     pub(crate) fn may_publish_some(&self, slot: u32) -> Result<(), Reason> {
         let access = &self.ctx.world.settings.access;
         let right = Right::Publish;
@@ -110,7 +113,7 @@ impl<P: ProtocolTypes> Clients<P> {
         })
     }
 
-    /// From here on the request or connection is this client's.
+    /// Records which client the request or connection belongs to from now on.
     ///
     /// # Errors
     /// Why the credential was refused.
@@ -120,7 +123,7 @@ impl<P: ProtocolTypes> Clients<P> {
             Some(Ok(Some(known))) if known.until_unix_s <= self.ctx.wall_s() => {
                 Err(Reason::TokenExpired)
             }
-            // The verdict may be older than the revocation.
+            // The verdict may have been given before the revocation.
             Some(Ok(Some(known))) if self.is_revoked(&known.grants) => {
                 Err(Reason::CredentialsRevoked)
             }
@@ -133,14 +136,14 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-/// The name of the connection's user; empty for an anonymous client.
+/// The name of the connection's user. Empty for an anonymous client.
 pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
     let current = conns.is_current(conn);
     let known = current.then(|| conns.grants.get(conn.slot));
     known.flatten().map_or("", |(grants, _)| grants.user())
 }
 
-/// The verdict on a credential; `None` while it is being asked for.
+/// Looks up the verdict on a credential. `None` if the verifier was asked, and the verdict will arrive later.
 pub(crate) fn found<P: ProtocolTypes, I: Io>(
     clients: &Clients<P>,
     gate: &mut Gate,
@@ -177,7 +180,7 @@ pub(crate) fn found<P: ProtocolTypes, I: Io>(
     }
 }
 
-/// The verdict on a credential has come.
+/// Handles a verdict from the verifier: caches it, and tells the connection's protocol.
 pub(crate) fn verdict<P: Protocols>(
     clients: &mut Clients<P>,
     queues: &mut Queues,
@@ -204,7 +207,7 @@ pub(crate) fn verdict<P: Protocols>(
     P::verdict_came(clients, queues, conn, found.map(Some));
 }
 
-/// Stops reading a connection until the verdict on its credential comes.
+/// Stops reading a connection until the verdict on its credential arrives.
 pub(crate) fn pause_for_verdict<P: ProtocolTypes, I: Io>(
     conns: &mut Connections<P>,
     slot: u32,

@@ -1,6 +1,6 @@
-//! The row of a connection.
+//! The row of a connection: its entry in the shard's table of connections.
 //!
-//! Invariant: an idle subscriber of one topic has its row and nothing else.
+//! Invariant: an idle subscriber of one topic needs its row and no other memory.
 
 use crate::base::ids::Link;
 use crate::base::time::Now;
@@ -10,9 +10,9 @@ use crate::store::slab::{NONE, Vacant};
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A PROXY header must come first.
+    /// A PROXY header must arrive first.
     Proxy,
-    /// Between or within requests.
+    /// HTTP, between or within requests.
     Http,
     /// A request waits for another shard's answer.
     Waiting,
@@ -24,98 +24,97 @@ pub enum State {
     WebSocket,
     /// MQTT, over TCP or within a WebSocket.
     Mqtt,
-    /// Our side has sent its last bytes, which may still wait for the socket; the peer's are thrown away until it
-    /// closes too.
+    /// The server has sent its last bytes, which may still be in the outbox. Bytes of the peer are discarded until the peer closes.
     Draining,
 }
 
-/// The subscription was counted at its home.
+/// The topic's home counts the subscription.
 pub const COUNTED: u8 = 1;
-/// The subscription is at the head: it gets live messages.
+/// The subscription has read the whole log, and gets live messages.
 pub const LIVE: u8 = 2;
 /// Reading is paused.
 pub const PAUSED: u8 = 4;
-/// The peer has closed its side while an answer was due.
+/// The peer has closed its sending side while an answer was due.
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
-/// What is sent waits in the outbox until something that it says holds.
+/// The outbox waits until a state that it reports has been reached, for example until a record is committed.
 pub const HELD: u8 = 32;
-/// A request was served before: a silent end is no timeout.
+/// A request was served before, so a silent end is no timeout.
 pub const SERVED: u8 = 64;
-/// A limit was reached when it connected: its request is refused for that.
+/// A limit was reached when the client connected, so its first request will be refused.
 pub const TURNED_AWAY: u8 = 128;
 
-/// Several topics.
+/// The connection subscribes to several topics.
 pub const MULTI: u32 = 1 << 10;
-/// It subscribes by filter.
+/// The connection subscribes by filter.
 pub const FILTERS: u32 = 1 << 23;
-/// Where eight bits of the options begin that only the protocol of the connection knows. Those below, but for the two that stand here, are the options
-/// of the request that the connection began with.
+/// The first of eight bits of the options that only the connection's protocol uses. The lower bits, except `MULTI` and `FILTERS`,
+/// are the options of the request that the connection began with.
 pub const OWN_SHIFT: u32 = 24;
-/// These bits.
+/// The mask of these eight bits.
 pub const OWN: u32 = 0xff << OWN_SHIFT;
 
-/// The second in which a connection began, as [`Now::unix_s`] counts, in 31 bits.
+/// The second in which a connection began: the low 31 bits of [`Now::unix_s`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Began(u32);
 
 impl Began {
     const BITS: u32 = (1 << 31) - 1;
 
-    /// Now.
+    /// A beginning at `now`.
     pub fn at(now: Now) -> Began {
         Began(now.unix_s & Began::BITS)
     }
 
-    /// All 32 bits of the second. No connection is open for 68 years, so its age fits 31 bits.
+    /// All 32 bits of the second. No connection is open for 68 years, so 31 bits are enough.
     pub fn unix_s(self, now: Now) -> u32 {
         let age_s = now.unix_s.wrapping_sub(self.0) & Began::BITS;
         now.unix_s.saturating_sub(age_s)
     }
 }
 
-/// Of [`Row::extra`]: the connection has no side row.
+/// In [`Row::extra`]: the connection has no side row, and the other bits are [`Began`].
 const NO_EXTRA: u32 = 1 << 31;
 
-/// The row.
+/// The row of a connection.
 pub struct Row {
     /// The descriptor.
     pub link: Link,
-    /// Side row: bytes that did not end on a frame boundary.
+    /// Side row: received bytes that wait to be processed or completed.
     pub spill: u32,
     /// Side row: bytes that the socket refused.
     pub outbox: u32,
-    /// Side row: all else that is rarely needed. While there is none, [`NO_EXTRA`] and when the connection [`Began`], which the side row keeps
-    /// otherwise: so no connection needs room for both.
+    /// Side row: all other state that is rarely needed. Without a side row this is [`NO_EXTRA`] and the connection's [`Began`],
+    /// which otherwise is in the side row. So no connection needs room for both.
     extra: u32,
-    /// The only topic.
+    /// The topic, if the connection has only one.
     pub topic: u32,
-    /// The place among the topic's members; in [`State::Draining`], how many of the peer's bytes were thrown away.
+    /// The connection's place among the topic's members. In [`State::Draining`]: the number of discarded bytes.
     pub place: u32,
-    /// Second of the next timeout; 0 is none.
+    /// The second of the next timeout, or 0.
     pub deadline_s: u32,
-    /// Second in which something was last sent.
+    /// The second in which bytes were last sent.
     pub sent_s: u32,
-    /// The options that were asked for.
+    /// The options of the connection.
     pub options: u32,
-    /// Side row: what the protocol of the connection needs, if that has such rows.
+    /// The row of the connection's protocol, if the protocol has such rows.
     pub own: u32,
-    /// The client that it is counted for.
+    /// The client whose limits count the connection.
     pub client: Client,
-    /// The row's life.
+    /// Counts the uses of this row.
     pub generation: u16,
-    /// The connection's request.
+    /// Counts the requests of the connection.
     pub request: u16,
-    /// Its state.
+    /// The state of the connection.
     pub state: State,
-    /// Flags that say how far it is.
+    /// `COUNTED` to `TURNED_AWAY`.
     pub flags: u8,
 }
 
 const _: () = assert!(size_of::<Row>() == 52);
 
-/// A free row has this link.
+/// The link of a free row.
 const NO_LINK: Link = Link(u32::MAX);
 
 impl Vacant for Row {
@@ -147,7 +146,7 @@ impl Vacant for Row {
 }
 
 impl Row {
-    /// A connection that begins now.
+    /// The row of a connection that begins now.
     pub fn new(link: Link, state: State, now: Now, deadline_s: u32) -> Self {
         Row {
             link,
@@ -158,7 +157,7 @@ impl Row {
             ..Row::vacant(NONE)
         }
     }
-    /// Its side row with all else that is rarely needed, or [`NONE`].
+    /// The side row, or [`NONE`].
     #[inline]
     pub fn extra(&self) -> u32 {
         match self.extra & NO_EXTRA {
@@ -166,19 +165,19 @@ impl Row {
             _ => NONE,
         }
     }
-    /// Notes its first side row, which must keep from now on when the connection began.
+    /// Records the first side row, which from now on stores when the connection began.
     pub fn begin_extra(&mut self, extra: u32) -> Began {
         Began(core::mem::replace(&mut self.extra, extra) & Began::BITS)
     }
-    /// It has no side row any more: the row keeps when the connection began.
+    /// Records that there is no side row, so the row stores when the connection began.
     pub fn end_extra(&mut self, began: Began) {
         self.extra = NO_EXTRA | began.0;
     }
-    /// When it began, if it has no side row.
+    /// When the connection began, if it has no side row.
     pub fn began(&self) -> Began {
         Began(self.extra & Began::BITS)
     }
-    /// Whether it is in use.
+    /// Whether the row is in use.
     pub fn is_open(&self) -> bool {
         self.link != NO_LINK
     }
@@ -187,7 +186,7 @@ impl Row {
     pub fn is(&self, flag: u8) -> bool {
         self.flags & flag == flag
     }
-    /// Whether the option was asked for.
+    /// Whether any bit of `option` is set.
     #[inline]
     pub fn wants(&self, option: u32) -> bool {
         self.options & option != 0

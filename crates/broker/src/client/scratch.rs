@@ -1,5 +1,5 @@
-//! The state that exists only while one input is handled: buffers, kept so that the next input need not allocate, and notes from the code that
-//! finds a reason to end a connection, for the code that ends it (`close`).
+//! State that exists only while one input is processed: buffers, reused for the next input, and marks of connections to be ended,
+//! which `close` reads.
 
 use alloc::vec::Vec;
 
@@ -7,39 +7,39 @@ use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
 use crate::io::Close;
 
-/// A buffer for responses that has grown past so many bytes is given back.
+/// A response buffer with a larger capacity is freed.
 const KEPT_BYTES_MAX: usize = 1 << 16;
 
-/// A connection whose end is to be carried out.
+/// A connection that is marked to be ended.
 pub(crate) struct End {
     pub(crate) conn: ConnId,
-    /// How its socket is closed; none where the peer closes it.
+    /// How to close its socket. `None` if the peer will close it.
     pub(crate) how: Option<Close>,
 }
 
-/// The buffers and notes of the input at hand.
+/// The buffers and marks of the current input.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// The response that is being written.
+    /// The response being written.
     pub(crate) reply: Vec<u8>,
-    /// The lines with which each response of this second begins.
+    /// The second, and the header lines that all responses of this second begin with.
     pub(crate) common: (u32, Vec<u8>),
-    /// The position that is being written.
+    /// The position being written.
     pub(crate) id: Vec<u8>,
-    /// Why the connection at hand is about to end, where that is not its peer's doing. It counts for one end.
+    /// Why the current connection is about to end, if its peer is not the cause. Used for one end.
     pub(crate) why: Option<Closed>,
-    /// Connections that end with this input.
+    /// The connections that end with this input.
     pub(crate) ends: Vec<End>,
 }
 
 impl Scratch {
-    /// Takes the response that is being written.
+    /// Takes the response buffer.
     #[inline]
     pub(crate) fn take_reply(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.reply)
     }
 
-    /// Gives the buffer back, emptied, when what it held was sent.
+    /// Returns the buffer after its response was sent.
     #[inline]
     pub(crate) fn reply_sent(&mut self, mut reply: Vec<u8>) {
         reply.clear();
@@ -49,7 +49,7 @@ impl Scratch {
         };
     }
 
-    /// Notes why the connection at hand is about to end, if no reason was noted before.
+    /// Records why the current connection is about to end, if no reason is recorded yet.
     #[inline]
     pub(crate) fn because(&mut self, reason: Closed) {
         self.why.get_or_insert(reason);

@@ -1,4 +1,4 @@
-//! Sends bytes on a connection, or adds them to its outbox where bytes wait already or the socket takes no more.
+//! Sends bytes to a connection. If bytes wait already, or the socket accepts no more, the bytes go to the outbox.
 
 use crate::budget::account::Level;
 use crate::client::outbox::{Bounds, Outbox, send_rope};
@@ -12,7 +12,7 @@ use crate::store::rope::{Queue, Rope};
 use crate::store::shared::Part;
 use crate::store::slab::NONE;
 
-/// The socket takes more bytes: it gets so many at most.
+/// Sends at most `most` bytes of the outbox, because the socket accepts bytes again.
 pub(crate) fn writable<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -46,8 +46,8 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     P::sent_all(clients, subs, queues, slot);
 }
 
-/// The most messages that wait for one connection, as far as messages are counted. Walks over all connections: for code that
-/// checks that bounds hold.
+/// The most messages that wait for any connection, if messages are counted. Walks over all connections: only for code that checks
+/// bounds.
 pub fn most_messages_waiting<P: ProtocolTypes>(conns: &Connections<P>) -> usize {
     let open = |slot: &u32| conns.get(*slot).is_open();
     let slots = (0..conns.end()).filter(open);
@@ -55,7 +55,7 @@ pub fn most_messages_waiting<P: ProtocolTypes>(conns: &Connections<P>) -> usize 
     boxes.map(Outbox::waiting_messages).max().unwrap_or(0)
 }
 
-/// Whether so many bytes, of one message, may be added to the outbox.
+/// Whether one message of `bytes` bytes may be sent or added to the outbox.
 pub(crate) fn fits<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -80,7 +80,7 @@ pub(crate) fn queue_rope<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, 
     count_waiting(clients, slot, message.len(), &[message.len()]);
 }
 
-/// Counts messages that were just written, if messages are counted: `len` bytes, with these ends.
+/// Counts messages of a write of `len` bytes that was just made, if messages are counted. `ends` are their ends in the write.
 pub(crate) fn count_waiting<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     slot: u32,
@@ -93,7 +93,7 @@ pub(crate) fn count_waiting<P: ProtocolTypes>(
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Sends bytes that belong to no topic: responses and control frames. A connection gets nothing after its last bytes.
+    /// Sends bytes that belong to no topic: responses and control frames. A draining connection gets nothing.
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.state == State::Draining {
@@ -109,7 +109,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Sends the response that was written.
+    /// Sends the response buffer.
     pub(crate) fn send_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
         if self.scratch.reply.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.scratch.reply_sent(reply);
     }
 
-    /// Holds the response that was written, and all that is sent behind it, until [`Clients::let_out`].
+    /// Holds the response buffer, and all bytes sent after it, until [`Clients::let_out`].
     pub(crate) fn hold_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.conns.get_mut(slot).flags |= HELD;
         let reply = self.scratch.take_reply();
@@ -133,7 +133,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.scratch.reply_sent(reply);
     }
 
-    /// What was held goes out, as the socket takes it.
+    /// Lets the socket send what was held.
     pub(crate) fn let_out<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.is(HELD) {
@@ -142,7 +142,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Sends bytes some of which are shared.
+    /// Sends bytes, some of which may be shared with other connections.
     pub(crate) fn put_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) {
         if !rope.is_shared() {
             return self.put(slot, &rope.own, io);
@@ -163,7 +163,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// The socket took no more: keeps the rest, which `write` adds.
+    /// Creates an outbox for the bytes that the socket did not accept. `write` adds them.
     fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
         let deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.body_s;
         self.conns.get_mut(slot).deadline_s = deadline_s;
@@ -171,7 +171,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.conns.update_interest(slot, io);
     }
 
-    /// Sends whole messages with these ends, or adds them to the outbox.
+    /// Sends complete messages with these ends, or adds them to the outbox.
     pub(crate) fn put_messages<I: Io>(
         &mut self,
         slot: u32,
@@ -183,7 +183,7 @@ impl<P: ProtocolTypes> Clients<P> {
         count_waiting(self, slot, bytes.len(), ends);
     }
 
-    /// The socket took no more: keeps the rest of a message that it took in part, if any.
+    /// Creates an outbox for the rest of a message that the socket accepted in part. `rest` adds it, and may add nothing.
     pub(crate) fn refused_rest<I: Io>(
         &mut self,
         slot: u32,
@@ -197,7 +197,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// The same for a message of the run at hand to this connection.
+    /// The bounds of the outbox for one message of the current run.
     pub(crate) fn bounds_in_run(
         &self,
         topics: &Topics,

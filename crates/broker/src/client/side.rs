@@ -1,4 +1,4 @@
-//! The side row of a connection: what few connections need, whatever their protocol. It exists only while something needs it.
+//! The side row of a connection: state that few connections need, whatever their protocol. It exists only while it is needed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,28 +10,28 @@ use crate::filters::matching::FilterSubscriptions;
 /// One of several topics of a connection.
 #[derive(Default)]
 pub(crate) struct Sub<S> {
-    /// The carrier's topic.
+    /// The row of the topic in the shard's table of topics.
     pub topic: u32,
-    /// The place among its members.
+    /// The connection's place among the topic's members.
     pub place: u32,
     /// `COUNTED` and `LIVE`.
     pub flags: u8,
-    /// The offset up to which it has seen the topic.
+    /// The offset up to which the connection has seen the topic.
     pub offset: u64,
-    /// The life of the log.
+    /// The epoch of that offset.
     pub epoch: u32,
-    /// State of the connection's protocol; only that protocol looks at it.
+    /// State that only the connection's protocol reads.
     pub own: S,
 }
 
-/// A subscription that must read on from the log.
+/// A subscription that must read from the log before it is live again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
-    /// Which of the connection's topics.
+    /// The index of the subscription among the connection's topics.
     pub part: u32,
-    /// The offset up to which it has seen the topic.
+    /// The offset up to which the connection has seen the topic.
     pub offset: u64,
-    /// The life of the log.
+    /// The epoch of that offset.
     pub epoch: u32,
 }
 
@@ -47,21 +47,22 @@ impl Behind {
 
 /// State that few connections need.
 pub(crate) struct Extra<P: ProtocolTypes> {
-    /// Several topics.
+    /// The topics, if the connection has several.
     pub list: Vec<Sub<P::Subscribed>>,
-    /// Bytes of those of them that are parts in shared subscriptions: a sum, since the list may be long.
+    /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
+    /// may be long.
     pub shared_bytes: usize,
-    /// The hash of their names.
+    /// The hash of the names of the topics in `list`.
     pub set: u32,
-    /// Subscriptions that fell behind, with the offsets that they have seen.
+    /// The subscriptions that fell behind, and the offsets that they have seen.
     pub behind: Vec<Behind>,
-    /// Its filters.
+    /// The subscriptions by filter.
     pub filters: Option<Box<FilterSubscriptions>>,
-    /// State that its protocol needs.
+    /// State of the connection's protocol.
     pub own: P::Held,
-    /// When the connection began: the row has no room for that while it has a side row.
+    /// When the connection began. It is stored here while there is a side row.
     pub began: Began,
-    /// Bytes of it that the account was charged.
+    /// The bytes of the side row that are charged to the account.
     charged_bytes: usize,
 }
 
@@ -81,12 +82,12 @@ impl<P: ProtocolTypes> Default for Extra<P> {
 }
 
 impl<P: ProtocolTypes> Extra<P> {
-    /// Bytes of the row and of all that it holds; of shared messages its part.
+    /// The bytes of the side row and its heap, with its part of shared messages.
     pub fn weight(&self) -> usize {
         self.own_bytes() + self.own.shared_weight()
     }
 
-    /// The same without large messages.
+    /// The same bytes without large messages.
     fn own_bytes(&self) -> usize {
         size_of::<Extra<P>>()
             + self.list.capacity() * size_of::<Sub<P::Subscribed>>()
@@ -96,12 +97,12 @@ impl<P: ProtocolTypes> Extra<P> {
             + self.own.bytes()
     }
 
-    /// Whether no subscription is behind, and the connection's protocol needs nothing of its own state any more.
+    /// Whether no subscription is behind, and the connection's protocol needs no state here.
     pub fn is_idle(&self) -> bool {
         self.behind.is_empty() && self.own.is_idle()
     }
 
-    /// Bytes charged to the account for it so far, and those charged from now on.
+    /// Updates the charge. Returns the charged bytes before and now.
     pub fn weigh(&mut self) -> (usize, usize) {
         let now = self.own_bytes();
         (core::mem::replace(&mut self.charged_bytes, now), now)

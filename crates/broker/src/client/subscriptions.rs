@@ -1,7 +1,8 @@
-//! The subscriptions of one connection to topics: how far it has read each of them, its position as text, how it reads on, and how it leaves.
+//! The subscriptions of one connection to topics: the position in each topic, its text, the requests for older messages, and the
+//! end.
 //!
-//! A subscriber of one topic has it in its row; one of several has them in a list, and each place in the list is a part. Subscriptions by filter are
-//! in `joining`.
+//! A connection with one topic has the subscription in its row. A connection with several topics has a list, and each entry is a
+//! *part*. Subscriptions by filter are in `joining`.
 
 use alloc::vec::Vec;
 
@@ -19,7 +20,7 @@ use crate::client::types::ProtocolTypes;
 use crate::mail::{Attach, ReplyTo};
 use crate::store::slab::NONE;
 
-/// Whether a connection may subscribe to so many topics and filters, with names of so many bytes in all.
+/// Whether a connection may subscribe to `count` topics and filters, with names of `name_bytes` bytes in all.
 ///
 /// # Errors
 /// The limit that was reached.
@@ -33,7 +34,7 @@ pub(crate) fn has_room_for(limits: &Limits, count: usize, name_bytes: usize) -> 
     }
 }
 
-/// Takes the connection out of all its topics and filters.
+/// Removes the connection from all its topics and filters.
 pub(crate) fn unsubscribe<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -83,7 +84,7 @@ pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part
         .map_or(NONE, |sub| sub.topic)
 }
 
-/// The topics of all parts that have one.
+/// The topics of all parts that have a topic.
 pub(crate) fn topics_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
@@ -108,7 +109,7 @@ pub(crate) fn flags_of<P: ProtocolTypes>(
     &mut conns.extra_mut(slot).list[part as usize].flags
 }
 
-/// Notes the offset up to which a connection with several topics has seen one of them.
+/// Records the offset up to which a connection with several topics has seen one of them.
 pub(crate) fn saw<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
@@ -123,7 +124,7 @@ pub(crate) fn saw<P: ProtocolTypes>(
     }
 }
 
-/// How many parts it has.
+/// The number of parts of a connection.
 pub(crate) fn parts<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> u32 {
     let row = conns.get(slot);
     if row.wants(MULTI) {
@@ -140,7 +141,7 @@ pub(crate) fn rule_of<'a>(topics: &Topics, ctx: &'a Context, topic: u32) -> &'a 
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// The position of a connection that has just seen `offset`.
+    /// Writes the position of a connection that has just seen `offset`.
     pub(crate) fn write_id(
         &self,
         matching: &Matching,
@@ -164,7 +165,8 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-/// Asks for all that a topic has from `since` on, for a subscriber that is not counted; callers change what differs.
+/// A request for all messages of a topic from `since` on, for a subscriber that the home does not count. Callers change fields as
+/// needed.
 pub(crate) fn ask_of<P: ProtocolTypes>(
     clients: &Clients<P>,
     topics: &Topics,
@@ -190,8 +192,8 @@ pub(crate) fn ask_of<P: ProtocolTypes>(
     }
 }
 
-/// Asks for the next page of a topic, of so many messages at most, behind what the connection has seen of it; compressed if `deflate` says so. The
-/// answer comes for `part`, which is how the connection's protocol names the subscription.
+/// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `most` messages. `deflate`: the
+/// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription.
 pub(crate) fn ask_behind<P: ProtocolTypes>(
     clients: &Clients<P>,
     subs: &mut Subscriptions,

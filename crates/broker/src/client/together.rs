@@ -1,7 +1,7 @@
-//! Messages for filters that have waited behind a long run are taken together: the deliveries of several turns become one.
+//! Joins waiting messages for filters: if several turns of a home wait behind a long run, their deliveries become one.
 //!
-//! The messages are copied, so that they lie side by side (large ones are shared); the frames of their turns are held as long as they are under
-//! way. A home has one such delivery at most, of 256 KiB and one message.
+//! The messages are copied, so that they are adjacent (large ones are shared). The frames of their turns are held until the joined
+//! delivery ends. A home has at most one such delivery, of 256 KiB and one message.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -42,7 +42,7 @@ impl Together {
     }
 }
 
-/// Whether it is not begun and only has messages for filters left, few enough to be one of several.
+/// Whether a delivery has not begun, and contains only messages for filters, few enough to be joined with others.
 fn is_addable(delivery: &Delivery) -> bool {
     let left = delivery.keys.len() - delivery.at;
     let is_match = |n| matches!(delivery.tell(n), Tell::Match { .. });
@@ -51,7 +51,8 @@ fn is_addable(delivery: &Delivery) -> bool {
 }
 
 impl Deliveries {
-    /// Adds the next deliveries in the queue to one of the same home, as long as all are messages for filters and few.
+    /// Joins the next queued deliveries of the same home with `delivery`, while each of them contains only a few messages for
+    /// filters.
     pub(crate) fn take_together(&mut self, delivery: &mut Delivery) {
         let home = delivery.home;
         let is_next = |it: &Delivery| it.home == home && is_addable(it);

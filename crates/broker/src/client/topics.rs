@@ -1,10 +1,10 @@
-//! The topics that a shard's connections subscribe to, with their members.
+//! The topics that a shard's connections subscribe to, and the members (subscribed connections) of each topic.
 //!
-//! One subscriber needs no row of its own; several are a dense array, and each knows its place in it. While a fan-out
-//! walks the array, a tombstone takes the place of a member that leaves.
+//! A single member is stored in the topic's row. Several members are a dense array, and each member knows its place in the array.
+//! While a fan-out walks the array, a member that leaves is replaced by a tombstone, so that no place moves.
 //!
-//! Invariants: a row lives while it has members or unanswered attaches; a serial is never used
-//! again by the same row, so mail to its former life is ignored.
+//! Invariants: a row lives while it has members or unanswered attaches (subscribe requests to the home, which keeps the topic).
+//! Each use of a row has another serial, so mail for a former use is ignored.
 
 #[cfg(test)]
 mod tests;
@@ -20,17 +20,17 @@ use crate::store::slab::{NONE, Side, Slab, Vacant};
 
 const SET: u8 = 1;
 
-/// A topic at a carrier.
+/// The row of a topic at a carrier (a shard with subscribers).
 pub struct CarrierTopic {
     /// The keyed hash of the name.
     pub hash: u32,
     next: u32,
     name: Blob,
-    /// The only member's connection, or the set.
+    /// The connection of the only member, or the set.
     members: u32,
-    /// First attaches that the home has not answered.
+    /// The number of first attaches that the home has not answered.
     pub waiting: u32,
-    /// The row's life.
+    /// Counts the uses of the row.
     pub serial: u16,
     flags: u8,
 }
@@ -65,7 +65,7 @@ impl Placed for CarrierTopic {
 
 chained!(CarrierTopic);
 
-/// Members of a topic that had more than one.
+/// The members of a topic that has had more than one.
 #[derive(Default)]
 struct Set {
     members: Vec<u32>,
@@ -91,12 +91,12 @@ pub struct Topics {
 }
 
 impl Topics {
-    /// Whether a row that does not exist was looked for, since this was last asked.
+    /// Whether code has looked for a row that does not exist, since the last call.
     pub fn was_missed(&self) -> bool {
         self.rows.was_missed() || self.sets.was_missed()
     }
 
-    /// Adds its counts and bytes.
+    /// Adds the counts and bytes of this table to `accounts`.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.carrier_topics = self.rows.len();
         accounts.carrier_sets = self.sets.len();
@@ -109,12 +109,12 @@ impl Topics {
         self.index.find(&self.rows, hash, is)
     }
 
-    /// Bytes of the rows and their index.
+    /// The bytes of the rows and their index.
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.index.bytes() + self.sets.bytes()
     }
 
-    /// Finds a topic or makes it.
+    /// Finds a topic, or creates its row.
     pub fn open(&mut self, hash: u32, name: &[u8]) -> u32 {
         if let Some(id) = self.find(hash, name) {
             return id;
@@ -133,12 +133,12 @@ impl Topics {
         self.rows.get(id)
     }
 
-    /// The topic's row.
+    /// The topic's row, mutably.
     pub fn get_mut(&mut self, id: u32) -> &mut CarrierTopic {
         self.rows.get_mut(id)
     }
 
-    /// Whether mail for this life of the row still finds it.
+    /// Whether the row is still in the use with this serial.
     #[inline]
     pub fn is_current(&self, id: u32, serial: u16) -> bool {
         let row = self.rows.get(id);
@@ -150,7 +150,7 @@ impl Topics {
         self.names.get(self.rows.get(id).name)
     }
 
-    /// Adds a member; returns its place.
+    /// Adds a member. Returns the member's place.
     pub fn join(&mut self, id: u32, conn: u32) -> u32 {
         let row = self.rows.get_mut(id);
         if row.flags & SET != 0 {
@@ -171,7 +171,7 @@ impl Topics {
         1
     }
 
-    /// Removes the member at this place; returns the member that takes the place.
+    /// Removes the member at this place. Returns the member that takes the place, if any.
     #[must_use]
     pub fn part(&mut self, id: u32, index: u32) -> Option<Moved> {
         let row = self.rows.get_mut(id);
@@ -197,7 +197,7 @@ impl Topics {
         None
     }
 
-    /// How many places a walk over the members visits.
+    /// The number of places that a walk over the members visits.
     #[inline]
     pub fn places(&self, id: u32) -> u32 {
         let row = self.rows.get(id);
@@ -208,7 +208,7 @@ impl Topics {
         }
     }
 
-    /// The member at a place, if it has not left.
+    /// The member at a place. `None` if the member has left.
     #[inline]
     pub fn member(&self, id: u32, place: u32) -> Option<u32> {
         let row = self.rows.get(id);
@@ -220,7 +220,7 @@ impl Topics {
         (conn != NONE).then_some(conn)
     }
 
-    /// The member at a place of a walk, `NONE` where it has left; nothing behind the last place.
+    /// The member at a place of a walk, or `NONE` if the member has left. `None` after the last place.
     #[inline]
     pub fn at_place(&self, id: u32, place: u32) -> Option<u32> {
         let row = self.rows.get(id);
@@ -231,14 +231,14 @@ impl Topics {
         (place == 0 && row.members != NONE).then_some(row.members)
     }
 
-    /// The one member that a topic without a set has; the topic may be a free row.
+    /// The only member of a topic without a set, or `NONE`. The row may be free.
     #[inline]
     pub fn only_member(&self, id: u32) -> Option<u32> {
         let row = self.rows.get(id);
         (row.flags & SET == 0).then_some(row.members)
     }
 
-    /// Whether most places of a walk are of members that have left.
+    /// Whether most places of a walk belong to members that have left.
     pub fn is_sparse(&self, id: u32) -> bool {
         let row = self.rows.get(id);
         if row.flags & SET == 0 {
@@ -248,7 +248,7 @@ impl Topics {
         set.tombstones as usize * 2 > set.members.len()
     }
 
-    /// From now on, a member that leaves is replaced by a tombstone.
+    /// Begins a walk: a member that leaves from now on is replaced by a tombstone.
     pub fn begin_walk(&mut self, id: u32) {
         let row = self.rows.get(id);
         if row.flags & SET != 0 {
@@ -256,8 +256,8 @@ impl Topics {
         }
     }
 
-    /// Closes the places of members that left during the walk, and tells the places of those that took one of them: not of all others,
-    /// which may be very many.
+    /// Ends a walk: fills the places of members that have left, and calls `moved` for the members that fill them. Other members,
+    /// which may be very many, keep their places.
     pub fn end_walk(&mut self, id: u32, mut moved: impl FnMut(Moved)) {
         let row = self.rows.get_mut(id);
         if row.flags & SET == 0 {

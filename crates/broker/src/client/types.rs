@@ -1,24 +1,24 @@
-//! The types that protocols bring: state that the clients' side keeps for them, and does not look into.
+//! The types that the protocols define: state that the clients' side stores for them and does not read.
 
 use crate::base::time::Now;
 use crate::client::run::Encodings;
 use crate::store::slab::Vacant;
 
-/// Received bytes that are not handled yet, as the connection's protocol keeps them.
+/// Received bytes that are not processed yet, as the connection's protocol stores them.
 pub(crate) trait Spilled: Default {
-    /// Bytes that they hold, as they are counted.
+    /// The number of held bytes that is charged.
     fn bytes(&self) -> usize;
-    /// Bytes of the input that should have come by now and have not.
+    /// How many bytes the input is behind (see `progress.rs`).
     fn owed_bytes(&self) -> u64;
 }
 
-/// The state of a connection's protocol that few connections need, in a side row.
+/// The protocol's state that few connections need. It is in a side row, outside the table of connections.
 pub(crate) trait Held: Default {
-    /// Bytes of heap that it occupies, without large messages.
+    /// The bytes of its heap, without large messages.
     fn bytes(&self) -> usize;
-    /// Its share of the large messages that it holds with others.
+    /// The connection's part of the large messages that it shares with others.
     fn shared_weight(&self) -> usize;
-    /// Whether the protocol needs none of it any more.
+    /// Whether the protocol needs this state no more.
     fn is_idle(&self) -> bool;
 }
 
@@ -30,7 +30,7 @@ pub(crate) trait ProtocolTypes: Sized {
     type Held: Held;
     /// The protocol's state of each subscription in a list.
     type Subscribed: Default;
-    /// The row that a protocol may give a connection, besides its common one.
+    /// A row (table entry) that a protocol may add to a connection.
     type Row: Vacant;
     /// The protocols' state of a shard.
     type Own;

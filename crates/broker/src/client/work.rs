@@ -1,4 +1,5 @@
-//! The budget of a shard's work: the inputs of a turn have one, and its end another. See [`base::work`](crate::base::work).
+//! The budget of a shard's work in a turn, counted in steps. The inputs of a turn have one budget, and its end has another. See
+//! [`base::work`](crate::base::work).
 
 use crate::base::turn_limits::TurnLimits;
 use crate::base::work::Steps;
@@ -6,20 +7,20 @@ use crate::base::work::Steps;
 /// The work that a shard has done, and what it may still do in this turn.
 #[derive(Debug)]
 pub(crate) struct Work {
-    /// How much a turn does.
+    /// The limits of a turn.
     pub turn_limits: TurnLimits,
-    /// The steps that the shard itself has done.
+    /// The steps of the shard itself.
     pub steps: Steps,
-    /// Those of its home.
+    /// The steps of its home (the part that keeps topics).
     pub home: Steps,
     /// The count of steps at which the budget is spent.
     until: u64,
-    /// The same limit for the connection at hand, among others that wait.
+    /// The same for the connection that is being continued, which may use only a share.
     quantum: u64,
 }
 
 impl Work {
-    /// No work is done yet. The home of the shard counts its steps in `home`.
+    /// A new count. `home` counts the steps of the shard's home.
     pub fn new(home: Steps) -> Work {
         let mut work = Work {
             turn_limits: TurnLimits::default(),
@@ -32,31 +33,31 @@ impl Work {
         work
     }
 
-    /// Steps done since the shard began.
+    /// The steps since the shard began.
     #[inline]
     pub fn count(&self) -> u64 {
         self.steps.count() + self.home.count()
     }
 
-    /// Begins a budget.
+    /// Begins a new budget.
     #[inline]
     pub fn begin(&mut self) {
         self.until = self.count() + u64::from(self.turn_limits.steps_per_turn);
         self.quantum = self.until;
     }
 
-    /// Whether the budget is spent: further input may wait for the next turn.
+    /// Whether the budget or share is spent, so that further input waits for the next turn.
     #[inline]
     pub fn is_spent(&self) -> bool {
         self.count() >= self.quantum
     }
 
-    /// Whether half of the budget is spent: at the end of a turn the rest is for deliveries.
+    /// Whether half of the budget is spent. At the end of a turn the other half is for deliveries.
     pub fn is_half_spent(&self) -> bool {
         self.count() + u64::from(self.turn_limits.steps_per_turn) / 2 >= self.until
     }
 
-    /// Connections that may be visited at the end of this turn: as the budget allows, and one at least.
+    /// The most connections that the end of this turn may visit: as the budget allows, and at least one.
     #[inline]
     pub fn visits(&self) -> u32 {
         let left = self.until.saturating_sub(self.count());
@@ -64,14 +65,15 @@ impl Work {
         self.turn_limits.visits_per_turn.min(left).max(1)
     }
 
-    /// From now on one connection may use this part of a turn's steps, of what is left; at least one step, even where the budget is spent.
+    /// Limits one connection to a turn's steps divided by `shares`, or what is left of the budget. At least one step, even if the
+    /// budget is spent.
     pub fn begin_share(&mut self, shares: u64) {
         let share = u64::from(self.turn_limits.steps_per_turn) / shares;
         let count = self.count();
         self.quantum = self.until.min(count + share).max(count + 1);
     }
 
-    /// The budget is that of all again.
+    /// Ends the share: the whole budget is available again.
     pub fn end_share(&mut self) {
         self.quantum = self.until;
     }

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::client::CountsByClient;
 use super::shares;
 
-/// A client that holds less than this part of the disk may write as long as the disk has any room, whatever other clients hold.
+/// A client that holds less than the disk's size divided by this may write while the disk has any room, whatever other clients
+/// hold.
 const LITTLE_PART: u64 = 256;
 
 /// The room on the disk, as the engine last reported it.
@@ -13,7 +14,7 @@ const LITTLE_PART: u64 = 256;
 pub(super) struct Disk {
     free_bytes: AtomicU64,
     all_bytes: AtomicU64,
-    /// By client: the bytes written since room was last freed.
+    /// The bytes that each client has written since room was last freed.
     pub written: CountsByClient,
 }
 
@@ -38,8 +39,8 @@ impl Disk {
         held < share.max(self.all_bytes.load(Relaxed) / LITTLE_PART)
     }
 
-    /// Sets the free bytes and the size of the disk. If the free bytes have grown, earlier writes are in a checkpoint or deleted, so the bytes written by
-    /// client start again at zero.
+    /// Sets the free bytes and the size of the disk. If the free bytes have grown, a checkpoint or a deletion has freed earlier
+    /// writes. So the counts of written bytes start again at zero.
     pub fn set_room(&self, free: u64, all: u64) {
         self.all_bytes.store(all, Relaxed);
         if self.free_bytes.swap(free, Relaxed) < free {

@@ -1,4 +1,4 @@
-//! Bytes that wait for sockets, and their charge.
+//! The outboxes of connections (bytes that wait for a socket) and the memory charged for them.
 
 use crate::budget::account::Part;
 use crate::client::connections::Connections;
@@ -18,8 +18,8 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Sends so many bytes at most of those that wait for a connection's socket, as far as it takes them; returns how many bytes it
-    /// took, and how many wait.
+    /// Sends at most `most` bytes of the outbox. Returns the number of bytes that the socket accepted, and the number that still
+    /// wait.
     pub(crate) fn send_outbox<I: Io>(
         &mut self,
         slot: u32,
@@ -31,27 +31,29 @@ impl<P: ProtocolTypes> Connections<P> {
         (outbox.send(row.link, most, io), outbox.waiting_bytes())
     }
 
-    /// The connection's client has taken nothing for some time: the kernel is taken to hold so many bytes for it.
+    /// Charges `kernel_bytes` for a connection whose client has read nothing for some time: so many bytes are assumed to be in the
+    /// kernel's socket buffer.
     pub(crate) fn charge_deaf(&mut self, slot: u32, kernel_bytes: usize) {
         let outbox = self.rows.get(slot).outbox;
         self.outboxes.get_mut(outbox).is_deaf(kernel_bytes);
         self.weigh_outbox(slot);
     }
 
-    /// Begins an outbox with what `write` adds.
+    /// Creates the outbox with the bytes that `write` adds.
     pub(crate) fn begin_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
         self.rows.get_mut(slot).outbox = self.outboxes.insert(Outbox::default());
         self.add_to_outbox(slot, write);
     }
 
-    /// Adds to the outbox.
+    /// Adds the bytes of `write` to the outbox.
     pub(crate) fn add_to_outbox(&mut self, slot: u32, write: impl FnOnce(&mut Queue)) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).outbox);
         write(&mut outbox.queue);
         self.weigh_outbox(slot);
     }
 
-    /// Counts messages that were just added to the outbox, if there is one: `len` bytes, with these ends.
+    /// Counts the messages of a write of `len` bytes whose unsent rest was just added to the outbox, if there is an outbox. `ends`
+    /// are the ends of the messages, in bytes from the start of the write.
     pub(crate) fn count_waiting(&mut self, slot: u32, len: usize, ends: &[usize]) {
         let outbox = self.rows.get(slot).outbox;
         if outbox != NONE {
@@ -59,7 +61,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Charges the bytes that only this outbox holds.
+    /// Updates the charge for the bytes that only this outbox holds.
     pub(crate) fn weigh_outbox(&mut self, slot: u32) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).outbox);
         let (charged, counted) = outbox.weigh();
@@ -67,7 +69,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.outbox_bytes = self.outbox_bytes - counted.0 + counted.1;
     }
 
-    /// Drops the outbox.
+    /// Drops the outbox, if there is one.
     pub(crate) fn drop_outbox(&mut self, slot: u32) {
         let row = self.rows.get_mut(slot);
         let outbox = core::mem::replace(&mut row.outbox, NONE);

@@ -1,4 +1,4 @@
-//! Received bytes that are held for connections, and their charge.
+//! The received bytes that are held for connections, and the memory charged for them.
 
 use crate::budget::account::Part;
 use crate::client::connections::Connections;
@@ -6,7 +6,7 @@ use crate::client::types::{ProtocolTypes, Spilled};
 use crate::store::slab::NONE;
 
 impl<P: ProtocolTypes> Connections<P> {
-    /// The partly received input of a connection, if there is some.
+    /// The held input of a connection, if there is any.
     #[inline]
     pub(crate) fn spill(&self, slot: u32) -> Option<&P::Spill> {
         match self.rows.get(slot).spill {
@@ -15,7 +15,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// The same, to be changed, where that does not change how many bytes it holds.
+    /// The held input, mutably. The caller must not change the number of bytes.
     #[inline]
     pub(crate) fn spill_mut(&mut self, slot: u32) -> Option<&mut P::Spill> {
         match self.rows.get(slot).spill {
@@ -24,7 +24,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Takes the partly received input of a connection.
+    /// Takes the held input of a connection.
     #[inline]
     pub(crate) fn take_spill(&mut self, slot: u32) -> Option<P::Spill> {
         match self.rows.get(slot).spill {
@@ -40,13 +40,13 @@ impl<P: ProtocolTypes> Connections<P> {
         spill
     }
 
-    /// Keeps partly received input of a connection that holds none.
+    /// Holds input for a connection that holds none.
     pub(crate) fn set_spill(&mut self, slot: u32, spill: P::Spill) {
         self.receive_bytes += spill.bytes();
         self.rows.get_mut(slot).spill = self.spills.insert(spill);
     }
 
-    /// Changes what is held of the input of a connection, which may be nothing yet.
+    /// Changes the held input of a connection, which may be empty.
     pub(crate) fn change_spill<R>(
         &mut self,
         slot: u32,
@@ -63,22 +63,22 @@ impl<P: ProtocolTypes> Connections<P> {
         result
     }
 
-    /// So many received bytes are held in a side row from now on.
+    /// Counts `bytes` received bytes that a side row holds from now on.
     pub(crate) fn hold_bytes(&mut self, bytes: usize) {
         self.receive_bytes += bytes;
     }
 
-    /// So many received bytes are not held in a side row any more.
+    /// Stops counting `bytes` received bytes that a side row held.
     pub(crate) fn let_go_bytes(&mut self, bytes: usize) {
         self.receive_bytes -= bytes;
     }
 
-    /// Received bytes that are held for all connections.
+    /// The received bytes that are held for all connections.
     pub(crate) fn receive_bytes(&self) -> usize {
         self.receive_bytes
     }
 
-    /// The next row to look at when received bytes need room: the walk goes round the table, which is not empty.
+    /// The next row to examine when room is needed for received bytes. The walk goes round the table.
     pub(crate) fn next_hoard(&mut self) -> u32 {
         let end = self.rows.end().max(1);
         let slot = self.hoards % end;
@@ -86,7 +86,7 @@ impl<P: ProtocolTypes> Connections<P> {
         slot
     }
 
-    /// Charges the received bytes that are held.
+    /// Updates the charge for held received bytes.
     #[inline]
     pub(crate) fn charge_received(&mut self) {
         if self.account.part(Part::Received) != self.receive_bytes {

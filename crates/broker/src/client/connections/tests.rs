@@ -1,4 +1,4 @@
-//! Side rows and charges: each is released with its connection.
+//! Tests that side rows (rarely needed state of a connection) and memory charges are released with their connection.
 
 use crate::base::ids::Link;
 use crate::base::settings::Settings;
@@ -12,7 +12,7 @@ use crate::protocol::side::Spill;
 
 type Connections = super::Connections<AllProtocols>;
 
-/// Two connections without anything.
+/// Two new connections.
 fn two() -> Connections {
     let admission = Admission::new(&Settings::default(), 9);
     let mut conns = Connections::new(ShardAccount::new(admission, 1));
@@ -95,7 +95,7 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
 
 #[test]
 fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_none() {
-    // With the highest bit, as from 2038 on, and without.
+    // Times with and without the highest bit. The highest bit is set from 2038 on.
     for unix_s in [0, 1_790_000_000, (1 << 31) - 1, 1 << 31, u32::MAX - 86_400] {
         let at = |age_s| Now {
             s: age_s,

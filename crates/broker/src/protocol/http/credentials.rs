@@ -1,12 +1,13 @@
-//! Authentication and authorization: who sent a request or holds a connection, and whether they may do what they ask for.
+//! Finds the credential of an HTTP request, has it verified, and tells which rights the request needs.
 //!
-//! Over HTTP each request is authenticated anew, since one connection of a proxy carries the requests of many clients. The
-//! credential is read when the head of the request is there, before its body, and looked up or asked about. Until the verdict
-//! comes, the request waits as it was received, with all bytes behind it. A stream, a waiting poll and an MQTT client keep
-//! their verdict for as long as they last, and end when it expires.
+//! Over HTTP each request is authenticated, since one connection of a proxy carries requests of many clients. The credential is
+//! read when the head of the request has arrived, before the body. The shard looks for its verdict (accepted with an identity, or
+//! refused) in a cache, and else asks the verifier. Until the verdict arrives, the request is held as received, with all bytes
+//! after it on the connection. A stream, a waiting poll and an MQTT client keep their verdict while they last, and end when it
+//! expires.
 //!
-//! Invariants: no request is carried out before there is a verdict on its credential; a credential without a verdict is refused,
-//! even where no credential is needed; the verdict on one request is forgotten before the next.
+//! Invariants: a request is processed only after the verdict on its credential. A request with an invalid credential is refused,
+//! even if the request needs no credential. A verdict applies to one request and is forgotten before the next.
 
 use alloc::vec::Vec;
 
@@ -46,7 +47,7 @@ impl Came {
     }
 }
 
-/// Looks up the client whose request begins here. False while the verdict is awaited: then the request waits.
+/// Finds out which client sent this request. False while the verdict is awaited; the request then waits.
 pub(crate) fn knows_who<I: Io>(
     clients: &mut Clients,
     gate: &mut Gate,
@@ -56,7 +57,7 @@ pub(crate) fn knows_who<I: Io>(
     io: &mut I,
 ) -> bool {
     let closed = clients.ctx.world.settings.access.closed;
-    // These are answered alike to every client; a browser asks by OPTIONS, with the query of the request that it is to send.
+    // Every client gets the same answer to OPTIONS and to unknown methods. Browsers send OPTIONS without a credential.
     let open = !closed || matches!(head.method, Method::Options | Method::Other);
     if open || kept.who.is_some() || clients.conns.get(slot).is(TURNED_AWAY) {
         return true;
@@ -69,13 +70,13 @@ pub(crate) fn knows_who<I: Io>(
     if kept.who.is_none() {
         kept.asked = true;
         clients.conns.get_mut(slot).state = State::Waiting;
-        // No body is read before the verdict: the client may be refused.
+        // No body is read before the verdict, because the client may be refused.
         pause_for_verdict(&mut clients.conns, slot, io);
     }
     kept.who.is_some()
 }
 
-/// The verdict on a request's credential has come: the request goes on.
+/// Takes the verdict on a request's credential, and queues the request to continue.
 pub(crate) fn http_verdict(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -92,7 +93,7 @@ pub(crate) fn http_verdict(
     }
 }
 
-/// Answers a request that the client has no grant for.
+/// Refuses a request for which the client lacks a right.
 pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]) -> Answered {
     clients.note_denied(slot, denied, path);
     clients.respond_reason(slot, denied);
@@ -114,7 +115,7 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
     if let Some((_, value)) = tokens.next() {
         let mut token = Vec::with_capacity(value.len());
         form::decode(value, &mut token).map_err(|_| Reason::CredentialsMalformed)?;
-        // A token that was read from a file ends in a line end.
+        // A token that was read from a file often ends with a line break.
         let token = token.trim_ascii();
         return match (tokens.next(), token.is_empty()) {
             (None, false) => Ok(Some(Came::Token(token.to_vec()))),
@@ -129,7 +130,7 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
     Ok(token.map(|token| Came::Token(token.to_vec())))
 }
 
-/// The rights that a request needs on each topic that it names. Follows of interest and lines of a batch are checked where
+/// The rights that a request needs on each topic in it. The topics of an interest request and the lines of a batch are checked when
 /// they are read.
 pub(crate) fn rights(door: Door, verb: Option<TopicRequest>, method: Method) -> &'static [Right] {
     match (door, verb) {

@@ -1,4 +1,5 @@
-//! A connection after its upgrade: frames that publish, control frames, and the close.
+//! Receives the frames of a WebSocket after its upgrade: frames that publish, control frames, and the close. Keeps bytes that must
+//! wait.
 
 use alloc::boxed::Box;
 
@@ -24,14 +25,14 @@ use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// The work of receiving after which the turn's budget is looked at, in bytes: 256 steps.
+/// After this much work of receiving, the turn's budget is checked. In bytes, which count as 256 steps.
 const WORK_AT_ONCE: usize = 64 << 10;
 
-/// A frame or message that is not whole, and how fast it comes.
+/// An incomplete frame or message, and the progress of its arrival.
 type Begun = (Option<Box<Partial>>, Progress);
 
 impl Front {
-    /// Goes on with held frames, and with subscriptions that fell behind.
+    /// Continues with the held frames, and with subscriptions that fell behind.
     pub(crate) fn stream_resume<I: Io>(
         &mut self,
         conn: ConnId,
@@ -42,7 +43,7 @@ impl Front {
             self.queues.read_again(&mut self.clients.conns, conn, io);
             self.frames_received(conn.slot, &mut [], home, io);
         }
-        // A frame may have ended it.
+        // One of the frames may have ended the connection.
         let row = self.clients.conns.get(conn.slot);
         let streams = matches!(row.state, State::Sse | State::WebSocket);
         if streams && row.outbox == NONE {
@@ -55,7 +56,7 @@ impl Front {
         }
     }
 
-    /// Bytes of a WebSocket.
+    /// Processes received bytes of a WebSocket, after any bytes that were held.
     pub(crate) fn frames_received<I: Io>(
         &mut self,
         slot: u32,
@@ -129,7 +130,7 @@ impl Front {
         );
     }
 
-    /// One event; false when it was the last one.
+    /// Handles one event. False if the connection takes no more events.
     fn event<I: Io>(
         &mut self,
         slot: u32,
@@ -155,7 +156,7 @@ impl Front {
     }
 }
 
-/// Keeps frames that wait for the next turn, or for credit.
+/// Holds received frames until the next turn, or until there is credit (`client/credit.rs`).
 fn hold_frames<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -171,7 +172,7 @@ fn hold_frames<I: Io>(
     }
     let row = clients.conns.get_mut(slot);
     if row.outbox == NONE {
-        // It waits for us.
+        // The client waits for the server, so the connection has no deadline.
         row.deadline_s = 0;
     }
     clients
@@ -183,7 +184,7 @@ fn hold_frames<I: Io>(
     }
 }
 
-/// All bytes that came are read: sends the answers, and keeps a frame or message that is not whole.
+/// Sends the answers after all received bytes were read, and keeps an incomplete frame or message.
 fn all_read<I: Io>(
     clients: &mut Clients,
     lanes: &Lanes,
@@ -219,7 +220,8 @@ fn hold_partial<I: Io>(
         return;
     };
     if row.outbox == NONE && row.state == State::WebSocket {
-        // The sweep counts its seconds; a keep alive goes on.
+        // No idle deadline: the check of slow senders (`progress.rs`) limits the time of an incomplete frame. A keep alive still
+        // applies.
         row.deadline_s = 0;
     }
     if !has_receive_room(clients, queues, census, slot, partial.buffered_bytes(), io) {
@@ -230,7 +232,7 @@ fn hold_partial<I: Io>(
         .set_spill(slot, Spill::WebSocket(partial, progress));
 }
 
-/// The frame or message that is not whole, and the bytes that were held with `input` behind them, if any were.
+/// Takes the incomplete frame or message, and the held bytes. If bytes were held, `input` is appended to them.
 fn take_frames(
     conns: &mut Connections,
     slot: u32,
@@ -240,16 +242,16 @@ fn take_frames(
         None => return Some(Default::default()),
         Some(Spill::WebSocket(held, came)) => return Some(((Some(held), came), None)),
         Some(Spill::Frames(held, data, came)) => ((held, came), data),
-        // Bytes received behind the handshake before it was answered.
+        // The client sent these bytes before the server had answered the handshake.
         Some(Spill::Http(held)) => (Begun::default(), SpillBuffer::new(&held.data)),
-        // Packets within frames are held in `Extra::mqtt`.
+        // Cannot occur here: MQTT packets within frames are held in `Extra::mqtt`.
         Some(Spill::Mqtt(..)) => return None,
     };
     held.append(input, usize::MAX);
     Some((begun, Some(held)))
 }
 
-/// The bytes that are not read yet, of those that were held or of `input`.
+/// The bytes that were not read yet, from the held bytes or else from `input`.
 fn rest_of(held: Option<SpillBuffer>, input: &[u8], at: usize) -> SpillBuffer {
     let Some(mut held) = held else {
         return SpillBuffer::new(&input[at..]);
@@ -258,7 +260,7 @@ fn rest_of(held: Option<SpillBuffer>, input: &[u8], at: usize) -> SpillBuffer {
     held
 }
 
-/// Ends a connection whose frames break the rules.
+/// Ends a connection whose frames violate the protocol or a limit.
 fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
     clients.send_reply(slot, io);
     if violation == Violation::TooBig {
@@ -268,7 +270,7 @@ fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, 
     end_stream_by(clients, slot, Closed::Refused, code, words, io);
 }
 
-/// Bytes of the largest message that a client may send.
+/// The size limit of a message that a client may send, in bytes.
 fn frame_bytes_max(clients: &Clients, slot: u32) -> usize {
     clients.ctx.world.settings.limits.message_bytes + frame_beside_bytes(&clients.conns, slot)
 }
