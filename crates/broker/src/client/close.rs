@@ -154,8 +154,8 @@ impl<P: ProtocolTypes> Clients<P> {
         self.scratch.ends.push(End { conn, how });
     }
 
-    /// Discards bytes that come after our last ones. A client that still sends the body of a refused request would get a reset if
-    /// they were not read, and might never see the answer. No more are discarded than a body may have.
+    /// Discards bytes that arrive after the server's last bytes. If they were not read, a client that still sends the body of a refused
+    /// request would get a reset, and might never see the answer. The connection ends after as many bytes as a request may have.
     pub(crate) fn throw_away(&mut self, slot: u32, bytes: usize) {
         let limits = &self.ctx.world.settings.limits;
         let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
@@ -211,7 +211,7 @@ mod tests {
         let upgrade = b"GET /pubsub/a HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
             Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
-        // A binary frame of 4096 bytes, of which three came.
+        // A binary frame of 4096 bytes, of which three have arrived.
         let begun = [0x82, 0xFE, 0x10, 0, 1, 2, 3, 4, 5, 6, 7];
         for bytes in [&upgrade[..], &begun] {
             shard.handle(Input::Received(conn, &mut bytes.to_vec()), NOW, &mut io);

@@ -1,4 +1,4 @@
-//! Deliveries and runs under way: the tells of homes to this shard, and how far each is.
+//! A delivery: what one home (a part of a shard that keeps topics) told this shard in one turn, and how much of it was delivered.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,34 +9,35 @@ use crate::filters::matching::Member;
 use crate::mail::{Frames, Record, Tell};
 use crate::store::slab::NONE;
 
-/// The tells of one home in one turn.
+/// The tells (messages and answers) of one home in one turn.
 pub struct Delivery {
     pub(crate) tells: Vec<Tell>,
     pub(crate) frames: Arc<Frames>,
-    /// Topic and index of each tell that concerns a topic, in order of both.
+    /// A key for each tell, sorted: first by topic, then by the tell's index.
     pub(crate) keys: Vec<u64>,
     pub(crate) at: usize,
     pub(crate) place: u32,
     pub(crate) walking: bool,
-    /// The home that sent them.
+    /// The home that sent the tells.
     pub(crate) home: ShardId,
-    /// It has messages or pages for filters.
+    /// The delivery has messages or pages for filters.
     pub(crate) ordered: bool,
     pub(crate) run: Run,
-    /// The frames of the turns that it was put together of; none if it is of one turn.
+    /// The frames of all turns, if the delivery was joined from several turns. Otherwise empty.
     pub(crate) turns: Vec<Arc<Frames>>,
 }
 
-/// Keys of answers begin with 0, those of tells about a topic with the topic's row and 1; these stand for tells that keep the order
-/// in which they were told.
+/// In the high half of a key: 0 for an answer, the topic's row + 1 for a tell about a topic, and this number for tells that must
+/// keep the order in which they were told.
 pub(crate) const IN_ORDER: u32 = NONE - 1;
-/// These stand for tells to single connections about no topic: messages for members of groups, and news of interest. They come last.
+/// In the high half of a key: a tell to a single connection about no topic (a message for a group member, or news of which topics
+/// have subscribers). These tells come last.
 pub(crate) const OTHERS: u32 = NONE;
 
-/// The key of a tell with this number.
+/// The key of the tell with index `n`.
 pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
     let class = match tell {
-        // Nobody relies on their places among messages, and their clients wait for them.
+        // Answers come first: nobody relies on their order among messages, and their clients wait for them.
         Tell::Outcome(..)
         | Tell::Fenced(_)
         | Tell::GroupJoined { .. }
@@ -50,31 +51,31 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
     u64::from(class) << 32 | n as u64
 }
 
-/// Whether a key stands for an answer.
+/// Whether this is the key of an answer.
 pub(crate) fn is_answer(key: u64) -> bool {
     key >> 32 == 0
 }
 
 impl Delivery {
-    /// The topic that a key stands for.
+    /// The topic of a key.
     pub(crate) fn topic_of(key: u64) -> Option<u32> {
         let class = (key >> 32) as u32;
         (class > 0 && class < IN_ORDER).then(|| class - 1)
     }
 
-    /// Whether an answer is next.
+    /// Whether the next tell is an answer.
     pub(crate) fn is_at_answer(&self) -> bool {
         self.keys.get(self.at).is_some_and(|key| is_answer(*key))
     }
 
-    /// Whether only tells to single connections are left.
+    /// Whether the remaining tells are to single connections.
     #[inline]
     pub(crate) fn is_at_others(&self) -> bool {
         let key = self.keys.get(self.at);
         key.is_some_and(|key| (key >> 32) as u32 == OTHERS)
     }
 
-    /// Takes the tells at the cursor that are about the same topic, with the walk over its members that is under way.
+    /// Takes the next tells about one topic out of the delivery, with the current walk over its members.
     pub(crate) fn take_topic(&mut self) -> Delivery {
         let first = self.keys[self.at] >> 32;
         let same = self.keys[self.at..].iter();
@@ -96,7 +97,7 @@ impl Delivery {
         }
     }
 
-    /// The live message at the cursor, and the life of the topic that it is for; none where another tell is next.
+    /// The live message that is next, with the serial of its topic's row. `None` if another tell is next.
     pub(crate) fn next_live(&self) -> Option<(u16, Record)> {
         match *self.try_tell(0)? {
             Tell::Live { serial, record, .. } => Some((serial, record)),
@@ -104,18 +105,18 @@ impl Delivery {
         }
     }
 
-    /// The tell that stands so far behind the cursor.
+    /// The tell `behind` places after the next one.
     pub(crate) fn try_tell(&self, behind: usize) -> Option<&Tell> {
         let key = self.keys.get(self.at + behind)?;
         self.tells.get(*key as u32 as usize)
     }
 
-    /// The tell that stands so far behind the cursor; there is one.
+    /// The tell `behind` places after the next one. It must exist.
     pub(crate) fn tell(&self, behind: usize) -> &Tell {
         self.try_tell(behind).expect("the run is that long")
     }
 
-    /// The message that stands so far behind the cursor.
+    /// The message for filters `behind` places after the next tell.
     pub(crate) fn matched(&self, behind: usize) -> Matched {
         match *self.tell(behind) {
             Tell::Match {
@@ -134,19 +135,19 @@ impl Delivery {
         }
     }
 
-    /// The run at the cursor is done.
+    /// Ends the current run.
     pub(crate) fn end_run(&mut self) {
         self.at += self.run.end();
     }
 }
 
-/// A message for a connection.
+/// A message for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Addressee {
     pub slot: u32,
     /// The number of the message in the run.
     pub message: u32,
-    /// Which of the connection's filters.
+    /// The index of the connection's filter.
     pub part: u32,
 }
 
@@ -160,25 +161,25 @@ impl Addressee {
     }
 }
 
-/// How far the run at the cursor is.
+/// The progress of the current run of messages for filters.
 #[derive(Default)]
 pub(crate) struct Run {
-    /// Messages; 0 when there is no run.
+    /// The number of messages, or 0 without a run.
     pub len: usize,
-    /// Those whose exact subscribers are done.
+    /// The messages that all subscribers by topic have received.
     pub exact: usize,
     pub due: Vec<Addressee>,
-    /// The next of `due` to deliver.
+    /// The index in `due` of the next delivery.
     pub at: usize,
-    /// Of a broad run, whose messages have one topic.
+    /// For messages of one topic that very many connections get.
     pub broad: Option<Box<Broad>>,
 }
 
-/// How far messages of one topic are that go to very many connections.
+/// The progress of messages of one topic that very many connections get.
 pub(crate) struct Broad {
-    /// The rows of the filters that match it, sorted.
+    /// The rows of the filters that match the topic, sorted.
     pub rows: Vec<u32>,
-    /// The connections that were visited, a bit each.
+    /// The visited connections, one bit each.
     pub visited: Vec<u64>,
 }
 
@@ -188,7 +189,7 @@ impl Broad {
         word.is_some_and(|word| word >> (slot % 64) & 1 == 1)
     }
 
-    /// A connection is visited; says whether that is the first time.
+    /// Records a visit. Returns whether it is the first visit of this connection.
     pub fn visit(&mut self, slot: u32) -> bool {
         let first = !self.is_visited(slot);
         let word = slot as usize / 64;
@@ -201,7 +202,7 @@ impl Broad {
 }
 
 impl Run {
-    /// The last message that this connection was visited for; `None` while its turn is still to come.
+    /// The number of the last message, if the connection was visited for it. `None` if the visit is still to come.
     pub fn visited(&self, slot: u32) -> Option<usize> {
         if let Some(broad) = &self.broad {
             return broad.is_visited(slot).then(|| self.len - 1);
@@ -210,19 +211,19 @@ impl Run {
         (self.len > 0 && last.slot >= slot).then(|| self.len - 1)
     }
 
-    /// Ends the run; returns how many messages it had.
+    /// Ends the run. Returns the number of its messages.
     pub fn end(&mut self) -> usize {
         self.broad = None;
         core::mem::take(&mut self.len)
     }
 }
 
-/// A message of a run.
+/// A message for filters.
 #[derive(Clone, Copy)]
 pub(crate) struct Matched {
-    /// Where the name of its topic is.
+    /// The place of its topic's name in the frames.
     pub name: u32,
-    /// The carrier's topic row, or `NONE`.
+    /// The topic's row on this shard, or `NONE`.
     pub topic: u32,
     /// The partition of the topic.
     pub partition: PartitionId,

@@ -1,6 +1,6 @@
-//! The run of live messages at hand: of one topic, or of several for subscribers by filter.
+//! A run: live messages that are delivered together. They have one topic, or several topics for subscribers by filter.
 //!
-//! Invariant: an encoding of the run is made once, when the first subscriber needs it.
+//! Invariant: each encoding of a run is made at most once, when the first subscriber needs it.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -10,29 +10,29 @@ use crate::mail::{Frames, Record};
 use crate::store::rope::Rope;
 use crate::store::shared::Part;
 
-/// Bytes that the kernel copies in the time that a write takes anyway.
+/// The bytes that the kernel copies in the time that a write takes anyway.
 const VISIT_BYTES: usize = 4096;
 
-/// The cost of sending so many bytes to one connection, in visits.
+/// The cost of sending `bytes` bytes to one connection, in visits (writes of one short message).
 #[inline]
 pub fn cost_of_bytes(bytes: usize) -> u32 {
     1 + (bytes / VISIT_BYTES) as u32
 }
 
-/// The forms in which protocols send a message. Number 0 is the frame that homes make.
+/// The encodings in which protocols send a message. Number 0 is the frame that homes (the parts of shards that keep topics) make.
 pub(crate) trait Encodings: Copy {
-    /// How many there are.
+    /// The number of encodings.
     const COUNT: usize;
-    /// Which one it is.
+    /// The number of this encoding.
     fn number(self) -> usize;
-    /// Whether it is the frame that homes make.
+    /// Whether this is the frame that homes make.
     #[inline]
     fn is_frame(self) -> bool {
         self.number() == 0
     }
 }
 
-/// One encoding of the messages of a run, made when it is asked for.
+/// One encoding of the messages of a run, made on demand.
 #[derive(Default)]
 pub struct Encoded {
     rope: Rope,
@@ -40,7 +40,7 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Forgets the messages.
+    /// Removes the messages.
     pub fn clear(&mut self) {
         self.rope.clear();
         self.ends.clear();
@@ -52,20 +52,20 @@ impl Encoded {
         self.ends.is_empty()
     }
 
-    /// Whether a large message is among them.
+    /// Whether a message is large, so that its bytes are shared.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.rope.is_shared()
     }
 
-    /// Adds a message, which `write` writes.
+    /// Adds the message that `write` writes.
     #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Rope)) {
         write(&mut self.rope);
         self.ends.push(self.rope.len());
     }
 
-    /// The messages with these numbers, which lie side by side: only where none is large.
+    /// The bytes of adjacent messages with these numbers. None of them may be large.
     #[inline]
     pub fn span(&self, messages: Range<usize>) -> &[u8] {
         &self.rope.own[self.start(messages.start)..self.start(messages.end)]
@@ -77,7 +77,7 @@ impl Encoded {
         out.append(&self.rope, self.start(message), self.start(message + 1));
     }
 
-    /// Bytes of one message.
+    /// The length of one message.
     #[inline]
     pub fn len(&self, message: usize) -> usize {
         self.start(message + 1) - self.start(message)
@@ -92,23 +92,23 @@ impl Encoded {
     }
 }
 
-/// Live messages that are delivered together, of one topic or for subscribers by filter.
+/// Live messages that are delivered together.
 #[derive(Default)]
 pub struct Run {
     records: Vec<Record>,
-    /// The first messages that the next subscribers have had already. All numbers of messages count from behind them.
+    /// The number of first messages that the next subscribers have received already. Messages are numbered from the one after them.
     passed: usize,
     encoded: Vec<Encoded>,
-    /// Those that may have been made since the run began, a bit each.
+    /// The encodings that may have been made since the run began, one bit each.
     made: u32,
-    /// Bytes of the messages.
+    /// The bytes of the messages as frames.
     pub bytes: usize,
-    /// For subscribers by filter: of each message the partition, and where its topic's name lies in the frames. Else empty.
+    /// For subscribers by filter: each message's partition, and the place of its topic's name in the frames. Otherwise empty.
     pub topics: Vec<(PartitionId, u32)>,
 }
 
 impl Run {
-    /// A run of no messages, which may be sent in so many encodings.
+    /// An empty run with `encodings` possible encodings.
     pub fn new(encodings: usize) -> Run {
         assert!(encodings <= u32::BITS as usize);
         let mut run = Run::default();
@@ -116,7 +116,7 @@ impl Run {
         run
     }
 
-    /// Starts a run of other messages.
+    /// Starts a run of these messages.
     pub fn begin(&mut self, records: impl Iterator<Item = Record>) {
         self.topics.clear();
         self.records.clear();
@@ -129,33 +129,33 @@ impl Run {
         }
     }
 
-    /// The next subscribers have had the first messages already, so many of those that were left.
+    /// Skips the first `messages` messages, because the next subscribers have received them already.
     pub fn pass(&mut self, messages: usize) {
         let passed = self.records()[..messages].iter();
         self.bytes -= passed.map(Record::frame_bytes).sum::<usize>();
         self.passed += messages;
     }
 
-    /// The messages.
+    /// The messages that are not skipped.
     #[inline]
     pub fn records(&self) -> &[Record] {
         &self.records[self.passed..]
     }
 
-    /// The messages with those that the next subscribers have had: all that an encoding of the run has.
+    /// All messages, with the skipped ones. An encoding of the run contains them all.
     #[inline]
     pub fn all_records(&self) -> &[Record] {
         &self.records
     }
 
-    /// The messages in one encoding.
+    /// The messages in this encoding.
     #[inline]
     pub fn encoded(&mut self, encoding: impl Encodings) -> &mut Encoded {
         self.made |= 1 << encoding.number();
         &mut self.encoded[encoding.number()]
     }
 
-    /// Whether these messages lie side by side.
+    /// Whether these messages are adjacent in memory.
     #[inline]
     pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
         let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    /// Messages that lie side by side.
+    /// The bytes of adjacent messages.
     pub(crate) fn joined<'a>(
         &'a self,
         encoding: impl Encodings,
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    /// Bytes of one message.
+    /// The length of one message.
     pub(crate) fn len(&self, encoding: impl Encodings, n: usize, frames: &Frames) -> usize {
         match encoding.is_frame() {
             true => frames.frame(&self.records()[n]).len(),

@@ -1,14 +1,15 @@
-//! A fan-out that takes many turns: one circular walk over the members of a topic.
+//! A fan-out (delivery of messages to all members of a topic) that takes many turns: one circular walk over the members.
 //!
-//! Messages that come while the walk is under way join it where it stands. Each of them ends at the place where it joined, one round later. So
-//! all messages of the walk are those that the member at its place has not had, and a visit writes all of them at once: the more messages
-//! are under way, the more of them each write takes, however few visits a turn has.
+//! Messages that arrive during the walk join it at its current place. Each of them ends one round later, at the place where it
+//! joined. So the messages of the walk are exactly those that the member at the current place has not received, and one visit
+//! writes all of them. The more messages there are, the more each write carries, even if a turn has few visits.
 //!
-//! The messages are copied, so that those of several turns lie side by side (large ones are shared). The frames of the turns are held as
-//! long as their messages are under way, since publishers wait when too many are (`turns_under_way`).
+//! The messages are copied, so that those of several turns are adjacent in memory (large ones are shared). The frames of the turns
+//! are held until their messages end, because publishers must wait when too many turns are in flight (`turns_under_way`).
 //!
-//! Invariants: the messages of a walk are in the order of the topic, and end in that order. A message that joins has all members in front of
-//! it: members that leave are replaced by tombstones, and one that comes is not live before its page, which waits until the walk has ended.
+//! Invariants: the messages of a walk are in the order of the topic, and end in that order. A message reaches every member that was
+//! there when it joined and stays. For this, a leaving member is replaced by a tombstone, and a new member is not live before its
+//! first page, which waits until the walk has ended.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,45 +18,46 @@ use alloc::sync::Arc;
 use crate::client::delivery::Delivery;
 use crate::mail::{Frames, Record};
 
-/// Messages of one topic that are written together.
+/// The most messages of one topic that are written together.
 pub(crate) const TOGETHER_MAX: usize = 256;
-/// Bytes of them, without the last: more in one write brings nothing, and a visit must be short.
+/// The most bytes that are written together, not counting the last message. Larger writes are not faster, and a visit must be
+/// short.
 pub(crate) const TOGETHER_BYTES: usize = 256 << 10;
 
-/// Bytes of messages that have ended which a walk may keep, besides as many as are under way.
+/// A walk may keep this many bytes of ended messages, besides as many as its messages have.
 const ENDED_BYTES: usize = 64 << 10;
 
 /// Messages that joined together.
 struct Joined {
-    /// The place at which they end.
+    /// The place at which these messages end.
     end: u32,
     count: usize,
-    /// Bytes that they take in the frames of the walk.
+    /// The bytes of these messages in the frames of the walk.
     own_bytes: usize,
-    /// The frames of their turn.
+    /// The frames of the turn that the messages came from.
     turn: Arc<Frames>,
 }
 
-/// The walk.
+/// A walk over the members of one topic.
 pub(crate) struct Walk {
-    /// The carrier's topic row.
+    /// The topic's row on this shard.
     pub topic: u32,
-    /// The row's life.
+    /// Counts the uses of the row.
     pub serial: u16,
-    /// The place that is visited next.
+    /// The next place to visit.
     pub place: u32,
-    /// The messages, copied.
+    /// Copies of the messages.
     pub frames: Frames,
     records: VecDeque<Record>,
     joined: VecDeque<Joined>,
-    /// Bytes of the messages as frames.
+    /// The bytes of the messages as frames.
     bytes: usize,
-    /// Bytes in `frames` of messages that have ended.
+    /// The bytes in `frames` of messages that have ended.
     ended_bytes: usize,
 }
 
 impl Walk {
-    /// A walk over the members of a topic in this life, of no messages.
+    /// A walk without messages over the members of a topic.
     pub fn new(topic: u32, serial: u16) -> Walk {
         Walk {
             topic,
@@ -69,32 +71,32 @@ impl Walk {
         }
     }
 
-    /// The messages that the member at its place has not had.
+    /// The messages that the member at the current place has not received.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         self.records.iter().copied()
     }
 
-    /// How many they are.
+    /// The number of these messages.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether all members have all messages.
+    /// Whether all members have received all messages.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Whether a visit writes enough: further messages wait.
+    /// Whether one visit writes enough, so that more messages must wait.
     pub fn is_full(&self) -> bool {
         self.records.len() >= TOGETHER_MAX || self.bytes >= TOGETHER_BYTES
     }
 
-    /// How many turns it holds the frames of.
+    /// The number of turns whose frames the walk holds.
     pub fn turns(&self) -> usize {
         self.joined.len()
     }
 
-    /// Bytes of memory that it occupies, besides the frames of the turns.
+    /// The bytes of the walk's memory, without the frames of the turns.
     pub fn own_bytes(&self) -> usize {
         size_of::<Walk>()
             + self.frames.own_bytes()
@@ -102,9 +104,9 @@ impl Walk {
             + self.joined.capacity() * size_of::<Joined>()
     }
 
-    /// The next messages of a turn join, as many as there is room for. Messages for a former life of the topic are passed over.
+    /// Adds the next messages of a turn, as many as have room. Skips messages for a former use of the topic's row.
     fn join(&mut self, delivery: &mut Delivery) {
-        // The first one may have come to some members already, from the first place on.
+        // Some members, from the first place on, may already have received the first message.
         let end = match core::mem::take(&mut delivery.walking) {
             true => {
                 debug_assert!(self.is_empty(), "a topic has one walk");
@@ -136,7 +138,7 @@ impl Walk {
         }
     }
 
-    /// Goes on to the next of so many places.
+    /// Moves to the next of `places` places.
     pub fn advance(&mut self, places: u32) {
         self.place += 1;
         if self.place >= places {
@@ -144,13 +146,13 @@ impl Walk {
         }
     }
 
-    /// How many messages end here, now that the walk has come to this place.
+    /// The number of messages that end at the current place.
     pub fn ending(&self) -> usize {
         let here = |joined: &&Joined| joined.end == self.place;
         self.joined.iter().take_while(here).map(|it| it.count).sum()
     }
 
-    /// Forgets so many messages, which have ended.
+    /// Removes the first `count` messages, which have ended.
     pub fn end(&mut self, mut count: usize) {
         for record in self.records.drain(..count) {
             self.bytes -= record.frame_bytes();
@@ -163,14 +165,14 @@ impl Walk {
         }
     }
 
-    /// Shares deliveries out among the turns of the messages that were delivered: the stamp of each, and its part.
+    /// Divides a number of deliveries among the turns of the delivered messages. Returns each turn's stamp and part.
     pub fn parts(&self, deliveries: u64) -> impl Iterator<Item = (u64, u64)> {
         let all = self.len().max(1) as u64;
         let part = move |joined: &Joined| deliveries * joined.count as u64 / all;
         self.joined.iter().map(move |it| (it.turn.stamp, part(it)))
     }
 
-    /// Gives the memory of ended messages back, once it is more than that of the others.
+    /// Frees the memory of ended messages, if it exceeds that of the others.
     fn compact(&mut self) {
         let under_way = self.frames.all_len() - self.ended_bytes;
         if self.ended_bytes <= ENDED_BYTES + under_way {
@@ -184,7 +186,7 @@ impl Walk {
     }
 }
 
-/// Deliveries of a flow: those that wait, and of a topic the walk that is under way.
+/// The waiting deliveries of a flow and, for a topic, the current walk.
 #[derive(Default)]
 pub(crate) struct Parked {
     pub walk: Option<Box<Walk>>,
@@ -192,23 +194,23 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// How many turns of homes they are of.
+    /// The number of turns of homes that these deliveries come from.
     pub fn turns(&self) -> usize {
         self.walk.as_ref().map_or(0, |walk| walk.turns()) + self.waiting.len()
     }
 
-    /// Bytes of the walk.
+    /// The bytes of the walk.
     pub fn walk_bytes(&self) -> usize {
         self.walk.as_ref().map_or(0, |walk| walk.own_bytes())
     }
 
-    /// Whether nothing is left.
+    /// Whether there is no walk and no delivery.
     pub fn is_empty(&self) -> bool {
         self.walk.is_none() && self.waiting.is_empty()
     }
 
-    /// The next messages join the walk of this topic in this life, or begin it, as many as there is room for. Deliveries of which nothing is
-    /// left are given to `done`.
+    /// Adds the next messages to the walk of this topic, which is created if needed, as many as have room. Completed deliveries go
+    /// to `done`.
     pub fn join(&mut self, topic: u32, serial: u16, mut done: impl FnMut(Delivery)) {
         let walk = self
             .walk

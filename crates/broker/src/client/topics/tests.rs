@@ -1,5 +1,5 @@
-//! In any order of subscribing and leaving, during walks over a topic's members and between them: each has the place that it was told,
-//! a walk visits each member that stays once, and no row or set is left over.
+//! Tests of the table of topics, with random joins and leaves, during walks over a topic's members and between walks. Each member
+//! is at the place that it was told. A walk visits each member that stays exactly once. No row or set remains at the end.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::client::topics::*;
 
-/// The last two have one hash.
+/// The last two names have the same hash.
 const NAMES: [(u32, &[u8]); 4] = [(1, b"a"), (2, b"bc"), (77, b"d"), (77, b"e")];
 const CONNS: u32 = 6;
 
@@ -18,7 +18,7 @@ enum Step {
     Part(usize, usize),
     /// The home answers an attach.
     Answer(usize),
-    /// A walk begins, or visits so many places more.
+    /// Begins a walk, or visits this many more places.
     Walk(usize, usize),
     EndWalk(usize),
 }
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..150)
 }
 
-/// A walk over the members: the next place, the members visited, and those that have been there all along.
+/// A walk over the members: the next place, the visited members, and the members that were there all the time.
 struct Walk {
     place: u32,
     visited: Vec<u32>,
@@ -55,7 +55,7 @@ struct Topic {
 struct World {
     topics: Topics,
     model: [Topic; NAMES.len()],
-    /// Rows and serials of lives that are over.
+    /// Rows and serials of uses that have ended.
     former: Vec<(u32, u16)>,
 }
 
@@ -109,7 +109,7 @@ impl World {
         self.close(name);
     }
 
-    /// Ends the life of a row that is not needed.
+    /// Frees a row that is not needed.
     fn close(&mut self, name: usize) {
         let topic = &mut self.model[name];
         let Some(id) = topic.id else { return };
@@ -228,7 +228,7 @@ fn mail_to_a_free_row_finds_nobody() {
     }
 }
 
-/// The last member left before its attach was answered: the home may still send what came before.
+/// The last member has left before the home answered its attach. The home may still send mail that it wrote before.
 #[test]
 fn a_walk_over_nobody_visits_nobody() {
     let mut topics = Topics::default();
@@ -242,7 +242,7 @@ fn a_walk_over_nobody_visits_nobody() {
     assert!(topics.is_current(id, serial), "somebody waits");
 }
 
-/// An attach is unanswered, so the topic stays when all its members have left during a walk.
+/// An attach is unanswered, so the topic's row stays when all members have left during a walk.
 #[test]
 fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
     let mut topics = Topics::default();
@@ -260,7 +260,8 @@ fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
     assert_eq!(topics.only_member(id), Some(7));
 }
 
-/// A topic may have hundreds of thousands: the place of each is in a row of its own, which is cold.
+/// A topic may have hundreds of thousands of members. To tell a member its place costs a cache miss, so only moved members are
+/// told.
 #[test]
 fn only_members_that_take_the_place_of_another_are_told_theirs_after_a_walk() {
     const MEMBERS: u32 = 1000;
