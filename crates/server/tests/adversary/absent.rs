@@ -1,4 +1,4 @@
-//! Sessions that outlive their connection: with large wills, with long filters and in many groups.
+//! Attackers that leave MQTT sessions behind which outlive their connections: with large wills, with long filters and in many groups.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use crate::mqtt::{encoded, subscribe_to};
 use crate::random::Random;
 use crate::script::{Door, Script, Step};
 
-/// Sessions outlive their connections by as long as the server allows.
+/// Session expiry in seconds: as long as the server allows.
 const EXPIRY_S: u32 = 3600;
 /// Filters and groups of one session: fewer than a connection may have.
 const SUBSCRIPTIONS: usize = 60;
-/// Levels of a filter: as many as the server takes.
+/// Levels of a filter: as many as the server accepts.
 const LEVELS: usize = 16;
-/// Connections of a crowd: few, so that each is there in time, over TLS too.
+/// Connections of a crowd (connections that all do the same): few, so that each connects in time, over TLS too.
 const CROWD: usize = 20;
-/// Crowds of one script, one behind the other.
+/// Crowds of one script. Each begins when the one before is over.
 const CROWDS: usize = 12;
 
-/// A CONNECT for which the server makes up a client id, so that each of a crowd leaves a session of its own.
+/// A CONNECT without a client id. The server makes up an id, so each connection of a crowd leaves its own session.
 fn connect(will_bytes: usize) -> Step {
     let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
     set.session_expiry_interval_s(EXPIRY_S);
@@ -49,7 +49,7 @@ fn connect(will_bytes: usize) -> Step {
     Step::Send(encoded(label, |out| encode::connect(out, &packet)))
 }
 
-/// Connections that end as soon as they have a session, each with a large will that is due in an hour; and the next crowd.
+/// Crowds of connections that end as soon as they have a session, each with a large will that is due in an hour.
 pub fn wills(random: &mut Random) -> Script {
     let size = random.one(&[20_000, 60_000, 65_000]);
     let crowd = |then| Script {
@@ -65,7 +65,7 @@ pub fn wills(random: &mut Random) -> Script {
     (1..CROWDS).fold(crowd(None), |next, _| crowd(Some(Arc::new(next))))
 }
 
-/// The steps of a session with these subscriptions, which is left at once.
+/// The steps of a connection that makes a session with these subscriptions and leaves at once.
 fn leave(names: &[String]) -> Vec<Step> {
     let mut steps = vec![connect(0)];
     for (n, few) in names.chunks(20).enumerate() {
@@ -76,7 +76,7 @@ fn leave(names: &[String]) -> Vec<Step> {
     steps
 }
 
-/// Sessions with the subscriptions of this name, left at once: one, or those of a crowd.
+/// One connection or a crowd that makes sessions with subscriptions of these names and leaves at once.
 fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     let seed = random.below(usize::MAX / 2);
     let names: Vec<String> = (0..SUBSCRIPTIONS).map(|part| name(seed, part)).collect();
@@ -87,9 +87,9 @@ fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     }
 }
 
-/// Sessions with long filters, each with as many levels as there may be.
+/// Sessions with long filters, each with the maximum of levels.
 pub fn filters(random: &mut Random) -> Script {
-    // The longest filter has not quite the 255 bytes that the server takes.
+    // The longest filter has a little less than the 255 bytes that the server accepts.
     let size = random.one(&[1, 4]);
     left(random, |seed, part| {
         let mut filter = String::from("evil");
@@ -100,12 +100,13 @@ pub fn filters(random: &mut Random) -> Script {
     })
 }
 
-/// Sessions in groups of long names, some of one filter; or in groups of one filter, which all are to be told of messages.
+/// Sessions in groups with long names, half of them on one filter. Or sessions in groups that all share one filter, so that a message goes
+/// to each group.
 pub fn groups(random: &mut Random) -> Script {
     if random.rarely(2) {
         return groups_of_one_filter(random);
     }
-    // The longest name has not quite the 255 bytes that the server takes.
+    // The longest group name has a little less than the 255 bytes that the server accepts.
     let size = random.one(&[10, 230]);
     left(random, |seed, part| {
         let filter = if part % 2 == 0 { part } else { seed };
@@ -116,8 +117,8 @@ pub fn groups(random: &mut Random) -> Script {
     })
 }
 
-/// One session after the other, each in groups that nobody else is in, then some messages that are due to each of the groups. All scripts
-/// have the same filter.
+/// Sessions one after the other, each the only member of its groups, then some messages that go to each of the groups. All scripts use the
+/// same filter.
 fn groups_of_one_filter(random: &mut Random) -> Script {
     let seed = random.below(usize::MAX / 2);
     let publish = ask("POST", "/pub/evil/groups/1", &[], b"x");

@@ -1,5 +1,5 @@
-//! Whether what the server says to an attacker is well formed: one answer to each request, frames and packets by the
-//! decoders of `crore-wire`, and nothing behind a last word.
+//! Checks that what the server says to an attacker is well formed: one answer to each request, frames and packets that the decoders of
+//! `crore-wire` accept, and nothing after the last word (an answer that says the connection ends, or a Close frame).
 
 use std::collections::VecDeque;
 
@@ -8,26 +8,26 @@ use crore_wire::websocket::receive::{Config, Event, Partial, Role, next};
 
 use crate::script::{Ask, Door};
 
-/// The longest head, line or packet that is waited for; more is a fault of ours.
+/// The longest head, line or packet that is waited for. A longer one is a fault of the server.
 const PART_MAX: usize = 8 << 20;
 
-/// Reads what comes over one connection.
+/// Reads and judges what arrives on one connection.
 pub struct Answers {
     state: State,
     held: Vec<u8>,
     asked: VecDeque<Ask>,
-    /// The answer at hand says that the connection ends with it.
+    /// The answer that is being read says that the connection ends after it.
     closes: bool,
-    /// So many answers, frames or packets were whole.
+    /// Number of complete answers, frames or packets.
     pub count: usize,
 }
 
 enum State {
     Head,
-    /// A body of which so much is to come.
+    /// In a body of which this many bytes are still to come.
     Body(u64),
     Chunk,
-    /// Its data, and the line break behind it.
+    /// In the data of a chunk and the line break after it: this many bytes are still to come.
     ChunkData(u64),
     Trailer,
     UntilEnd,
@@ -72,7 +72,7 @@ impl Answers {
         self.asked.extend(asks);
     }
 
-    /// Takes bytes; what is wrong with them.
+    /// Takes received bytes. The error says what is wrong with them.
     pub fn take(&mut self, bytes: &mut [u8]) -> Result<(), String> {
         match &mut self.state {
             State::Unjudged => {
@@ -80,8 +80,8 @@ impl Answers {
                 return Ok(());
             }
             State::WebSocket(socket) => return socket.take(bytes, &mut self.count),
-            // A server that has read nothing does not know that the client speaks MQTT: it may say, once, that it was too slow or is
-            // one too many, as to any client without a request.
+            // A server that has read nothing does not know that the client speaks MQTT. So it may refuse the client once over HTTP, like
+            // any client that sent no request: because it was too slow or because there are too many clients.
             State::Mqtt(mqtt) if mqtt.is_unheard() && bytes.first() == Some(&b'H') => {
                 self.state = State::Head;
                 self.held.extend_from_slice(bytes);
@@ -96,7 +96,7 @@ impl Answers {
         }
     }
 
-    /// Goes on by one part; whether there was one.
+    /// Reads one part of an answer. False if not enough bytes have arrived.
     fn step(&mut self) -> Result<bool, String> {
         if self.held.is_empty() {
             return Ok(false);
@@ -187,7 +187,7 @@ impl Answers {
         let ask = self.asked.pop_front();
         let closes = field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         let due = match ask {
-            // Too slow, or too many: said once, before there is a request.
+            // Without a request the server may refuse the client once: it was too slow, or there are too many.
             None => closes && matches!(status, 408 | 429 | 503),
             Some(Ask::Junk) => closes && status >= 400,
             Some(Ask::Plain | Ask::Head) => true,
@@ -220,7 +220,7 @@ impl WebSocket {
     fn new(deflate: bool, mqtt: bool) -> WebSocket {
         WebSocket {
             deflate,
-            // The version that an attacker speaks there.
+            // Attackers over WebSocket speak MQTT 5.
             mqtt: mqtt.then(|| Mqtt::new(Version::V5)),
             ..WebSocket::default()
         }
@@ -267,7 +267,7 @@ impl Mqtt {
         }
     }
 
-    /// Nothing came from the server.
+    /// Whether nothing has arrived from the server yet.
     fn is_unheard(&self) -> bool {
         !self.connected && self.held.is_empty()
     }
@@ -310,7 +310,7 @@ impl Mqtt {
     }
 }
 
-/// The beginning of what came, so that it fits into a line.
+/// The beginning of the received bytes, which fits into a line of the report.
 fn shown(bytes: &[u8]) -> String {
     let beginning = &bytes[..bytes.len().min(120)];
     format!("{:?}", String::from_utf8_lossy(beginning))

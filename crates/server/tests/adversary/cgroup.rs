@@ -1,10 +1,10 @@
-//! A control group with a limit of memory around the server, where the host lets us make one (version 2 or 1, as root).
+//! Puts the tested server into a control group with a memory limit, where the host permits that (version 2 or 1, as root).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where each version's groups lie, the file of the limit, and the one that counts processes killed for it.
+/// For each version of control groups: the root directory, the file of the memory limit, and the file with the count of OOM kills.
 const VERSIONS: [(&str, &str, &str); 2] = [
     ("/sys/fs/cgroup", "memory.max", "memory.events"),
     (
@@ -14,17 +14,17 @@ const VERSIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Tries to take the empty group away, after its last process ended.
+/// Maximum of attempts to remove the group. It becomes empty a moment after its last process has ended.
 const TRIES: usize = 50;
 
-/// A group of our own.
+/// A control group with a memory limit.
 pub struct Group {
     directory: PathBuf,
     kills: &'static str,
 }
 
 impl Group {
-    /// Puts a process into a new group with this limit; none where that cannot be done.
+    /// Puts a process into a new group with this limit. `None` if the host does not permit it.
     pub fn around(pid: u32, bytes: u64) -> Option<Group> {
         VERSIONS.iter().find_map(|(root, limit, kills)| {
             let directory = Path::new(root).join(format!("crore-adversary-{pid}"));
@@ -36,7 +36,7 @@ impl Group {
         })
     }
 
-    /// How many processes the kernel ended for their memory.
+    /// Number of processes that the kernel killed because of the memory limit.
     pub fn kills(&self) -> u64 {
         let text = fs::read_to_string(self.directory.join(self.kills)).unwrap_or_default();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));

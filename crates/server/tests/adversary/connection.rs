@@ -1,4 +1,4 @@
-//! One connection of an attacker: goes through its script without ever blocking, and judges what comes back.
+//! One connection of an attacker. It goes through its script without ever blocking, and judges what the server answers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -12,28 +12,28 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::answers::Answers;
 use crate::script::{Script, Send, Step, TlsStart};
 
-/// A connection is closed after that time, at any point of its script.
+/// A connection is closed after this time, at any point of its script.
 const LIFE: Duration = Duration::from_secs(30);
-/// A send that the socket does not take for so long is given up, with all that would be sent later.
+/// A send is given up if the socket takes nothing for this time. Later sends are given up too.
 const SEND_PATIENCE: Duration = Duration::from_secs(6);
-/// At most so much is read in a turn, so that no connection holds up the others.
+/// The maximum of bytes read in a turn (one call for this connection), so that no connection holds up the others.
 const READ_BYTES: usize = 256 << 10;
-/// Bytes of a send that TLS may hold.
+/// The maximum of unsent bytes that TLS may hold.
 const TLS_BYTES: usize = 256 << 10;
 
 /// A handshake record of TLS (RFC 8446 section 5.1) and the length of its header.
 const HANDSHAKE: u8 = 22;
 const RECORD_HEADER: usize = 5;
 
-/// How a client of TLS begins.
+/// The configurations of TLS clients.
 #[derive(Clone)]
 pub struct TlsConfigs {
     pub any: Arc<ClientConfig>,
-    /// TLS 1.2 and nothing else.
+    /// TLS 1.2 only.
     pub old: Arc<ClientConfig>,
 }
 
-/// How far a turn came.
+/// The outcome of a turn (one call for a connection).
 pub enum Turn {
     /// Something happened: look again soon.
     Busy,
@@ -43,7 +43,7 @@ pub enum Turn {
 
 struct Tls {
     session: Box<ClientConnection>,
-    /// Sealed and not sent.
+    /// TLS records that are sealed and not sent.
     sealed: Vec<u8>,
 }
 
@@ -53,23 +53,23 @@ pub struct Connection {
     tls: Option<Tls>,
     answers: Answers,
     step: usize,
-    /// Of the send under way.
+    /// Bytes already sent of the send under way.
     sent: usize,
     asked: bool,
     deaf: bool,
-    /// Nothing more is sent.
+    /// The attacker sends nothing more.
     mute: bool,
     began: Instant,
     step_began: Instant,
-    /// Nothing is done before.
+    /// The script does nothing before this time.
     pause_until: Instant,
     last_progress: Instant,
-    /// It ends by a reset.
+    /// The connection ends by a reset.
     broken: bool,
 }
 
 impl Connection {
-    /// Connects; the connect is under way when this returns.
+    /// Connects to the server, and prepares the TLS client if the script uses TLS.
     pub fn open(script: &Arc<Script>, to: SocketAddr, tls: &TlsConfigs) -> io::Result<Connection> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         if let Some(bytes) = script.receive_buffer {
@@ -99,7 +99,7 @@ impl Connection {
         })
     }
 
-    /// Goes on; what the server said that it must not say.
+    /// Reads, and goes on with the script. The error names something that the server must not say.
     pub fn turn(&mut self, now: Instant, buffer: &mut [u8]) -> Result<Turn, String> {
         if now.duration_since(self.began) > LIFE {
             return Ok(Turn::Over);
@@ -126,7 +126,7 @@ impl Connection {
         tls.is_some_and(|tls| tls.session.is_handshaking())
     }
 
-    /// Reads what is there; none at the end.
+    /// Reads what has arrived. `None` if the connection has ended.
     fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
         if self.deaf && !self.is_shaking_hands() {
             return Ok(Some(0));
@@ -155,7 +155,7 @@ impl Connection {
         Ok(Some(all))
     }
 
-    /// Sends what TLS has sealed.
+    /// Sends the records that TLS has sealed.
     fn flush(&mut self) {
         let Some(tls) = &mut self.tls else { return };
         tls.seal();
@@ -187,7 +187,7 @@ impl Connection {
             }
             Some(Step::KeyUpdates(count)) => {
                 if let Some(tls) = &mut self.tls {
-                    // TLS 1.2 has none.
+                    // TLS 1.2 has no key updates.
                     for _ in 0..*count {
                         let _ = tls.session.refresh_traffic_keys();
                         tls.seal();
@@ -304,7 +304,7 @@ impl Tls {
         }
     }
 
-    /// Opens records; false at the end of the session.
+    /// Opens received TLS records. False at the end of the session.
     fn open(&mut self, mut bytes: &[u8], answers: &mut Answers) -> Result<bool, String> {
         while !bytes.is_empty() {
             let Ok(read) = self.session.read_tls(&mut bytes) else {
@@ -313,7 +313,7 @@ impl Tls {
             match self.session.process_new_packets() {
                 Ok(_) if read > 0 => {}
                 Ok(_) | Err(rustls::Error::AlertReceived(_)) => return Ok(false),
-                // A client that is turned away gets its answer in plain text, before the server knows that it speaks TLS.
+                // The server turns a client away in plain text, before it knows that the client speaks TLS.
                 Err(_) if self.session.is_handshaking() => return Ok(false),
                 Err(error) => return Err(format!("the server's TLS: {error}")),
             }
@@ -326,7 +326,7 @@ impl Tls {
     }
 }
 
-/// The same handshake bytes in records of at most `piece` bytes.
+/// Splits the bytes of a handshake record into records of at most `piece` bytes.
 fn fragments(record: &[u8], piece: usize) -> Vec<u8> {
     let (header, hello) = record.split_at(RECORD_HEADER);
     assert_eq!(header[0], HANDSHAKE, "a ClientHello is one record");

@@ -1,4 +1,4 @@
-//! Crowds: many connections that each hold a little more than they should.
+//! Crowds: many connections that each hold a little more memory than they should.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::world::Room;
 /// Bytes that one crowd of half requests aims to fill.
 const SHARE_BYTES: usize = Room::Small.memory_bytes() as usize / 4;
 
-/// Many readers of one kept large message, none of whom reads.
+/// Many readers that request one large kept message and read nothing.
 pub fn deaf(random: &mut Random) -> Script {
     let name = topic(random);
     let byte = random.one(b"x\x01\xff");
@@ -44,8 +44,8 @@ pub fn deaf(random: &mut Random) -> Script {
     }
 }
 
-/// POSTs of which all but a little came, and then a byte now and then. So many large ones of one size fill what may have
-/// arrived in part almost to the last byte, and small ones the rest.
+/// Connections that each send a POST without its last 100 bytes, and then a byte now and then. Large bodies of one size almost fill the
+/// memory for incomplete requests, and small ones fill the rest.
 pub fn half_posts(random: &mut Random) -> Script {
     let name = topic(random);
     let (sharers, most) = match random.below(3) {
@@ -80,7 +80,7 @@ pub fn half_posts(random: &mut Random) -> Script {
     }
 }
 
-/// Polls that wait, with bytes behind them that the server may not read before the answer.
+/// Long-polls that wait, each followed by bytes that the server may not read before it has answered the poll.
 pub fn pipelined_junk(random: &mut Random) -> Script {
     let poll = ask(
         "GET",
@@ -101,7 +101,7 @@ pub fn pipelined_junk(random: &mut Random) -> Script {
     }
 }
 
-/// More connections than one address may have, each with a request that has a body and comes from another site.
+/// More connections than one address may have. Each sends a request with a body from another origin.
 pub fn turned_away(random: &mut Random) -> Script {
     let headers = [("Origin", "http://elsewhere.example")];
     let body = match random.below(2) {

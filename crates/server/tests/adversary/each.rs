@@ -1,7 +1,7 @@
-//! One kind of attacker after the other, each against a server of its own, after a round without any: how long honest clients wait
-//! beside it, and how far what the server says that it holds is from what the kernel says.
+//! Plays each kind of attacker alone against a new server, and reports how long honest clients waited, and how far the server's figure of
+//! its memory was from the kernel's. A round without attackers comes first, for comparison.
 //!
-//! Server and honest clients share the first core; the attackers have the second to themselves.
+//! The server and the honest clients share the first core. The attackers have the second core to themselves.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::kinds::Kinds;
 use crate::round::{Round, Seen, percentile};
 use crate::world::Room;
 
-/// Honest clients may wait so many times as long as without attackers at the 99th percentile, or so long.
+/// At the 99th percentile, honest clients may wait `TIMES` times as long as without attackers, or `WAIT` if that is longer.
 const TIMES: u32 = 3;
 const WAIT: Duration = Duration::from_millis(20);
-/// None of them waits longer than this, or so many times as long as without attackers.
+/// The longest wait may be `TIMES` times the longest one without attackers, or `STALL` if that is longer.
 const STALL: Duration = Duration::from_millis(100);
 
-/// Plays `round` for each kind, `rounds` times each with each server's limits, and says what was seen.
+/// Plays `round` for each kind of attacker, `rounds` times with small limits and `rounds` times with wide ones. Returns what was seen.
 ///
 /// # Panics
-/// When honest clients waited too long, or memory was not explained, with what was seen of all kinds.
+/// If honest clients waited too long, or if memory was not explained. The message has what was seen of all kinds.
 pub fn play(round: &Round<'_>, rounds: u64) -> Value {
     bind(0, "-ap", std::process::id());
     let mut faults = Vec::new();
@@ -36,7 +36,7 @@ pub fn play(round: &Round<'_>, rounds: u64) -> Value {
     seen
 }
 
-/// All kinds with the same limits.
+/// Plays all kinds of attackers with the same limits.
 fn all(round: &Round<'_>, rounds: u64, faults: &mut Vec<String>) -> Value {
     let nobody = Round {
         calm: true,
@@ -77,7 +77,7 @@ fn repeat(round: &Round<'_>, rounds: u64) -> Seen {
     all
 }
 
-/// Has the attackers' thread to itself.
+/// Binds the calling thread (the attackers) to the second core.
 pub fn bind_attackers() {
     let task = std::fs::read_link("/proc/thread-self").expect("a thread has its directory");
     let id = task
@@ -86,7 +86,7 @@ pub fn bind_attackers() {
     bind(1, "-p", id.expect("it is named by its number"));
 }
 
-/// From now on a process with all its threads (`-ap`), or a thread (`-p`), runs on this core; what it starts, too.
+/// Binds a process with all its threads (`-ap`) or a thread (`-p`) to this core, with everything that it starts later.
 fn bind(core: usize, whom: &str, id: u32) {
     let bound = Command::new("taskset")
         .args([whom, "-c", &core.to_string(), &id.to_string()])

@@ -1,4 +1,4 @@
-//! Single requests and connections that ask for much.
+//! Attackers with single requests and connections that cause much work or memory.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step, TlsStart};
 use crate::websocket::upgrade;
 
-/// Large messages whose JSON is six times as long, and one request for all of them, from a client that reads nothing.
+/// Large messages whose JSON is six times as long, and one request for all of them. The client reads nothing.
 pub fn pages(random: &mut Random) -> Script {
     large_pages(random, |count| {
         (0..count).fold(String::new(), |mut text, number| {
@@ -17,7 +17,7 @@ pub fn pages(random: &mut Random) -> Script {
     })
 }
 
-/// The same by a filter.
+/// The same request by a filter.
 pub fn filter_pages(random: &mut Random) -> Script {
     large_pages(random, |_| "filter=evil/%23&".to_string())
 }
@@ -45,7 +45,7 @@ fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
     }
 }
 
-/// Requests for the past of everything, which make the server look at much and send little.
+/// Requests that read the whole log. They make the server look at much and send little.
 pub fn past(random: &mut Random) -> Script {
     let read = |random: &mut Random| {
         let filter = random.one(&["zz/%23", "%23", "%2B/%2B/x", "evil/%23"]);
@@ -81,7 +81,7 @@ pub fn past(random: &mut Random) -> Script {
     }
 }
 
-/// Bodies that are announced and do not come, or come where they must not be read.
+/// Requests that announce a body (`Expect`) which does not come, or which the server must not read.
 pub fn expect(random: &mut Random) -> Script {
     let path = random.one(&[
         "/pub/evil/1",
@@ -97,7 +97,7 @@ pub fn expect(random: &mut Random) -> Script {
         &[("Expect", random.one(&["100-continue", "200-ok"]))],
         b"",
     );
-    // Those without a body of their own announce one.
+    // The head has `Content-Length: 0`; announce a longer body instead.
     let text = String::from_utf8(bytes)
         .expect("a head")
         .replace("Content-Length: 0\r\n", "");
@@ -124,7 +124,7 @@ pub fn expect(random: &mut Random) -> Script {
     }
 }
 
-/// ClientHellos in one-byte records, keys that change without end, records that are none.
+/// ClientHellos in one-byte records, endless key updates, and bytes that are no records.
 pub fn tls_games(random: &mut Random) -> Script {
     if random.rarely(3) {
         let mut bytes = vec![random.one(&[20, 21, 22, 23]), 3, random.below(5) as u8];

@@ -1,12 +1,12 @@
-//! The door of HTTP: verbs, targets, positions, headers and bodies in any combination, right and wrong.
+//! Attackers over HTTP: verbs, targets, positions, headers and bodies in any combination, valid and invalid.
 
 use crate::random::Random;
 use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::broken_upgrade;
 
-/// Topics of the attackers. Those of the honest clients they may only read.
+/// Number of the attackers' topics. Attackers may only read the topics of the honest clients.
 pub const TOPICS: usize = 32;
-/// The largest message that the settings allow, less a little for what surrounds it.
+/// The largest message that the settings allow, less a little for the bytes around it.
 pub const LARGE: usize = 1_000_000;
 
 /// One of the attackers' topics.
@@ -14,7 +14,7 @@ pub fn topic(random: &mut Random) -> String {
     format!("evil/{}", random.below(TOPICS))
 }
 
-/// A topic that may have readers: the honest clients' too.
+/// A topic that may have readers, among them topics of the honest clients.
 pub fn readable(random: &mut Random) -> String {
     match random.below(4) {
         0 => "shared/http".to_string(),
@@ -35,7 +35,7 @@ pub fn request(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]
     [head.as_bytes(), b"\r\n", body].concat()
 }
 
-/// The same as something to send.
+/// A request as a step of a script.
 pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Send {
     let shown: Vec<String> = headers
         .iter()
@@ -49,7 +49,7 @@ pub fn ask(method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) ->
     Send::new(label, request(method, target, headers, body)).asking(expected)
 }
 
-/// Where a subscription begins, in the query.
+/// The parameter of a query that says where a subscription begins.
 pub fn since(random: &mut Random) -> &'static str {
     random.one(&[
         "",
@@ -66,7 +66,7 @@ pub fn since(random: &mut Random) -> &'static str {
     ])
 }
 
-/// `?topic=` and `?filter=` in any number.
+/// A path with any number of `?topic=` and `?filter=`.
 fn targets(random: &mut Random, door: &str) -> String {
     if random.rarely(2) {
         return format!("{door}/{}?{}", readable(random), since(random));
@@ -150,7 +150,7 @@ fn headers(random: &mut Random) -> Vec<(&'static str, &'static str)> {
     chosen
 }
 
-/// One request that is whole, whatever it asks for.
+/// One complete request of any kind.
 pub fn any(random: &mut Random) -> Send {
     let headers = headers(random);
     match random.below(10) {
@@ -183,7 +183,7 @@ pub fn any(random: &mut Random) -> Send {
     }
 }
 
-/// How a connection ends: in order, in mid-air, or by waiting for the server.
+/// The last steps of a script: an orderly close, a reset, or waiting for the server.
 pub fn end(random: &mut Random) -> Vec<Step> {
     match random.below(6) {
         0 => vec![Step::Close],
@@ -202,7 +202,7 @@ pub fn end(random: &mut Random) -> Vec<Step> {
     }
 }
 
-/// Requests one behind the other, each answered before the next or not.
+/// Several requests on one connection. Some wait for the answer to the one before.
 pub fn walk(random: &mut Random) -> Script {
     let mut steps = Vec::new();
     if random.rarely(8) {
@@ -214,7 +214,7 @@ pub fn walk(random: &mut Random) -> Script {
             send = send.in_pieces(random.between(1, 40), random.one(&[0, 0, 1]));
         }
         if random.rarely(10) {
-            // Cut off: nothing may follow.
+            // The request is cut off, so nothing may follow.
             let keep = random.below(send.bytes.len());
             send.label = format!("the first {keep} bytes of {}", send.label);
             send.bytes = send.bytes[..keep].into();
@@ -230,7 +230,7 @@ pub fn walk(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// Several topics, over what does not wait, waits, or begins and is left at once.
+/// Requests for several topics: a HEAD (which does not wait), a poll, a stream or a broken upgrade. The client leaves soon.
 pub fn several(random: &mut Random) -> Script {
     let method = random.one(&["HEAD", "HEAD", "GET"]);
     let count = random.between(2, 6);
@@ -257,7 +257,7 @@ pub fn several(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// Clients that follow which topics have subscribers.
+/// Clients that follow interest (are told which topics have subscribers).
 pub fn interest(random: &mut Random) -> Script {
     let matched = random.one(&[
         "",

@@ -1,4 +1,4 @@
-//! Judges the server from outside: that it lives, what memory it takes, and that it holds nothing when all have left.
+//! Judges the server from outside: whether it lives, how much memory it takes, and whether it holds nothing after all clients have left.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,18 +10,20 @@ use crate::ping::Ping;
 use crate::tally::Tally;
 use crate::world::{LOG_BYTES, Room};
 
-/// How long the admin port may take to answer.
+/// Timeout of a request to the admin port.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tables, buffers of the shards, sessions, retained messages, and memory that the allocator does not use at the moment.
+/// Memory that no other limit counts: tables, buffers of the shards, sessions, retained messages, and memory that the allocator does not
+/// use at the moment.
 const REST_BYTES: u64 = 96 << 20;
-/// The metrics in which the server tells the memory that it holds.
+/// The metrics in which the server reports the memory that it holds.
 const HELD: &[&str] = &["crore_table_memory_bytes"];
-/// Memory that it may take besides, once attackers have left: a share of that in percent, or so many bytes, whichever is more.
+/// By how much the server's figure and the kernel's may differ: this many percent of the server's figure, or this many bytes, whichever is
+/// more.
 const BESIDE_PERCENT: u64 = 15;
 const BESIDE_BYTES: u64 = 32 << 20;
 
-/// Counts that are 0 when all clients have left, and the part that honest readers without a publisher account for.
+/// Metrics that are 0 when all clients have left, each with the value that honest readers without a publisher account for.
 const EMPTY: &[(&str, f64)] = &[
     ("crore_connections", honest::CONNECTIONS as f64),
     ("crore_outbox_bytes", 0.0),
@@ -36,11 +38,11 @@ const EMPTY: &[(&str, f64)] = &[
     ("crore_filters", 2.0 * honest::CONNECTIONS as f64),
 ];
 
-/// All that `/metrics` says, the series of a name added up.
+/// The values of `/metrics` by name. The series of one name are added up.
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    /// None when the server does not answer.
+    /// Reads the metrics. `None` if the server does not answer.
     pub fn read(admin: SocketAddr) -> Option<Metrics> {
         let text = get(admin, "/metrics").ok()?;
         let mut all = BTreeMap::new();
@@ -54,14 +56,14 @@ impl Metrics {
         Some(Metrics(all))
     }
 
-    /// Its figures of bytes that are held now, in MiB, to help find the rest.
+    /// All metrics in bytes, in MiB, for a report of memory that is not explained.
     pub fn memory(&self) -> String {
         let bytes = self.0.iter().filter(|(name, _)| name.ends_with("_bytes"));
         let shown = bytes.map(|(name, bytes)| format!("{name} {:.1}", bytes / f64::from(1 << 20)));
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// All that it says it holds, in bytes.
+    /// The memory that the server says it holds, in bytes.
     fn named_bytes(&self) -> u64 {
         HELD.iter().map(|name| self.get(name)).sum::<f64>() as u64
     }
@@ -70,7 +72,7 @@ impl Metrics {
         self.0.get(name).copied().unwrap_or(0.0)
     }
 
-    /// Counts that should have fallen when their clients left, in words; `honest` readers may still be there.
+    /// The metrics that should have fallen when their clients left, as text. If `honest`, readers may still be connected.
     pub fn left(&self, honest: bool) -> Vec<String> {
         let more = EMPTY.iter().filter_map(|(name, theirs)| {
             let (is, may) = (self.get(name), if honest { *theirs } else { 0.0 });
@@ -80,10 +82,10 @@ impl Metrics {
     }
 }
 
-/// The process, as the kernel sees it.
+/// The server's process, as the kernel sees it.
 pub struct Process {
     pid: u32,
-    /// Its memory before any client came: its share of resident memory, and all of that.
+    /// Memory before any client connected: the proportional share (PSS), and the resident memory (RSS).
     empty_bytes: u64,
     empty_resident_bytes: u64,
 }
@@ -97,10 +99,10 @@ impl Process {
         }
     }
 
-    /// None while it runs; else how it ended.
+    /// How the process ended. `None` while it runs.
     pub fn ended(&self) -> Option<String> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok();
-        // Behind the name, which stands in parentheses: the state first, the wait status last.
+        // The fields after the name, which stands in parentheses. The first is the state, the last the wait status.
         let fields = stat.as_ref().and_then(|stat| stat.rsplit_once(") "));
         let Some((_, fields)) = fields else {
             return Some("it is gone".to_string());
@@ -119,15 +121,15 @@ impl Process {
         })
     }
 
-    /// How many bytes more it takes than when no client was there.
+    /// The growth of the process's memory since before any client connected.
     pub fn grown_bytes(&self) -> u64 {
         pss_bytes(self.pid)
             .unwrap_or(0)
             .saturating_sub(self.empty_bytes)
     }
 
-    /// The most that it ever took more than when no client was there, in bytes, also for less time than lies between two
-    /// looks. The kernel keeps that of what is resident; its text and its tables are the same before and after.
+    /// The highest growth of the process's memory since before any client connected. The kernel records the peak of resident memory, so
+    /// that peaks between two samples count too. Text and page tables are the same before and after.
     pub fn peak_bytes(&self) -> u64 {
         let most = status_bytes(self.pid, "VmHWM:").unwrap_or(0);
         most.saturating_sub(self.empty_resident_bytes)
@@ -138,12 +140,12 @@ impl Process {
     }
 }
 
-/// The memory that it may take while attackers are there: the sum of what its settings allow.
+/// The memory that the server may take while attackers are there: the sum of what its settings allow.
 pub fn bound_bytes(room: Room) -> u64 {
     LOG_BYTES + room.memory_bytes() + REST_BYTES
 }
 
-/// The memory that it may take by its own figures.
+/// The memory that the server may take by its own figure, with the permitted difference.
 pub fn explained_bytes(metrics: &Metrics) -> u64 {
     let named = metrics.named_bytes();
     named + beside_bytes(named)
@@ -153,25 +155,25 @@ fn beside_bytes(named: u64) -> u64 {
     BESIDE_BYTES.max(named * BESIDE_PERCENT / 100)
 }
 
-/// How far the kernel's figure and the server's were apart at most.
+/// The largest differences between the kernel's figure of memory and the server's.
 #[derive(Default)]
 pub struct Memory {
-    /// The most that the process took more than when it was empty, and what the server named then.
+    /// The highest growth of the process, and the server's own figure at that time.
     pub grown_bytes: u64,
     pub named_bytes: u64,
-    /// The most that it took and did not name.
+    /// The most memory that the process took and the server did not report.
     pub unnamed_bytes: u64,
-    /// The most that it named and did not take.
+    /// The most memory that the server reported and the process did not take.
     pub beyond_bytes: u64,
-    /// The differences that were more than they may be.
+    /// Number of differences that were too large.
     unexplained: u32,
-    /// Bytes of the process at the last look, and bytes that the server had named just before.
+    /// Growth of the process at the last sample, and the server's figure just before that sample.
     last: Option<(u64, u64)>,
 }
 
 impl Memory {
-    /// Looks at both. The server's figures are a tenth of a second old: what it held when the kernel was asked lies between what it said before and what it
-    /// says the next time.
+    /// Takes a sample of both figures. The server's figure is a tenth of a second old. So the true value at the time of the kernel's
+    /// figure lies between the server's figures before and after it.
     pub fn look(&mut self, process: &Process, admin: SocketAddr) {
         let Some(metrics) = Metrics::read(admin) else {
             return;
@@ -191,12 +193,12 @@ impl Memory {
         self.unexplained += u32::from(grown.abs_diff(named) > beside_bytes(named));
     }
 
-    /// Whether the two were always near enough.
+    /// Whether all differences were small enough.
     pub fn is_explained(&self) -> bool {
         self.unexplained == 0
     }
 
-    /// Another round's.
+    /// Adds the figures of another round.
     pub fn add(&mut self, other: Memory) {
         if other.grown_bytes > self.grown_bytes {
             (self.grown_bytes, self.named_bytes) = (other.grown_bytes, other.named_bytes);
@@ -207,7 +209,7 @@ impl Memory {
     }
 }
 
-/// Messages and answers later than `bound`, after deducting the time for which the machine was held up.
+/// Messages and answers that were later than `bound`. The time for which the machine was held up does not count.
 pub fn too_late(tally: &Tally, ping: &Ping, bound: Duration) -> Vec<String> {
     let late = tally.late();
     let found = late.iter().filter_map(|late| {

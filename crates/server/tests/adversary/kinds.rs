@@ -1,4 +1,4 @@
-//! Which attackers there are, and how often each comes.
+//! The list of attackers, with how often each kind is played.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use crate::random::Random;
 use crate::script::{Script, TlsStart};
 use crate::{absent, crowds, hostile, http, mqtt, places, websocket, work};
 
-/// Makes a script.
+/// Makes a script of a random number generator.
 type Generator = fn(&mut Random) -> Script;
 
-/// Name, weight, generator. Walks through a protocol's allowed and forbidden moves come often; scripts that cost a faulty server
-/// hundreds of megabytes or a second come seldom, for each takes as long.
+/// Name, weight, generator. Walks through the allowed and forbidden moves of a protocol come often. Scripts that cost a faulty server
+/// hundreds of megabytes or a second come rarely, since they take long.
 const ALL: &[(&str, usize, Generator)] = &[
     ("http-walk", 20, http::walk),
     ("upgrade-walk", 14, websocket::upgrades),
@@ -55,11 +55,11 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("made-up-tokens", 1, places::made_up_tokens),
 ];
 
-/// Those of them that play.
+/// The kinds of attackers that are played.
 pub struct Kinds(Vec<&'static (&'static str, usize, Generator)>);
 
 impl Kinds {
-    /// All, or those that this list names, with commas between.
+    /// All kinds, or those in this list of names with commas between.
     pub fn new(only: Option<&str>) -> Kinds {
         let chosen: Vec<_> = ALL
             .iter()
@@ -70,12 +70,12 @@ impl Kinds {
         Kinds(chosen)
     }
 
-    /// Their names.
+    /// The names of the kinds.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(name, ..)| *name)
     }
 
-    /// Script `number` of a seed. Each kind comes once before any comes again, so that a short run has met them all.
+    /// Script `number` of a seed. Each kind comes once before any comes again, so that a short run plays all kinds.
     pub fn script(&self, seed: u64, number: u64) -> Script {
         let mut random = Random::of(seed, number);
         let (name, _, generator) = match usize::try_from(number) {
@@ -115,7 +115,7 @@ impl Kinds {
     }
 }
 
-/// Gives a script, and those that belong to it, this name and address.
+/// Sets the kind and the source address of a script, and of the scripts that belong to it.
 fn call(script: &mut Script, kind: &'static str, host: u8) {
     (script.kind, script.host) = (kind, host);
     for other in [&mut script.beside, &mut script.then].into_iter().flatten() {

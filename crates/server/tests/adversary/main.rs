@@ -1,12 +1,13 @@
-//! Attackers of every door beside honest clients, against a real server with small limits.
+//! Tests a real server with small limits against attackers over every protocol, with honest clients beside them.
 //!
-//! A seed determines what each attacker does; the machine determines the order in which they do it. The judge checks that
-//! the server lives, honest clients get every message once, in order and soon, no answer is malformed, memory keeps to its
-//! bound, and nothing is left when all have gone.
+//! A seed determines what each attacker does; the machine determines how the attackers' actions interleave. The judge checks that the
+//! server lives, that honest clients get every message once, in order and soon, that no answer is malformed, that memory stays within its
+//! bound, and that nothing is left when all clients have gone.
 //!
-//! `cargo test` plays the kept seeds and one that nobody has seen, for some seconds; `cargo xtask adversary` as long as it
-//! is told, by these variables: `CRORE_ADVERSARY_SECONDS`, `CRORE_ADVERSARY_SEED` (the first; the server has wide limits where it is odd), `CRORE_ADVERSARY_ONLY` (some
-//! kinds), `CRORE_ADVERSARY_LATE_MS`, `CRORE_ADVERSARY_EACH` (each kind alone, in so many rounds: `each.rs`). `CRORE_TEST_PROGRAM` names another build of the server.
+//! `cargo test` plays the kept seeds (which once found a fault) and one new seed, for some seconds. `cargo xtask adversary` plays longer.
+//! These variables set how: `CRORE_ADVERSARY_SECONDS`; `CRORE_ADVERSARY_SEED` (the first seed; the server has wide limits if it is odd);
+//! `CRORE_ADVERSARY_ONLY` (some kinds of attackers); `CRORE_ADVERSARY_LATE_MS`; `CRORE_ADVERSARY_EACH` (each kind alone, in this many
+//! rounds: `each.rs`). `CRORE_TEST_PROGRAM` names another build of the server.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -47,11 +48,11 @@ use round::Round;
 use std::time::{Duration, Instant, SystemTime};
 use world::Room;
 
-/// How long attackers come in every run of the tests: those of the kept seeds, then those of a fresh one.
+/// Time for the attackers in each run of `cargo test`: first those of the kept seeds, then those of a new seed.
 const SHORT: Duration = Duration::from_secs(15);
-/// A long run is one of rounds, each with a seed and a server of its own, so that a seed is soon played again.
+/// Time of a round. A long run consists of rounds, each with its own seed and server, so that a failing seed is quick to repeat.
 const ROUND: Duration = Duration::from_secs(60);
-/// How late something may be by default. Debug builds are slow, and machines of tests are busy.
+/// By how much a message or answer may be late by default. Debug builds are slow, and machines that run tests are busy.
 const LATE_MS: u64 = 10_000;
 
 fn variable(name: &str) -> Option<u64> {
@@ -62,7 +63,7 @@ fn variable(name: &str) -> Option<u64> {
     )
 }
 
-/// The time, in milliseconds: no run had it before.
+/// The time in milliseconds, so that no run had this seed before.
 fn fresh_seed() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.expect("it is after 1970").as_millis())
@@ -74,7 +75,7 @@ fn honest_clients_are_served_beside_attackers() {
     let only = std::env::var("CRORE_ADVERSARY_ONLY").ok();
     let round = |seed, time, kept: &'static [seeds::Kept]| Round {
         seed,
-        // The kept seeds were found with small ones.
+        // The kept seeds found their faults with small limits.
         room: match seed % 2 == 1 && kept.is_empty() {
             true => Room::Wide,
             false => Room::Small,

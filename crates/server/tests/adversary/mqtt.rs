@@ -1,4 +1,4 @@
-//! The door of MQTT: packets of both versions in any order, and what a client may make the server remember.
+//! Attackers over MQTT: packets of both versions in any order, and state that a client can make the server keep.
 
 use crore_wire::mqtt::{
     Ack, Connect, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode, RetainHandling,
@@ -11,7 +11,7 @@ use crate::random::Random;
 use crate::script::{Door, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
-/// Client ids of the attackers: few, so that they take over from each other.
+/// Number of the attackers' client ids: few, so that attackers take over each other's sessions.
 const CLIENTS: usize = 48;
 
 pub fn version(random: &mut Random) -> Version {
@@ -192,7 +192,7 @@ fn any_packet(random: &mut Random, version: Version) -> Send {
     }
 }
 
-/// CONNECT and any packets behind it.
+/// A CONNECT and then any packets.
 pub fn walk(random: &mut Random) -> Script {
     let version = version(random);
     let mut steps = vec![Step::Send(connect(random, version))];
@@ -213,7 +213,7 @@ pub fn walk(random: &mut Random) -> Script {
     Script::new("", Door::Mqtt(version), steps)
 }
 
-/// The same over WebSocket, packets cut anywhere into frames.
+/// A walk over WebSocket, with packets cut anywhere into frames.
 pub fn over_websocket(random: &mut Random) -> Script {
     let protocol = [("Sec-WebSocket-Protocol", "mqtt")];
     let mut steps = vec![Step::Send(upgrade("/mqtt", &protocol)), Step::Await(1, 300)];
@@ -257,7 +257,7 @@ pub fn retained(random: &mut Random) -> Script {
     Script::new("", Door::Mqtt(version), steps)
 }
 
-/// As many topic aliases as the server gives, each for a long name.
+/// As many topic aliases as the server grants, each for a long name.
 pub fn aliases(random: &mut Random) -> Script {
     let version = Version::V5;
     let mut steps = vec![Step::Send(connect(random, version))];
@@ -287,7 +287,7 @@ pub fn aliases(random: &mut Random) -> Script {
     }
 }
 
-/// A session that takes large messages and acknowledges none of them, and is left.
+/// A session that receives large messages and acknowledges none of them, and then leaves.
 pub fn unacknowledged(random: &mut Random) -> Script {
     let version = version(random);
     let name = topic(random);
@@ -335,7 +335,7 @@ pub fn shares(random: &mut Random) -> Script {
     }
 }
 
-/// Takes messages and acknowledges them as if they had another QoS, or though they were never sent.
+/// Receives messages and acknowledges them with the packets of another QoS, or acknowledges messages that were never sent.
 pub fn wrong_acks(random: &mut Random) -> Script {
     let version = version(random);
     let name = topic(random);
@@ -373,7 +373,7 @@ pub fn same_id(random: &mut Random) -> Script {
     Script::new("", Door::Mqtt(version), steps)
 }
 
-/// The rest of a large PUBLISH a byte at a time.
+/// A large PUBLISH, whose rest comes one byte at a time.
 pub fn bytewise(random: &mut Random) -> Script {
     let version = version(random);
     let name = topic(random);

@@ -1,11 +1,11 @@
-//! That the adversary itself can be believed: a seed says what attackers do, and what is malformed is seen.
+//! Tests the adversary itself: a seed determines what attackers do, and malformed answers are detected.
 
 use crate::answers::Answers;
 use crate::kinds::Kinds;
 use crate::script::{Ask, Door};
 use crore_wire::mqtt::Version;
 
-/// The fault in these bytes, cut in two at any place.
+/// The fault that the judge finds in these bytes, wherever they are cut in two.
 fn judged(door: Door, asks: &[Ask], bytes: &[u8]) -> Option<String> {
     let verdict = |cut: usize| {
         let mut answers = Answers::new(door);
@@ -50,7 +50,7 @@ fn malformed_answers_are_seen_and_others_are_not() {
     const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
     const CLOSE: &str = "\u{8}\u{0}";
     let http = |asks: &[Ask], text: String| {
-        // A Close frame's first byte is no character of UTF-8.
+        // The first byte of a Close frame is no UTF-8 character, so each character stands for one byte here.
         let bytes: Vec<u8> = text
             .bytes()
             .map(|byte| if byte == 8 { 0x88 } else { byte })
@@ -89,7 +89,7 @@ fn malformed_answers_are_seen_and_others_are_not() {
     }
 }
 
-/// The port speaks HTTP too: where nothing was read in time, the server cannot know that a CONNECT is under way.
+/// The port speaks HTTP too. If the server read nothing in time, it cannot know that a CONNECT is under way, so it refuses over HTTP.
 #[test]
 fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
     let mqtt = |text: &str| judged(Door::Mqtt(Version::V5), &[], text.as_bytes());

@@ -1,5 +1,5 @@
-//! Measures how long the machine itself holds things up: a byte goes back and forth between two threads of ours, which have
-//! nothing else to do. A wait for a processor or for the loopback delays it too.
+//! Measures how long the machine itself holds threads up. A byte goes back and forth between two threads that have nothing else to do. A
+//! wait for a processor or for the loopback delays this byte too.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Between two pings.
+/// Time between two pings.
 const PACE: Duration = Duration::from_millis(20);
-/// Shorter ones are no hold-up.
+/// A shorter ping is no hold-up.
 const NOTED: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct Seen {
     slow: Mutex<Vec<(Instant, Duration)>>,
 }
 
-/// Two threads, until it is dropped.
+/// Two threads that ping each other until this is dropped.
 pub struct Ping(Arc<Seen>);
 
 impl Ping {
@@ -42,7 +42,7 @@ impl Ping {
         let ours = Arc::clone(&seen);
         std::thread::spawn(move || {
             let mut byte = [0];
-            // A thread that is not woken in time is held up, too.
+            // Time that a thread wakes too late counts as a hold-up too.
             let mut began = Instant::now();
             while !ours.over.load(Ordering::Relaxed) {
                 let back = near
@@ -62,7 +62,7 @@ impl Ping {
         Ping(seen)
     }
 
-    /// How much of this time the pings were held up, too.
+    /// How long, within this time, pings were held up.
     pub fn explains(&self, from: Instant, took: Duration) -> Duration {
         let until = from + took;
         let slow = self.0.slow.lock().expect("the pings");

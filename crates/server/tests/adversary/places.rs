@@ -1,4 +1,4 @@
-//! Attackers that take a place which all clients share: topics, followers, logs, subscriptions, and the time of deliveries.
+//! Attackers that use up something that all clients share: topics, followers, logs, subscriptions, and the time of deliveries.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn topic_makers(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// More followers of interest than there may be, for a while.
+/// More followers of interest (clients that are told which topics have subscribers) than there may be, for a while.
 pub fn followers(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade("/interest?match=evil/none", &[])),
@@ -45,10 +45,10 @@ pub fn followers(random: &mut Random) -> Script {
     }
 }
 
-/// Topics that [`log_fillers`] publish to, each of which keeps 256 KiB by default: more than all logs may have.
+/// Number of topics that [`log_fillers`] publish to. Each topic keeps 256 KiB by default, so together they exceed the memory of all logs.
 const FILLED: usize = 400;
 
-/// Batches of messages to many topics, and retained messages beside them: as much as all logs may have, and more.
+/// Batches of messages to many topics, and retained messages beside them. Together they exceed the memory of all logs.
 pub fn log_fillers(random: &mut Random) -> Script {
     let data = "x".repeat(random.one(&[200, 900]));
     let kind = [("Content-Type", "application/x-ndjson")];
@@ -88,7 +88,7 @@ fn retaining(random: &mut Random) -> Script {
     Script::new("", Door::Mqtt(version), steps)
 }
 
-/// As many subscriptions of one connection as there is room for, and more.
+/// As many subscriptions as one connection may have, and more.
 pub fn long_lists(random: &mut Random) -> Script {
     let version = mqtt::version(random);
     let mut steps = vec![
@@ -111,7 +111,7 @@ pub fn long_lists(random: &mut Random) -> Script {
     }
 }
 
-/// WebSockets that read nothing, and large messages to all of them: from one that publishes beside them, or from each.
+/// WebSockets that read nothing, and large messages to all of them. One publisher beside them sends the messages, or each of them does.
 pub fn deaf_publishers(random: &mut Random) -> Script {
     match random.below(2) {
         0 => deaf_beside_one(random),
@@ -119,7 +119,7 @@ pub fn deaf_publishers(random: &mut Random) -> Script {
     }
 }
 
-/// Three messages: as much as the kernel keeps for a socket that is not read.
+/// Sends three messages: as much as the kernel buffers for a socket that is not read.
 fn deaf_beside_one(random: &mut Random) -> Script {
     let topic = format!("evil/deaf/{}", random.below(40));
     let wait_ms = random.between(500, 2_000) as u64;
@@ -172,7 +172,7 @@ fn deaf_to_each_other(random: &mut Random) -> Script {
     }
 }
 
-/// Hundreds that read nothing, and thousands of small messages to all of them, in batches that do not wait for one another.
+/// Hundreds of connections that read nothing, and thousands of small messages to all of them, in batches that do not wait for one another.
 pub fn wide_fan_out(random: &mut Random) -> Script {
     let topic = format!("evil/wide/{}", random.below(4));
     let wait_ms = random.between(500, 2_000) as u64;
@@ -210,9 +210,9 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
     }
 }
 
-/// Tokens that nobody has signed, each as large as one may be and unlike all others.
+/// Tokens with false signatures. Each is as large as a token may be, and all differ.
 pub fn made_up_tokens(random: &mut Random) -> Script {
-    // {"alg":"HS256"} and {"sub":"eve"}.
+    // The base64 of {"alg":"HS256"} and of {"sub":"eve"}.
     let head = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJldmUifQ.";
     let size = random.one(&[100, 4_000, 60_000]);
     let steps = (0..random.between(10, 30)).map(|n| {

@@ -1,7 +1,8 @@
-//! Plays scripts: which they are, and in which order they begin, is the seed's; how they interleave is the machine's.
+//! Plays the attackers' scripts. The seed determines the scripts and the order in which they begin; the machine determines how they
+//! interleave.
 //!
-//! One thread looks after all connections in turn, without a readiness system call: a look at a silent socket costs less
-//! than a microsecond, and those that stay silent are looked at less often.
+//! One thread looks at all connections in turn, without a readiness system call: a look at a silent socket costs less than a microsecond.
+//! Connections that stay silent are looked at less often.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -15,25 +16,25 @@ use crate::kinds::Kinds;
 use crate::script::Script;
 use crate::tally::Tally;
 
-/// Connections of all attackers at once.
+/// The maximum of open connections of all attackers.
 pub const OPEN_MAX: usize = 500;
-/// Scripts at once.
+/// The maximum of scripts under way.
 const SCRIPTS_MAX: usize = 40;
-/// Between the beginnings of two scripts.
+/// Time between the starts of two scripts.
 const PACE: Duration = Duration::from_millis(15);
-/// How long a connection that was silent for long is not looked at.
+/// Time between two looks at a silent connection. The longer a connection is silent, the longer the time.
 const LOOK: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
     Duration::from_millis(20),
 ];
-/// How many of the scripts that began last a failure shows.
+/// How many of the scripts that started last are shown after a failure.
 const SHOWN: usize = 12;
 
 /// A script with its seed and its number.
 type Named = ((u64, u64), Arc<Script>);
 
-/// The state of the attack that the judge sees.
+/// The state of the attack, as far as the judge sees it.
 #[derive(Default)]
 pub struct Stage {
     pub stop: AtomicBool,
@@ -49,13 +50,13 @@ struct Log {
 }
 
 impl Stage {
-    /// How many scripts began, how many connections were opened, and how many are open.
+    /// The numbers of started scripts, opened connections, and open connections.
     pub fn counts(&self) -> (u64, u64, usize) {
         let log = self.log.lock().expect("the stage");
         (log.begun, log.opened, log.open)
     }
 
-    /// The scripts that began last, for the report of a failure.
+    /// The scripts that started last, for the report of a failure.
     pub fn last(&self) -> String {
         let log = self.log.lock().expect("the stage");
         let mut text = String::new();
@@ -77,7 +78,7 @@ struct Playing {
 pub struct Source {
     pub seed: u64,
     pub kinds: Kinds,
-    /// How many; none: as many as there is time for.
+    /// Number of scripts. `None`: as many as there is time for.
     pub scripts: Option<u64>,
 }
 
@@ -85,12 +86,12 @@ pub struct Source {
 pub struct Player {
     pub to: SocketAddr,
     pub tls: TlsConfigs,
-    /// One after the other.
+    /// The sources of scripts, played one after the other.
     pub sources: Vec<Source>,
 }
 
 impl Player {
-    /// Plays until it is stopped, and closes all.
+    /// Plays until the stage says stop, then closes all connections.
     pub fn play(&self, stage: &Stage, tally: &Tally) {
         let mut playing: Vec<Playing> = Vec::new();
         let mut scripts = self.scripts();
@@ -156,7 +157,7 @@ impl Player {
             if stage.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // Whether the server may be asked at all is seen by others.
+            // A connection that fails is ignored here. Other checks find out whether the server accepts connections.
             if let Ok(connection) = Connection::open(script, self.to, &self.tls) {
                 playing.push(Playing {
                     connection,

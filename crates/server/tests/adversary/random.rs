@@ -1,12 +1,12 @@
-//! Numbers that a seed determines.
+//! Random numbers that a seed determines.
 
 use crore_rng::Rng;
 
-/// xorshift64*: repeatable, and enough for choosing.
+/// xorshift64*: repeatable, and good enough to choose attackers' actions.
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of one script: those of its neighbours tell nothing of them.
+    /// The numbers of one script. They do not depend on the numbers of other scripts.
     pub fn of(seed: u64, number: u64) -> Random {
         let mixed = Rng::new(seed ^ Rng::new(number.wrapping_add(1)).draw()).draw();
         Random(mixed | 1)
@@ -31,7 +31,7 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    /// True once in `times`.
+    /// True once in `times` calls, on average.
     pub fn rarely(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! One round: a new server, honest clients and attackers for some time, then honest clients alone, then no client.
+//! Plays one round: a new server, honest clients and attackers for some time, then honest clients alone, then no client.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use crate::seeds::Kept;
 use crate::tally::Tally;
 use crate::world::{Room, World};
 
-/// How often the server is looked at.
+/// Time between two checks of the server.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often a long round tells how it goes.
+/// Time between two progress reports of a long round.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// How long honest clients go on when the attackers have left.
+/// How long honest clients go on after the attackers have left.
 const ALONE: Duration = Duration::from_secs(2);
-/// How long it may take until the server holds nothing of clients that left, and has given back their memory.
+/// Timeout until the server holds nothing of clients that left, and has given back their memory.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// So many of the longest waits are told.
+/// The number of longest waits that are reported.
 const LONGEST: usize = 3;
 
 /// The round to play.
@@ -32,35 +32,36 @@ pub struct Round<'a> {
     pub seed: u64,
     /// The server's limits.
     pub room: Room,
-    /// How long attackers come, at most.
+    /// The maximum time for attackers.
     pub time: Duration,
-    /// The kept seeds; their scripts are played first.
+    /// The kept seeds (which once found a fault). Their scripts are played first.
     pub kept: &'a [Kept],
-    /// Only these kinds of attackers.
+    /// Only these kinds of attackers are played.
     pub only: Option<&'a str>,
-    /// No attackers at all.
+    /// No attackers are played.
     pub calm: bool,
-    /// Attackers have the second core to themselves.
+    /// The attackers run on the second core, which nothing else uses.
     pub apart: bool,
-    /// How late something may be by the server's doing.
+    /// How late a message or answer may be. The time for which the machine was held up does not count.
     pub late: Duration,
 }
 
-/// Observations while attackers were there.
+/// Measurements while attackers were there.
 #[derive(Default)]
 pub struct Seen {
     pub connections: u64,
-    /// How long honest clients waited for messages and answers, the shortest first, without the time for which the machine was held up.
+    /// How long honest clients waited for messages and answers, the shortest first. The time for which the machine was held up is
+    /// deducted.
     pub waits: Vec<Duration>,
-    /// The same with that time.
+    /// The same waits without that deduction.
     pub waits_in_all: Vec<Duration>,
-    /// The longest of those that were noted, without that time, and what was waited for.
+    /// The longest waits after the deduction, with what was waited for.
     pub longest: Vec<(Duration, String)>,
     pub memory: Memory,
 }
 
 impl Seen {
-    /// So many percent of all waits were as long or shorter.
+    /// The wait that this many percent of all waits do not exceed.
     pub fn percentile(&self, percent: usize) -> Duration {
         percentile(&self.waits, percent)
     }
@@ -70,7 +71,7 @@ impl Seen {
         self.longest.truncate(LONGEST);
     }
 
-    /// Another round's.
+    /// Adds the measurements of another round.
     pub fn add(&mut self, other: Seen) {
         self.connections += other.connections;
         self.waits.extend(other.waits);
@@ -83,17 +84,17 @@ impl Seen {
     }
 }
 
-/// So many percent of the waits, which are in order, were as long or shorter.
+/// The value that this many percent of these sorted waits do not exceed.
 pub fn percentile(waits: &[Duration], percent: usize) -> Duration {
     let last = waits.len().saturating_sub(1);
     waits.get(last * percent / 100).copied().unwrap_or_default()
 }
 
 impl Round<'_> {
-    /// Plays it.
+    /// Plays the round.
     ///
     /// # Panics
-    /// With a report of what was wrong; the server's log follows it.
+    /// If a condition is violated. The message has a report, followed by the server's log.
     pub fn play(&self) -> Seen {
         let world = World::start(self.room);
         let (tally, stage, ping) = (Tally::new(), Stage::default(), Ping::start());
@@ -128,7 +129,7 @@ impl Round<'_> {
             let judged = self.judge(&world, &tally, &stage, &ping, all, &mut memory);
             stage.stop.store(true, Ordering::Relaxed);
             if judged.is_err() && world.ended().is_none() {
-                // So that nobody waits for it any more.
+                // Kills the server, so that no client waits for it any more.
                 world.server.signal("KILL");
             }
             tally.quiet.store(true, Ordering::Relaxed);
@@ -233,7 +234,7 @@ impl Round<'_> {
         }
         match tally.faults() {
             faults if faults.is_empty() => Ok(()),
-            // Clients whose connections end with the server cannot tell why: its end is the better reason.
+            // Clients whose connections end with the server cannot tell why. If the server has ended, that is the better reason.
             faults => match world.ended_soon() {
                 Some(how) => Err(vec![format!("the server ended: {how}")]),
                 None => Err(faults),
@@ -241,7 +242,7 @@ impl Round<'_> {
         }
     }
 
-    /// Waits for the conditions that must come to hold when attackers, or all, have left.
+    /// Waits for the conditions that must hold some time after the attackers, or all clients, have left.
     fn settled(&self, world: &World, tally: &Tally, honest: bool) -> Result<(), Vec<String>> {
         let began = Instant::now();
         loop {

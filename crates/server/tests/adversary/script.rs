@@ -1,44 +1,44 @@
-//! An attacker's actions, as data: a script is made from a seed before anything is sent, can be printed, and does not depend
-//! on the server's answers.
+//! An attacker's actions, as data. A script is made from a seed before anything is sent, can be printed, and does not depend on the
+//! server's answers.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crore_wire::mqtt::Version;
 
-/// The actions of one attacker, or of a crowd of them.
+/// The actions of one attacker, or of a crowd: several connections that all do the same.
 pub struct Script {
-    /// Which generator made it.
+    /// The name of the generator that made the script.
     pub kind: &'static str,
-    /// So many connections do the same.
+    /// Number of connections that carry out the script.
     pub sockets: usize,
-    /// They come from 127.0.0.`host`.
+    /// The connections come from 127.0.0.`host`.
     pub host: u8,
-    /// `SO_RCVBUF`: a small one makes a full socket with few bytes.
+    /// `SO_RCVBUF`. With a small buffer few bytes fill the socket.
     pub receive_buffer: Option<usize>,
-    /// Over TLS, when it begins with that.
+    /// How to begin TLS. `None`: no TLS.
     pub tls: Option<TlsStart>,
-    /// By which protocol the answers are judged.
+    /// The protocol by whose rules the answers are judged.
     pub door: Door,
     pub steps: Vec<Step>,
-    /// Reads what still comes for so long, unless it is deaf, and then closes.
+    /// After the last step the connection reads for this time (unless it is deaf), and then closes.
     pub linger_ms: u64,
-    /// The script that begins with it.
+    /// Another script that begins at the same time.
     pub beside: Option<Arc<Script>>,
-    /// The script that begins when this is over.
+    /// Another script that begins when this one is over.
     pub then: Option<Arc<Script>>,
 }
 
 /// How a TLS connection begins.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsStart {
-    /// The ClientHello in records of so many bytes; 0: in one.
+    /// Splits the ClientHello into records of this many bytes. 0: one record.
     pub hello_piece: usize,
-    /// TLS 1.2 and nothing else.
+    /// TLS 1.2 only.
     pub old: bool,
 }
 
-/// How the answers are read.
+/// The protocol by whose rules the answers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
     Http,
@@ -47,43 +47,43 @@ pub enum Door {
     Noise,
 }
 
-/// One thing that an attacker does. The next one begins when it is done.
+/// One action of an attacker. The next one begins when this one is done.
 #[derive(Clone)]
 pub enum Step {
     Send(Send),
     /// Stops reading, or reads again.
     Deaf(bool),
     Wait(u64),
-    /// Until so many answers (HTTP), frames or packets have come in all, at most so many milliseconds.
+    /// Waits until this many answers (HTTP), frames or packets have arrived since the start, but at most this many milliseconds.
     Await(usize, u64),
-    /// TLS: new keys, so many times.
+    /// Updates the TLS keys this many times.
     KeyUpdates(usize),
     HalfClose,
     Reset,
     Close,
 }
 
-/// Bytes and what they ask for.
+/// Bytes to send, and the requests in them.
 #[derive(Clone)]
 pub struct Send {
-    /// For readers of the script.
+    /// A description for readers of the script.
     pub label: String,
     pub bytes: Arc<[u8]>,
-    /// At most so many bytes in a write; 0: as many as the socket takes.
+    /// The maximum of bytes in one write. 0: as many as the socket takes.
     pub piece: usize,
-    /// Between two pieces.
+    /// Time between two writes.
     pub gap_ms: u64,
-    /// The requests in it, for which answers are due.
+    /// The requests in the bytes, each of which must get an answer.
     pub asks: Vec<Ask>,
 }
 
-/// A request, as far as it matters for reading its answer.
+/// The kind of a request, as far as it decides how to read the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     Plain,
-    /// Its answer has no body.
+    /// A HEAD request, whose answer has no body.
     Head,
-    /// No request: the server may answer it once and then ends the connection.
+    /// Bytes that are no request. The server may answer them once, and then ends the connection.
     Junk,
 }
 
@@ -108,7 +108,7 @@ impl Send {
         self
     }
 
-    /// The same again and again, in one go.
+    /// Repeats the bytes in one write.
     pub fn times(mut self, count: usize) -> Send {
         self.label = format!("{count} x {}", self.label);
         self.bytes = self.bytes.repeat(count).into();

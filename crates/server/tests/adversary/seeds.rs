@@ -1,12 +1,12 @@
-//! Seeds that once found something, whose first scripts every run of the tests plays again.
+//! Seeds that once found a fault. Every run of the tests plays their first scripts again.
 //!
-//! The meaning of a seed changes with the generators: a change of those needs new seeds, to be found with `--server` and a
-//! build from before the fault was mended.
+//! A change of the generators changes the meaning of a seed, so it needs new seeds. Find them with `--server` and a build from before the
+//! fault was fixed.
 
-/// The first scripts of a seed.
+/// The first scripts of a seed, and the kinds of attackers that played.
 pub struct Kept {
     pub seed: u64,
-    /// Which kinds of attackers played.
+    /// The kinds of attackers that played.
     pub only: &'static str,
     pub scripts: u64,
 }
@@ -20,22 +20,22 @@ const fn kept(seed: u64, only: &'static str, scripts: u64) -> Kept {
 }
 
 pub const KEPT: &[Kept] = &[
-    // HEAD of an event stream of two topics, then the end of the connection: an index panic.
+    // A HEAD for an event stream of two topics, then the end of the connection: an index panic.
     kept(1, "several", 10),
     // A large retained message for each of hundreds of SUBSCRIBEs in one write.
     kept(1, "retained", 4),
     // 32 large messages as JSON in one answer.
     kept(1, "pages", 1),
-    // A copy of a large kept message for each of two hundred subscribers that read nothing.
+    // A copy of a large kept message for each of two hundred subscribers that read nothing: too much memory.
     kept(1, "deaf-crowd", 1),
-    // Bodies that do not end: honest requests in two pieces got 503.
+    // Bodies that never complete: honest requests in two pieces were refused with 503.
     kept(1, "half-posts", 6),
-    // The same by what is pipelined behind long-polls.
+    // The same fault, by bytes that are pipelined after long-polls.
     kept(1, "pipelined-junk", 1),
-    // Acknowledgements behind a Close frame.
+    // The server sent acknowledgements after a Close frame.
     kept(1, "last-word", 6),
-    // The body of a request that was turned away, read as another request.
+    // The server read the body of a refused request as another request.
     kept(1, "turned-away", 2),
-    // Copies for sessions that acknowledge nothing.
+    // Copies of messages for sessions that acknowledge nothing: too much memory.
     kept(2, "unacknowledged", 30),
 ];

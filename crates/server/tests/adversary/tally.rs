@@ -1,16 +1,16 @@
-//! The results of honest clients: faults, late messages and answers, and where each topic ends.
+//! The results of honest clients: faults, late messages and answers, and the number of the last message of each topic.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Faults that are kept; further ones say nothing new.
+/// The maximum of faults that are kept. More say nothing new.
 const FAULTS_MAX: usize = 20;
-/// A step that took longer is judged later, together with the stalls of the machine in that time.
+/// Waits that are longer are noted, and judged later together with the hold-ups of the machine in that time.
 const NOTED: Duration = Duration::from_millis(50);
 
-/// Something that took long.
+/// A message or an answer that took long.
 #[derive(Clone)]
 pub struct Late {
     pub what: String,
@@ -18,21 +18,21 @@ pub struct Late {
     pub took: Duration,
 }
 
-/// Shared by all clients of a round.
+/// The results of a round, which all its clients share.
 pub struct Tally {
     began: Instant,
     faults: Mutex<Vec<String>>,
     late: Mutex<Vec<Late>>,
     waits: Mutex<Vec<(Instant, Duration)>>,
     ends: Mutex<BTreeMap<String, u64>>,
-    /// Publishers publish no more.
+    /// Tells the publishers to stop.
     pub quiet: AtomicBool,
-    /// Readers read what is still due, and end.
+    /// Tells the readers to read what is still due, and then to end.
     pub finish: AtomicBool,
     pub ready: AtomicU64,
     pub published: AtomicU64,
     pub taken: AtomicU64,
-    /// The worst of what was noted, in milliseconds.
+    /// The longest wait, in milliseconds.
     pub worst_ms: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ impl Tally {
         self.faults.lock().expect("the faults").clone()
     }
 
-    /// From when on and how long each message and each answer was on its way, in no order.
+    /// Start and duration of the wait for each message and each answer, in no order.
     pub fn waits(&self) -> Vec<(Instant, Duration)> {
         self.waits.lock().expect("the waits").clone()
     }
@@ -76,7 +76,7 @@ impl Tally {
         self.late.lock().expect("what was late").clone()
     }
 
-    /// Something took from then to now.
+    /// Records a wait from `from` to now.
     pub fn took(&self, what: impl FnOnce() -> String, from: Instant) {
         let took = from.elapsed();
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -89,13 +89,13 @@ impl Tally {
         }
     }
 
-    /// A message: topic, number, when the last of it is sent, and as much besides.
+    /// The text of a message: topic, number, the time at which its last byte is sent, and padding.
     pub fn message(&self, topic: &str, number: u64, sent: Instant, padding: usize) -> String {
         let sent_us = sent.saturating_duration_since(self.began).as_micros();
         format!("{topic} {number} {sent_us} {}", "p".repeat(padding))
     }
 
-    /// The last number that was published to a topic.
+    /// Sets the number of the last message published to a topic.
     pub fn ended(&self, topic: &str, last: u64) {
         self.ends
             .lock()
@@ -103,7 +103,7 @@ impl Tally {
             .insert(topic.to_string(), last);
     }
 
-    /// Whether all ends are known, and each was seen by every reader that has seen so much.
+    /// The first topic whose last message is not known, or was not seen. `None` if all messages were seen.
     fn missing(&self, seen: &BTreeMap<String, u64>) -> Option<String> {
         let ends = self.ends.lock().expect("the ends");
         let mut missing = seen
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// One reader's view of its topics.
+/// The messages that one reader has seen of its topics.
 pub struct Follower<'a> {
     tally: &'a Tally,
     pub name: &'static str,
@@ -130,7 +130,7 @@ impl<'a> Follower<'a> {
         Follower { tally, name, seen }
     }
 
-    /// A message came.
+    /// Checks a received message.
     pub fn take(&mut self, payload: &[u8]) {
         if let Err(fault) = self.check(payload) {
             self.tally.fault(format!("{}: {fault}", self.name));
@@ -148,7 +148,7 @@ impl<'a> Follower<'a> {
             "a message of {topic:.80}, which it did not ask for"
         ))?;
         let due = *seen + 1;
-        // From here on it is in step again.
+        // Errors of later messages are counted from here on, so that one loss is reported once.
         *seen = number.max(*seen);
         match number {
             number if number == due => {}
@@ -168,7 +168,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Whether it has all that it must have; only known when nothing more is published.
+    /// Whether the reader has all messages. It knows that only when nothing more is published.
     pub fn is_done(&self) -> bool {
         self.tally.finish.load(Ordering::Relaxed) && self.tally.missing(&self.seen).is_none()
     }

@@ -1,4 +1,4 @@
-//! The door of WebSocket: upgrades right and wrong, frames right and wrong, and clients that close while they do not read.
+//! Attackers over WebSocket: valid and invalid upgrades and frames, and clients that close while they do not read.
 
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
@@ -10,7 +10,7 @@ use crate::script::{Ask, Door, Script, Send, Step};
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
-/// The fields of a right handshake.
+/// The header fields of a valid handshake.
 const RIGHT: [(&str, &str); 4] = [
     ("Connection", "Upgrade"),
     ("Upgrade", "websocket"),
@@ -18,7 +18,7 @@ const RIGHT: [(&str, &str); 4] = [
     ("Sec-WebSocket-Key", KEY),
 ];
 
-/// A right upgrade, with more fields.
+/// A valid upgrade request with more header fields.
 pub fn upgrade(target: &str, more: &[(&'static str, &'static str)]) -> Send {
     ask("GET", target, &[&RIGHT, more].concat(), b"")
 }
@@ -69,7 +69,7 @@ fn target(random: &mut Random) -> String {
     format!("{door}?{}", pairs.join("&"))
 }
 
-/// An upgrade of which something is missing or wrong.
+/// An upgrade request in which something is missing or wrong.
 pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
     let mut fields = RIGHT.to_vec();
     for _ in 0..random.between(1, 2) {
@@ -84,7 +84,7 @@ pub fn broken_upgrade(random: &mut Random, target: &str) -> Send {
     ask(method, target, &fields, b"")
 }
 
-/// Upgrades right and wrong, and what may come behind them.
+/// Valid and invalid upgrades, and bytes that may follow them.
 pub fn upgrades(random: &mut Random) -> Script {
     let target = target(random);
     let mut steps = vec![Step::Send(broken_upgrade(random, &target))];
@@ -129,11 +129,11 @@ fn any_frame(random: &mut Random) -> Send {
             .concat(),
         ),
     };
-    // Where the upgrade is refused it is no request.
+    // If the upgrade is refused, these bytes are no request.
     Send::new(format!("{label}, {size}"), bytes).asking(Ask::Junk)
 }
 
-/// A right upgrade and frames.
+/// A valid upgrade, and then frames.
 pub fn walk(random: &mut Random) -> Script {
     let mut steps = vec![Step::Send(upgrade(&target(random), protocol(random)))];
     if random.rarely(2) {
@@ -151,8 +151,8 @@ pub fn walk(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// Does not read, fills its socket with pongs to the brim or almost, then publishes, pings and closes in one write, and
-/// reads at last: an acknowledgement from another shard must not come behind the Close frame (RFC 6455 section 5.5.1).
+/// Tests RFC 6455 section 5.5.1: an acknowledgement from another shard must not come after the Close frame. The client does not read,
+/// fills its socket with pongs (completely or almost), then publishes, pings and closes in one write, and reads at last.
 pub fn last_word(random: &mut Random) -> Script {
     let meta = [("Sec-WebSocket-Protocol", "ws+meta.nchan")];
     let ping = frame(Opcode::Ping, &[b'p'; 125]);

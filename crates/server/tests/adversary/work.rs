@@ -1,5 +1,5 @@
-//! Little input that makes much work: compressed data of blocks without data or that inflates to much, filters of many levels, many
-//! groups of one topic, lines that are compared with many grants, filters that come and go.
+//! Attackers whose small input causes much work: compressed blocks without data or with far more data than bytes, filters of many levels,
+//! many groups of one topic, lines that are compared with many grants, and filters that come and go.
 
 use crore_wire::deflate::Compressor;
 use crore_wire::mqtt::Version;
@@ -12,9 +12,9 @@ use crate::script::{Door, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
 const DEFLATE: [(&str, &str); 1] = [("Sec-WebSocket-Extensions", "permessage-deflate")];
-/// The topic of these groups and filters: as many levels as a filter may have.
+/// The topic of the groups and filters, with as many levels as a filter may have.
 const DEEP: &str = "evil/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a";
-/// Filters, or groups, of a connection: as many as it may have.
+/// Filters or groups of a connection: as many as it may have.
 const FILTERS: usize = 32;
 
 fn compressed(payload: &[u8]) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn compressed(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Messages of blocks that have nothing but their end, in ten bits each.
+/// Compressed messages of empty blocks: ten bits each.
 pub fn empty_blocks(random: &mut Random) -> Script {
     let fours = random.one(&[200, 2_000]);
     let mut blocks = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
@@ -43,7 +43,7 @@ pub fn empty_blocks(random: &mut Random) -> Script {
     }
 }
 
-/// Small messages that inflate to the largest that there may be.
+/// Small messages that inflate to the largest permitted size.
 pub fn inflating(random: &mut Random) -> Script {
     let mut small = Vec::new();
     Compressor::new().compress(&vec![random.one(b"x\x01"); LARGE], 9, &mut small);
@@ -51,7 +51,7 @@ pub fn inflating(random: &mut Random) -> Script {
         format!("a message that inflates to {LARGE}"),
         compressed(&small),
     );
-    // A subscriber's messages are read and dropped.
+    // A subscriber's messages are inflated too, and then dropped.
     let door = random.one(&["/sub", "/sub", "/pub"]);
     let steps = vec![
         Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
@@ -65,7 +65,7 @@ pub fn inflating(random: &mut Random) -> Script {
     }
 }
 
-/// Subscriptions, and messages that all of them match, in one write.
+/// Subscribes to these filters, and publishes messages that match all of them, in one write.
 fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
     let version = Version::V5;
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
@@ -80,7 +80,7 @@ fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
     Script::new("", Door::Mqtt(version), steps)
 }
 
-/// Filters of many levels, each with its `+` at others.
+/// Filters of many levels, with `+` at different levels.
 pub fn deep_filters(random: &mut Random) -> Script {
     let filter = |random: &mut Random| {
         let level = |level: &'static str| match random.rarely(3) && level != "evil" {
@@ -93,7 +93,7 @@ pub fn deep_filters(random: &mut Random) -> Script {
     subscribed(random, &filters, DEEP)
 }
 
-/// Groups of one topic with names that no other client has.
+/// Groups of one topic, with names that no other client uses.
 pub fn groups(random: &mut Random) -> Script {
     let names = random.below(1 << 30);
     let filter = |n| format!("$share/{names:x}-{n}/evil/groups");
@@ -101,7 +101,7 @@ pub fn groups(random: &mut Random) -> Script {
     subscribed(random, &filters, "evil/groups")
 }
 
-/// Filters that are subscribed to and left again, hundreds of times in one write.
+/// Filters that are subscribed and unsubscribed, hundreds of times in one write.
 pub fn filter_churn(random: &mut Random) -> Script {
     let version = Version::V5;
     let stem = random.below(1 << 30);
@@ -125,7 +125,7 @@ pub fn filter_churn(random: &mut Random) -> Script {
     }
 }
 
-/// Lines of batches that are compared with all that everybody may, and refused.
+/// Lines of batches. The server compares each line with all grants of anonymous clients, and refuses it.
 pub fn refused_lines(random: &mut Random) -> Script {
     let lines = "{\"topic\":\"refused/to/all\",\"data\":\"\"}\n".repeat(random.one(&[10, 1_000]));
     let kind = [("Content-Type", "application/x-ndjson")];

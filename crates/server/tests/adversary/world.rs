@@ -1,5 +1,5 @@
-//! The server under attack, and a control group around it. Half of the servers have small limits, so that a small attack reaches them;
-//! the others have wide ones, so that many can make it work at once.
+//! The server under attack, and a control group around it. Half of the servers have small limits, so that a small attack reaches them. The
+//! others have wide limits, so that many attackers can make the server work at once.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,18 +17,18 @@ use crate::judge::{Process, bound_bytes};
 use crate::support::Server;
 use crate::tool::Certificates;
 
-/// How much the server has room for.
+/// The size of the server's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Small,
     Wide,
 }
 
-/// Memory of all logs, in bytes: as the settings say.
+/// Memory of all logs in bytes, as in the settings.
 pub const LOG_BYTES: u64 = 64 << 20;
 
 impl Room {
-    /// Memory of all else that clients make the server hold, in bytes: as the settings say.
+    /// Memory of everything else that clients make the server hold, in bytes, as in the settings.
     pub const fn memory_bytes(self) -> u64 {
         match self {
             Room::Small => 32 << 20,
@@ -36,8 +36,8 @@ impl Room {
         }
     }
 
-    /// The group's limit on top of what the process may take: what the kernel holds for its sockets. In the wide room it may keep
-    /// megabytes for each of hundreds that read nothing.
+    /// Memory that the control group permits on top of the process's own: the kernel's buffers for its sockets. With wide limits the
+    /// kernel may buffer megabytes for each of hundreds of connections that read nothing.
     const fn kernel_bytes(self) -> u64 {
         match self {
             Room::Small => 192 << 20,
@@ -45,7 +45,7 @@ impl Room {
         }
     }
 
-    /// The settings of the memory, in the words of today, and in those of builds from before it was one sum.
+    /// The settings of the memory limit: as they are now, and as older builds name them, which had several limits instead of one.
     fn memory(self) -> [String; 2] {
         let mib = self.memory_bytes() >> 20;
         let part = mib / 4;
@@ -57,7 +57,7 @@ impl Room {
         ]
     }
 
-    /// The other limits that differ.
+    /// The other limits that differ by size.
     const fn limits(self) -> &'static str {
         match self {
             Room::Small => SMALL,
@@ -65,8 +65,8 @@ impl Room {
         }
     }
 
-    /// The settings of access. In the small room every client may do everything: where rights are granted, the sessions of anonymous clients end with their
-    /// connections.
+    /// The settings of access. With small limits they are empty, so every client may do everything. If rights are granted, the sessions of
+    /// anonymous clients end with their connections.
     fn access(self) -> String {
         match self {
             Room::Small => String::new(),
@@ -74,7 +74,7 @@ impl Room {
         }
     }
 
-    /// How long a session outlives its connection: in the wide room until hundreds have come one after the other.
+    /// How long a session outlives its connection. With wide limits this is longer, so that hundreds of sessions can be open.
     const fn session_expiry_s(self) -> u32 {
         match self {
             Room::Small => 6,
@@ -83,10 +83,10 @@ impl Room {
     }
 }
 
-/// Until a server that has just begun has all that an empty one has.
+/// Time after which a new server has allocated all that an idle server needs.
 const QUIET: Duration = Duration::from_millis(400);
 
-/// Filters that are granted and that nobody uses.
+/// Number of granted filters that nobody uses.
 const GRANTS: usize = 420;
 
 const SMALL: &str = r#"
@@ -104,7 +104,7 @@ connections_per_address_max = 450
 head_bytes = "64 KiB"
 "#;
 
-/// The settings after those, to the words about sessions.
+/// The settings after the limits, up to those of sessions.
 const SETTINGS: &str = r##"
 batch_bytes = "2 MiB"
 connections_max = 3000
@@ -157,10 +157,11 @@ session_messages = 100
 sys_interval_s = 1
 session_expiry_max_s = "##;
 
-/// Signs tokens; the attackers do not know it.
+/// The secret that signs tokens. The attackers do not know it.
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// All that clients do is granted to everybody, beside hundreds of topics that nobody uses: what is refused is compared with all of them.
+/// Grants every client all that the clients do, and hundreds of filters that nobody uses. A refused action is compared with all of these
+/// grants.
 fn access() -> String {
     let unused: String = (0..GRANTS).map(|n| format!(", \"unused/{n}/+\"")).collect();
     let all = ["subscribe", "manage", "info", "interest"];
@@ -173,7 +174,7 @@ fn access() -> String {
     )
 }
 
-/// A running server and what is known of it from outside.
+/// A running server, and what is known about it from outside.
 pub struct World {
     pub server: Server,
     pub process: Process,
@@ -211,13 +212,13 @@ impl World {
         }
     }
 
-    /// The same, a moment later: clients see that it ends before the kernel says so.
+    /// How the server ended, after a moment: clients see the end before the kernel reports it.
     pub fn ended_soon(&self) -> Option<String> {
         std::thread::sleep(QUIET);
         self.ended()
     }
 
-    /// None while the server runs; else how it ended.
+    /// How the server ended. `None` while it runs.
     pub fn ended(&self) -> Option<String> {
         let how = self.process.ended()?;
         match self.group.as_ref().map_or(0, Group::kills) {
@@ -227,7 +228,7 @@ impl World {
     }
 }
 
-/// Whether the build under test knows these settings.
+/// Whether the tested build accepts these settings.
 fn knows(settings: &str, certificates: &Certificates) -> bool {
     certificates.write("known.toml", settings);
     let program = std::env::var_os("CRORE_TEST_PROGRAM")

@@ -1,5 +1,5 @@
-//! Honest clients of every door. They publish at a calm rate and check that each message comes to each of them once,
-//! in order and soon, and that nothing of theirs is refused.
+//! Honest clients of every protocol, which run beside the attackers. They publish at a calm rate, and check that each message reaches each
+//! reader once, in order and soon, and that the server refuses nothing that they send.
 
 mod mqtt;
 mod newcomer;
@@ -17,9 +17,9 @@ use rustls::ClientConfig;
 
 use crate::tally::Tally;
 
-/// How long all of them may take to be connected and subscribed.
+/// Timeout until all readers are connected and subscribed.
 const READY: Duration = Duration::from_secs(20);
-/// How long a message that was published last may take to all readers, and an answer that is due.
+/// Timeout until the last message has reached all readers, and timeout of an answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a client connects to.
@@ -29,10 +29,10 @@ pub struct Server {
     pub tls: Arc<ClientConfig>,
 }
 
-/// A client's whole life, from its beginning to its end; an error says what went wrong.
+/// Runs a client from its start to its end. The error says what went wrong.
 type Life = fn(&Server, &Tally) -> Result<(), String>;
 
-/// The readers; all must be there before anything is published.
+/// The readers. All must be subscribed before anything is published.
 const READERS: &[(&str, Life)] = &[
     ("long-poll", readers::long_poll),
     ("event stream", readers::event_stream),
@@ -59,7 +59,7 @@ const PUBLISHERS: &[(&str, Life)] = &[
     ("newcomer", newcomer::comes_anew),
 ];
 
-/// Topics and their publishers: one each.
+/// The topics. Each has one publisher.
 pub mod topics {
     pub const HTTP: &str = "shared/http";
     pub const ANEW: &str = "own/anew";
@@ -68,10 +68,10 @@ pub mod topics {
     pub const EXACTLY: &str = "own/exactly";
 }
 
-/// How many connections they have, more or less: one of them begins new ones.
+/// Number of connections of the honest clients. It is not exact, since one publisher opens new connections.
 pub const CONNECTIONS: usize = READERS.len() + PUBLISHERS.len();
 
-/// Starts all of them, and waits until the readers are there.
+/// Starts all honest clients, the publishers when all readers are subscribed.
 pub fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope Server,

@@ -1,4 +1,4 @@
-//! Honest clients of MQTT, both versions, at each QoS.
+//! Honest clients of MQTT, for both versions and each QoS.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::topics::{ANEW, EXACTLY, HTTP, MQTT, SOCKET};
 use super::{PATIENCE, Server};
 use crate::tally::{Follower, Tally};
 
-/// The tests send no longer packets.
+/// The maximum size of a packet. The tests send none that is longer.
 const PACKET_BYTES: usize = 1 << 20;
 
 pub fn reads_all_shared(server: &Server, tally: &Tally) -> Result<(), String> {
@@ -54,7 +54,7 @@ pub fn publishes_exactly_once(server: &Server, tally: &Tally) -> Result<(), Stri
     })
 }
 
-/// A packet as it came.
+/// A received packet.
 struct Got {
     bytes: Vec<u8>,
     version: Version,
@@ -71,7 +71,7 @@ impl Got {
 struct Client {
     stream: Stream,
     version: Version,
-    /// Of the publish under way.
+    /// The packet id of the publish under way.
     id: PacketId,
 }
 
@@ -105,7 +105,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The next packet, which is due.
+    /// Waits for the next packet.
     fn next(&mut self) -> Result<Got, String> {
         let bytes = self.stream.await_some(whole)?;
         Ok(Got {
@@ -155,7 +155,7 @@ impl Client {
         self.stream.send(&out)
     }
 
-    /// Waits for this acknowledgement of the publish under way.
+    /// Waits for this kind of acknowledgement of the publish under way.
     fn acknowledged(&mut self, kind: PacketType) -> Result<(), String> {
         let got = self.next()?;
         let packet = got.packet()?;
@@ -169,7 +169,7 @@ impl Client {
         }
     }
 
-    /// Subscribes, and reads until all is there.
+    /// Subscribes, and reads until all messages have arrived.
     fn read(
         mut self,
         tally: &Tally,
@@ -234,7 +234,7 @@ impl Client {
     }
 }
 
-/// The first whole packet, and how many bytes it takes.
+/// The first complete packet in these bytes, and its length.
 fn whole(held: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
     let header = fixed_header(held, PACKET_BYTES).map_err(|error| error.to_string())?;
     let Some((header, start)) = header else {

@@ -1,5 +1,5 @@
-//! An honest client that comes anew again and again, and needs a little of each place that all clients share: a topic that was not
-//! there, a place among the followers of interest, a filter, and an answer.
+//! An honest client that connects anew again and again. Each time it needs a little of each resource that all clients share: a new topic,
+//! a place among the followers of interest (clients that are told which topics have subscribers), a filter, and an answer.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use super::readers::Socket;
 use super::stream::{Stream, answer};
 use crate::tally::Tally;
 
-/// Between two visits.
+/// Time between two visits.
 const PACE: Duration = Duration::from_millis(150);
 
-/// Comes again and again.
+/// Visits again and again.
 pub fn comes_anew(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut number = 0;
     while !tally.quiet.load(Ordering::Relaxed) {

@@ -9,12 +9,12 @@ use super::topics::{ANEW, HTTP, SOCKET};
 use super::{PATIENCE, Server};
 use crate::tally::Tally;
 
-/// Between two messages of a publisher.
+/// Time between two messages of a publisher.
 pub const PACE: Duration = Duration::from_millis(60);
-/// Every so many messages are sent in two pieces, and are longer.
+/// Every third message is sent in two pieces, and is longer.
 const SPLIT: u64 = 3;
 const SPLIT_BYTES: usize = 6_000;
-/// Every so many are longer still.
+/// Every tenth message is longer still.
 const LONG: u64 = 10;
 const LONG_BYTES: usize = 20_000;
 
@@ -64,7 +64,7 @@ fn post(stream: &mut Stream, topic: &str, message: &str, in_two: bool) -> Result
     }
 }
 
-/// All over one connection.
+/// Publishes over one HTTP connection.
 pub fn http(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut stream = Stream::plain(server)?;
     go_on(tally, HTTP, |message, in_two| {
@@ -72,7 +72,7 @@ pub fn http(server: &Server, tally: &Tally) -> Result<(), String> {
     })
 }
 
-/// Each over a connection of its own, in turn with TLS.
+/// Publishes each message over a new connection; every second one uses TLS.
 pub fn http_anew(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut tls = false;
     go_on(tally, ANEW, |message, in_two| {
@@ -85,7 +85,7 @@ pub fn http_anew(server: &Server, tally: &Tally) -> Result<(), String> {
     })
 }
 
-/// With acknowledgements.
+/// Publishes over a WebSocket that acknowledges messages.
 pub fn web_socket(server: &Server, tally: &Tally) -> Result<(), String> {
     let protocol = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
     let mut socket = Socket::open(server, &format!("/pub/{SOCKET}"), protocol)?;

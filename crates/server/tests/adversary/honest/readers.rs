@@ -11,12 +11,12 @@ use super::topics::{ANEW, EXACTLY, HTTP, MQTT, SOCKET};
 use super::{PATIENCE, Server};
 use crate::tally::{Follower, Tally};
 
-/// Polls over one connection; then it takes another one.
+/// Number of polls over one connection. Then the reader opens another one.
 const POLLS: usize = 20;
-/// The tests publish no longer messages.
+/// The maximum size of a message. The tests publish none that is longer.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Reads until all messages that are due are there; an error names those that did not come.
+/// Reads until all messages have arrived. The error names the missing ones.
 fn follow(
     tally: &Tally,
     follower: &mut Follower<'_>,
@@ -36,7 +36,7 @@ fn follow(
     Ok(())
 }
 
-/// One message for each request, where the last one stood.
+/// Reads one message with each request. Each request goes on where the last one ended.
 pub fn long_poll(server: &Server, tally: &Tally) -> Result<(), String> {
     let mut follower = Follower::new(tally, "long-poll", &[HTTP]);
     let mut stream = Stream::plain(server)?;
@@ -114,7 +114,7 @@ fn events(
     })
 }
 
-/// The first whole chunk, and how many bytes it takes.
+/// The first complete chunk in these bytes, and its length.
 fn chunk(held: &[u8]) -> Result<Option<(Vec<u8>, usize)>, String> {
     let Some(line) = held.windows(2).position(|pair| pair == b"\r\n") else {
         return Ok(None);
@@ -151,7 +151,7 @@ pub fn web_socket_of_two(server: &Server, tally: &Tally) -> Result<(), String> {
             let value: Option<serde_json::Value> = serde_json::from_slice(message).ok();
             let field = |name| value.as_ref().and_then(|value| value[name].as_str());
             match (field("data"), field("id"), field("gap")) {
-                // The position before the first message.
+                // An event with only an id: the position before the first message.
                 (None, Some(_), None) => {}
                 (data, ..) => follower.take(data.map_or(message, str::as_bytes)),
             }

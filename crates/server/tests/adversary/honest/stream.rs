@@ -1,4 +1,4 @@
-//! The sockets of honest clients: plain or with TLS, and what came and was not looked at yet.
+//! The sockets of honest clients, plain or with TLS, with the received bytes that were not processed yet.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -10,9 +10,9 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::{PATIENCE, Server};
 
-/// How long a read waits before its client looks whether it is to end.
+/// Timeout of a read, after which the client checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between the pieces of what is sent in two.
+/// Time between the two pieces of a message that is sent in two.
 pub const BETWEEN_PIECES: Duration = Duration::from_millis(30);
 
 enum Wire {
@@ -56,7 +56,7 @@ impl Stream {
             };
             match sent {
                 Ok(sent) => rest = &rest[sent..],
-                // With TLS a handshake is read on the way.
+                // With TLS, the write may have to wait for handshake bytes of the server.
                 Err(error) if is_timeout(&error) && began.elapsed() < PATIENCE => {}
                 Err(error) => return Err(format!("it cannot send: {error}")),
             }
@@ -72,7 +72,7 @@ impl Stream {
         self.send(second)
     }
 
-    /// Waits a moment for more; whether some came.
+    /// Waits a moment for more bytes. True if some arrived.
     pub fn more(&mut self) -> Result<bool, String> {
         let mut buffer = [0; 32 << 10];
         let read = match &mut self.wire {
@@ -90,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// Waits until this finds something in what came, and takes it off; it says how many bytes that was.
+    /// Waits until `find` finds something in the received bytes, and removes the bytes that it used.
     pub fn await_some<T>(
         &mut self,
         mut find: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, String>,
@@ -134,7 +134,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     )
 }
 
-/// An answer of HTTP.
+/// An HTTP answer.
 pub struct Answer {
     pub status: u16,
     head: String,
@@ -148,7 +148,7 @@ impl Answer {
         found.map(|(_, value)| value.trim())
     }
 
-    /// The answer, in a line.
+    /// The answer in one line, for a report.
     pub fn shown(&self) -> String {
         let first = self.head.lines().next().unwrap_or_default();
         format!("{first:?} {:?}", String::from_utf8_lossy(&self.body))
@@ -169,7 +169,7 @@ pub fn head(stream: &mut Stream) -> Result<Answer, String> {
     })
 }
 
-/// A whole answer with a length, or without a body.
+/// A complete answer that has a length or no body.
 pub fn answer(stream: &mut Stream) -> Result<Answer, String> {
     let mut answer = head(stream)?;
     let length = answer
