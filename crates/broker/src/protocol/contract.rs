@@ -1,14 +1,14 @@
-//! The contract of a connection's protocol: what a shard asks of it, in one place. Each function here and in `contract/` is one question, with a
-//! `match` over the connection's [`State`], whose arms call functions of the protocols. Outside of `mqtt` only these files name
+//! Dispatches each call about a connection to the connection's protocol. Each function here and in `contract/` is one `match` over
+//! the connection's [`State`], whose arms call functions of the protocols. Outside of `mqtt`, only these files name
 //! [`State::Mqtt`].
 //!
-//! * `contract/clients.rs` answers what the clients' side asks; it knows the questions only (`client/protocols.rs`), and no protocol.
-//! * `contract/homes.rs` has what homes bring: pages, live messages, outcomes; `contract/run.rs` encodes live messages.
-//! * `contract/requests.rs` says what carries a request of HTTP out, `contract/streams.rs` what differs between streams of events and of frames.
-//! * Here is what the shard and protocols ask: `received`, `bytes_came` (bytes came), `is_upgraded` (those behind the request belong to another
-//!   protocol than HTTP), `ended` (the peer has closed its side), `second` (a second has passed), `has_begun_input`, `cut_off`,
-//!   `session_of` (the session that the connection holds), and `has_frames`, `frame_came`, `frame_beside_bytes`: what the frames of a
-//!   WebSocket carry.
+//! * `contract/clients.rs`: calls of the clients' side, which knows no protocol, only the trait in `client/protocols.rs`.
+//! * `contract/homes.rs`: mail from homes (the parts of shards that keep topics), that is pages, live messages and outcomes.
+//!   `contract/run.rs` encodes live messages.
+//! * `contract/requests.rs`: the processing of an HTTP request. `contract/streams.rs`: the difference between streams of events and
+//!   of WebSocket frames.
+//! * This file: all other calls of the shard and of protocols, for example for received bytes and for the data of WebSocket frames,
+//!   which may be MQTT.
 
 mod clients;
 mod homes;
@@ -41,7 +41,7 @@ use crate::protocol::websocket::publish::frame_published;
 use crate::store::slab::NONE;
 
 impl Front {
-    /// Bytes came from the peer, which is alive.
+    /// Processes bytes that were received from the peer, which is therefore alive.
     pub(crate) fn received<I: Io>(
         &mut self,
         conn: ConnId,
@@ -53,7 +53,7 @@ impl Front {
         self.bytes_came(conn.slot, bytes, home, io);
     }
 
-    /// Bytes are to be read in the connection's protocol.
+    /// Lets the connection's protocol read bytes.
     #[inline]
     pub(crate) fn bytes_came<I: Io>(
         &mut self,
@@ -77,12 +77,12 @@ impl Front {
             State::Mqtt if row.wants(FRAMED) => self.frames_received(slot, bytes, home, io),
             State::Mqtt => self.mqtt_received(slot, bytes, home, io),
             State::Draining => self.clients.throw_away(slot, bytes.len()),
-            // A client has nothing to say behind its request.
+            // An event stream needs nothing from its client.
             State::Sse => {}
         }
     }
 
-    /// A frame came whose data belongs to the protocol. False when it was the last one.
+    /// Processes the data of a WebSocket frame. False if the connection takes no more frames.
     pub(crate) fn frame_came<I: Io>(
         &mut self,
         slot: u32,
@@ -112,11 +112,11 @@ impl Front {
     }
 }
 
-/// The node is cut off from the log of its cluster: an MQTT client is disconnected, so that it can connect to another node. Subscribers over HTTP
-/// stay, and catch up later. Returns whether the connection ends.
+/// Disconnects an MQTT client because the node is cut off from the log of its cluster, so that the client can connect to another
+/// node. Subscribers over HTTP stay, and catch up later. Returns whether the connection ends.
 ///
-/// A client whose publishes are unanswered stays until their outcome is known, or can no longer change (`Outcome::Unknown`). If it were told
-/// earlier, it could publish a newer message at another node, and the older one could still come into the log after it.
+/// A client whose publishes are unanswered stays until their outcome is known, or can no longer change (`Outcome::Unknown`). If it
+/// left earlier, it could publish a newer message at another node, and the older message could still enter the log after it.
 pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let ends = clients.conns.get(slot).state == State::Mqtt && !owes_answers(&clients.conns, slot);
     if ends {
@@ -125,7 +125,8 @@ pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bo
     ends
 }
 
-/// The server is about to stop: asks the client to come back, here or elsewhere, and ends the connection; false when it stays.
+/// Moves a client off a server that is about to stop: asks it to reconnect, here or elsewhere, and ends the connection. False if
+/// the connection stays.
 pub(crate) fn move_off<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -139,7 +140,7 @@ pub(crate) fn move_off<I: Io>(
         State::Proxy => clients.drop_conn(slot, Close::Now),
         State::Http => return move_idle(clients, slot, io),
         State::Waiting => {
-            // It ends with its answer, which comes soon.
+            // The connection ends with its answer, which comes soon.
             row.options &= !KEEP;
             return false;
         }
@@ -158,7 +159,7 @@ pub(crate) fn move_off<I: Io>(
     true
 }
 
-/// The peer has closed its side: the connection ends, unless an answer is due.
+/// Ends a connection whose peer has closed its side, unless an answer is due.
 pub(crate) fn ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let row = clients.conns.get_mut(slot);
     let answer_due = match row.state {
@@ -173,7 +174,7 @@ pub(crate) fn ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.drop_conn(slot, Close::Now);
 }
 
-/// A second has passed in which the connection neither lagged nor was late.
+/// Called each second for a connection whose input is not too slow and whose deadline has not passed.
 #[inline]
 pub(crate) fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let row = clients.conns.get(slot);
@@ -186,7 +187,7 @@ pub(crate) fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     }
 }
 
-/// Whether the bytes behind the request are no requests: they belong to a protocol that the connection has changed to.
+/// Whether bytes after the request belong to another protocol, to which the connection has changed.
 pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
     match conns.get(slot).state {
         State::WebSocket | State::Mqtt => true,
@@ -199,13 +200,13 @@ pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
     }
 }
 
-/// Whether an input may have come in part.
+/// Whether the connection may have partly received input.
 #[inline]
 pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     match row.state {
         State::Mqtt => row.extra() != NONE || row.spill != NONE,
-        // An input that it has begun is thrown away.
+        // Its partly received input was discarded.
         State::Draining => false,
         State::Proxy
         | State::Http
@@ -216,7 +217,7 @@ pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
     }
 }
 
-/// Bytes that a frame may have besides the largest message.
+/// The bytes of a frame that are not counted in the size limit of a message.
 pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
     match conns.get(slot).state {
         State::Mqtt => PACKET_BESIDE_BYTES,
@@ -230,7 +231,7 @@ pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
     }
 }
 
-/// What an operator is shown of a connection that only its protocol knows.
+/// The details that only the connection's protocol knows, for the operator.
 pub(crate) fn details_of(
     clients: &Clients,
     subs: &Subscriptions,
@@ -249,7 +250,7 @@ pub(crate) fn details_of(
     }
 }
 
-/// The session that the connection holds, with its home.
+/// The session that the connection holds, and the shard that keeps it.
 pub(crate) fn session_of(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
     match clients.conns.get(slot).state {
         State::Mqtt => mqtt_session(clients, slot),
@@ -264,7 +265,7 @@ pub(crate) fn session_of(clients: &Clients, slot: u32) -> Option<(ShardId, Sessi
 }
 
 impl Row {
-    /// The transport that it counts as.
+    /// The transport that the connection is counted for.
     #[inline]
     pub fn transport(&self) -> Transport {
         match self.state {
@@ -278,7 +279,7 @@ impl Row {
         }
     }
 
-    /// Whether a home is to tell it what a topic keeps.
+    /// Whether the connection waits for the history (kept messages) of a topic.
     pub fn waits_for_history(&self) -> bool {
         self.state == State::Waiting && self.wants(HISTORY)
     }

@@ -1,6 +1,6 @@
-//! How a message looks on each transport. An encoding is made once for each kind and shard,
-//! however many connections receive it; the plain WebSocket frame comes ready from the home. The data of a large message is
-//! never copied: it is referred to, or converted once into the form that a transport needs.
+//! Encodes messages for each transport. A shard makes each encoding once, however many connections receive it. The home (the part
+//! of a shard that keeps the topic) makes the plain WebSocket frame. The data of a large message is never copied: it is shared, or
+//! converted once into the form that a transport needs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,10 +20,10 @@ use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
 use crate::store::shared::{Form, Forms};
 
-/// How a connection gets its messages.
+/// The encoding in which a connection gets its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// The home's frame.
+    /// The home's WebSocket frame.
     Frame,
     /// The home's compressed frame.
     Packed,
@@ -37,7 +37,7 @@ pub enum Encoding {
     EventsToEnd,
     /// JSON objects as events, in chunks.
     EventsEnvelope,
-    /// JSON objects as events, to the end.
+    /// JSON objects as events, in a body that ends with the connection.
     EventsEnvelopeToEnd,
     /// MQTT 3.1.1, QoS 0.
     Packet,
@@ -50,7 +50,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The encoding that a request asked for.
+    /// The encoding that a request has asked for.
     #[inline]
     pub(crate) fn of_request(row: &Row) -> Encoding {
         let envelope = row.wants(ENVELOPE);
@@ -74,7 +74,7 @@ impl Encoding {
         }
     }
 
-    /// Whether the message names its topic to a subscriber of a single one.
+    /// Whether a message names its topic, even to a subscriber of one topic.
     #[inline]
     pub fn names_topic(self) -> bool {
         !matches!(
@@ -87,7 +87,7 @@ impl Encoding {
         )
     }
 
-    /// Whether a message has its position in it.
+    /// Whether a message contains its position.
     #[inline]
     pub fn names_position(self) -> bool {
         !matches!(
@@ -110,17 +110,17 @@ impl Encodings for Encoding {
     }
 }
 
-/// A message with its names.
+/// A message to be encoded.
 pub struct Message<'a> {
-    /// The topic, where [`Encoding::names_topic`] says so or the connection has several.
+    /// The topic, if [`Encoding::names_topic`] or if the connection has several topics. Else empty.
     pub topic: &'a [u8],
     /// The position.
     pub id: &'a [u8],
-    /// Its bytes.
+    /// The bytes of the message.
     pub frames: &'a Frames,
-    /// Where the bytes are.
+    /// Where the bytes are in `frames`.
     pub record: &'a Record,
-    /// Unix seconds, from which the rest of its life is computed.
+    /// The current Unix second. The remaining lifetime of the message is computed from it.
     pub now_s: u32,
 }
 
@@ -140,7 +140,7 @@ impl Message<'_> {
             },
             Encoding::Meta => {
                 meta_line(&mut out.own, b"id", self.id);
-                // Nchan's own client takes no line here that it does not know.
+                // Nchan's own client accepts no unknown line here.
                 if !self.topic.is_empty() {
                     meta_line(&mut out.own, b"topic", self.topic);
                     out.own.extend_from_slice(b"time: ");
@@ -185,7 +185,7 @@ impl Message<'_> {
                 }
             }
             Encoding::EventsEnvelope | Encoding::EventsEnvelopeToEnd => {
-                // JSON has no line ends: it is a single line of data.
+                // JSON contains no line ends, so it is one line of data.
                 self.event_name(out);
                 out.own.extend_from_slice(b"data: ");
                 self.envelope(forms, out);
@@ -287,7 +287,7 @@ impl Message<'_> {
     }
 }
 
-/// The bytes that `write` writes, without spare capacity.
+/// The bytes that `write` writes, with no spare capacity.
 fn made(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
     let mut out = Vec::new();
     write(&mut out);
@@ -301,7 +301,7 @@ pub fn meta_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Turns the bytes behind `start` into one chunk, in place: their length is known only now.
+/// Turns the bytes after `start` into one chunk. Their length is known only now.
 fn chunk_rope(out: &mut Rope, start: Mark) {
     let bytes = out.len_from(start) as u32;
     out.prepend_with(start, |own| {
@@ -311,13 +311,13 @@ fn chunk_rope(out: &mut Rope, start: Mark) {
     out.own.extend_from_slice(b"\r\n");
 }
 
-/// Turns the bytes behind `start` into one frame, in place.
+/// Turns the bytes after `start` into one frame.
 pub(crate) fn frame_rope(out: &mut Rope, start: Mark, opcode: Opcode) {
     let (header, len) = frame::header(opcode, false, out.len_from(start));
     out.prepend(start, &header[..len]);
 }
 
-/// Turns the bytes behind `start` into one frame, in place.
+/// Turns the bytes after `start` into one frame.
 pub(crate) fn frame_from(out: &mut Vec<u8>, start: usize, opcode: Opcode) {
     let (header, len) = frame::header(opcode, false, out.len() - start);
     out.extend_from_slice(&header[..len]);

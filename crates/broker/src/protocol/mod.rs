@@ -1,9 +1,9 @@
-//! The protocols that connections speak, one folder each, over the clients' side (`client/`): `http`; over it `sse`, `longpoll` and `websocket`;
-//! and over `websocket` `mqtt`, which speaks over TCP as well. No other of these folders imports another.
+//! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse`, `longpoll` and
+//! `websocket` use `http`. `mqtt` runs over TCP or over `websocket`. No other of these folders imports another.
 //!
-//! Here is what joins them. `contract` is the switchboard: which protocol answers a question about a connection. `front` names the
-//! clients' side of a shard, `side` and `own` hold what protocols keep of a connection and of a shard, and `encode` has the form of a message in
-//! each of them.
+//! The files here join the protocols. `contract` dispatches each call about a connection to its protocol. `front` names the
+//! clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
+//! each protocol.
 
 pub(crate) mod contract;
 mod encode;

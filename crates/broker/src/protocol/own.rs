@@ -9,26 +9,25 @@ use crate::base::ids::ConnId;
 use crate::base::time::Now;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
-/// The state that protocols keep for a shard as a whole.
 pub(crate) struct Own {
-    /// Sessions that are given back when the publishes of their connections are answered.
+    /// Sessions of ended connections, which are returned when the publishes of the connections have been answered.
     pub closing_sessions: ClosingSessions,
-    /// Connections whose sessions are to be recorded in the next turn.
+    /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
-    /// MQTT clients that the server gave an id.
+    /// The number of ids that the server has assigned to MQTT clients, counted from the start time.
     pub clients_named: u64,
     /// A buffer for the MQTT properties that are being written.
     pub properties: PropertyBuf,
     /// A buffer for the topic of an MQTT publish that is being read.
     pub name: Vec<u8>,
-    /// A buffer for its attributes.
+    /// A buffer for the attributes of an MQTT publish that is being read.
     pub attributes: Vec<u8>,
     /// A buffer for the line of a batch that is being read.
     pub lines: ndjson::Scratch,
 }
 
 impl Own {
-    /// Of a shard that begins now.
+    /// The state of a new shard.
     pub fn new(now: Now) -> Own {
         Own {
             closing_sessions: ClosingSessions::default(),

@@ -1,4 +1,5 @@
-//! The state that protocols keep of a connection in its side rows, which exist only while it needs them.
+//! The protocols' state of a connection in side rows (entries outside the connection's row), which exist only while they are
+//! needed.
 
 use alloc::boxed::Box;
 
@@ -11,13 +12,13 @@ use crate::protocol::http::opening::Opening;
 use crate::protocol::http::state::{Attaching, Batch, Follow, Held, HttpSpill, Pending, PublishTo};
 use crate::protocol::mqtt::state::Mqtt;
 
-/// Partly received input.
+/// Received input that is incomplete, or waits.
 pub enum Spill {
-    /// A request.
+    /// A part of an HTTP request, or pipelined requests.
     Http(HttpSpill),
-    /// A frame or a fragmented message.
+    /// A part of a WebSocket frame, or of a fragmented message.
     WebSocket(Box<Partial>, Progress),
-    /// Frames that wait for credit, behind a partly received message if there is one.
+    /// WebSocket frames that wait for credit, after a partly received message if there is one.
     Frames(Option<Box<Partial>>, SpillBuffer, Progress),
     /// MQTT packets.
     Mqtt(SpillBuffer, Progress),
@@ -52,20 +53,20 @@ impl Spilled for Spill {
     }
 }
 
-/// The state that protocols keep in the side row of a connection.
+/// The protocols' state in the side row of a connection.
 #[derive(Default)]
 pub struct Side {
-    /// A response that is not yet begun.
+    /// The response to a subscription that has not begun.
     pub attaching: Option<Box<Attaching>>,
     /// The topic that the client's frames are published to.
     pub publish_to: Option<PublishTo>,
-    /// The answer that is due.
+    /// The answer for which the client waits.
     pub pending: Option<Pending>,
-    /// It follows which topics have subscribers.
+    /// The client's request to follow which topics have subscribers.
     pub follow: Option<Box<Follow>>,
-    /// A response to a request by filter that is not yet begun.
+    /// The response to a subscription by filter that has not begun.
     pub opening: Option<Box<Opening>>,
-    /// It speaks MQTT.
+    /// The state of an MQTT client.
     pub mqtt: Option<Box<Mqtt>>,
 }
 
@@ -98,7 +99,7 @@ impl types::Held for Side {
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
     }
 
-    /// An MQTT client may wait for answers to its publishes, or have messages to acknowledge.
+    /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge.
     fn is_idle(&self) -> bool {
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
     }

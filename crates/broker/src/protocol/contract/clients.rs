@@ -1,4 +1,4 @@
-//! The part of the contract that the clients' side asks for: see [`Protocols`], which says what each question means.
+//! Implements [`Protocols`], the trait by which the clients' side calls the protocols. The trait documents each function.
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
@@ -101,7 +101,7 @@ impl Protocols for AllProtocols {
             State::Http | State::WebSocket => end_connection(clients, slot, Reason::TooSlow, io),
             State::Poll => end_poll(clients, subs, deliveries, queues, slot, io),
             State::Waiting | State::Sse => row.deadline_s = 0,
-            // It waits for a CONNECT, or for the next packet.
+            // The client has sent no CONNECT, or no next packet.
             State::Mqtt => mqtt_end(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
                 clients.scratch.because(Closed::Timeout);
@@ -140,7 +140,7 @@ impl Protocols for AllProtocols {
 
     fn partial_of(conns: &Connections, slot: u32) -> (usize, u64) {
         match conns.get(slot).state {
-            // A packet may be spread over frames.
+            // A packet may extend over several frames.
             State::Mqtt => mqtt_part(conns, slot),
             State::Proxy
             | State::Http
@@ -158,7 +158,7 @@ impl Protocols for AllProtocols {
         if is_mqtt && clients.mqtt_must_wait(slot) {
             return false;
         }
-        // Bytes of a frame whose packet began in an earlier one.
+        // The bytes of a frame that continues a packet of an earlier frame.
         let mut came = 0;
         if let Some(spill) = clients.conns.spill_mut(slot) {
             let slow = match spill {
@@ -237,16 +237,18 @@ impl Protocols for AllProtocols {
     ) -> bool {
         let row = reason.row();
         let ends = match clients.conns.get(slot).state {
-            // The credential is looked at again after the answer, and the answer to its attach says what became of the topic.
+            // The credential is checked again after the answer. The home's answer to the subscribe request tells what happened to
+            // the topic.
             State::Waiting => false,
             State::Poll => {
                 answer_reason(clients, subs, queues, slot, reason, io);
                 return true;
             }
             State::Sse | State::WebSocket => row.close.is_some(),
-            // Without a code of MQTT it stays: its subscriptions outlive a topic, and no later one takes their place.
+            // Without an MQTT code for the reason, the client stays: its subscriptions outlive a topic, and it may never subscribe
+            // again.
             State::Mqtt => row.mqtt.is_some(),
-            // Nothing was granted to it, and it has subscribed to nothing.
+            // The client was granted nothing, and has no subscription.
             State::Proxy | State::Http | State::Draining => false,
         };
         if ends {
@@ -258,9 +260,9 @@ impl Protocols for AllProtocols {
     fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
         let row = clients.conns.get(slot);
         match row.state {
-            // It has no request under way.
+            // No request is being processed.
             State::Http if row.spill == NONE && row.outbox == NONE => clients.shut(slot, io),
-            // A publish is on its way, and its answer comes soon: the bytes pipelined behind it are dropped.
+            // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
             State::Waiting
                 if !is_subscribing(&clients.conns, slot) && !is_judged(&clients.conns, slot) =>
             {

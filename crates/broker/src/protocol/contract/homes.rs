@@ -1,4 +1,4 @@
-//! The part of the contract that concerns homes: answers and news for one connection, and live messages for it.
+//! Hands what homes (the parts of shards that keep topics) send to the protocol of a connection: answers, news and live messages.
 
 use alloc::boxed::Box;
 
@@ -59,7 +59,7 @@ impl Encoding {
 }
 
 impl Front {
-    /// A home's answer to one connection, or its news for one.
+    /// Handles a home's answer or news for one connection.
     pub(crate) fn told<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
         let Front {
             clients,
@@ -120,7 +120,8 @@ impl Front {
         }
     }
 
-    /// A home's answer to an attach; the protocol also says what is lost before the page.
+    /// Handles a page (a bounded run of past messages), a home's answer to a subscribe request. The protocol also reports lost
+    /// messages.
     fn page<I: Io>(&mut self, topic: u32, to: ReplyTo, page: &Page, frames: &Frames, io: &mut I) {
         let Front {
             clients,
@@ -139,7 +140,7 @@ impl Front {
             part = part_named(&clients.conns, slot, to.part);
         }
         let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
-            // The connection that asked is gone.
+            // The connection that asked has ended.
             if counted {
                 subs.leave(&clients.ctx, topic);
             }
@@ -172,7 +173,7 @@ impl Front {
         }
     }
 
-    /// A home's answer to an attach by filter, for one of its partitions.
+    /// Handles a home's page for a group of filters, for one partition.
     fn match_page<I: Io>(
         &mut self,
         to: ReplyTo,
@@ -189,7 +190,8 @@ impl Front {
             ..
         } = self;
         if page.attached == Attached::Yes && page.at_head {
-            // The page came by the same lane as live messages: a connection that is live there already has all before it.
+            // The page came by the same lane (ordered queue of mail) as live messages, so live connections have seen everything
+            // before it.
             subs.matching.all_saw(page.partition, page.head);
         }
         if clients.conns.is_asked(to) {
@@ -223,8 +225,8 @@ impl Front {
         }
     }
 
-    /// Another shard has appended a message of this connection, done a verb or refused one; without an outcome it has done all that was asked of it
-    /// before a fence.
+    /// Handles the outcome of a connection's publish or topic request. No outcome: the home has processed all requests that the
+    /// connection sent before a fence.
     fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
         let Front {
             clients,
@@ -256,7 +258,7 @@ impl Front {
         }
     }
 
-    /// The live messages of the run at hand, of a topic that the connection subscribes to.
+    /// Delivers the live messages of the current run to a connection that subscribes to their topic.
     #[inline]
     pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
         let Front {
@@ -299,7 +301,8 @@ impl Front {
         }
     }
 
-    /// The messages of a run that match the connection's filters, in order: those of the filters that are live in its partition.
+    /// Delivers the messages of a run that match filters of the connection, in order, if the filters are live in the message's
+    /// partition.
     pub(crate) fn live_matched<I: Io>(
         &mut self,
         slot: u32,
@@ -332,7 +335,8 @@ impl Front {
     }
 }
 
-/// The same for a connection with several topics: each message is encoded for it, since the position names all of them.
+/// Delivers live messages to a connection with several topics. Each message is encoded for this connection, since the position
+/// names all topics.
 fn live_of_list<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -370,7 +374,7 @@ fn live_of_list<I: Io>(
     }
 }
 
-/// Messages of a run that match the filters of a request or stream.
+/// Delivers messages of a run that match the filters of a request or stream.
 fn matched<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -396,7 +400,7 @@ fn matched<I: Io>(
     }
 }
 
-/// The homes have answered a request by filter for all partitions.
+/// Begins a response by filter, after the homes have answered for all partitions.
 fn opened<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,

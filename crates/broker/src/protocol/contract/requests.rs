@@ -1,4 +1,4 @@
-//! The part of the contract that concerns HTTP: which protocol a connection changes to, and what carries a request out.
+//! Processes HTTP requests: dispatches each request to its code, and changes a connection to another protocol.
 
 use crore_wire::http::head::Head;
 
@@ -19,7 +19,7 @@ use crate::protocol::websocket::handshake::accept_upgrade;
 use crate::protocol::websocket::publish::upgrade_to_publish;
 
 impl Front {
-    /// Does what the request wants.
+    /// Processes a request that was accepted.
     pub(crate) fn carry_out<I: Io>(
         &mut self,
         slot: u32,
@@ -99,7 +99,7 @@ impl Front {
     }
 }
 
-/// The first byte of a connection: whether it begins another protocol than HTTP, which the connection speaks from now on.
+/// Changes the connection to another protocol if its first byte begins that protocol. Returns whether it did.
 pub(crate) fn begins_other_protocol(conns: &mut Connections, slot: u32, first: u8) -> bool {
     let begins = packets::begins_with(first);
     if begins {
@@ -108,7 +108,7 @@ pub(crate) fn begins_other_protocol(conns: &mut Connections, slot: u32, first: u
     begins
 }
 
-/// Whether an upgrade to WebSocket is for another protocol, on whichever path.
+/// Whether an upgrade to WebSocket is for another protocol. The path does not matter.
 pub(crate) fn names_other_protocol(head: &Head<'_>) -> bool {
     packets::speaks_mqtt(head)
 }

@@ -1,4 +1,5 @@
-//! Encodes the messages of the run at hand, once for all connections that get the same bytes.
+//! Encodes the messages of the current run (live messages that are delivered together) once for all connections that get the same
+//! bytes.
 
 use alloc::vec::Vec;
 
@@ -9,10 +10,10 @@ use crate::mail::Frames;
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{Clients, Context, Feed, Matching, Topics};
 
-/// Bytes of a position by filter that need no second allocation: with 16 partitions most have fewer.
+/// A capacity that suffices for most positions by filter with 16 partitions.
 const ID_BYTES: usize = 96;
 
-/// Encodes the run, unless another subscriber has needed that before.
+/// Encodes the run, unless it was encoded for another subscriber.
 pub(crate) fn encode_once(
     topics: &Topics,
     feed: &mut Feed,
@@ -32,7 +33,7 @@ pub(crate) fn encode_once(
             position::write(id, Position::new(clients.ctx.world.epoch, record.offset));
         }
         let message = Message {
-            // The name is one more cold line for each delivery: it is read only where it is written.
+            // Reading the name would cost a cache miss in each delivery, so it is read only if it is written.
             topic: if encoding.names_topic() {
                 topics.name(topic)
             } else {
@@ -49,7 +50,7 @@ pub(crate) fn encode_once(
     }
 }
 
-/// All messages of the run in one encoding, each with the position of a connection that is live in all partitions.
+/// Encodes all messages of the run, each with the position of a connection that is live in all partitions.
 pub(crate) fn encode_run(
     matching: &Matching,
     feed: &mut Feed,
@@ -84,7 +85,7 @@ pub(crate) fn encode_run(
     }
 }
 
-/// The position of a connection that is live in all partitions and has seen them up to these offsets.
+/// Writes the position of a connection that is live in all partitions and has seen them up to `seen`.
 fn write_live_id(ctx: &Context, seen: &[u64], out: &mut Vec<u8>) {
     let epoch = ctx.world.epoch;
     let seen = seen.iter().map(|offset| Position::new(epoch, *offset));

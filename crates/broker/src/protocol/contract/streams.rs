@@ -1,4 +1,4 @@
-//! The part of the contract that concerns streams of messages: what differs between events and the frames of a WebSocket.
+//! Dispatches for streams of messages: the differences between event streams and WebSocket frames.
 
 use alloc::vec::Vec;
 
@@ -17,16 +17,16 @@ use crate::protocol::sse::{event_of_position, events_head};
 use crate::protocol::websocket::handshake::accept_upgrade;
 use crate::protocol::{sse, websocket};
 
-/// The code of a reason that has none for streams: a fault of the server (RFC 6455 section 7.4.1).
+/// The close code for a reason that has none: a fault of the server (RFC 6455 section 7.4.1).
 const INTERNAL: u16 = 1011;
 
-/// Ends a stream properly: with a close frame, or the last chunk.
+/// Ends a stream as its protocol demands: with a close frame, or with the last chunk.
 pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     let words = reason.words(&clients.ctx.world.settings);
     end_stream_saying(clients, slot, reason, &words, io);
 }
 
-/// The same, in more exact words.
+/// The same as [`end_stream`], with a more exact text.
 pub(crate) fn end_stream_saying<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -49,7 +49,7 @@ pub(crate) fn end_stream_saying<I: Io>(
     );
 }
 
-/// The same with a code that a peer chose, or that stands beside the parser of frames.
+/// The same as [`end_stream`], with a code that the peer chose, or that the parser of frames gave.
 pub(crate) fn end_stream_by<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -89,7 +89,7 @@ pub(crate) fn stream_head(
     Ok(())
 }
 
-/// Tells the client of a stream that has not begun the position before its first message, where there is a form for that.
+/// Tells the client of a stream that has not begun the position before its first message, if its format has a way to.
 pub(crate) fn tell_position(
     clients: &mut Clients,
     matching: &Matching,
@@ -111,7 +111,7 @@ pub(crate) fn tell_position(
     websocket::gap::write_position(&id, &mut attaching.body.own);
 }
 
-/// Appends what tells of a gap; false where the stream has no form for it.
+/// Appends the report of a gap (lost messages). False if the stream's format has none.
 pub(crate) fn write_gap(conns: &Connections, slot: u32, gap: &Gap<'_>, out: &mut Vec<u8>) -> bool {
     let row = conns.get(slot);
     match row.wants(EVENTS) {
@@ -121,7 +121,7 @@ pub(crate) fn write_gap(conns: &Connections, slot: u32, gap: &Gap<'_>, out: &mut
     true
 }
 
-/// Whether the connection's bytes are frames of a WebSocket.
+/// Whether the connection's bytes are WebSocket frames.
 pub(crate) fn has_frames(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     match row.state {

@@ -1,4 +1,4 @@
-//! Long-polls by filter.
+//! Answers long-polls (requests that wait for one message) by filter.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
 use crate::protocol::http::pipelined::polls_from_now;
 use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
 
-/// Messages of a run for a poll that waits: the first one is its answer.
+/// Answers a waiting poll with the first picked message of a run.
 pub(crate) fn poll_matched<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,

@@ -1,5 +1,5 @@
-//! Long-polls: a request for one message, which waits until there is one. `poll` answers requests for topics, `filtered` those by filter; how a
-//! request subscribes is the same as for streams (`protocol/http/subscribe`).
+//! Long-polls: requests for one message, which wait until there is one. `poll` answers requests for topics, `filtered` requests for
+//! filters. They subscribe in the same way as streams (`protocol/http/subscribe`).
 
 pub(crate) mod filtered;
 pub(crate) mod poll;

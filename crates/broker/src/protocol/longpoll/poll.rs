@@ -1,4 +1,4 @@
-//! Long-polls: the first message that any topic of the request has, or the answer that there was none.
+//! Answers a long-poll for topics: with the first message of any of its topics, or with the report that there was none.
 
 use alloc::vec::Vec;
 
@@ -21,7 +21,7 @@ use crate::protocol::http::retry;
 use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
 
-/// A page for a long-poll: it is answered, or waits for the first live message.
+/// Handles a page (a bounded run of past messages) for a long-poll: answers the poll, or lets it wait for the first live message.
 pub(crate) fn poll_page<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -37,7 +37,7 @@ pub(crate) fn poll_page<I: Io>(
     }
     saw(&mut clients.conns, slot, part, page.head, page.epoch);
     if clients.conns.get(slot).wants(MULTI) {
-        // The answer names all positions, so all must be known.
+        // The answer contains the positions of all topics, so it waits for all of them.
         let attaching = clients.conns.extra(slot).own.attaching.as_mut();
         let attaching = attaching.expect("a set waits for all its topics");
         attaching.waiting -= 1;
@@ -69,7 +69,7 @@ pub(crate) fn poll_page<I: Io>(
         return answer_nothing(clients, subs, deliveries, queues, slot, page, io);
     }
     if clients.conns.get(slot).is(EOF) {
-        // The client hung up before the home had answered.
+        // The client has closed before the home (the part of a shard that keeps the topic) answered.
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
@@ -85,7 +85,7 @@ pub(crate) fn poll_page<I: Io>(
     }
 }
 
-/// Answers with the message that was kept.
+/// Answers with the message that was held.
 fn answer_first_of_set<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -130,7 +130,7 @@ pub(crate) fn answer_poll<I: Io>(
         record.offset,
         &mut id,
     );
-    // For a single topic in plain form the client knows its name, so none is allocated.
+    // For a single topic in plain form the answer does not name the topic, so no name is allocated.
     let is_named = clients.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
     let name = if is_named {
         subs.topics.name(topic).to_vec()
@@ -148,7 +148,7 @@ pub(crate) fn answer_poll<I: Io>(
     clients.scratch.id = id;
 }
 
-/// The same, with a message that names its topic and its position.
+/// Answers a long-poll with a message, whose topic and position are given.
 pub(crate) fn answer_poll_with<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -173,7 +173,7 @@ pub(crate) fn answer_poll_with<I: Io>(
             b"text/plain; charset=utf-8"
         };
     }
-    // Small data is copied into the answer from where it lies.
+    // Small data is copied directly into the answer.
     let data = match body.is_empty() && frames.large(record).is_none() {
         true => frames.data(record),
         false => b"",
@@ -202,8 +202,8 @@ pub(crate) fn answer_poll_with<I: Io>(
     answer_waiting(clients, queues, slot, io);
 }
 
-/// A long-poll has timed out without a message: the answer gives its position. For a single topic only the home
-/// knows that. A message that comes before the home has said it is the answer instead.
+/// Ends a long-poll that has timed out. The answer contains the poll's position, which for a single topic only the home knows, so
+/// the home is asked. If a message arrives before the home's answer, it answers the poll.
 pub(crate) fn end_poll<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -305,7 +305,7 @@ fn timeout_head(
     head.end();
 }
 
-/// Keeps the first message that any topic of the set had; later ones stay unseen for the next poll.
+/// Holds the first message of any topic of the set. Later messages stay unseen for the next poll.
 pub(crate) fn first_of_set(
     conns: &mut Connections,
     slot: u32,
@@ -322,8 +322,8 @@ pub(crate) fn first_of_set(
     attaching.held.push(Held::Message(unseen.part, record));
 }
 
-/// Writes the head of an answer with a message of so many bytes into `reply`. The options say whether messages before it
-/// are lost, and whether its topic must be named.
+/// Writes the head of an answer with a message of `bytes` bytes into `reply`. The options tell whether earlier messages are lost,
+/// and whether the topic must be named.
 fn message_head(
     clients: &mut Clients,
     slot: u32,
@@ -370,7 +370,7 @@ fn message_head(
     head.number("Content-Length", bytes as u64).end();
 }
 
-/// The position after all messages that a long-poll was promised: `page` is the state of its only topic.
+/// The position after all messages that the long-poll could have received. `page` is the state of its only topic.
 fn position_of_poll(
     clients: &Clients,
     matching: &Matching,
@@ -388,8 +388,8 @@ fn position_of_poll(
     id
 }
 
-/// A long-poll on several topics whose other homes have not answered: the message is its answer,
-/// or it stays unseen for the next poll.
+/// Takes a live message for a long-poll on several topics before all homes have answered. It becomes the poll's answer, or stays
+/// unseen for the next poll.
 pub(crate) fn deliver_early(
     clients: &mut Clients,
     slot: u32,

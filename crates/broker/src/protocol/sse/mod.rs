@@ -1,5 +1,5 @@
-//! Server-Sent Events: how the response begins, and what stands in it besides messages. Messages are written in `protocol/encode.rs`; how a stream
-//! goes on is the same for events and frames (`protocol/http/subscribe/stream.rs`).
+//! Server-Sent Events: the response head, comments and the report of a gap (lost messages). `protocol/encode.rs` writes messages.
+//! The course of a stream is the same for events and frames (`protocol/http/subscribe/stream.rs`).
 
 use alloc::vec::Vec;
 
@@ -12,10 +12,10 @@ use crate::protocol::http::answer::CACHE_CONTROL;
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::options::{HEAD, HTTP10, KEEP};
 
-/// A comment of an event stream. An empty line behind it would be an event to some readers.
+/// A comment of an event stream. Without an empty line after it, since some readers would take that for an event.
 const COMMENT: &[u8] = b":\n";
 
-/// Appends an event that tells of a gap before this position.
+/// Appends an event that reports a gap before this position.
 pub(crate) fn write_gap(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) {
     let mut text = Vec::with_capacity(64);
     sse::write_gap(&mut text, id, name);
@@ -60,9 +60,9 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     write_part(row, &text, &mut clients.scratch.reply);
 }
 
-/// An id without data, so that the client remembers the position before the first message. An empty line behind it makes it
-/// hold at once, and is no event by the standard. Some libraries take it for one: they get no empty line. Clients that follow
-/// the standard send `no-cache` (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode that it names).
+/// Writes an id without data, so that the client remembers the position before the first message. An empty line after it would make
+/// the id effective at once, and is no event by the standard, but some libraries take it for an event. So only clients with
+/// `no-cache` get the empty line: those follow the standard (HTML, section 9.2.2, and Fetch, section 4.6, for the cache mode).
 pub(crate) fn event_of_position(
     clients: &mut Clients,
     matching: &Matching,

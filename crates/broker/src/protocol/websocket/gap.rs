@@ -1,4 +1,4 @@
-//! Frames that are no messages: a gap, and the position before the first message.
+//! Frames that carry no message: the report of a gap (lost messages), and the position before the first message.
 
 use alloc::vec::Vec;
 
@@ -9,10 +9,10 @@ use crate::client::row::{FILTERS, MULTI, Row};
 use crate::protocol::encode::meta_line;
 use crate::protocol::http::options::{ENVELOPE, META};
 
-/// The text of a gap, in frames.
+/// The text of the report.
 const LOST: &[u8] = b"messages before this position are lost";
 
-/// Appends a gap as an envelope: the fields of `ws+meta.nchan`.
+/// Appends the report of a gap as a JSON object, with the fields of `ws+meta.nchan`.
 fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
     for (label, value) in [
         (&b"{\"gap\":"[..], LOST),
@@ -25,7 +25,7 @@ fn gap_object(out: &mut Vec<u8>, name: &[u8], id: &[u8]) {
     out.push(b'}');
 }
 
-/// Appends a frame that tells of a gap before this position; false where the connection's frames have no place for it.
+/// Appends a frame that reports a gap before this position. False if the connection's format has no way to report it.
 pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> bool {
     let mut text = Vec::with_capacity(96);
     if row.wants(META) {
@@ -38,15 +38,15 @@ pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> boo
     } else if row.wants(ENVELOPE) {
         gap_object(&mut text, name, id);
     } else {
-        // Plain frames have no place for it: the client learns it from the close.
+        // Plain frames cannot report it. The client learns it when the connection is closed.
         return false;
     }
     frame::write_frame(out, Opcode::Text, &text);
     true
 }
 
-/// Appends a frame that tells the position before the first message: an envelope without data. Other frames have no place for it: Nchan's clients hand
-/// each frame of `ws+meta.nchan` to their page as a message.
+/// Appends a frame with the position before the first message: a JSON object without data. Other formats have no such frame,
+/// because Nchan's clients pass each frame of `ws+meta.nchan` to their page as a message.
 pub(crate) fn write_position(id: &[u8], out: &mut Vec<u8>) {
     let mut text = Vec::with_capacity(48);
     text.extend_from_slice(b"{\"id\":");

@@ -12,14 +12,14 @@ use crate::protocol::http::options::{DEFLATE, ENVELOPE, FOLLOWS, META, UPGRADE};
 /// Nchan's subprotocol: each message begins with its id, topic and content type.
 const META_PROTOCOL: &str = "ws+meta.nchan";
 
-/// Writes the 101 into `reply`. `carries` names the subprotocol of another protocol that the frames are to carry.
+/// Writes the 101 response into `reply`. `carries`: the subprotocol, if the frames carry another protocol.
 pub(crate) fn accept_upgrade(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
     carries: Option<&str>,
 ) -> Result<(), Reason> {
-    // Neither may come twice (RFC 6455 sections 11.3.1 and 11.3.5).
+    // Neither header may occur twice (RFC 6455 sections 11.3.1 and 11.3.5).
     let only = |name| {
         let mut all = head.headers(name);
         all.next().filter(|_| all.next().is_none())

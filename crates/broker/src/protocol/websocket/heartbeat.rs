@@ -1,4 +1,4 @@
-//! Heartbeats of a WebSocket: pings, of which two may be unanswered.
+//! Heartbeats of a WebSocket: sends pings, and ends a connection after two unanswered pings.
 
 use crore_wire::websocket::frame::{self, Opcode};
 
@@ -8,14 +8,14 @@ use crate::io::{Close, Io};
 use crate::protocol::front::{AllProtocols, Clients};
 use crate::protocol::http::options::{PING, PINGS};
 
-/// Sends a ping if nothing was sent for too long; a client that has left two unanswered ends.
+/// Sends a ping if nothing was sent for too long. Ends the connection if two pings are unanswered.
 pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     if !clients.is_heartbeat_due(slot) {
         return;
     }
     let row = clients.conns.get_mut(slot);
     if row.options & PINGS == 2 * PING {
-        // The pong may be behind the held bytes.
+        // The pong may be in held bytes that were not processed yet.
         if !AllProtocols::is_held(&clients.conns, slot) {
             clients.scratch.because(Closed::Timeout);
             clients.drop_conn(slot, Close::Reset);

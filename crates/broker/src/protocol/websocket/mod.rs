@@ -1,5 +1,5 @@
-//! WebSockets: `handshake` accepts an upgrade, `frames` reads what comes, `publish` takes frames that publish, `heartbeat` sends pings, `gap` says
-//! what is lost, and where a stream begins. The data of frames may be another protocol's: `protocol/contract` asks that.
+//! WebSockets: `handshake` accepts an upgrade, `frames` reads received bytes, `publish` publishes frames, `heartbeat` sends pings,
+//! `gap` reports lost messages and the first position. Frames may carry another protocol, to which `protocol/contract` dispatches.
 
 mod frames;
 pub(crate) mod gap;

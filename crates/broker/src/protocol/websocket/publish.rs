@@ -1,4 +1,5 @@
-//! Frames that publish: the upgrade on a publish path, the messages, and their acknowledgements in the meta subprotocol.
+//! Publishes the frames of a WebSocket: the upgrade on a publish path, the messages, and their acknowledgements in the meta
+//! subprotocol.
 
 use alloc::vec::Vec;
 
@@ -22,7 +23,7 @@ use crate::protocol::http::state::PublishTo;
 use crate::protocol::http::task::Flow;
 use crate::protocol::websocket::handshake::accept_upgrade;
 
-/// A frame of a client that may publish.
+/// Publishes the data of a frame, if the connection may publish. False if the connection has ended.
 pub(crate) fn frame_published<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -44,7 +45,7 @@ pub(crate) fn frame_published<I: Io>(
     let number = publish_to.published;
     publish_to.published = number.wrapping_add(1);
     if let Err(denied) = clients.may(slot, Right::Publish, &publish_to.name) {
-        // The right was granted when the connection was made, and is lost since.
+        // The right was granted when the connection began, and was lost later.
         clients.send_reply(slot, io);
         end_stream(clients, slot, denied, io);
         return false;
@@ -83,8 +84,8 @@ pub(crate) fn frame_published<I: Io>(
     outcome.is_none_or(|outcome| frame_outcome(clients, slot, number, outcome, io))
 }
 
-/// Handles the outcome of a frame that was published. Without acknowledgements only a close can say that it
-/// was refused. False when the connection has ended.
+/// Handles the outcome of a published frame. Without acknowledgements, a refusal closes the connection. False if the connection has
+/// ended.
 pub(crate) fn frame_outcome<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -105,7 +106,7 @@ pub(crate) fn frame_outcome<I: Io>(
     false
 }
 
-/// Refuses a frame that came too fast: by an acknowledgement if the client gets those, otherwise by the close.
+/// Refuses a frame that exceeds a rate: by an acknowledgement if the client gets them, else by closing the connection.
 fn frame_refused<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -122,7 +123,7 @@ fn frame_refused<I: Io>(
     false
 }
 
-/// An upgrade on a publish path: there is nothing to attach, so the answer goes out at once.
+/// Upgrades a connection on a publish path. It has no subscription, so the answer is sent at once.
 pub(crate) fn upgrade_to_publish<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -147,7 +148,7 @@ pub(crate) fn upgrade_to_publish<I: Io>(
     Flow::Wait
 }
 
-/// The answer to a frame that was published, in the meta subprotocol.
+/// Sends the acknowledgement of a published frame, in the meta subprotocol.
 pub(crate) fn acknowledge<I: Io>(
     clients: &mut Clients,
     slot: u32,
