@@ -38,7 +38,7 @@ pub const PAUSED: u8 = 4;
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
-/// The outbox waits until a state that it reports has been reached, for example until a record is committed.
+/// The outbox waits until what it reports is true, for example until the subscriptions of a resumed session are live.
 pub const HELD: u8 = 32;
 /// A request was served before, so a silent end is no timeout.
 pub const SERVED: u8 = 64;

@@ -1,4 +1,4 @@
-//! The body of a response whose length is not known when it begins: in chunks, and for HTTP/1.0 as it is, up to the end of the connection.
+//! Writes a response body whose length is not known at the start: in chunks, or for HTTP/1.0 plain until the connection is closed.
 
 use alloc::vec::Vec;
 
@@ -22,7 +22,7 @@ pub(crate) fn write_part(row: &Row, data: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the end of that body, where it has a sign.
+/// Appends the end of the body, if the body is in chunks.
 pub(crate) fn write_end(row: &Row, out: &mut Vec<u8>) {
     if !row.wants(HTTP10) {
         out.extend_from_slice(b"0\r\n\r\n");

@@ -1,4 +1,5 @@
-//! How connections that speak HTTP, and the streams that began as requests, end for a reason. Functions with a result say whether the connection ends.
+//! Ends HTTP connections, and streams that began as requests, for a reason. Functions that return a bool return whether the
+//! connection ends.
 
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{FILTERS, MULTI, SERVED, State};
@@ -12,10 +13,10 @@ use crate::protocol::http::retry;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// A kept-alive connection that was silent for so many seconds is not about to send a request.
+/// A kept-alive connection that was silent for this many seconds will probably not send a request right now.
 const QUIET_S: u32 = 2;
 
-/// Ends a connection that speaks HTTP and has no stream.
+/// Ends an HTTP connection without a stream.
 pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     match (clients.conns.get(slot).state, reason.row().status) {
         (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, Close::Now),
@@ -29,24 +30,25 @@ pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
     }
 }
 
-/// Notes who reads the refusal of a request that has come in part.
+/// Records which page may read the refusal of a partly received request.
 fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
-    // What has come behind a request that waits for its answer is another one.
+    // Bytes after a request that waits for its answer belong to another request.
     let is_first = clients.conns.get(slot).state == State::Http || is_judged(&clients.conns, slot);
-    // The refusal is the connection's last answer.
+    // The refusal is the last answer of the connection, so its other bytes are not needed.
     if is_first && let Some(Spill::Http(part)) = clients.conns.take_spill(slot) {
         note_reader_of_part(clients, slot, &part.data);
     }
 }
 
-/// Ends a request that waits for another shard, which new settings do not grant.
+/// Ends a request that waits for another shard, and that new settings would refuse.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
     clients.scratch.because(reason.row().closed);
     clients.drop_conn(slot, Close::Now);
     true
 }
 
-/// Moves the client of a kept-alive connection off, unless it has sent something just now, or has a request under way.
+/// Ends an idle kept-alive connection, so that its client moves to another server. It stays if it was just active, or has a
+/// request.
 pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let row = clients.conns.get(slot);
     let idle = row.is(SERVED) && row.spill == NONE && row.outbox == NONE;
@@ -58,14 +60,14 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
     true
 }
 
-/// Answers a subscription that waits, and ends its connection.
+/// Refuses a waiting subscription, and ends its connection.
 fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     clients.conns.get_mut(slot).options &= !(KEEP | UPGRADE | EVENTS);
     clients.respond_reason(slot, reason);
     request_done(clients, slot, io);
 }
 
-/// Tells the client of an event stream after which time it should connect again.
+/// Tells the client of an event stream when to connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.scratch.because(Closed::Operator);
     let text = retry::moved_off(clients.ctx.spread(slot), clients.conns.len());
@@ -81,7 +83,7 @@ pub(crate) fn is_subscribing(conns: &Connections, slot: u32) -> bool {
     row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
 }
 
-/// Whether the verdict on the request's credential is awaited.
+/// Whether the request waits for the verdict on its credential.
 pub(crate) fn is_judged(conns: &Connections, slot: u32) -> bool {
     matches!(conns.spill(slot), Some(Spill::Http(it)) if it.asked)
 }

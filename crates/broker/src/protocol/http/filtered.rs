@@ -1,8 +1,8 @@
-//! Subscribers by filter over HTTP: event streams, WebSockets and long-polls. All filters of a request are one group,
-//! and its positions name one offset for each partition.
+//! Subscriptions by filter over HTTP: event streams, WebSockets and long-polls. All filters of a request are one group. Its
+//! position has one offset for each partition.
 //!
-//! Invariants: a response begins when every home has answered, with the messages that the logs held; an answer to a long-poll
-//! has one message, and the messages of other partitions stay unseen for the next poll.
+//! Invariants: a response begins when every home (a part of a shard that keeps topics) has answered, with the messages from the
+//! logs. An answer to a long-poll has one message. Messages of other partitions stay unseen for the next poll.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ use crate::protocol::http::subscribe::stream::{begin_with, is_stream};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-/// The offsets that a connection has reached with the last of these messages of a run, by partition.
+/// The offsets that a connection reaches with these messages of a run (live messages that are delivered together), by partition.
 pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
     let mut just: Vec<(PartitionId, u64)> = Vec::new();
     for message in messages.iter().rev() {
@@ -45,7 +45,8 @@ pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
     just
 }
 
-/// A home's answer to a request or stream by filter; returns the opening of a response when it was the last one that is needed for it.
+/// Handles a home's page (bounded run of past messages) for a request or stream by filter. Returns the opening (the collected
+/// answers) when it is complete.
 pub(crate) fn request_match_page<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -94,7 +95,7 @@ fn opening_page(
     };
     clients.took_page(slot, serial, page, taken.end, taken.live);
     if taken.searching {
-        // Only later: a delivery is under way.
+        // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
     } else if whole {
         return clients.conns.extra(slot).own.opening.take();
@@ -102,7 +103,7 @@ fn opening_page(
     None
 }
 
-/// The homes have answered for all partitions: the stream begins.
+/// Begins a stream, after the homes have answered for all partitions.
 pub(crate) fn open_stream<I: Io>(
     clients: &mut Clients,
     matching: &Matching,
@@ -154,7 +155,7 @@ pub(crate) fn open_stream<I: Io>(
     }
 }
 
-/// A page for a stream that has begun.
+/// Handles a page for a stream that has begun.
 fn further_page<I: Io>(
     clients: &mut Clients,
     matching: &Matching,
@@ -205,7 +206,8 @@ fn further_page<I: Io>(
     }
 }
 
-/// The live messages of a run for a request or stream: those of its filters that are live in its partition, each once.
+/// The live messages of a run for a request or stream: those for filters that are live in the message's partition, each message
+/// once.
 pub(crate) fn picks_of(
     conns: &Connections,
     slot: u32,
@@ -224,7 +226,7 @@ pub(crate) fn picks_of(
     picks
 }
 
-/// The same for a stream that has begun.
+/// Sends live messages of a run to a stream that has begun.
 pub(crate) fn stream_matched<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -241,7 +243,7 @@ pub(crate) fn stream_matched<I: Io>(
         return clients.broken(slot);
     };
     let parcel = Parcel::of_picks(slot, encoding, picks, frames);
-    // While a run of another home is under way some connections have seen its messages and others have not.
+    // During a run of another home, some connections have seen its messages and others have not, so their positions differ.
     let alike = !feed.deliveries.has_runs(clients.ctx.world.homes);
     if alike && group.positions().is_empty() {
         encode_run(
@@ -279,7 +281,7 @@ pub(crate) fn stream_matched<I: Io>(
     );
 }
 
-/// Subscribes a request to filters; the response begins when the homes have answered.
+/// Subscribes a request to filters. The response begins when the homes have answered.
 pub(crate) fn join_over_http(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -293,8 +295,8 @@ pub(crate) fn join_over_http(
     join_filters(clients, subs, slot, &filters, since, poll).map(|_| ())
 }
 
-/// Asks for a next page: before the response begins, of each partition that no home has answered for yet; of a stream that has
-/// begun, of one partition in which it is behind.
+/// Asks for next pages. Before the response begins: of each partition for which no home has answered. Later: of one partition in
+/// which the stream is behind.
 pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     let group =
         joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
@@ -317,8 +319,7 @@ pub(crate) fn catch_up_filters(clients: &mut Clients, subs: &mut Subscriptions, 
     }
 }
 
-/// Encodes one message for one connection, with the connection's own position; for a message of a run, `just` are the offsets
-/// that the run has reached with it.
+/// Encodes one message for one connection, with the connection's position. `just`: the offsets that the message's run has reached.
 fn encode_matched(
     clients: &Clients,
     matching: &Matching,
@@ -340,7 +341,7 @@ fn encode_matched(
     .encode(Encoding::of(clients.conns.get(slot)), &mut feed.forms, out);
 }
 
-/// Keeps live messages for a response that has not begun.
+/// Holds live messages for a response that has not begun.
 pub(crate) fn hold_matches(
     clients: &mut Clients,
     slot: u32,
@@ -377,7 +378,7 @@ pub(crate) fn saw_of_partition(
     }
 }
 
-/// Sets the positions by partition: to where the first pages begin, or to where the subscriber has them (`at_end`).
+/// Sets the positions by partition: to where the first pages begin, or (`at_end`) up to where the subscriber has all messages.
 pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening, at_end: bool) {
     let positions = opening.positions(clients.ctx.world.epoch, at_end);
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
@@ -388,13 +389,13 @@ pub(crate) fn set_positions(clients: &mut Clients, slot: u32, opening: &Opening,
     }
 }
 
-/// The rule that governs a response by filter: that of a topic with the first filter's text.
+/// The rule for a response by filter: that of a topic whose name is the first filter.
 pub(crate) fn filter_rule<'a>(clients: &'a Clients, matching: &Matching, slot: u32) -> &'a Rule {
     let rules = &clients.ctx.world.rules;
     rules.get(rules.number_for(&filters_of(&clients.conns, matching, slot)))
 }
 
-/// The first filter.
+/// The first filter of a connection.
 fn filters_of(conns: &Connections, matching: &Matching, slot: u32) -> Vec<u8> {
     let part = joining::filter_subscriptions(conns, slot).and_then(|all| all.part(0));
     part.map_or(Vec::new(), |part| matching.name(part.row))

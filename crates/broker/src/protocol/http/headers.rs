@@ -1,17 +1,18 @@
-//! The headers that requests and answers have, one row each. From these rows come the lists that browsers are told (CORS), the headers in which slips
-//! are looked for (`slips`), and the tables of `docs/PROTOCOLS.md`. The code that reads or writes a header decides the meaning of its value.
+//! Lists the headers of requests and answers, one row each. From these rows come the lists for browsers (CORS), the known headers
+//! for suggestions (`slips`), and the tables of `docs/PROTOCOLS.md`. The code that reads or writes a header decides the meaning of
+//! its value.
 
 /// A header, and its meaning in Markdown.
 pub type Row = (&'static str, &'static str);
 
-/// One row is one line: the name, and its meaning.
+/// One row is one line: the name and its meaning.
 macro_rules! headers {
     (ours { $($ours:literal, $ours_help:literal;)* } foreign { $($foreign:literal, $foreign_help:literal;)* }
      message { $($message:literal, $message_help:literal;)* } request { $($request:literal;)* }
      answer { $first:literal, $first_help:literal; $($answer:literal, $answer_help:literal;)* }) => {
-        /// The headers of a publish alone that have our prefix.
+        /// The publish headers with this server's prefix.
         pub(crate) const OURS: [&str; [$($ours),*].len()] = [$($ours),*];
-        /// Those that have names of others.
+        /// The other publish headers, whose names are of other origin.
         pub(crate) const FOREIGN: [&str; [$($foreign),*].len()] = [$($foreign),*];
         /// All headers of a publish.
         pub const OF_PUBLISH: &[Row] = &[
@@ -19,7 +20,8 @@ macro_rules! headers {
         ];
         /// The headers of answers that scripts of other origins may read.
         pub const OF_ANSWERS: &[Row] = &[($first, $first_help), $(($answer, $answer_help),)*];
-        /// Headers that scripts of other origins may send. The star stands for all but `Authorization`; older browsers know the names only.
+        /// The headers that scripts of other origins may send. The star stands for all headers except `Authorization`. Older
+        /// browsers understand only names.
         pub(crate) const ALLOWED: &str = concat!(
             $($request, ", ",)* $($message, ", ",)* $($ours, ", ",)* $($foreign, ", ",)* "*"
         );

@@ -1,7 +1,8 @@
-//! The history of a topic: what its log keeps, at once, as a JSON array. Nothing is subscribed: no topic is made, and nobody is counted.
+//! Answers `GET` on a history path: the messages that a topic's log keeps, as a JSON array. The request subscribes to nothing,
+//! creates no topic, and is not counted as a subscriber.
 //!
-//! Invariant: an answer is one page of the log, so that its work and its bytes are bounded as those of any page. The client asks for the
-//! next one with the position of the last message.
+//! Invariant: an answer is one page (a bounded run) of the log, so its work and bytes have the bounds of any page. The client
+//! requests the next page with the position of the last message.
 
 use alloc::vec::Vec;
 
@@ -24,7 +25,7 @@ use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
 use crate::store::rope::Rope;
 
-/// The home's answer.
+/// Sends the home's page as the answer. (The home is the part of a shard that keeps the topic.)
 pub(crate) fn history_page<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -63,7 +64,7 @@ pub(crate) fn history_page<I: Io>(
     answer_waiting(clients, queues, slot, io);
 }
 
-/// `GET` on a history path.
+/// Processes `GET` on a history path.
 pub(crate) fn history<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -79,7 +80,7 @@ pub(crate) fn history<I: Io>(
             return Flow::Next;
         }
     };
-    // Answers to the requests before it.
+    // Sends answers to earlier requests.
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
     clients.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
@@ -135,7 +136,7 @@ fn history_body(
     });
 }
 
-/// Writes the head of the answer into `reply`: of a body of so many bytes, or of none, since the client has it already.
+/// Writes the head of the answer into `reply`. `bytes`: the length of the body, or `None` if the client already has this answer.
 fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes: Option<usize>) {
     let status = bytes.map_or(304, |_| 200);
     let mut head = clients.head_without_cache_rule(slot, status);
@@ -158,7 +159,8 @@ fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes
     }
 }
 
-/// Where a history begins, and how many messages it has at most: without a position the newest ones, as of a file's end.
+/// The start of a history, and the maximum number of messages. Without a position, the newest messages (as `tail` does with a
+/// file).
 fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     let since = match query_position(query) {
         Some((_, value)) => {
@@ -183,7 +185,7 @@ fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     Ok((since, most.unwrap_or(u32::MAX)))
 }
 
-/// A number of messages: digits alone, and not 0. One that is too large is the largest.
+/// Parses a number of messages: only digits, and not 0. A number that is too large becomes the largest one.
 fn number(text: &[u8]) -> Option<u32> {
     if !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -196,8 +198,8 @@ fn number(text: &[u8]) -> Option<u32> {
     Some(text.iter().fold(0, add)).filter(|number| *number > 0)
 }
 
-/// The tag that tells an answer from any other to the same request: where it ends, whether more follow, where it begins, and how many
-/// messages it has. Messages between two of them only ever go.
+/// The tag that distinguishes an answer from all others to the same request: its end, whether more follow, its start, and the
+/// number of its messages. Between start and end, messages are only ever removed.
 fn tag_of(ctx: &Context, page: &Page, frames: &Frames) -> Vec<u8> {
     let mut tag = Vec::with_capacity(48);
     let first = frames.pages.get(page.first as usize);
@@ -213,7 +215,7 @@ fn tag_of(ctx: &Context, page: &Page, frames: &Frames) -> Vec<u8> {
     tag
 }
 
-/// Whether a tag that came back is this one; a proxy may have put a suffix behind it.
+/// Whether a tag that a client sent is this one. A proxy may have added a suffix.
 fn is_tag(known: &[u8], tag: &[u8]) -> bool {
     let rest = known.strip_prefix(tag);
     known == b"*"

@@ -1,11 +1,11 @@
-//! Following which topics have subscribers, as an event stream or a WebSocket: the request, the pages of the
-//! snapshot, and the events after it.
+//! Reports to followers which topics have subscribers (interest), as an event stream or a WebSocket: the request, the pages
+//! (bounded parts) of the snapshot, and the events after it.
 //!
-//! The homes are asked one after the other, and for the next page only when the socket has taken the one
-//! before: a snapshot costs one page of memory, however slow its reader. A home sends events from its first page on. A
-//! follower that does not read them fast enough is disconnected; a new connection gets a new snapshot.
+//! The homes (the parts of shards that keep topics) are asked one after the other, and for the next page only when the socket has
+//! accepted the page before. So a snapshot costs one page of memory, however slow its reader. A home sends events from its first
+//! page on. A follower that does not read them fast enough is disconnected, and gets a new snapshot when it connects again.
 //!
-//! Events have no positions: there is no log of who subscribed.
+//! Events have no positions, since subscriptions are not logged.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -33,7 +33,7 @@ use crate::protocol::http::subscribe::stream::begin_stream;
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-/// News from a home.
+/// Sends news of a home to a follower.
 pub(crate) fn news_came<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -103,7 +103,7 @@ fn end_follower<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     end_stream(clients, slot, Reason::EventsLost, io);
 }
 
-/// `GET` on an interest path: a WebSocket, or else an event stream, whatever is accepted.
+/// Processes `GET` on an interest path: begins a WebSocket if requested, else an event stream, whatever the client accepts.
 pub(crate) fn follow(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -158,7 +158,7 @@ pub(crate) fn follow(
     Flow::Wait
 }
 
-/// The filter of topics that the query asks for.
+/// The filter of topics in the query.
 fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> {
     let mut filter = Vec::new();
     for (key, value) in form::pairs(head.query) {
@@ -179,7 +179,7 @@ fn filter(ctx: &Context, head: &Head<'_>) -> Result<Vec<u8>, Cow<'static, str>> 
     Ok(filter)
 }
 
-/// Asks the home whose turn it is.
+/// Asks the follower's current home for the next page.
 fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let to = clients.conns.reply_to(slot, 0);
     let (homes, party) = (clients.ctx.world.homes, clients.party(slot));
@@ -201,7 +201,7 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     });
 }
 
-/// Asks for the next pages of all followers that have room for them.
+/// Asks for the next pages of all followers that can take one.
 pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Queues) {
     for conn in queues.take_paging() {
         if clients.conns.is_current(conn) {
@@ -241,7 +241,7 @@ fn encode_news(conns: &Connections, slot: u32, news: &InterestChanges) -> Vec<u8
     out
 }
 
-/// Says that the snapshot is whole, and how many topics with subscribers the follower was told of.
+/// Reports that the snapshot is complete, and the number of reported topics that have subscribers.
 fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) {
     let events = conns.get(slot).wants(EVENTS);
     let mut data = Vec::with_capacity(48);
@@ -261,7 +261,7 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
     }
 }
 
-/// Whether a follower, if the connection is one, could begin now.
+/// Whether the connection's follower, if it is one, would be allowed now.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.own.follow.as_ref());

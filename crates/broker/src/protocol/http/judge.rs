@@ -1,7 +1,7 @@
-//! Decides by the head of a request: where it comes from, who sends it, what it asks for, and whether that is granted. All of
-//! this happens before its body, which is not read if the request is refused.
+//! Judges a request by its head: its origin, its client, what it requests, and whether that is allowed. This happens before the
+//! body, which is not read if the request is refused.
 //!
-//! Invariant: nothing is done to topics here, so that a head may be judged twice: before its body comes, and with it.
+//! Invariant: judging changes no topic, so a head may be judged twice: before its body arrives, and with it.
 
 use alloc::format;
 
@@ -26,13 +26,13 @@ use crate::protocol::http::slips::words_in_batch;
 use crate::protocol::http::task::{Answered, Door, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
 
-/// The words about a publish that names no topic; many send an object or a form that has it, as to other servers.
+/// The text for a publish without a topic. Many clients send an object or a form that contains the topic, as for other servers.
 const NO_TOPIC_TO_PUBLISH: &str = "no topic is named: put it behind the path (/pub/news) or into ?topic=news, with the message alone as the body, whose \
     fields are not read; objects with topic and data, a line each, are a batch: send it with Content-Type: application/x-ndjson \
     (curl -H 'Content-Type: application/x-ndjson' --data-binary @FILE)";
 
-/// Decides what the request is to do. If it has a body, a refusal is the last answer of its connection, whether or not the body
-/// was received: answers do not depend on how a request was cut. `body` is what its head says of it.
+/// Judges a request. If it has a body, a refusal is the last answer of the connection, whether or not the body has arrived. So
+/// answers do not depend on how a request was split. `body` is what the head says of the body.
 ///
 /// # Errors
 /// The answer is in `reply`.
@@ -79,7 +79,7 @@ fn judge_request(
     let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
     let door = routed.map(|(door, _)| door);
     if let Err((reason, words)) = admit(clients, slot, head, door, upgrade) {
-        // A page of a listed origin reads this one too.
+        // A page of a listed origin may read this refusal too.
         note_reader(clients, slot, head);
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
@@ -110,14 +110,14 @@ fn judge_request(
     judge_names(clients, slot, head, door, rest, upgrade)
 }
 
-/// Answers methods whose answer depends on nobody's rights: one that asks which there are, and one that there is not.
+/// Answers OPTIONS and unknown methods, whose answers do not depend on rights.
 fn judge_methods(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
     door: Option<Door>,
 ) -> Result<(), Answered> {
-    // About the server as a whole (RFC 9110 section 9.3.7); load balancers ask it at the root whether it lives.
+    // OPTIONS for the whole server (RFC 9110 section 9.3.7). Load balancers send it to the root as a health check.
     let whole = matches!(head.path, b"*" | b"/");
     match (head.method, door) {
         (Method::Options, Some(door)) => preflight(clients, slot, allowed(door)),
@@ -128,7 +128,7 @@ fn judge_methods(
     Err(Answered)
 }
 
-/// Whether this method is allowed at that door.
+/// Checks whether this method is allowed on this path.
 fn judge_method(
     clients: &mut Clients,
     slot: u32,
@@ -158,13 +158,13 @@ fn judge_method(
         return answered(clients, slot, Reason::PutWithBody);
     }
     if head.method == Method::Post && head.is_coded() {
-        // A message has no field for it: subscribers would get bytes that they cannot read.
+        // A message has no such field, so subscribers would get bytes that they cannot read.
         return answered(clients, slot, Reason::Encoded);
     }
     Ok(())
 }
 
-/// Decides what the request asks for by the names in it, and whether that is granted.
+/// Decides what the request is, by the topics and filters in it, and checks the client's rights.
 fn judge_names(
     clients: &mut Clients,
     slot: u32,
@@ -260,7 +260,7 @@ fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
     None
 }
 
-/// Says which methods there are, and to the browsers of listed origins that a script may send any header.
+/// Answers OPTIONS: the allowed methods, and for browsers that a script of a listed origin may send any header.
 fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
     let head = clients.head(slot, 204).header("Allow", allowed.as_bytes());
     head.header("Access-Control-Allow-Methods", allowed.as_bytes())
@@ -269,7 +269,7 @@ fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
         .end();
 }
 
-/// Refuses the method at this door, or anywhere.
+/// Refuses the method on this path, or on any path.
 fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: Option<Door>) {
     let allowed = allowed(door.unwrap_or(Door::Publish));
     let method = head.method_name.escape_ascii();
@@ -287,7 +287,7 @@ fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: O
     clients.respond_method(slot, &words, allowed);
 }
 
-/// The methods allowed at a door.
+/// The methods allowed on a path.
 fn allowed(door: Door) -> &'static str {
     match door {
         Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
@@ -296,12 +296,12 @@ fn allowed(door: Door) -> &'static str {
     }
 }
 
-/// Whether there is a body.
+/// Whether the request has a body.
 fn has_body(body: Body) -> bool {
     matches!(body, Body::Chunked | Body::Length(1..))
 }
 
-/// The words about a path with nothing at it: a client that asks for a path of the admin port is told of that port.
+/// The reason for an unknown path. A client that asks for a path of the admin port is told of that port.
 fn nowhere(path: &[u8]) -> Reason {
     let of_admin = [&b"/api/"[..], b"/metrics", b"/health", b"/ready"];
     match of_admin.iter().any(|begin| path.starts_with(begin)) {
@@ -318,7 +318,7 @@ pub(crate) fn is_batch(head: &Head<'_>) -> bool {
     })
 }
 
-/// Notes what a refusal needs that comes before its request is judged: the form that the client prefers, and the page that may read it.
+/// Records what a refusal before the judgement needs: the form that the client prefers, and the page that may read it.
 pub(crate) fn note_reader(clients: &mut Clients, slot: u32, head: &Head<'_>) {
     let mut origins = head.headers("origin");
     let origin = origins.next().filter(|_| origins.next().is_none());
@@ -326,7 +326,7 @@ pub(crate) fn note_reader(clients: &mut Clients, slot: u32, head: &Head<'_>) {
     note(clients, slot, head.accept(), origin, is_head);
 }
 
-/// The same for a head that cannot be read, or has come in part.
+/// The same as [`note_reader`], for a head that is invalid or incomplete.
 pub(crate) fn note_reader_of_part(clients: &mut Clients, slot: u32, bytes: &[u8]) {
     let bytes = &bytes[head::blank_lines(bytes)..];
     let accept = head::accept_in(bytes);

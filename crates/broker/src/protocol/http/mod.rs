@@ -1,9 +1,10 @@
-//! HTTP/1.1: requests, and the responses to them. `request` reads what comes, `credentials` says who sent it, `judge` decides by the head, with
-//! `sites` (where it comes from), `parameters` (what of it is read; `slips`: what was meant instead) and `names` (which topics); `answer` and
-//! `turned_away` write responses (`retry`: when to come back), `pipelined` holds what comes behind a request that waits, `close` ends connections.
+//! HTTP/1.1: reads requests and writes responses. `request` reads received bytes, `credentials` finds the client, and `judge`
+//! decides by the head, with `sites` (the origin), `parameters` (which parameters and headers are read; `slips`: suggestions for
+//! misspelt ones) and `names` (topics and filters). `answer` and `turned_away` write responses (`retry`: when to try again).
+//! `pipelined` holds bytes after a waiting request. `close` ends connections.
 //!
-//! The purposes of requests: `publish`, `subscribe` (with `filtered` and `opening`: by filter), `history`, and `interest`: which topics have
-//! subscribers.
+//! The kinds of requests: `publish`, `subscribe` (by filter: `filtered` and `opening`), `history`, and `interest` (which topics
+//! have subscribers).
 
 pub(crate) mod answer;
 pub(crate) mod body;

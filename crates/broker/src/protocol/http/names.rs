@@ -1,4 +1,4 @@
-//! Which topics and filters a request names.
+//! Reads the topics and filters that a request names.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -13,7 +13,7 @@ use crate::client::subscriptions::has_room_for;
 use crate::protocol::front::{Context, Work};
 use crate::protocol::http::slips::quoted;
 
-/// The topics that the path or the query names, or the filters where filters may be used: a topic is a filter too.
+/// The topics in the path and the query, or the filters if the request may have filters. A topic is a filter too.
 pub(crate) fn topic_names(
     work: &Work,
     ctx: &Context,
@@ -52,7 +52,7 @@ pub(crate) fn topic_names(
     Ok(names)
 }
 
-/// Adds a name that is not there yet; fails as soon as there are too many, since each is compared with all.
+/// Adds a name if it is new. Fails as soon as there are too many names, since each one is compared with all.
 fn add_name(
     work: &Work,
     ctx: &Context,
@@ -74,34 +74,34 @@ fn add_name(
     room.map_err(|reason| (reason, reason.words(&ctx.world.settings)))
 }
 
-/// The words about a URL such as `?filter=scores/#`: clients do not send the fragment behind the `#`.
+/// The text for a URL such as `?filter=scores/#`: clients do not send the fragment after `#`.
 pub(crate) const CUT_FILTER: &str = "the filter ends in /, as one whose # was cut off: in a URL # is %23, and a / at the end of a filter %2F";
 
-/// Why the names of a request are refused, and exact words.
+/// Why the names of a request are refused, and the text for the client.
 type Named = (Reason, Cow<'static, str>);
 
 fn bad(words: Cow<'static, str>) -> Named {
     (Reason::BadName, words)
 }
 
-/// Checks a filter of the query.
+/// Checks a filter in the query.
 ///
 /// # Errors
-/// Why it is wrong, in one line.
+/// The text says what is wrong.
 pub(crate) fn check_filter(filter: &[u8], max: usize) -> Result<(), Cow<'static, str>> {
     topic::check_filter(filter, max).map_err(|error| filter_words(&error))?;
     if filter.starts_with(b"$share/") {
         return Err("shared subscriptions ($share/NAME/FILTER) are MQTT's: leave $share/NAME/ out, or subscribe by MQTT".into());
     }
-    // An author who writes one of our wildcards knows them.
+    // An author who uses one of this server's wildcards knows them.
     match topic::has_wildcard(filter) {
         true => Ok(()),
         false => not_foreign(filter),
     }
 }
 
-/// Refuses a name with the wildcards of other servers, whose subscriber would wait in silence. In `?topic=` such a name is taken as it is: an MQTT
-/// client may have published to it.
+/// Refuses a name with wildcards of other servers, whose subscriber would wait without any message. In `?topic=` such a name is
+/// accepted, because an MQTT client may have published to it.
 fn not_foreign(name: &[u8]) -> Result<(), Cow<'static, str>> {
     let Some(meant) = topic::suggested_filter(name) else {
         return Ok(());

@@ -1,7 +1,9 @@
-//! A response to a request by filter that waits for the homes: what they have answered of each partition so far, and the messages that came meanwhile.
+//! An opening: a response to a request by filter that waits for the homes (the parts of shards that keep topics). It collects their
+//! answer for each partition, and the live messages that arrive in the meantime.
 //!
-//! Invariants: an answer to a long-poll has one message, the oldest one found, and the messages of other partitions stay unseen for the next poll; the
-//! position in each partition is that of the last message held of it, or of the page that its home answered with.
+//! Invariants: an answer to a long-poll has one message, the oldest one found. Messages of other partitions stay unseen for the
+//! next poll. The position in each partition is that of its last held message, or of the page (bounded run of past messages) that
+//! its home sent.
 
 use alloc::vec::Vec;
 
@@ -13,21 +15,21 @@ use crate::mail::{FilterPage, Frames, Record};
 /// A response that waits for the homes.
 #[derive(Default)]
 pub struct Opening {
-    /// The answers so far, by partition.
+    /// The homes' answers so far, by partition.
     partitions: Vec<Answered>,
-    /// The messages received, in order.
+    /// The held messages, in order of arrival.
     held: Vec<HeldMessage>,
     frames: Frames,
-    /// Messages before those received are lost.
+    /// Messages before the held ones are lost.
     gap: bool,
 }
 
-/// How far the answer for a partition is.
+/// The state of the answer for one partition.
 #[derive(Clone, Copy, Default)]
 struct Answered {
-    /// Its home has answered, with a message or with the end of its log.
+    /// The home has answered, with a message or with the end of its log.
     yes: bool,
-    /// Where its first page begins, and up to where the subscriber has its messages.
+    /// `start`: where the first page begins. `end`: the offset up to which the subscriber has all messages.
     start: u64,
     end: u64,
     live: bool,
@@ -35,37 +37,37 @@ struct Answered {
     losses_before: u64,
 }
 
-/// A message that waits for the response to begin.
+/// A message that waits until the response begins.
 pub(crate) struct HeldMessage {
     /// The partition that it came from.
     pub partition: PartitionId,
-    /// Where the topic's name lies in the opening's frames.
+    /// The place of the topic's name in the opening's frames.
     pub name: u32,
     /// The message.
     pub record: Record,
 }
 
-/// The messages and positions that a response collects before it begins.
+/// The most messages that a response collects before it begins.
 #[derive(Clone, Copy)]
 pub(crate) enum Most {
     /// A long-poll: one message.
     OneMessage,
-    /// A stream: messages of about so many bytes.
+    /// A stream: messages of about this many bytes.
     Bytes(usize),
 }
 
-/// The outcome of a page.
+/// The result of taking a page.
 pub(crate) struct Taken {
-    /// The subscriber has seen the partition up to here.
+    /// The offset up to which the subscriber has seen the partition.
     pub end: u64,
-    /// It is live there.
+    /// Whether the subscriber is live in the partition.
     pub live: bool,
-    /// Its home has found nothing yet and has more to look at: it must be asked again.
+    /// The home has found no message yet, and has more log to examine, so it must be asked again.
     pub searching: bool,
 }
 
 impl Opening {
-    /// A response that waits for so many partitions.
+    /// An opening for this many partitions.
     pub fn of(partitions: usize) -> Opening {
         Opening {
             partitions: alloc::vec![Answered::default(); partitions],
@@ -73,12 +75,12 @@ impl Opening {
         }
     }
 
-    /// Its share of the large messages that it holds.
+    /// The opening's part of the large messages that it shares.
     pub fn large_weight(&self) -> usize {
         self.frames.large_weight()
     }
 
-    /// Bytes that it holds, without large messages.
+    /// The bytes that the opening holds, without large messages.
     pub fn own_bytes(&self) -> usize {
         size_of::<Opening>()
             + self.partitions.capacity() * size_of::<Answered>()
@@ -97,18 +99,18 @@ impl Opening {
         answered.is_some_and(|answered| answered.yes)
     }
 
-    /// Whether messages before those received are lost.
+    /// Whether messages before the held ones are lost.
     pub(crate) fn has_gap(&self) -> bool {
         self.gap
     }
 
-    /// The messages received, in order, and the frames that they refer to.
+    /// The held messages in order of arrival, and the frames that they refer to.
     pub(crate) fn held(&self) -> (&[HeldMessage], &Frames) {
         (&self.held, &self.frames)
     }
 
-    /// Takes the page of a partition: of a long-poll the oldest message of all pages, of a stream the whole page, unless too many
-    /// bytes are held already. `None` where it was not asked for.
+    /// Takes the page of a partition. A long-poll takes the oldest message of all pages. A stream takes the whole page, unless too
+    /// many bytes are held already. `None` if no such partition was requested.
     pub(crate) fn take_page<'a>(
         &mut self,
         page: &FilterPage,
@@ -126,7 +128,7 @@ impl Opening {
         let (mut end, mut live, mut searching) = (page.head, page.at_head, false);
         match (most, first) {
             (Most::OneMessage, Some((name, record))) => {
-                // The answer takes one message; the others count as unseen.
+                // The answer takes one message. The others count as unseen.
                 (end, live) = (start, false);
                 if self.gives_way_to(record) {
                     self.hold(partition, frames.name(name), record, frames);
@@ -136,7 +138,7 @@ impl Opening {
             (Most::Bytes(most), _) => {
                 let bytes: usize = records.clone().map(|(_, it)| it.frame_bytes()).sum();
                 if !self.held.is_empty() && self.frames.len() + bytes > most {
-                    // It is read again when the response has begun.
+                    // The page is read again after the response has begun.
                     (end, live) = (start, false);
                 } else {
                     for (name, record) in records {
@@ -160,8 +162,8 @@ impl Opening {
         })
     }
 
-    /// Of a long-poll: whether this message is to be held, instead of one that came later. Thus no partition keeps a client from
-    /// the messages of others.
+    /// For a long-poll: whether this message is older than the held one, which is then released. So no partition keeps messages of
+    /// other partitions from the client.
     fn gives_way_to(&mut self, record: &Record) -> bool {
         let Some(held) = self.held.first() else {
             return true;
@@ -173,25 +175,25 @@ impl Opening {
         older
     }
 
-    /// A message of this partition is not taken: the partition is read on from its log, from there.
+    /// Records that a message is not taken: the partition will be read from its log, from this message on.
     fn is_left(&mut self, partition: PartitionId, offset: u64) {
         let Some(answered) = self.partitions.get_mut(usize::from(partition)) else {
             return;
         };
         let before = answered.start.max(offset - 1);
         if !answered.live {
-            // A later message of the partition may have been left already.
+            // A later message of the partition may not have been taken already.
             answered.end = answered.end.min(before);
             return;
         }
         (answered.end, answered.live) = (before, false);
-        // The group was live here: from now on a loss must be reported, as for any subscriber that falls behind.
+        // The group was live here. From now on a loss must be reported, as for any subscriber that falls behind.
         (answered.snapshot_end, answered.losses_before) = (0, 0);
     }
 
-    /// Takes a live message of a partition whose log was read to the end: for a poll one; for a stream as many as these bounds of an
-    /// outbox allow, and none that a newer one may supersede meanwhile. A partition of which a message is not taken is read on from its
-    /// log later. `None` where the partition was not asked for.
+    /// Holds a live message of a partition whose log was read to the end. A poll holds one message. A stream holds as many as these
+    /// bounds of an outbox allow, and none that a newer message may replace. If a message is not taken, the partition is read from
+    /// its log later. `None` if no such partition was requested.
     pub(crate) fn hold_live(
         &mut self,
         partition: PartitionId,
@@ -216,7 +218,7 @@ impl Opening {
         Some(())
     }
 
-    /// The messages held were sent: the position in each partition is at least that of the last of them.
+    /// Records that the held messages were sent: the position in each partition is at least that of its last held message.
     pub(crate) fn sent_held(&mut self) {
         for held in &self.held {
             let end = &mut self.partitions[usize::from(held.partition)].end;
@@ -224,7 +226,7 @@ impl Opening {
         }
     }
 
-    /// The positions by partition: where the first pages begin, or where the subscriber has them (`at_end`).
+    /// The positions by partition: where the first pages begin, or (`at_end`) up to where the subscriber has all messages.
     pub(crate) fn positions(&self, epoch: u32, at_end: bool) -> Vec<GroupPosition> {
         let at = |answered: &Answered| GroupPosition {
             offset: if at_end { answered.end } else { answered.start },
@@ -237,8 +239,8 @@ impl Opening {
         self.partitions.iter().map(at).collect()
     }
 
-    /// Whether the position is one that a client which came without one may be told: it promises more than was asked while a log
-    /// is still read.
+    /// Whether a client that gave no position may be told this one. While a log is still being read, the position would skip
+    /// messages that the client has not received.
     pub(crate) fn may_tell_position(&self) -> bool {
         let is_past_begin = self
             .partitions

@@ -1,4 +1,5 @@
-//! The options of a request, as they stand in [`Row::options`](crate::client::row::Row::options). A stream keeps those of the request that it began with.
+//! The options of a request, as bits in [`Row::options`](crate::client::row::Row::options). A stream keeps the options of its
+//! request.
 
 use crate::client::row::{OWN, OWN_SHIFT};
 
@@ -14,31 +15,31 @@ pub(crate) const META: u32 = 1 << 3;
 pub(crate) const DEFLATE: u32 = 1 << 4;
 /// The client's frames are publishes.
 pub(crate) const PUBLISHES: u32 = 1 << 5;
-/// Messages come as JSON objects.
+/// Messages are sent as JSON objects.
 pub(crate) const ENVELOPE: u32 = 1 << 7;
-/// The long-poll came with a validator.
+/// The long-poll has a validator (`If-None-Match` or `If-Modified-Since`).
 pub(crate) const CONDITIONAL: u32 = 1 << 8;
 /// The client prefers JSON.
 pub(crate) const JSON: u32 = 1 << 9;
-/// An upgrade to WebSocket is being answered.
+/// The answer will be an upgrade to WebSocket.
 pub(crate) const UPGRADE: u32 = 1 << 11;
-/// An event stream is being answered.
+/// The answer will be an event stream.
 pub(crate) const EVENTS: u32 = 1 << 12;
-/// Unanswered heartbeats, two bits.
+/// The number of unanswered heartbeats, two bits.
 pub(crate) const PINGS: u32 = 3 << 13;
 /// One unanswered heartbeat.
 pub(crate) const PING: u32 = 1 << 13;
-/// The long-poll's position could not be honoured.
+/// Messages after the long-poll's position are lost.
 pub(crate) const GAP: u32 = 1 << 15;
-/// It follows which topics have subscribers.
+/// The client follows which topics have subscribers.
 pub(crate) const FOLLOWS: u32 = 1 << 16;
-/// The answer is the first one to an idempotency key, given again.
+/// The answer repeats the first answer to an idempotency key.
 pub(crate) const REPLAYED: u32 = 1 << 17;
 /// The answer is a topic's history.
 pub(crate) const HISTORY: u32 = 1 << 18;
-/// The request is for an event stream or a WebSocket: browsers hide a refusal from the page.
+/// The request is for an event stream or a WebSocket. Browsers hide a refusal of it from the page.
 pub(crate) const STREAMS: u32 = 1 << 19;
-/// Where the number of the allowed origin begins: eight bits, 0 for none, 255 for any.
+/// The first bit of the number of the allowed origin: eight bits, 0 for none, 255 for any.
 pub(crate) const ORIGIN_SHIFT: u32 = OWN_SHIFT;
-/// That number.
+/// The mask of that number.
 pub(crate) const ORIGIN: u32 = OWN;

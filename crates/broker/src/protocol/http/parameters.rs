@@ -1,9 +1,11 @@
-//! The parameters and headers of a request that are ours: which of them each path reads, and what is said of the others. Probable slips are refused,
-//! so that no wish of a client passes in silence. The code that reads a parameter decides its meaning.
+//! Checks the parameters and headers of a request that this server defines: which of them each path reads, and the refusal of
+//! others. Probable mistakes are refused, so that no wish of a client is silently ignored. The code that reads a parameter decides
+//! its meaning.
 //!
-//! Invariant: whatever clients, caches and proxies add to the URL of a request that reads (`_=1700000000`, `t=`, tokens) passes: only a name that is nearly
-//! one of ours is refused there, and one that another path reads. A request that changes something has no parameter that nothing reads. Headers that
-//! begin with `Crore-` are ours alone, so that each unknown one is refused.
+//! Invariant: parameters that clients, caches and proxies add to the URL of a reading request (`_=1700000000`, `t=`, tokens) are
+//! accepted. Such a request is refused only for a name that is nearly one of this server's, or that another path reads. A request
+//! that changes something is refused for any unknown parameter. Headers that begin with `Crore-` belong to this server, so each
+//! unknown one is refused.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -21,9 +23,10 @@ use crate::protocol::http::slips::{
 };
 use crate::protocol::http::task::Door;
 
-/// The parameter of a last event id, which `EventSource` polyfills add to any URL.
+/// The parameter with a last event id, which polyfills of `EventSource` add to any URL.
 const EVENT_ID: &str = "last_event_id";
-/// Names of parameters in other servers, in letters; our parameter for the same wish of a reader, and how to write it.
+/// Names of parameters in other servers (lower case letters only), this server's parameter for the same purpose, and how to write
+/// it.
 #[rustfmt::skip]
 static WISHES: [(&[&str], &str, &str); 8] = [
     (&["count", "last", "lastn", "tail", "rewind", "history", "max"], "limit", "limit=N"),
@@ -36,9 +39,9 @@ static WISHES: [(&[&str], &str, &str); 8] = [
     (&["match", "pattern", "subject", "wildcard"], "filter", "filter="),
     (&["timeout", "polltimeout"], "since", "the setting rule.poll_timeout_s, which says how long a long-poll waits"),
 ];
-/// In so many parameters that are not read a slip is looked for: the client chooses how many there are.
+/// The most unknown parameters in which mistakes are searched, since the client chooses their number.
 const UNREAD_MAX: usize = 32;
-/// The parameters that are read at each path. `last_event_id` passes at every door that reads.
+/// The parameters that each path reads. `last_event_id` is accepted on every reading path.
 pub const PARAMETERS: [(&str, &[&str]); 6] = [
     ("`/pub`", &["topic", "channel"]),
     ("`/pub`, with `DELETE`", &["topic", "channel", "purge"]),
@@ -50,7 +53,7 @@ pub const PARAMETERS: [(&str, &[&str]); 6] = [
         "`/pubsub`, and `/pub` with an upgrade (there `envelope` has no effect)",
         &["topic", "channel", "since", "envelope", EVENT_ID],
     ),
-    // Its messages are envelopes, whether or not they are asked for.
+    // Messages of a history are envelopes, whether or not the client asks for them.
     (
         "`/history`",
         &["topic", "channel", "since", "limit", "envelope", EVENT_ID],
@@ -58,7 +61,7 @@ pub const PARAMETERS: [(&str, &[&str]); 6] = [
     ("`/interest`", &["match"]),
 ];
 
-/// The parameters that are read at a door.
+/// The parameters that are read on a path.
 fn parameters(door: Door, method: Method) -> &'static [&'static str] {
     let place = match door {
         Door::Publish => usize::from(method == Method::Delete),
@@ -76,10 +79,10 @@ fn is_ours(key: &[u8]) -> bool {
     all.any(|name| name.as_bytes() == key)
 }
 
-/// Whether all parameters and headers that are meant for us are read at this door.
+/// Checks that all parameters and headers that may be meant for this server are read on this path.
 ///
 /// # Errors
-/// One is not, or has a value that means nothing.
+/// One is not read, or has an invalid value.
 pub(crate) fn is_read(
     work: &Work,
     ctx: &Context,
@@ -88,7 +91,7 @@ pub(crate) fn is_read(
 ) -> Result<(), (Reason, String)> {
     let publishes = door == Door::Publish && head.method == Method::Post;
     let reads = matches!(door, Door::Subscribe | Door::PubSub | Door::History);
-    // Frames have no headers, and those of the upgrade are not for each of them.
+    // Frames have no headers, and the headers of the upgrade do not apply to each frame.
     let frames =
         !publishes && matches!(door, Door::Publish | Door::PubSub) && head.is_websocket_upgrade();
     let is_slip = |name: &&str| {
@@ -103,14 +106,14 @@ pub(crate) fn is_read(
     if head.query.is_empty() {
         return Ok(());
     }
-    // One client often opens all its sockets with one query.
+    // A client often opens all its sockets with the same query.
     let door = match door == Door::Publish && head.is_websocket_upgrade() {
         true => Door::PubSub,
         false => door,
     };
     let known = parameters(door, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
-    // Nothing adds parameters to these by itself, and what was asked for and is not done cannot be asked for again.
+    // Nothing adds parameters to such requests by itself, and a client could not undo a change that ignored its wish.
     let changes = matches!(head.method, Method::Post | Method::Put | Method::Delete);
     let is_known = |key: &[u8]| {
         let is_read = known.iter().any(|name| name.as_bytes() == key);
@@ -155,7 +158,8 @@ pub(crate) fn is_read(
     Ok(())
 }
 
-/// The value of a parameter, decoded; `None` without one, and for an empty value. One with a bad escape is left as it came, and means nothing.
+/// The decoded value of a parameter. `None` if it is missing or empty. A value with a bad escape is returned as received, and will
+/// be invalid.
 pub(crate) fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
     let mut pairs = form::pairs(query).filter(|(key, value)| *key == name && !value.is_empty());
     pairs.next().map(|(_, value)| decoded(value))
@@ -169,7 +173,7 @@ fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The position that a query names, as it is written there, and whether as a last event id.
+/// The position in a query, as written there, and whether it is a last event id.
 pub(crate) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
     let pairs = || form::pairs(query).filter(|(_, value)| !value.is_empty());
     let event_id = pairs().filter(|(key, _)| is_event_id(key)).last();
@@ -177,15 +181,15 @@ pub(crate) fn query_position(query: &[u8]) -> Option<(bool, &[u8])> {
     Some((event_id.is_some(), value))
 }
 
-/// Whether a key of the query names the last event id: `last_event_id`, and what polyfills of `EventSource` and other servers call
-/// it (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).
+/// Whether a key of the query names the last event id: `last_event_id`, or a name that polyfills of `EventSource` and other servers
+/// use (`lastEventId`, `lastEventID`, `Last-Event-ID`, `evs_last_event_id`).
 fn is_event_id(key: &[u8]) -> bool {
     let key = key.strip_prefix(b"evs_").unwrap_or(key);
     let letters = key.iter().filter(|b| !matches!(b, b'-' | b'_'));
     letters.map(u8::to_ascii_lowercase).eq(*b"lasteventid")
 }
 
-/// The words of a reason about a value in the query, with the value.
+/// The text of a reason about a value in the query, with the value.
 pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     let value = match reason {
         Reason::BadPosition => query_position(query).map(|(_, value)| value),
@@ -198,7 +202,7 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     };
     match value {
         Some(value) => {
-            // Hardly a position: seconds, a span or a date.
+            // Probably not a position: seconds, a period or a date.
             let is_time = reason == Reason::BadPosition && value[0].is_ascii_digit();
             let tip = match is_time {
                 true => "; a date is said by the header If-Modified-Since",
@@ -210,14 +214,14 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     }
 }
 
-/// How a request that reads these parameters says what elsewhere has this name.
+/// How to write, on a path with these parameters, what other servers call `key`.
 fn said_by_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
     let mut wishes = WISHES.iter().filter(|(_, by, _)| known.contains(by));
     let (.., how) = wishes.find(|(names, ..)| is_called(key, names))?;
     Some(*how)
 }
 
-/// The parameter that a key nearly is.
+/// The parameter that was probably meant by a key.
 fn meant(known: &[&'static str], key: &[u8]) -> Option<&'static str> {
     let key = letters(key);
     let mut names = known.iter().copied();

@@ -1,7 +1,7 @@
-//! Bytes received behind a request that waits: how many are held, and when they are dropped.
+//! Holds bytes received after a request that waits, up to a limit, and drops them when there is no room.
 //!
-//! Invariant: a request whose credentials are being judged, and frames behind a WebSocket handshake, are never dropped alone to make room:
-//! their connection ends instead.
+//! Invariant: if the request waits for the verdict on its credential, or the bytes are frames after a WebSocket handshake, the
+//! bytes are never dropped alone to make room: the connection ends instead.
 
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{PAUSED, State};
@@ -10,8 +10,8 @@ use crate::protocol::front::{Census, Clients, Connections, Queues};
 use crate::protocol::http::options::{KEEP, UPGRADE};
 use crate::protocol::side::Spill;
 
-/// Keeps bytes received while a request waits. Past the length of a head the socket is not read; behind a poll, which must be
-/// read so that its end is noticed, they are dropped then.
+/// Holds bytes received while a request waits. If they exceed the size limit of a head, the socket is not read any more. A poll's
+/// socket must be read, so that its end is noticed, so the bytes after a poll are dropped then.
 pub(crate) fn hold_pipelined<I: Io>(
     clients: &mut Clients,
     queues: &Queues,
@@ -35,7 +35,7 @@ pub(crate) fn hold_pipelined<I: Io>(
     let long = polls && before + bytes.len() > limit;
     if long || !has_receive_room(clients, queues, census, slot, bytes.len(), io) {
         return match upgrades || asked {
-            // The bytes are frames, or the request whose credentials are being judged.
+            // The bytes are frames, or they are the request that waits for its verdict.
             true => end_for_room(clients, slot, io),
             false => forget_pipelined(&mut clients.conns, queues, slot, io),
         };
@@ -53,8 +53,8 @@ pub(crate) fn hold_pipelined<I: Io>(
     }
 }
 
-/// Drops the bytes pipelined behind a waiting request, which becomes the last one of its connection: the client sends the
-/// dropped requests again (RFC 9112 section 9.3.2).
+/// Drops the bytes after a waiting request, which becomes the last one of its connection. The client sends the dropped requests
+/// again (RFC 9112 section 9.3.2).
 pub(crate) fn forget_pipelined<I: Io>(
     conns: &mut Connections,
     queues: &Queues,
@@ -65,7 +65,7 @@ pub(crate) fn forget_pipelined<I: Io>(
     let row = conns.get_mut(slot);
     row.options &= !KEEP;
     if row.state == State::Poll {
-        // It is read on, so that its end is noticed; received bytes are discarded.
+        // The socket is read, so that its end is noticed. Received bytes are discarded.
         return queues.read_again(conns, conns.id_of(slot), io);
     }
     if !row.is(PAUSED) {
@@ -74,8 +74,8 @@ pub(crate) fn forget_pipelined<I: Io>(
     }
 }
 
-/// A long-poll begins to wait: bytes pipelined behind it are dropped if it is the connection's last request, or if they are
-/// more than a head may have.
+/// Lets a long-poll wait. Drops the bytes after it if it is the connection's last request, or if they exceed the size limit of a
+/// head.
 pub(crate) fn polls_from_now<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
     let limit = clients.ctx.world.settings.limits.head_bytes;
     clients.conns.get_mut(slot).state = State::Poll;

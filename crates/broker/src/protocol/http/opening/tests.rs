@@ -1,4 +1,5 @@
-//! A message that comes before a response begins is in the response, or the next request finds it.
+//! Tests that a message that arrives before a response begins is in the response, or comes after its position, so that the next
+//! request finds it.
 
 use proptest::prelude::*;
 
@@ -13,7 +14,7 @@ const PARTITIONS: PartitionId = 2;
 enum Step {
     /// The home's page of a partition: messages with these timestamps, and whether the log ends there.
     Page(PartitionId, Vec<u32>, bool),
-    /// A live message of a partition, behind so many that the filters do not match, with this timestamp.
+    /// A live message of a partition, after this many messages that the filters do not match, with this timestamp.
     Live(PartitionId, u64, u32),
 }
 
@@ -45,13 +46,13 @@ fn push(frames: &mut Frames, offset: u64, time_s: u32) -> Record {
     })
 }
 
-/// A response that waits, and what its partitions have published.
+/// An opening, and what its partitions have published.
 struct Waiting {
     opening: Opening,
     poll: bool,
     /// The last offset of each partition.
     heads: [u64; PARTITIONS as usize],
-    /// Each with its offset and timestamp.
+    /// The partition, offset and timestamp of each message.
     published: Vec<(PartitionId, u64, u32)>,
 }
 
