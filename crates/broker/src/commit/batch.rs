@@ -1,5 +1,5 @@
-//! The format of a batch of a log: a header, then records. The engine stores the length and checksum of the batch. Numbers in the header are little
-//! endian.
+//! The format of a batch of a log: a header, then records. The engine (which writes the log) stores the length and checksum of the batch.
+//! Numbers in the header are little endian.
 //!
 //! ```text
 //!  0 u8 format     1 u8 flags, 0     2 u16 partition
@@ -24,10 +24,11 @@ pub const HEADER_BYTES: usize = 36;
 /// The version of the format of batches and records. If it changes, the version of the cluster's format must change too (`FORMATS` of the server).
 pub const FORMAT: u8 = 1;
 
-/// A replicated log must store a message, or a change of a topic, within this many seconds of its admission. A fact that is stored later is void for
-/// every reader. So a record takes effect before its publisher is told that the outcome is unknown (`LATE_S` in `queue`), or never. The bound is three
-/// seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may be a second ahead of the log's clock. Notes are
-/// valid at any time, since no publisher waits for them.
+/// A replicated log must store a *fact* (a message, or a change of a topic) within this many seconds of its admission. A fact that is
+/// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`LATE_S` in
+/// `queue`), or never. The bound is three seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may
+/// be a second ahead of the log's clock. Notes (records about a partition or its writers) are valid at any time, since no publisher waits
+/// for them.
 pub const BOUND_S: u32 = 7;
 
 /// The header of a batch.
@@ -39,7 +40,8 @@ pub struct Header {
     pub writer: u64,
     /// The number of the batch among the batches of its writer in the partition.
     pub number: u64,
-    /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. If unlogged facts precede the first record, its offset is higher.
+    /// The first offset of the batch, if the writer assigns the offsets; otherwise 0. If unlogged facts precede the first record, the
+    /// offset of that record is higher.
     pub first: u64,
     /// When the records were admitted, in Unix seconds.
     pub unix_s: u32,
@@ -95,10 +97,12 @@ pub enum Entry<'a> {
     Session(&'a SessionRecord<'a>),
 }
 
-/// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client publishes.
+/// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client
+/// publishes.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check before they write. Only this function
-/// decides that, so that all nodes agree, whether they read the batch live, at their start or for a checkpoint.
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node of this version wrote it, since nodes check batches
+/// before they write them. Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or
+/// for a checkpoint.
 ///
 /// # Errors
 /// What is wrong with the batch.
@@ -136,7 +140,7 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     }
 }
 
-/// Reads a batch of the log, for tools that show a log: calls `each` with every record and its offset.
+/// Reads a batch for tools that show a log: calls `each` with every record and its offset.
 ///
 /// # Errors
 /// The batch is malformed. `each` was already called for the records before the fault.
@@ -179,8 +183,8 @@ impl StoredHeader {
         StoredHeader { header, written_s }
     }
 
-    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have published newer
-    /// values in the meantime. The batch number still counts, so the writer's next batch is valid.
+    /// Whether a replicated log stored the batch too late. Then its messages and changes of topics are void, since other nodes may have
+    /// published newer values in the meantime. The number of the batch still counts, so the writer's next batch is valid.
     pub fn is_late(&self) -> bool {
         is_late(self.written_s, self.header.unix_s)
     }
@@ -234,7 +238,7 @@ impl Records {
         self.at >= self.batch.len()
     }
 
-    /// The range of the next record's bytes in the batch. After the last record, it is empty and at the end of the batch.
+    /// The range of the next record's bytes in the batch. After the last record, the range is empty and at the end of the batch.
     fn range(&self) -> Range<usize> {
         let end = self.batch.len();
         let mut from = FieldReader(&self.batch[self.at..]);
@@ -318,7 +322,7 @@ mod tests {
         record.clear();
         Note::Mark(1000).encode(&mut record, 6);
         FieldWriter(&mut bytes).field(&record);
-        // A kind that a later version may add, and that readers may skip.
+        // A kind of record that a later version may add, and that readers may skip.
         FieldWriter(&mut bytes).field(&[0xff, 7]);
         let mut found = Vec::new();
         let mut note = |offset, entry: Entry<'_>| match entry {

@@ -1,7 +1,10 @@
 //! The batches of a partition that are not committed: the open batch, to which records are added, and the batches in flight to the log.
 //!
-//! Invariants: a batch in flight that is not committed is appended again unchanged, with all batches after it. All records of a batch were admitted
-//! in the second that its header has, so waiting for the engine does not change the time of a record.
+//! Words: a *fact* is a message or a change of a topic. An *unlogged* fact gets an offset but no record. A *mark* is a record that reserves
+//! offsets for unlogged facts. A *writer* is one process under one number; the process gets a new number if the log declares it dead.
+//!
+//! Invariants: a batch in flight that is not committed is appended again unchanged, with all batches after it. All records of a batch were
+//! admitted in the second that its header has, so waiting for the engine does not change the time of a record.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,24 +16,26 @@ use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::FieldWriter;
 
-/// The most records of a batch. A batch that has used this many offsets takes no more records.
+/// The maximum number of records of a batch. A batch that has used this many offsets takes no more records.
 pub(super) const BATCH_RECORDS: u32 = 4096;
 const _: () = assert!(BATCH_RECORDS as u64 <= OFFSETS_PER_BATCH);
 /// A batch with this many bytes is full. Its last record may exceed this.
 pub(super) const BATCH_BYTES: usize = 512 << 10;
 /// The capacity that the buffer of an open batch keeps for the next batch. It is small, since there may be hundreds of partitions.
 pub(super) const OPEN_KEPT_BYTES: usize = 64 << 10;
-/// The offsets that a mark reserves: a million unlogged facts need one mark.
+/// How many offsets a mark reserves: a million unlogged facts need one mark.
 const MARK_STEP: u64 = 1 << 20;
-/// The most batches of a partition in flight: enough to keep an engine busy that needs some turns to answer.
+/// The maximum number of batches of a partition in flight. An engine that needs some turns (passes of the shard's loop) to answer still has
+/// enough work with this many.
 pub(super) const IN_FLIGHT_MAX: usize = 16;
-/// The most batches of a partition in flight to a replicated log: one is sent while another is stored, and further records wait in the open batch. With
-/// NATS, 16 in flight do not raise the rate of publishes, but double the number of batches, which every node must read.
+/// The maximum number of batches of a partition in flight to a replicated log: one is sent while another is stored, and further records
+/// wait in the open batch. With NATS, 16 in flight do not raise the rate of publishes, but double the number of batches, which every node
+/// must read.
 pub(super) const IN_FLIGHT_REPLICATED: usize = 2;
 /// Seconds without a commit after which batches in flight are appended again.
 pub(super) const RESEND_S: u32 = 2;
 
-/// The batch that records are added to.
+/// The batch to which records are added.
 #[derive(Default)]
 struct OpenBatch {
     /// Room for the header, then the records.
@@ -80,8 +85,9 @@ impl Batches {
         }
     }
 
-    /// Adds a record to the open batch and returns its length. If the open batch is full or has another second, it is closed first. `encode` appends the
-    /// record to the buffer; the argument is the record's offset minus the first offset of the batch. `sequence` is the last offset of the partition.
+    /// Adds a record to the open batch and returns the length of the record. If the open batch is full or has another second, it is closed
+    /// first. `encode` appends the record to the buffer; its argument is the record's offset minus the first offset of the batch.
+    /// `sequence` is the last offset of the partition.
     pub fn write(
         &mut self,
         unix_s: u32,
@@ -106,8 +112,8 @@ impl Batches {
         buffer.len()
     }
 
-    /// Skips an offset of the open batch, for an unlogged fact. Not needed if the log assigns the offsets and the open batch has no records: then the
-    /// offsets before the batch are free.
+    /// Skips an offset of the open batch, for an unlogged fact. If the log assigns the offsets and the open batch has no records, nothing
+    /// is skipped: then the offsets before the batch are free.
     pub fn skip_offset(&mut self) {
         if !self.is_replicated || self.open.records > 0 {
             self.open.offsets += 1;
@@ -119,8 +125,8 @@ impl Batches {
         self.next_offset.max(sequence + 1) + u64::from(self.open.offsets) + 1
     }
 
-    /// Whether the log needs a new mark before the next unlogged fact gets an offset. Never if the log assigns the offsets: then those up to the next batch
-    /// are free. `sequence` is the last offset of the partition.
+    /// Whether the log needs a new mark before the next unlogged fact gets an offset. False if the log assigns the offsets: then the
+    /// offsets up to the next batch are free. `sequence` is the last offset of the partition.
     pub fn needs_mark(&self, sequence: u64) -> bool {
         !self.is_replicated
             && self.highest_offset(sequence) > self.mark
@@ -149,7 +155,7 @@ impl Batches {
 
     /// Closes the open batch. `sequence` is the last offset of the partition.
     fn close(&mut self, sequence: u64) {
-        // Some unlogged facts may already have offsets after the last batch. Others may still wait for theirs.
+        // Some unlogged facts may already have offsets after the last batch. Others may still wait for their offsets.
         self.next_offset = match planted::is(Fault::StaleSequence) {
             true => sequence + 1,
             false => self.next_offset.max(sequence + 1),
@@ -182,8 +188,8 @@ impl Batches {
         bytes.shrink_to(OPEN_KEPT_BYTES);
     }
 
-    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine has not got yet, or all batches in flight if none
-    /// was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
+    /// Closes the open batch, unless too many batches are in flight. Appends the batches that the engine does not have yet, or all batches
+    /// in flight if none was committed for [`RESEND_S`]. `sequence` returns the last offset of the partition.
     pub fn send(
         &mut self,
         now_s: u32,
@@ -214,7 +220,7 @@ impl Batches {
         }
     }
 
-    /// Gives the batches in flight new numbers after the last one.
+    /// Gives the batches in flight the numbers after `last_number`, and the present writer.
     fn renumber(&mut self) {
         for batch in &mut self.in_flight {
             self.last_number += 1;
@@ -240,7 +246,7 @@ impl Batches {
             return None;
         }
         if number > next && !planted::is(Fault::GapAccepted) {
-            // A batch is missing in the log: append it and all batches after it again.
+            // A batch is missing in the log. So that batch and all batches after it are appended again.
             self.sent = 0;
             return None;
         }

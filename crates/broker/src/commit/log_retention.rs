@@ -24,11 +24,11 @@ pub struct Hole {
 }
 
 impl LogExtent<'_> {
-    /// All batches before the returned number may be removed. `wanted` is the first batch to keep by the log's limits of bytes and age. Batches that are
-    /// removed must be in the older checkpoint. If that removes nothing and the log is full, it is enough that they are in the newest checkpoint. Then the
-    /// caller must verify that the newest checkpoint is intact.
+    /// All batches before the returned number may be removed. `wanted` is the first batch to keep by the log's limits of bytes and age. A
+    /// batch may be removed only if the older checkpoint contains it. If no batch may be removed by this rule and the log is full, it is
+    /// enough that the newest checkpoint contains the batch. Then the caller must verify that the newest checkpoint is intact.
     ///
-    /// The last batch of a checkpoint stays in the log, since it identifies the checkpoint as one of this log.
+    /// The last batch of a checkpoint stays in the log. By this batch a node recognises that the checkpoint belongs to this log.
     pub fn removable_before(&self, wanted: u64, is_full: bool) -> u64 {
         if planted::is(Fault::EarlyPurge) {
             return wanted;
@@ -66,12 +66,12 @@ mod tests {
         for (first, contained, wanted, is_full, before) in [
             (1, &[][..], 50, false, 0),
             (1, &[], 50, true, 0),
-            // The only checkpoint may be damaged.
+            // The only checkpoint may be damaged, so nothing is removed.
             (1, &[40], 50, false, 0),
             (1, &[40, 20], 50, false, 20),
             (1, &[40, 20], 10, false, 10),
             (1, &[40, 20], 50, true, 20),
-            // The log is full, so nobody can publish until there is room.
+            // The log is full. Nobody can publish until there is room, so the newest checkpoint is enough.
             (1, &[40], 50, true, 40),
             (20, &[40, 20], 50, true, 40),
             (20, &[40, 20], 50, false, 0),

@@ -1,7 +1,7 @@
-//! Commits the writes of homes through an engine: an ordered log on disk or in a cluster.
+//! Commits the writes of homes (the parts of shards that keep topics) through an engine: an ordered log on disk or in a cluster.
 //!
 //! A write is admitted, committed and applied:
-//! 1. The home admits the write. Only here can it be refused, for lack of rights, by limits, or because this process has no room.
+//! 1. The home admits the write. Only here the write can be refused: for lack of rights, by limits, or because this process has no room.
 //! 2. The home encodes the write as a record (`record`) and adds the record to the open batch of its partition (`batches`). At the end of the turn the
 //!    batch goes to the engine ([`Io::append`](crate::Io::append)). The request waits in the queue of its partition (`queue`) until
 //!    [`Input::Committed`](crate::Input::Committed) reports that the log has the batch.
@@ -9,9 +9,9 @@
 //!
 //! Without an engine a write is applied in the call that admits it, and no record is encoded ([`World::appends`](crate::World::appends)).
 //!
-//! The engine may lose and repeat batches: its log need only be ordered, and get a batch at some time if it is appended again and again. The batches of a
-//! writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after a gap is void too, and its writer
-//! appends it again.
+//! The engine may lose and repeat batches. Its log must only be ordered, and must at some time contain a batch that is appended again and
+//! again. The batches of a writer in a partition have consecutive numbers, and are valid in this order. A duplicate is void. A batch after
+//! a gap in the numbers is void too, and its writer appends it again.
 //!
 //! A replicated log ([`World::is_replicated`](crate::World::is_replicated): a cluster) has several writers. The batches of all writers are applied in the
 //! order of the log. The log assigns to each record its second and its offset: `sequence << 12 | index in the batch`
@@ -52,14 +52,14 @@ impl AsRef<[u8]> for Batch {
 /// An engine's report that the log of a partition has a batch. The reports of a partition come in the order of its log.
 #[derive(Debug)]
 pub struct Committed {
-    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the second in which the log stored
-    /// the batch, by the log's clock. So no process decides by its own clock for other processes.
+    /// The header of the batch. If the log assigns the offsets, `first` is the first assigned offset, and `unix_s` is the second in which
+    /// the log stored the batch, by the log's clock. So the clock of one process decides nothing for other processes.
     pub header: Header,
     /// The batch, if the log has other writers. Ignored if this process wrote the batch.
     pub batch: Option<ForeignBatch>,
 }
 
-/// A checked batch that another process may have written. Its bytes count in a backlog until the batch is applied or dropped.
+/// A checked batch that another process may have written. Its bytes count in a backlog until the records are applied or dropped.
 #[derive(Debug)]
 pub struct ForeignBatch {
     bytes: Arc<[u8]>,
@@ -94,7 +94,8 @@ impl Drop for ForeignBatch {
     }
 }
 
-/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, an engine does not read its log further.
+/// The bytes of batches that the engine has reported and that are not applied yet. While the backlog is large, the engine stops reading its
+/// log.
 #[derive(Clone, Debug, Default)]
 pub struct Backlog(Arc<AtomicUsize>);
 

@@ -1,11 +1,16 @@
-//! The queues of requests to a home that wait for the engine: writes whose records are not committed yet, and the requests after them.
+//! The queues of requests to a home (the part of a shard that keeps topics) that wait for the engine, which writes the log: writes whose
+//! records are not committed yet, and the requests after them.
 //!
-//! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all partitions of the
-//! home has an entry in each queue. It takes effect when its entry is the first in each queue, and until then no later request takes effect.
+//! Each partition has a queue. A request takes effect after all earlier requests to the same partition. A request that concerns all
+//! partitions of the home has an entry in each queue. It takes effect when its entry is the first in each queue, and until then no later
+//! request takes effect.
 //!
-//! In a replicated log, records of other writers are applied between the records of this process, in the order of the log. A request that writes
-//! nothing waits neither for these records nor for the notes of this process. A batch is judged valid or void only when all earlier batches are applied,
-//! since an earlier record may declare the writer of the batch dead.
+//! In a replicated log, records of other writers are applied between the records of this process, in the order of the log. A request that
+//! writes nothing waits neither for these records nor for the notes of this process (records about a partition or its writers). A batch is
+//! judged valid or void only when all earlier batches are applied, since an earlier record may declare the writer of the batch dead.
+//!
+//! An *unlogged fact* is a message or a change of a topic that gets an offset but no record. A *mark* is a record that reserves offsets for
+//! unlogged facts.
 //!
 //! Invariant: the writes of a queue are in the order of their records in the log (`batches`).
 
@@ -22,7 +27,7 @@ use crate::base::time::Now;
 
 /// The capacity that the buffer for encoding a record keeps for the next record.
 const RECORD_KEPT_BYTES: usize = 512 << 10;
-/// The age in seconds at which a request is late: its sender is told that the outcome is unknown.
+/// A request of this age in seconds is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
 const _: () = assert!(LATE_S >= BOUND_S + 3);
 
@@ -31,7 +36,7 @@ struct Entry<T> {
     /// Whether the request waits for a record. Its record is then the next record of this process in the log.
     writes: bool,
     asked_s: u32,
-    /// `None` in the queues of the partitions if the request concerns all of them: then `all_partitions` has the request.
+    /// `None` if the request concerns all partitions: then the queue `all_partitions` has the request.
     request: Option<T>,
     /// The bytes that were counted for the request.
     bytes: usize,
@@ -40,7 +45,7 @@ struct Entry<T> {
 /// Entries in the order in which their requests were made.
 struct RequestQueue<T> {
     entries: VecDeque<Entry<T>>,
-    /// The entries before this index are known to be late.
+    /// The entries before this index are already known to be late.
     late: usize,
 }
 
@@ -109,16 +114,17 @@ pub(crate) struct Commits<T> {
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions of the home.
     all_partitions: RequestQueue<T>,
-    /// The queue that is examined first.
+    /// The index of the queue that is examined first.
     next: usize,
-    /// Where the search for requests that were late at `late_s` continues: the index of a partition's queue, then `all_partitions`, then no search.
+    /// Where the search continues for requests that were late at `late_s`: the index of a partition's queue, then `all_partitions`; a
+    /// higher index means that no search is in progress.
     late_queue: usize,
     late_s: u32,
     may_have_due: bool,
     requests: usize,
     /// The bytes of waiting requests, and of committed batches of other writers.
     bytes: usize,
-    /// Whether open batches may have buffers. The buffers are kept until a second begins while no request waits.
+    /// Whether open batches may have buffers. The buffers are freed in the first second that begins while no request waits.
     has_buffers: bool,
     record: Vec<u8>,
 }
@@ -184,7 +190,7 @@ impl<T> Queue<T> {
 }
 
 impl<T> Commits<T> {
-    /// Empty queues for the partitions of a home. A shard that is no home has no queues.
+    /// Empty queues for the partitions of a home. A shard without a home has no queues.
     pub fn new(placement: Placement, home: u16, writer: u64, is_replicated: bool) -> Commits<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
@@ -254,8 +260,8 @@ impl<T> Commits<T> {
         self.may_have_due = true;
     }
 
-    /// Queues a write to the partition at this index. `encode` appends its record; the argument is the record's offset minus the first offset of the batch.
-    /// `sequence` is the last offset of the partition. Returns the length of the record.
+    /// Queues a write to the partition at this index. `encode` appends the record of the write; its argument is the record's offset minus
+    /// the first offset of the batch. `sequence` is the last offset of the partition. Returns the length of the record.
     pub fn write(
         &mut self,
         at: usize,
@@ -279,8 +285,8 @@ impl<T> Commits<T> {
         self.has_buffers = true;
     }
 
-    /// Queues an unlogged fact, which holds `bytes`. If its offset would be above the last mark, it waits for a new mark, which is then its record. After a
-    /// crash the partition continues above the last mark, so that no offset is assigned twice.
+    /// Queues an unlogged fact, which holds `bytes`. If the offset of the fact would be above the last mark, the fact waits for the record
+    /// of a new mark. After a crash the partition continues above the last mark, so that no offset is assigned twice.
     pub fn push_unlogged(
         &mut self,
         at: usize,
@@ -401,7 +407,7 @@ impl<T> Commits<T> {
             let batches = &mut self.queues[at].batches;
             batches.send(now.s, || sequence(at), &mut append);
             if self.requests == 0 {
-                // Without requests the partition writes only a note each second, so its buffer is not kept.
+                // If no request waits, the partition writes only a note each second, so its buffer is not kept.
                 batches.free();
             }
             if planted::is(Fault::AppliedEarly) {
@@ -436,8 +442,8 @@ impl<T> Commits<T> {
         self.late_queue <= self.queues.len()
     }
 
-    /// Continues the search for late requests by one entry. Returns each late request once, and leaves it in its queue. The requests to a partition come in
-    /// order. Requests that concern all partitions come last.
+    /// Continues the search for late requests by one entry. Returns each late request once, and leaves the request in its queue. The
+    /// requests to a partition come in order. Requests that concern all partitions come last.
     pub fn next_late(&mut self) -> Option<&mut T> {
         let line = match self.queues.get_mut(self.late_queue) {
             Some(queue) => &mut queue.line,

@@ -1,8 +1,9 @@
-//! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), or a [`Note`] about the partition or its writers.
+//! The encoding of a record of the log. A record is a fact (a message, or a change of a topic), a change of an MQTT session
+//! ([`crate::mail::session::record`]), or a [`Note`] about the partition or its writers.
 //!
-//! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues with the
-//! topic. What only this process needs is not encoded: the client, and whom to answer. Groups and subscriptions are local state of a home and have no
-//! records. Records of MQTT sessions are in [`crate::mail::session::record`].
+//! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
+//! with the topic. Data that only this process needs is not encoded: the client, and whom to answer. Groups and subscriptions are local
+//! state of a home (the part of a shard that keeps topics) and have no records.
 
 use alloc::vec::Vec;
 
@@ -30,7 +31,7 @@ const STEWARD: u8 = 10;
 /// If a kind has this bit, a reader that does not know the kind may skip the record.
 const OPTIONAL: u8 = 0x80;
 
-/// Flags of a message: its QoS in two bits, and what else it has.
+/// Flags of a message: its QoS in two bits, and which optional fields it has.
 const QOS: u8 = 3;
 const RETAIN: u8 = 4;
 const BINARY: u8 = 8;
@@ -66,8 +67,8 @@ impl<'a> Fact<'a> {
         }
     }
 
-    /// Decodes the record of a fact. Calls `then` with the offset of the record minus the first offset of the batch, and with the fact. `seed` keys the
-    /// hash of the topic's name. `client` is the client that is charged.
+    /// Decodes the record of a fact. Calls `then` with the offset of the record minus the first offset of the batch, and with the fact.
+    /// `seed` is the seed of the hash of the topic's name. `client` is the client that is charged.
     ///
     /// # Errors
     /// The record is not a fact, or is malformed.
@@ -200,7 +201,7 @@ pub(crate) fn check(
     }
     if let Some((offset_delta, note)) = Note::decode(record)? {
         if let Note::Beat(beat) = note {
-            // Consoles and terminals show both fields.
+            // The admin console and terminals show both fields, so control characters are refused.
             check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
         return Ok(Some(offset_delta));

@@ -1,10 +1,12 @@
 //! The filters to which a shard's connections subscribe: the members of each filter, and how far each connection has read.
 //!
-//! A connection has *parts* and *groups*. A part is a subscription of the connection to one filter, with a number that the protocol chooses. A group is the
-//! parts that were subscribed together. They are read together, with one offset for each partition.
+//! A connection has *parts* and *groups*. A part is a subscription of the connection to one filter, with a number that the protocol
+//! chooses. A group is the set of parts that were subscribed together. The parts of a group are read together, with one offset for each
+//! partition.
 //!
-//! Invariants: a filter is open here while it has members. It is registered at every home from the attach of its first member until its last member
-//! leaves. A group that is live in all partitions stores no positions: its positions are `Matching::seen`.
+//! Invariants: a filter is open here while it has members. The filter is registered at every home (the part of a shard that keeps topics)
+//! from the attach (the request to subscribe) of its first member until its last member leaves. A group that is live in all partitions
+//! stores no positions: its positions are `Matching::seen`.
 
 mod filter_subscriptions;
 
@@ -30,20 +32,21 @@ pub struct Member {
     pub part: u32,
 }
 
-/// A filter with a reference to its members. Valid until a member joins or leaves.
+/// A filter, with the row of its members. Valid until a member joins or leaves.
 #[derive(Clone, Copy)]
 pub struct Set {
     /// The filter's row.
     pub row: u32,
-    /// The row of its members.
+    /// The row of the filter's members.
     members: u32,
 }
 
 /// A filter whose members a walk visits, to deliver a message to them. Members may join and leave during the walk.
 struct Walked {
     set: u32,
-    /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the end. When a
-    /// member leaves, the last member takes its place. So the walk misses no old member, may visit some twice, and may visit a few new members.
+    /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the
+    /// end. When a member leaves, the last member takes its place. So the walk misses no old member, but it may visit some of them twice
+    /// and may visit a few new members.
     left: u32,
 }
 
@@ -68,7 +71,7 @@ impl Default for Members {
     }
 }
 
-/// All filters of a carrier.
+/// All filters of a carrier (a shard with subscribers).
 pub struct Matching {
     filters: Filters,
     members: Side<Members>,
@@ -76,13 +79,13 @@ pub struct Matching {
     members_bytes: usize,
     /// The clients that opened filters while the table was more than half full.
     holders: Holders,
-    /// By home: the filters that the walk for the home's current message has not finished. The last one is next.
+    /// By home: the filters that the walk for the home's current message has not finished. The last one in the list is next.
     walks: BTreeMap<ShardId, Vec<Walked>>,
     /// By partition: the offset up to which all live subscribers have read.
     pub seen: Vec<u64>,
 }
 
-/// The effects when a member leaves.
+/// What has changed because a member left.
 pub struct Left {
     /// The member that took the place of the one that left. Its part must learn the new place.
     pub moved: Option<Member>,
@@ -91,7 +94,7 @@ pub struct Left {
 }
 
 impl Matching {
-    /// A table without filters. Matches add their work to `steps`.
+    /// A table without filters. The work of matching is added to `steps`.
     pub fn new(partitions: usize, seed: u64, steps: &Steps) -> Self {
         Matching {
             filters: Filters::new(seed, steps),

@@ -1,9 +1,9 @@
-//! Prefetching for the matches of several topics. With a million filters, each level of a topic needs a bucket, a node and a text that are in no CPU cache,
-//! and each must be read before the next is known. If topics are matched one after another, these cache misses add up. Here several topics descend their
-//! levels side by side, so that their cache misses overlap.
+//! Prefetching for the matches of several topics. With a million filters, each level of a topic needs a bucket, a node and a text that are
+//! in no CPU cache, and the address of each is known only after the one before was read. If topics are matched one after another, these
+//! cache misses add up. Here several topics descend their levels side by side, so that their cache misses overlap.
 //!
-//! Prefetching finds no matches. For each topic it follows one path, by text nodes where they exist and by `+` elsewhere, and compares texts only by
-//! their hashes. The match itself reads what is missing.
+//! Prefetching finds no matches. For each topic it follows one path: by the node with the level's text if there is one, otherwise by `+`.
+//! It compares texts only by their hashes. The match itself reads what is missing.
 
 use super::*;
 use crate::base::turn_limits::PREFETCHED;
@@ -57,7 +57,7 @@ impl Filters {
             }
             descent.rest = Some(rest.get(end + 1..).unwrap_or_default());
         }
-        // Hash chains rarely have more than two nodes.
+        // Two rounds, since hash chains rarely have more than two nodes.
         for _ in 0..2 {
             for descent in descents.iter_mut().filter(|descent| descent.next != NONE) {
                 let node = self.nodes.get(descent.next);

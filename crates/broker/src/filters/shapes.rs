@@ -9,13 +9,13 @@ use crate::budget::admission::shares;
 
 /// Filters with at most this many `+` are accepted, whatever their shape. For filters of eight levels, there are 37 such shapes.
 pub const FREE_WILDCARDS: u32 = 2;
-/// The most shapes with more than `FREE_WILDCARDS` levels `+`. For these shapes, a publish visits at most this many nodes for each level of its topic: 2,048
-/// for eight levels.
+/// The maximum number of shapes with more than `FREE_WILDCARDS` levels `+`. For these shapes, a publish visits at most this many nodes for
+/// each level of its topic: 2,048 for eight levels.
 pub const SHAPES_MAX: usize = 256;
 
-/// No party: the shapes of these filters are not limited to a share.
+/// Stands for no party. Filters with this party may have any number of shapes.
 pub const NO_PARTY: u64 = 0;
-/// The party of filters that a planned restart restores. These are never refused for their shape.
+/// The party of filters that a planned restart restores. These filters are never refused for their shape.
 pub const RESTORED: u64 = u64::MAX;
 
 /// A recorded shape.
@@ -48,7 +48,7 @@ impl Shapes {
         Ok(())
     }
 
-    /// Whether this party may introduce another shape within its share.
+    /// Whether this party has introduced fewer shapes than its share.
     fn may_bring(&self, party: u64) -> bool {
         let shapes = self.0.values();
         let own = shapes.filter(|shape| party != NO_PARTY && shape.party == party);
@@ -56,7 +56,7 @@ impl Shapes {
         party == RESTORED || shares::may_take(own.count(), free, shares::HALF)
     }
 
-    /// Called when a counted filter is closed.
+    /// Uncounts a filter that is closed.
     pub fn forget(&mut self, filter: &[u8]) {
         let shape = of(filter).expect("it was taken");
         if let Some(known) = self.0.get_mut(&shape) {

@@ -235,7 +235,7 @@ fn a_filter_that_stays_does_not_hold_the_memory_of_those_that_have_gone() {
     assert!(filters.bytes() < 1_000);
 }
 
-/// A few open filters can keep chunks that are nearly empty. The memory of these chunks must be counted.
+/// Tests that the memory of chunks that are nearly empty is counted: a few open filters can keep these chunks.
 #[test]
 fn memory_that_a_trie_cannot_give_back_is_counted() {
     let mut filters = Filters::new(7, &Steps::default());

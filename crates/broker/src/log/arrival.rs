@@ -26,7 +26,7 @@ pub struct Arrivals {
     lost: u64,
 }
 
-/// The next item in the order of arrival.
+/// An item in the order of arrival.
 pub enum Arrival {
     /// A kept message.
     Kept {
@@ -50,7 +50,7 @@ pub enum Arrival {
         /// The number of the loss, see [`Losses::count`].
         number: u64,
     },
-    /// A message of an orphaned chain, which is sent to no reader.
+    /// A message of an orphaned chain (of a topic that was deleted or emptied). The message is sent to no reader.
     Orphaned {
         /// The offset.
         offset: u64,
@@ -58,7 +58,8 @@ pub enum Arrival {
 }
 
 impl Log {
-    /// Begins to read lists, each after the offset that comes with its number, and the losses after `lost`.
+    /// Begins to read lists and losses. Each list comes with its number and the offset after which to begin; losses begin after the offset
+    /// `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
         let heads = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);

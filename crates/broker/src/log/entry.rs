@@ -12,7 +12,7 @@ use crate::store::slab::{NONE, Vacant};
 const BINARY: u8 = 1;
 /// The message has a time to live of its own, stored before its other bytes.
 const TTL: u8 = 2;
-/// The message has attributes, stored after their length.
+/// The message has attributes. They are stored behind their length.
 const ATTRIBUTES: u8 = 4;
 /// The message was published to be retained.
 const RETAIN: u8 = 8;
@@ -29,14 +29,14 @@ const OWNER_BYTES: usize = 4;
 /// Bytes of the attributes' length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes are: the time to live, if it has one of its own; the number of the client that is charged, if there is one; key,
-/// content type, event name; the length of the attributes and the attributes, if there are some; the WebSocket frame.
+/// A kept message. Its bytes are, in this order: its own time to live, if it has one; the number of the client that is charged, if there is
+/// one; key, content type and event name; the length of the attributes and the attributes, if there are some; the WebSocket frame.
 pub(super) struct Entry {
     pub offset: u64,
-    /// The offset of the entry before it in its chain, or the last lost offset.
+    /// The offset of the previous entry of the chain; for the oldest entry, the last lost offset.
     pub previous: u64,
     pub time_s: u32,
-    /// The length of the attributes with their length field, and of the frame.
+    /// The bytes of the frame, plus those of the attributes with their length field.
     pub len: u32,
     pub chain: u32,
     pub next: u32,
@@ -120,7 +120,7 @@ impl Entry {
     pub fn qos(&self) -> u8 {
         self.flags >> QOS_SHIFT & 3
     }
-    /// Where the time to live and the client's number end in the entry's bytes.
+    /// The index after the time to live, and the index after the client's number, in the entry's bytes.
     fn begin(&self) -> (usize, usize) {
         let ttl = if self.has_ttl() { TTL_BYTES } else { 0 };
         let owner = OWNER_BYTES * usize::from(self.flags & HAS_OWNER != 0);
@@ -135,7 +135,8 @@ impl Entry {
         let bytes = place.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
-    /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have none: then the bytes are not read.
+    /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have no time to live of their own: then
+    /// the bytes are not read.
     #[inline]
     pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
         let place = self.has_ttl().then(|| blobs.get(self.blob))?;
@@ -206,15 +207,15 @@ pub(super) fn with_parts<T>(
     ])
 }
 
-/// Stands for the topic in the row of an orphaned chain (`orphans.rs`).
+/// The topic of an orphaned chain (`orphans.rs`), which has no topic's row.
 pub(super) const ORPHANED: u32 = NONE - 1;
 
-/// The chain of a topic that has messages, or whose newest messages were removed without being lost. A chain without messages keeps only
-/// [`Chain::lost`], so that subscribers who resume are not told of a gap.
+/// The chain of a topic: the list of its messages. A topic whose newest messages were removed without being lost may have a chain without
+/// messages. That chain keeps only [`Chain::lost`], so that subscribers who resume are not told of a gap.
 pub(super) struct Chain {
-    /// The oldest entry, or, without entries, the low half of the last lost offset.
+    /// The oldest entry; in a chain without entries, the low half of the last lost offset.
     oldest: u32,
-    /// The newest entry, or, without entries, the high half of that offset.
+    /// The newest entry; in a chain without entries, the high half of the last lost offset.
     newest: u32,
     pub count: u32,
     pub bytes: u32,
@@ -262,8 +263,8 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether the chain exceeds `messages_max` messages or the rule's bytes with a new message, whose frame has `frame_bytes`. If the new message
-    /// is in the chain already, `newest` is the number of bytes that the message occupies; otherwise 0.
+    /// Whether the chain and a new message, whose frame has `frame_bytes`, exceed `messages_max` messages or the rule's bytes. `newest` is
+    /// the number of bytes that the new message occupies if it is in the chain already; otherwise 0.
     pub fn exceeds_limits(
         &self,
         rule: &Rule,

@@ -1,5 +1,5 @@
-//! Begins a new epoch of the partition: all messages get new offsets, higher than all former offsets. So a position of the former epoch is before
-//! all messages, and no message seems to have been read already.
+//! Begins a new epoch of the partition: all messages get new offsets, higher than all former offsets. So a position of the former epoch is
+//! before all messages, and no client is thought to have read a message already.
 //!
 //! Invariant: the order of the messages does not change. If a message has two entries (in its topic's chain, and as the retained message), both
 //! get the same offset.
@@ -7,7 +7,7 @@
 use super::*;
 
 impl Log {
-    /// Gives all messages new offsets after `base`, and returns the last one. Everything up to `base` counts as lost.
+    /// Gives all messages new offsets after `base`, and returns the last new offset. All offsets up to `base` count as lost.
     pub fn begin_epoch(&mut self, base: u64) -> u64 {
         let mut all = self.lists.all(&self.entries);
         all.sort_unstable();

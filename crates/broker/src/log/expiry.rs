@@ -19,8 +19,9 @@ impl Log {
             || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
     }
 
-    /// Removes up to `limit` messages of a rule, oldest first, and stops at one that is younger than `age_s` and not expired. Calls `emptied` with
-    /// each topic whose chain has become empty, and with the topic's chain from now on. Returns the number of removed messages.
+    /// Removes up to `limit` messages of a rule, oldest first. Stops at the first message that is younger than `age_s` and not expired.
+    /// Calls `emptied` with each topic whose chain has become empty, and with the chain that the topic has from now on. Returns the number
+    /// of removed messages.
     pub fn expire(
         &mut self,
         number: u8,
@@ -39,7 +40,7 @@ impl Log {
                 return gone;
             }
             let topic = self.chains.get(entry.chain).topic;
-            // The oldest entry of a rule is the oldest of its chain.
+            // The oldest entry of a rule is also the oldest of its chain.
             let chain = self.drop_oldest(entry.chain, now_s);
             if self.count(chain) == 0 && topic != ORPHANED {
                 emptied(topic, chain);
@@ -54,8 +55,8 @@ impl Log {
         self.remove_expired(chain, age_s, now_s, usize::MAX).0
     }
 
-    /// Removes the messages of a chain that are older than `age_s` or have expired, in about `limit` steps. Returns the chain, and whether all these
-    /// messages are removed. Until then, readers might see expired messages.
+    /// Removes the messages of a chain that are older than `age_s` or have expired, in about `limit` steps. Returns the chain, and whether
+    /// all of these messages are removed now. If not, the caller must not let readers read the chain yet.
     pub fn remove_expired(
         &mut self,
         mut chain: u32,

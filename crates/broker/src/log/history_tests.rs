@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Removes up to `limit` messages of a rule that are too old or have expired.
+    /// Removes up to `limit` messages of a rule that are older than its age or whose time to live is over.
     fn expire(&mut self, number: u8, limit: usize) {
         let World {
             plain, log, chains, ..
@@ -144,7 +144,7 @@ impl World {
             }
             plain.lose(topic, kept.offset);
         } else {
-            // With `steps_max` 0, `trim` removes the messages later, in small steps.
+            // For some messages `steps_max` is 0: then `trim` removes the messages later, in small steps.
             let steps_max = match kept.offset.is_multiple_of(2) {
                 true => usize::MAX,
                 false => 0,
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// The home forgets a topic without messages; another topic reuses its row.
+    /// Lets the home forget a topic without messages. Another topic reuses the topic's row.
     fn forget(&mut self, topic: usize) {
         let plain = &mut self.plain;
         if !plain.of_chain(topic, false).is_empty() {
@@ -265,8 +265,8 @@ impl World {
     }
 }
 
-/// If the newest messages were removed without being lost, the last lost message is not the topic's last one. The log still knows this after a
-/// restart, with or without messages.
+/// Tests a topic whose newest messages were removed without being lost. The last lost message is then not the topic's last one. The log
+/// must still know this after a restart, with or without messages.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {
@@ -299,8 +299,8 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     }
 }
 
-/// If a change of rules ends a long log, the log is removed in parts. A message that arrives meanwhile is behind the orphaned ones, and a restart
-/// must find it.
+/// Tests a restart while a long log is removed in parts, because a change of rules has ended it. A message that arrived meanwhile comes
+/// after the orphaned messages, and the restart must find it.
 #[test]
 fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
     let none = Rule {
@@ -345,9 +345,9 @@ enum Op {
     Remove(usize, u8),
     Forget(usize),
     Watch,
-    /// Other rules, and the rule of each topic.
+    /// Changes the rules, and the rule of each topic.
     Change(Vec<Rule>, [u8; TOPICS]),
-    /// Other times to live.
+    /// Changes the times to live.
     Times([u32; RULES]),
     Restart,
 }

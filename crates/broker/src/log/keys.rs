@@ -11,12 +11,12 @@ use crate::store::blobs::Blobs;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// A row: the entry of a key.
+/// A row: the entry that has a key.
 pub(super) struct Key {
     hash: u32,
     next: u32,
     pub entry: u32,
-    /// The entry before `entry` in the chain.
+    /// The previous entry of the chain.
     pub before: u32,
 }
 
@@ -69,7 +69,7 @@ impl Keys {
         xxh3_64_with_seed(key, self.seed.wrapping_add(u64::from(chain))) as u32
     }
 
-    /// The row of this key of this chain; `is` tells whether an entry has both.
+    /// The row of this key of this chain. `is` tells whether an entry has this chain and this key.
     fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;

@@ -182,7 +182,7 @@ fn a_page_has_as_many_bytes_as_it_may_and_one_message_at_least() {
     }
 }
 
-/// A topic with a flood of messages loses some, not topics with a few old ones.
+/// Tests that a topic with a flood of messages loses some of them, and topics with a few old messages lose none.
 #[test]
 fn topic_furthest_over_its_share_makes_room() {
     let rule = rule();
@@ -224,7 +224,8 @@ fn topic_furthest_over_its_share_makes_room() {
     assert_eq!(offsets(&mut log, chains[1]).last(), Some(&400));
 }
 
-/// If no topic is over its share, the oldest message is removed. Messages of rule `last` (for retained messages) are removed last.
+/// Tests that the oldest message is removed if no topic is over its share. Messages of rule `last` (for retained messages) are removed
+/// last.
 #[test]
 fn among_equals_the_oldest_makes_room() {
     for (times, last, expected) in [
@@ -337,8 +338,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// Topics are not charged for keys, so the budget can be exceeded while every topic has less than its share. Then the oldest message is removed,
-/// not a message of the largest topic.
+/// Tests that the oldest message is removed, and not a message of the largest topic, if every topic has less than its share. The budget can
+/// then be exceeded all the same, because topics are not charged for keys.
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {
@@ -370,8 +371,8 @@ fn topic_below_its_share_loses_messages_by_age_only() {
     assert_eq!(gone, [0]);
 }
 
-/// A message that just fits is kept. Among messages of one second, the first is removed first. A chain that an operator empties message by
-/// message ends like one that a limit emptied.
+/// Tests three things: a message that just fits is kept; among messages of one second, the first is removed first; a chain that an operator
+/// empties message by message ends like one that a limit emptied.
 #[test]
 fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     let rule = rule();
@@ -411,7 +412,7 @@ fn the_oldest_of_a_second_makes_room_and_only_past_the_budget() {
     assert_eq!((log.chains(), log.bytes()), (0, 0));
 }
 
-/// Offsets grow for years: an empty chain stores all 64 bits of its lost offset.
+/// Tests that an empty chain stores all 64 bits of its lost offset, since offsets grow for years.
 #[test]
 fn losses_are_told_beyond_four_billion_messages() {
     let mut log = log(&[rule()]);
@@ -425,7 +426,7 @@ fn losses_are_told_beyond_four_billion_messages() {
     }
 }
 
-/// Keys with equal hashes are distinguished.
+/// Tests that keys with equal hashes are distinguished.
 #[test]
 fn two_keys_of_one_hash_are_two_keys() {
     let rule = Rule {
@@ -457,7 +458,7 @@ fn two_keys_of_one_hash_are_two_keys() {
     }
 }
 
-/// The number of the last list is the greatest that fits one byte.
+/// Tests the highest number of rules: the number of the last list is the greatest that fits one byte.
 #[test]
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];

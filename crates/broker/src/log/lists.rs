@@ -1,5 +1,5 @@
-//! The lists of the log: the entries of each rule in the order of arrival, oldest first. Every few entries, one is a mark. The marks of a list are
-//! sorted by offset, so that a search finds any offset and any second of the list in a few steps.
+//! The lists of the log: the entries of each rule in the order of arrival, oldest first. Every few entries, one entry is a *mark*. The
+//! marks of a list are sorted by offset, so that a search finds any offset and any second of the list in a few steps.
 //!
 //! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, also after
 //! removals. Each list is in the order of arrival, also after a change of rules.
@@ -12,7 +12,7 @@ use crate::base::work::Steps;
 use crate::log::entry::{Chain, Entry, MARKED};
 use crate::store::slab::{NONE, Slab};
 
-/// Entries from one mark to the next. In tests this is so low that short lists have several marks.
+/// The number of entries from one mark to the next. In tests this is so low that short lists have several marks.
 pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
 
 /// The lists of a log, indexed by the number of their rule. The last list has the retained messages.
@@ -34,7 +34,7 @@ struct List {
 struct Marks {
     /// Offset and entry of each mark.
     all: VecDeque<(u64, u32)>,
-    /// Number of entries added since the last one that became a mark. Removals do not change it.
+    /// The number of entries added since the last mark. Removals do not change this number.
     unmarked: u32,
 }
 
@@ -67,7 +67,7 @@ impl Marks {
     }
 }
 
-/// From which lists to which lists entries move when the rules change.
+/// How entries move between lists when the rules change.
 pub(super) struct Moves {
     lists: usize,
     /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
@@ -244,8 +244,8 @@ impl Lists {
         last
     }
 
-    /// Moves the entries to the lists of these rules; the chains have the new rules' numbers already. A list whose entries stay together only gets
-    /// another number.
+    /// Moves the entries to the lists of these rules. The caller has given the chains the numbers of their new rules. A list whose entries
+    /// stay together only gets another number.
     pub fn change(
         &mut self,
         entries: &mut Slab<Entry>,

@@ -1,12 +1,12 @@
-//! Remembers the last loss of each topic, by offset, with the number of the loss. So readers by filter are told of a loss at its place in the order of
-//! arrival.
+//! Remembers the last loss of each topic by its offset, and gives each loss a number. So readers by filter are told of a loss at its place
+//! in the order of arrival.
 //!
-//! In a cluster, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages at
-//! different moments, so a reader may move to a node that has dropped fewer. If the reader's position is between two lost messages of a topic, the
-//! second node does not report the earlier loss. So the first node must report each loss before any later message.
+//! In a cluster, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages
+//! at different moments, so a reader may move to a node that has dropped fewer. If the reader's position is between two lost messages of a
+//! topic, the second node does not report the earlier loss. So the first node must report each loss before any later message.
 //!
-//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home removed it ([`Losses::pop`]) to bound the
-//! number of topics here.
+//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home (the part of a shard that keeps
+//! topics) removed it ([`Losses::pop`]) to limit the number of topics here.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
@@ -28,7 +28,7 @@ pub struct Losses {
     earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
     last: u64,
-    /// Number of topics whose losses the logs of the home remember.
+    /// The number of topics whose losses the logs of the home remember.
     home_topics: Tally,
 }
 
@@ -130,7 +130,7 @@ impl Losses {
         self.remove(offset).map(|(_, number)| number)
     }
 
-    /// The first loss after this offset, with the earlier losses of a cluster: offset, topic, number.
+    /// The first loss after this offset: offset, topic, number. In a cluster, earlier losses of a topic are included.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
         let after = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {
@@ -172,7 +172,7 @@ mod tests {
         losses.add_all(1, 6, 9, 3);
         assert_eq!(losses.from(0).collect::<Vec<_>>(), [(7, 2, 2), (9, 1, 5)]);
         assert_eq!(losses.next(7), Some((9, 1, 5)));
-        // The loss at that offset belongs to another topic.
+        // The loss at that offset belongs to another topic, so it stays.
         assert_eq!(losses.forget_topic(1, 7), None);
         assert_eq!(losses.forget_topic(1, 9), Some(5));
         assert_eq!((losses.topics(), losses.count()), (1, 5));

@@ -1,5 +1,6 @@
-//! Orphaned chains: chains of deleted or emptied topics that are too long to be removed in one step. No reader gets their messages. Each turn
-//! removes some of these messages. If room is short, they are removed before all others.
+//! Orphaned chains: chains (lists of messages) of deleted or emptied topics that are too long to be removed in one step. No reader gets
+//! their messages. Each turn (a pass of the shard's loop) removes some of these messages. If room is short, they are removed before all
+//! others.
 //!
 //! Invariant: an orphaned chain has messages, and no topic's row refers to it.
 
@@ -29,9 +30,9 @@ impl Log {
         row.has_ttls || self.lists.ttl_s(row.rule) != 0
     }
 
-    /// Makes a chain an orphan and counts all messages of it as lost, as if a limit had removed them. Returns the topic's new chain, or `NONE`. The
-    /// last lost message is the newest one that has not expired. Only a few of the newest are examined: if all these have expired, the newest
-    /// counts as lost.
+    /// Makes a chain an orphan, and counts all its messages as lost, as if a limit had removed them. Returns the topic's new chain, or
+    /// `NONE`. The last lost message is the newest one that has not expired. Only a few of the newest messages are examined: if all of
+    /// these have expired, the newest message counts as lost.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
         let (topic, number, latest, newest_removed) =

@@ -9,7 +9,7 @@ const LINE_BYTES: usize = 64;
 /// The first bytes of a message that are prefetched. The CPU itself prefetches the rest of a sequential read.
 const AHEAD_BYTES: usize = 1 << 10;
 
-/// The oldest message of a chain, whose memory the next message probably reuses.
+/// The oldest message of a chain. The next message probably reuses its memory.
 struct Oldest<'a> {
     log: &'a Log,
     older: u32,

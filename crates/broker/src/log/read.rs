@@ -1,4 +1,5 @@
-//! Reads the pages that a subscriber gets from a chain. `seek.rs` finds where a page begins.
+//! Reads the pages (runs of past messages) that a subscriber gets from a chain, the list of a topic's messages. `seek.rs` finds where a
+//! page begins.
 //!
 //! Deliberately not here: expiry. A caller that must not show expired messages removes them first ([`Log::remove_expired`]).
 
@@ -7,7 +8,7 @@ use crate::log::seek::SeekResult;
 use crate::mail::{Frames, Record};
 
 impl Log {
-    /// The last lost offset of a chain: a reader that has read up to it misses nothing. `None` without a chain.
+    /// The last lost offset of a chain. A reader that has read up to this offset misses nothing. `None` without a chain.
     pub fn last_lost_offset(&self, chain: u32) -> Option<u64> {
         (chain != NONE).then(|| {
             let row = self.chains.get(chain);
@@ -35,8 +36,8 @@ impl Log {
         (newest != NONE).then(|| self.entries.get(newest).time_s)
     }
 
-    /// Copies the messages after `offset` into `frames`, oldest first, up to `messages_max` and `bytes_max`, but at least one. Returns whether none
-    /// is left.
+    /// Copies the messages after `offset` into `frames`, oldest first: at most `messages_max` messages and `bytes_max` bytes, but at least
+    /// one message. Returns whether no message is left.
     pub fn read(
         &mut self,
         chain: u32,

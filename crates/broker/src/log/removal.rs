@@ -11,10 +11,12 @@ use crate::log::entry::ORPHANED;
 /// comparison counts as one step of work, since it reads the same entries each time.
 const VICTIMS_COMPARED: usize = 16;
 
-/// The order in which chains make room: by the excess over their share, then by the age of the compared message, then by the number of the list.
+/// How urgently a chain must make room: first by the excess over its share, then by the age of the compared message, then by the number of
+/// the list.
 type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 
-/// The list where the last victim was found. The removal of a message changes no other list, so the others need not be compared each time.
+/// The list where the last victim was found. The removal of a message changes no other list, so the other lists need not be compared again
+/// each time.
 struct Victim {
     /// The number of the list.
     number: u8,
@@ -45,12 +47,12 @@ pub(super) enum Cause {
 }
 
 impl Log {
-    /// Whether there may be no place for another message, even if the byte budget has room.
+    /// Whether there may be no slot for another message, even if the byte budget has room.
     pub fn is_full(&self) -> bool {
         self.blobs.is_full()
     }
 
-    /// Whether the log has messages of other rules than this one.
+    /// Whether the log has messages of rules other than this one.
     pub fn has_besides(&self, number: u8) -> bool {
         let mut others = (0..=self.lists.retained()).filter(|other| *other != number);
         others.any(|other| self.lists.oldest(other) != NONE)
@@ -124,7 +126,7 @@ impl Log {
                 if self.is_spared(oldest, all_bytes) {
                     return (gone, true);
                 }
-                // The oldest entry of a rule is the oldest of its chain.
+                // The oldest entry of a rule is also the oldest of its chain.
                 let chain = self.entries.get(oldest).chain;
                 let topic = self.chains.get(chain).topic;
                 let chain = self.drop_oldest(chain, now_s);
@@ -155,8 +157,8 @@ impl Log {
         }
     }
 
-    /// Removes the chain of a topic that keeps no messages any more. Returns the last lost offset, or `None` if even the topic's last message is
-    /// lost.
+    /// Removes the chain of a topic that keeps no messages any more. Returns the last lost offset, or `None` if the topic's last message is
+    /// the last lost one.
     pub fn discard(&mut self, mut chain: u32, now_s: u32) -> Option<u64> {
         if self.is_long(chain) && !self.may_expire(chain) {
             chain = self.lose_all(chain, now_s);
@@ -215,8 +217,8 @@ impl Log {
         }
     }
 
-    /// Removes an entry from its chain, in which it follows `before` (`NONE` if it is the oldest). Returns the chain, or `NONE` if the chain is
-    /// removed, because it was an orphan or because even the topic's last message is lost.
+    /// Removes an entry from its chain, in which it follows `before` (`NONE` if it is the oldest). Returns the chain, or `NONE` if the
+    /// chain is removed too: because it was an orphan, or because even the topic's last message is lost.
     pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);

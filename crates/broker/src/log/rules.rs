@@ -2,7 +2,7 @@
 //!
 //! Invariant: afterwards each list is in the order of arrival. A chain that begins to keep latest values drops its superseded messages at once.
 //!
-//! Deliberately not here: the new limits. The topic's next message, or the clock, trims a chain to them.
+//! Deliberately not here: the new limits. A chain is trimmed to its new limit by the topic's next message, or by the clock.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

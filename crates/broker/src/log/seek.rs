@@ -1,8 +1,9 @@
 //! Finds the place in a chain where a subscription with a position, a time or a count begins, in bounded steps.
 //!
-//! A chain has no index. The marks of its rule's list lead to any offset, and to any second, in a few steps. If the offset is not in the chain, the
-//! search follows the list and the chain in parallel, which costs twice the shorter way. Each entry has the offset of the entry before it: so a
-//! search can go back. A search that reaches its limit is resumed later.
+//! A chain (the list of a topic's messages) has no index. The marks (every few entries) of its rule's list lead to any offset, and to any
+//! second, in a few steps. If the offset is not in the chain, the search follows the list and the chain in parallel, which costs twice the
+//! shorter way. A search can also go back, since each entry has the offset of the previous entry. A search that reaches its limit is
+//! resumed later.
 //!
 //! Invariant: a resumed search has advanced by at least one entry, and has skipped no entry of the chain.
 
@@ -20,7 +21,7 @@ pub enum SeekResult {
 /// The result of a search for the place where the newest messages of a chain begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekBack {
-    /// They begin after this offset.
+    /// The newest messages begin after this offset.
     Found(u64),
     /// Not found yet: the offset of the message at which to resume, and the number of messages still to count, that message included.
     Continue(u64, u32),
@@ -44,7 +45,7 @@ impl Log {
             && entry.chain == chain
             && entry.offset == offset
         {
-            // A reused row would have another offset or chain.
+            // If the row was reused, its offset or its chain would be another one.
             return SeekResult::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
@@ -92,7 +93,7 @@ impl Log {
             return all;
         }
         let Some(mut id) = self.entry_at(chain, offset) else {
-            // The message was removed meanwhile: the search ends at the oldest message.
+            // The message was removed meanwhile. So the search ends at the oldest message.
             return all;
         };
         let until = self.steps.count().saturating_add(limit.max(1) as u64);

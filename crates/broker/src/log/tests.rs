@@ -1,5 +1,5 @@
-//! Tests of the log against a list: superseded and expired messages are neither read nor lost, and each reader that has not read a message that
-//! a limit removed is told of a gap.
+//! Tests the log against a list: superseded and expired messages are neither read nor lost. If a limit removes a message, each reader that
+//! has not read the message is told of a gap.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,12 +16,12 @@ use crate::mail::message::Headers;
 #[derive(Clone, Debug)]
 struct Kept {
     offset: u64,
-    /// The offset at publication. A new epoch changes `offset`, not this.
+    /// The offset at publication. A new epoch changes `offset`, but not `number`.
     number: u64,
     key: String,
     time_s: u32,
     end_s: u64,
-    /// When its own time to live ends.
+    /// When the message's own time to live ends.
     own_end_s: u64,
 }
 
@@ -184,7 +184,7 @@ fn look(log: &mut Log, chain: u32, model: &Model, pages: usize) -> Result<(), Te
     } else {
         prop_assert_eq!(lost, Some(model.lost));
     }
-    // A reader that has read superseded or expired messages continues after them.
+    // A reader that has already read superseded or expired messages continues after them.
     for start in model.lost..=model.last {
         let mut frames = Frames::default();
         let rest = model.kept.iter().filter(|k| k.offset > start).count();

@@ -1,4 +1,5 @@
-//! Answers of a home: the request that an answer belongs to, and the outcome of an attach, a publish or a change of a topic.
+//! Answers of a home (the part of a shard that keeps topics): the request that an answer belongs to, and the outcome of an attach (a
+//! request to subscribe), a publish or a change of a topic.
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;
@@ -41,7 +42,7 @@ pub enum Attached {
     Forbidden,
     /// Another long-poll is waiting, and it has precedence.
     Conflict,
-    /// There is no room for another topic, or the client creates too many.
+    /// There is no room for another topic, or the client creates topics too fast.
     Full(Reason),
 }
 
@@ -54,7 +55,7 @@ pub struct Info {
     pub requested_s: Option<u32>,
     /// Number of connected subscribers.
     pub subscribers: u32,
-    /// Whether a subscriber, perhaps a disconnected one, needs the messages kept.
+    /// Whether a subscriber, perhaps a disconnected one, needs the messages to be kept.
     pub wanted: bool,
     /// The offset of the newest message, or, without one, the offset at which the topic was created.
     pub offset: u64,
@@ -82,13 +83,14 @@ pub enum Outcome {
     Missing,
     /// This many messages were removed from the log.
     Purged(u32),
-    /// There is no room for another topic, or the client creates too many.
+    /// There is no room for another topic, or the client creates topics too fast.
     Full(Reason),
     /// A publish with this idempotency key was done before. This is the answer to that publish.
     Replayed(Info),
     /// The idempotency key was used before with another message; nothing was published.
     OtherMessage,
-    /// The engine has not answered in time: the request may be done or not. If the log has one writer, the request may still be done later.
+    /// The engine, which writes the log, has not answered in time: the request may be done or not. If the log has one writer, the request
+    /// may still be done later.
     Unknown,
 }
 

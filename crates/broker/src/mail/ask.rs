@@ -1,4 +1,4 @@
-//! Asks: the requests that a carrier sends to a home.
+//! Asks: the requests that a carrier (a shard with subscribers) sends to a home, the part of a shard that keeps topics.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -44,7 +44,8 @@ pub enum Ask {
     },
     /// Subscribe one connection to the topic with this name.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, separated by line feeds. The list has a position for each partition of the home, if they differ.
+    /// Subscribe one connection to filters, which are separated by line feeds. The list has a position for each partition of the home, if
+    /// the positions differ.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
     /// The carrier's last subscriber of this filter has left.
     LeaveFilter(Span),
@@ -70,13 +71,13 @@ pub enum Ask {
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// A subscriber begins or ceases to need the messages of a topic or filter kept, whatever the topics' rules say.
+    /// A subscriber needs the messages of a topic or filter to be kept, or no longer needs them, whatever the topics' rules say.
     CountQosSubscription {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic or the filter.
         name: Span,
-        /// Whether the need begins.
+        /// Whether the subscriber needs the messages from now on.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -96,7 +97,7 @@ pub enum Ask {
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
-    /// Record the state of a session in the log, and answer when that is committed.
+    /// Record the state of a session in the log, and answer when the record is committed.
     SessionRecord(Box<RecordSession>),
     /// An MQTT client joins a shared subscription.
     JoinGroup {
@@ -110,10 +111,10 @@ pub enum Ask {
         credit: u32,
         /// Whether the session subscribes for the first time.
         is_new_subscriber: bool,
-        /// The address or user that asks. Its quota of filter shapes applies.
+        /// The address or user of the client, whose quota of filter shapes applies.
         party: Party,
     },
-    /// A member has acknowledged messages, and can receive as many more.
+    /// A member has acknowledged messages, and can receive the same number again.
     GroupCredit {
         /// The group.
         group: u64,
@@ -133,13 +134,13 @@ pub enum Ask {
     },
     /// Write into the logs of this home's partitions that this writer is dead.
     DeclareWriterDead(u64),
-    /// Answer once all earlier asks are done.
+    /// Answer when all earlier asks are done.
     Fence(ReplyTo),
     /// From now on, tell this connection which topics have subscribers.
     Follow {
         /// The connection.
         to: ReplyTo,
-        /// The address or user for which the pages are read.
+        /// The address or user for which pages are read.
         party: Party,
         /// The topic filter.
         filter: Span,
@@ -184,7 +185,8 @@ pub struct Attach {
     pub most: u32,
     /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
-    /// Whether the subscription is counted already, and this ask reads its next page. A long-poll that has timed out asks so for its position.
+    /// Whether the subscription is counted already, and this ask reads its next page. With such an ask, a long-poll that has timed out
+    /// learns its position.
     pub is_next_page: bool,
     /// Only read kept messages: do not subscribe, and do not create the topic.
     pub read_only: bool,
@@ -192,7 +194,7 @@ pub struct Attach {
     pub retained: bool,
     /// The client that is charged for the topic, if it is created.
     pub client: Client,
-    /// The address or user that asks: reads are scheduled fairly between them.
+    /// The address or user of the client. Pages are read in fair turns between addresses and users.
     pub party: Party,
 }
 
@@ -210,7 +212,7 @@ pub struct AttachFilters {
     pub to: ReplyTo,
     /// The serial of the filters' group at the connection.
     pub serial: u32,
-    /// The partition to read; `None` for all partitions of the home.
+    /// The partition to be read; `None` for all partitions of the home.
     pub partition: Option<PartitionId>,
     /// Where to begin.
     pub since: Since,
@@ -225,7 +227,7 @@ pub struct AttachFilters {
     pub poll: bool,
     /// Whether this ask reads a later page: the filters are registered already.
     pub is_next_page: bool,
-    /// The address or user that asks: reads are scheduled fairly between them.
+    /// The address or user of the client. Pages are read in fair turns between addresses and users.
     pub party: Party,
 }
 

@@ -1,4 +1,5 @@
-//! Facts: the changes of a home's topics. Only facts are written to a log; all other state of a home is local.
+//! Facts: the changes of topics at a home, the part of a shard that keeps topics. Facts are written to a log; most other state of a home is
+//! local.
 //!
 //! A fact borrows the bytes of the ask or of the record that contains it.
 

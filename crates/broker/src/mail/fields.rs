@@ -1,5 +1,5 @@
-//! Checks the topic and the fields of a message, in the same way for every source: a client, a log that other nodes write, or a checkpoint. Limits
-//! and rights of this process are checked elsewhere, when a client publishes (`client/publishing`).
+//! Checks the topic and the fields of a message, in the same way for every source: a client, a log that other nodes write, or a checkpoint.
+//! The limits and rights of this process are checked elsewhere, when a client publishes (`client/publishing`).
 //!
 //! Invariant: a message that a client was allowed to publish passes these checks when it is read from a log, since no configured limit exceeds
 //! the bounds of this file.

@@ -1,5 +1,6 @@
-//! The messages of a turn: their WebSocket frames in one contiguous buffer, and a [`Record`] for each message with its place and its properties. A
-//! large frame is not in the buffer: it is shared memory, to which [`Frames`] only refer.
+//! The messages of a turn (a pass of the shard's loop): their WebSocket frames in one contiguous buffer, and a [`Record`] for each message
+//! with the frame's place and the message's properties. A large frame is not in the buffer: it is shared memory, to which [`Frames`] only
+//! refers.
 
 use alloc::vec::Vec;
 
@@ -48,8 +49,8 @@ const _: () = assert!(size_of::<Record>() == 56);
 const LARGE: u32 = 1 << 31;
 /// Bytes of the publisher's number in the attributes of a message that came over MQTT.
 pub const ORIGIN_BYTES: usize = 8;
-/// The publisher's number of a will, and of messages whose client is no longer known. No client has this number. Messages of protocols other than
-/// MQTT have 0.
+/// The number of the publisher of a will, or of a message whose client is no longer known. No client has this number. Messages of protocols
+/// other than MQTT have 0.
 pub const NO_CLIENT: u64 = 1;
 
 /// The messages of a turn.
@@ -63,7 +64,7 @@ pub struct Frames {
     compressed: Vec<u8>,
     /// The frames of large messages, plain and compressed.
     large: Vec<Slice>,
-    /// The records of answers to attaches.
+    /// The records of pages, which are answers to attaches (requests to subscribe).
     pub pages: Vec<Record>,
     /// The topic names of the records in answers to attaches by filter, as positions for [`Frames::name`].
     pub names: Vec<u32>,
@@ -71,9 +72,9 @@ pub struct Frames {
     pub stamp: u64,
     /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,
-    /// Bytes of the messages that are larger than a page, and so begin a page.
+    /// Bytes of the messages that are larger than a page, and so are the first message of their page.
     pub large_page_bytes: usize,
-    /// The number of subscribers that the carriers must visit, by the party that caused the visits.
+    /// The number of subscribers that the carriers (the shards with subscribers) must visit, by the party that caused the visits.
     pub weights: Weights,
 }
 
@@ -122,7 +123,7 @@ impl Frames {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(header);
         self.bytes.extend_from_slice(data);
-        // A span beyond this would refer to another message. A turn's budget of work ends the turn long before.
+        // A place beyond this would be taken for a large message. A turn's budget of work ends the turn long before.
         assert!(
             self.bytes.len() < LARGE as usize,
             "a turn has too many bytes"
@@ -260,7 +261,7 @@ impl Frames {
         }
     }
 
-    /// The frames from one record to another, which must be contiguous; or the one large frame.
+    /// The frames from one record to another, which must be contiguous. If the only frame is large, its shared memory.
     #[inline]
     pub fn joined(&self, first: &Record, last: &Record) -> Part<'_> {
         match self.large(first) {
@@ -337,7 +338,7 @@ impl Frames {
         self.len() + self.meta.len()
     }
 
-    /// The bytes of large messages that are charged to these frames; other holders of the same messages are charged the rest.
+    /// The bytes of large messages that are charged to these frames. The rest is charged to other holders of the same messages.
     pub fn large_weight(&self) -> usize {
         self.large.iter().map(Slice::weight).sum()
     }
@@ -375,7 +376,7 @@ impl Frames {
         self.weights.clear();
     }
 
-    /// Records that a message was read at this time. The field `stamp` has the earliest time.
+    /// Records the time at which a message was read. The field `stamp` keeps the earliest time.
     #[inline]
     pub fn read_at(&mut self, stamp: u64) {
         if self.stamp == 0 || stamp < self.stamp {

@@ -1,4 +1,5 @@
-//! Interest: whether a topic has subscribers. A home tells its followers the changes.
+//! Interest: whether a topic has subscribers. A home (the part of a shard that keeps topics) tells its followers (clients that want to
+//! know) each change.
 
 use alloc::vec::Vec;
 
@@ -43,7 +44,7 @@ impl InterestChanges {
         self.0.len()
     }
 
-    /// Whether it is empty.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,7 +1,9 @@
-//! The outgoing mail of a turn: a lane for each shard, itself included, and the frames that all tells of the turn share.
+//! The outgoing mail of a turn (a pass of the shard's loop): a *lane* (a queue of mail) for each shard, itself included, and the frames
+//! that all tells of the turn share. *Asks* are requests to a home, the part of a shard that keeps topics. *Tells* are messages and answers
+//! of a home to a *carrier*, a shard with subscribers.
 //!
-//! Invariants: during a turn only this shard refers to `frames`. After they are mailed, they are reused only when the last receiver has dropped
-//! them.
+//! Invariants: during a turn only this shard refers to `frames`. After `frames` were mailed, they are reused only when the last receiver
+//! has dropped them.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +19,7 @@ use crate::budget::admission::valve::{Heavy, Valve};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
-/// The buffers for asks of a shard to itself are reused up to this capacity: number of asks, and their bytes.
+/// The buffers for asks of a shard to itself are kept for reuse up to this number of asks, and up to `ASK_BYTES_KEPT` bytes.
 const ASKS_KEPT: usize = 1 << 11;
 const ASK_BYTES_KEPT: usize = 64 << 10;
 
@@ -52,20 +54,20 @@ pub struct WaitingAsks {
     pub stamp: u64,
 }
 
-/// When `turns_under_way` turns are in flight, the parties that caused most of the work wait. When this many times as many turns are in flight, all
-/// parties wait.
+/// When `turns_under_way` turns are in flight, the parties that caused most of the work must wait. When this many times as many turns are
+/// in flight, all parties must wait.
 const ALL_WAIT_FACTOR: usize = 4;
-/// Messages in flight to members of shared subscriptions: at most as many as all carriers deliver in this many turns.
+/// At most as many messages are in flight to members of shared subscriptions as all carriers deliver in this many turns.
 const GROUP_TURNS: usize = 2;
-/// Another large page may be sent while those in flight have fewer bytes than this many full pages. A carrier needs 1 to 6 ms to encode a
-/// megabyte for its protocols, and the tells of other clients wait meanwhile.
+/// Another large page (a page whose first message exceeds the page size) may be sent while those in flight have fewer bytes than this many
+/// full pages. A carrier needs 1 to 6 ms to encode a megabyte for its protocols, and the tells of other clients wait meanwhile.
 const LARGE_PAGES_MAX: usize = 8;
 
 /// All lanes of a shard.
 pub struct Lanes {
     /// The shard's own number.
     pub me: ShardId,
-    /// One for each shard.
+    /// One lane for each shard.
     pub to: Vec<Lane>,
     frames: Arc<Frames>,
     under_way: Vec<Arc<Frames>>,
@@ -79,9 +81,10 @@ pub struct Lanes {
     heavy: Heavy,
     /// Reports to send to the operator.
     pub reports: Vec<(Ticket, Report)>,
-    /// Messages for members of shared subscriptions in the turns in flight. An upper bound: turns that carriers have dropped are subtracted later.
+    /// An upper bound of the messages for members of shared subscriptions in the turns in flight. Turns that carriers have dropped are
+    /// subtracted later.
     group_messages: usize,
-    /// Bytes of the large pages in the turns in flight. An upper bound too.
+    /// An upper bound of the bytes of the large pages in the turns in flight.
     large_page_bytes: usize,
     /// How much work a turn may do.
     pub turn_limits: TurnLimits,
@@ -158,8 +161,8 @@ impl Lanes {
         self.tell(shard, tell);
     }
 
-    /// Whether more messages may be sent to members of shared subscriptions. At most as many are in flight as carriers deliver in a few turns. With
-    /// more, so many turns would be in flight that publishers had to wait.
+    /// Whether more messages may be sent to members of shared subscriptions. At most as many are in flight as carriers deliver in a few
+    /// turns. More messages would fill so many turns that publishers had to wait.
     pub fn may_tell_group_members(&mut self) -> bool {
         let most = GROUP_TURNS * self.turn_limits.visits_per_turn as usize * self.to.len();
         if self.group_messages + self.frames.group_messages >= most {
@@ -235,7 +238,7 @@ impl Lanes {
         })
     }
 
-    /// Reuses the buffers of handled asks of the shard to itself.
+    /// Keeps the buffers of handled asks of the shard to itself for reuse.
     pub fn recycle_asks(&mut self, mut asked: WaitingAsks) {
         let own = &mut self.to[self.me as usize];
         let kept = asked.asks.capacity() <= ASKS_KEPT && asked.bytes.capacity() <= ASK_BYTES_KEPT;
@@ -266,7 +269,7 @@ impl Lanes {
         Some((core::mem::take(&mut self.to[me].tells), self.frames.clone()))
     }
 
-    /// Reuses a list of tells for the next turn.
+    /// Keeps a list of tells for reuse in the next turn.
     pub fn recycle_tells(&mut self, mut tells: Vec<Tell>) {
         let own = &mut self.to[self.me as usize].tells;
         if own.capacity() == 0 && tells.capacity() <= 1 << 14 {
@@ -321,7 +324,7 @@ impl Lanes {
         }
     }
 
-    /// Returns one of the frames that all receivers have dropped, for reuse, and frees the others.
+    /// Takes frames that all receivers have dropped: returns one of them for reuse, and frees the others.
     fn reclaim(&mut self) -> Option<Arc<Frames>> {
         let mut free = None;
         self.under_way
@@ -351,7 +354,7 @@ impl Lanes {
         self.held().count()
     }
 
-    /// Updates the valve: while carriers are behind, it stops the parties that caused most of the work in flight.
+    /// Updates the valve, which stops the parties that caused most of the work in flight while carriers are behind.
     #[inline]
     pub fn update_valve(&mut self, valve: &Valve) {
         if self.under_way.len() < self.turn_limits.turns_under_way && !self.is_behind() {
@@ -362,7 +365,8 @@ impl Lanes {
         self.heavy = heavy;
     }
 
-    /// Whether a party waits for the carriers of this home. No event reports that carriers have caught up, so the shard must check again.
+    /// Whether a party waits for the carriers of this home. The shard must check this again and again, since no event reports that carriers
+    /// have caught up.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.heavy.is_any()

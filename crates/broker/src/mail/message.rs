@@ -1,4 +1,5 @@
-//! A message: its headers, the publish that brings it to a home, and the form in which a log appends it.
+//! A message: its headers, the publish that brings it to a home (the part of a shard that keeps topics), and the form in which a log
+//! appends it.
 
 use crate::budget::admission::{Client, Party};
 use crate::store::shared::Slice;
@@ -12,9 +13,9 @@ pub struct Headers<F> {
     pub event: F,
     /// The key, checked, at most 255 bytes, or empty.
     pub key: F,
-    /// The publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian; 0 if no MQTT client published it), then the MQTT
-    /// properties that no field here holds, encoded as in a packet; at most 65,535 bytes. Empty if there is neither. HTTP sets user properties
-    /// (`Crore-Property`), and `rule.publisher` adds the user's name for every protocol.
+    /// The publisher's number ([`ORIGIN_BYTES`](crate::mail::ORIGIN_BYTES), little endian; 0 if no MQTT client published the message), then
+    /// the MQTT properties that have no field here, encoded as in a packet; at most 65,535 bytes. Empty if there is neither. HTTP sets user
+    /// properties (`Crore-Property`), and `rule.publisher` adds the user's name for every protocol.
     pub attributes: F,
     /// The message's own time to live, if it has one.
     pub ttl_s: Option<u32>,
@@ -41,7 +42,7 @@ impl<F> Headers<F> {
         }
     }
 
-    /// Content type, event, key, attributes.
+    /// Content type, event name, key and attributes.
     pub fn fields(&self) -> [&F; 4] {
         [&self.content_type, &self.event, &self.key, &self.attributes]
     }
@@ -101,6 +102,6 @@ pub struct NewMessage<'a> {
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],
-    /// The same frame as shared memory, if the message is large; made by `log::encode_shared`.
+    /// The same frame as shared memory, if the message is large. Made by `log::encode_shared`.
     pub whole: Option<Slice>,
 }

@@ -1,7 +1,8 @@
 //! The operator's orders to a shard, and the shard's reports.
 //!
-//! Invariants: the work of one [`Control`] is bounded, like that of any input; so listings are paged. The shard answers each order with one
-//! [`Report`], which has the [`Ticket`] of the order: in the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn.
+//! Invariants: the work of one [`Control`] is bounded, like that of any input, so listings are paged. The shard answers each order with one
+//! [`Report`], which has the [`Ticket`] of the order: in the same call of [`Shard::handle`](crate::Shard::handle) or in a later turn (a
+//! pass of the shard's loop). A *home* is the part of a shard that keeps topics and sessions.
 //!
 //! Deliberately not here: permissions. The sender of an order is the operator.
 
@@ -29,7 +30,7 @@ use crate::mail::{Info, InterestChanges, Outcome};
 pub enum Control {
     /// Report the shard's counters and memory accounts. The answer also shows that the shard is alive.
     Accounts,
-    /// Report the first name of this kind that was noted since the last such order, and forget it.
+    /// Report the first name of this kind that was noted since the last order of this kind, and forget the name.
     Notice(Notice),
     /// Report a page of the home's topics.
     Topics(TopicsPage),
@@ -37,7 +38,8 @@ pub enum Control {
     Topic(Box<[u8]>),
     /// Report a page of the log of a topic of the home.
     Log(LogPage),
-    /// Remove the messages of this topic up to this offset, and the retained message. Removes at most as many from the log as a turn may remove.
+    /// Remove the messages of this topic up to this offset, and the retained message. Removes at most as many messages from the log as a
+    /// turn may remove.
     Purge(Box<[u8]>, u64),
     /// Delete this topic and end its subscriptions.
     Delete(Box<[u8]>),
@@ -54,7 +56,7 @@ pub enum Control {
     },
     /// Report everything about one connection.
     Connection(ConnId),
-    /// Report the MQTT client ids of these sessions of the home, at most as many as a page has connections.
+    /// Report the MQTT client ids of these sessions of the home. The list has at most as many sessions as a page has connections.
     ClientIds(Vec<SessionId>),
     /// Report a page of the home's MQTT sessions whose clients are disconnected.
     Sessions {
@@ -76,10 +78,11 @@ pub enum Control {
         /// The row to begin with: 0, or the `next` of the last answer.
         from: u32,
     },
-    /// Determine, for a bounded number of topics, the rules that this world has for them. If that is done in advance, the change itself is short.
+    /// Determine, for a bounded number of topics, the rules that these topics have in this world. If that is done in advance, the change
+    /// itself is short.
     PrepareRules(Arc<World>),
-    /// Report up to which offset the messages of these topics are removed from this partition of the home, if the home has applied the log up to
-    /// this offset.
+    /// Report for each of these topics up to which offset its messages are removed from this partition of the home. The home must have
+    /// applied the log up to the offset in this order.
     Floors(PartitionId, u64, Vec<Box<[u8]>>),
     /// Change to the settings and rules of this world. Shards and topics stay.
     Settings(Arc<World>),
@@ -91,8 +94,8 @@ pub enum Control {
     Drain,
     /// Stop the clock, and report whether work is in flight. Sent when the process is about to end.
     Settle,
-    /// Report the next block of the shard's snapshot. The messages and sessions in the snapshot have at most this many bytes: the oldest messages
-    /// beyond that are removed.
+    /// Report the next block of the shard's snapshot. The messages and sessions in the snapshot have at most this many bytes, since the
+    /// oldest messages beyond that are removed.
     Save(Head, usize),
 }
 
@@ -115,7 +118,7 @@ pub enum Report {
     Connections(Page<Connection>),
     /// A connection, if there is one.
     Connection(Option<Box<Connection>>),
-    /// Client ids in the order of the question; `None` where the connection has ended.
+    /// Client ids in the order of the request; `None` where the connection has ended.
     ClientIds(Vec<Option<Box<[u8]>>>),
     /// A page of sessions.
     Sessions(Page<Session>),
@@ -275,7 +278,7 @@ pub struct Selection {
     pub transport: Option<Transport>,
     /// Only connections of this user.
     pub user: Option<Box<str>>,
-    /// Only connections from this address, as [`Connection::address`] has it.
+    /// Only connections from this address, in the form of [`Connection::address`].
     pub address: Option<IpAddr>,
     /// Only connections that subscribe to a topic that this filter matches, or to a filter that this filter covers.
     pub filter: Option<Box<[u8]>>,
@@ -377,11 +380,11 @@ pub struct ClusterState {
     pub partitions: Vec<PartitionState>,
     /// Nodes that are alive according to the log. Only the home of partition 0 knows them.
     pub nodes: Vec<NodeState>,
-    /// Nodes that died within the last hour and have no successor. Only the home of partition 0 knows them.
+    /// Nodes that died within the last hour and whose name no living node has. Only the home of partition 0 knows them.
     pub dead_nodes: Vec<NodeState>,
     /// When the report was made, in Unix seconds of this node's counted clock, which follows the clock of the log.
     pub unix_s: u32,
-    /// Whether this node has not read back a heartbeat of its own for some seconds: it may be cut off from the log.
+    /// Whether this node has not read a heartbeat of its own for some seconds, so that it may be cut off from the log.
     pub is_cut_off: bool,
 }
 
@@ -421,8 +424,8 @@ pub struct NodeState {
     pub ahead_s: i64,
 }
 
-/// The work and mail in flight at a shard. All shards are idle if two rounds over them find the same numbers, no shard is busy, and as many mails
-/// were received as posted. Then only a connection or the clock can start new work.
+/// How much work and mail is in flight at a shard. All shards are idle if two rounds over them find the same numbers, no shard is busy, and
+/// as many mails were received as posted. Then only a connection or the clock can start new work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Number of connections.

@@ -1,9 +1,9 @@
 //! Converts a message's attributes: the MQTT properties that have no field of their own (MQTT 5.0 section 3.3.2.3). In HTTP, user properties are
 //! `Crore-Property: name=value` headers.
 //!
-//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), followed by properties encoded as in a packet. They are checked on
-//! receipt, except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: it is dropped from a
-//! client's message.
+//! Invariants: attributes are the publisher's number ([`ORIGIN_BYTES`]), followed by properties encoded as in a packet. Attributes are
+//! checked on receipt, except for characters that only some protocols forbid. Only the server sets the property [`PUBLISHER`]: this
+//! property is dropped from a client's message.
 
 use alloc::vec::Vec;
 
@@ -24,12 +24,12 @@ pub const EVENT: &str = "crore-event";
 pub const PUBLISHER: &str = "crore-publisher";
 /// The HTTP header that names the user who published the message.
 pub const PUBLISHER_HEADER: &str = "Crore-Publisher";
-/// The most user properties of a client's message. The server may add one, [`PUBLISHER`].
+/// The maximum number of user properties of a client's message. The server may add one, [`PUBLISHER`].
 pub const CLIENT_PROPERTIES_MAX: usize = USER_PROPERTIES_MAX - 1;
-/// The most bytes of attributes of a client's message; the rest is room for [`PUBLISHER`], with a name of 255 bytes.
+/// The maximum bytes of attributes of a client's message. The rest is room for [`PUBLISHER`], with a name of 255 bytes.
 pub const CLIENT_ATTRIBUTES_BYTES_MAX: usize = u16::MAX as usize - 5 - PUBLISHER.len() - 255;
-/// The most bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and proxies and clients often accept no head
-/// of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
+/// The maximum bytes of [`HEADER`] lines in one answer. The other headers have at most about 1.5 KiB, and proxies and clients often accept
+/// no head of more than 4 KiB (nginx: `proxy_buffer_size`, a page of memory).
 pub const HEADERS_BYTES_MAX: usize = 2 << 10;
 
 /// The attributes of a message with these user properties, each `name=value`; empty without properties.
@@ -73,7 +73,7 @@ pub fn with_publisher(attributes: &[u8], user: &str) -> Vec<u8> {
     };
     let mut all = Vec::from(origin);
     let mut set = PropertyBuf::new();
-    // The name of a user has at most 255 bytes: it fits.
+    // The name of a user has at most 255 bytes, so it fits.
     if set.user_property(PUBLISHER, user).is_ok() {
         let own = set.properties();
         own.iter().for_each(|(_, item)| all.extend_from_slice(item));
@@ -116,7 +116,7 @@ pub fn to_headers(frames: &Frames, record: &Record) -> (Vec<Vec<u8>>, usize) {
     (lines, left_out)
 }
 
-/// The rest of a message's own time to live, in seconds, if it has one.
+/// The seconds that are left of the message's own time to live, if it has one.
 pub fn left_s(record: &Record, now_s: u32) -> Option<u32> {
     let ttl_s = record.ttl_s()?;
     Some(ttl_s.saturating_sub(now_s.saturating_sub(record.time_s)))

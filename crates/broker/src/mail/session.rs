@@ -19,9 +19,9 @@ pub use stored::EncodedSession;
 pub struct SessionId {
     /// The row.
     pub row: u32,
-    /// Counts the connections that have held the session.
+    /// The number of connections that have held the session.
     pub serial: u16,
-    /// Counts the sessions that have used the row.
+    /// The number of sessions that have used the row.
     pub life: u8,
     /// The partition of the client id; there are at most 256.
     pub partition: u8,
@@ -44,7 +44,7 @@ impl SessionId {
 /// A message that the server publishes when a client disconnects (MQTT 5.0 section 3.1.2.5).
 #[derive(Clone, Debug, Default)]
 pub struct Will {
-    /// Seconds that the server waits for the client to reconnect before it publishes.
+    /// Seconds that the server waits for the client to reconnect before it publishes the message.
     pub delay_s: u32,
     /// The topic.
     pub topic: Box<[u8]>,
@@ -62,7 +62,7 @@ const HAS_TTL: u8 = 2;
 const QOS_SHIFT: u8 = 2;
 
 impl Will {
-    /// Heap bytes in use, those of the struct included.
+    /// Heap bytes in use, including the struct itself.
     pub fn bytes(&self) -> usize {
         size_of::<Will>() + self.fields().iter().map(|part| part.len()).sum::<usize>()
     }

@@ -1,7 +1,7 @@
-//! A buffer of received bytes that cannot be handled yet: their request, frame or packet is incomplete, or must wait for its turn.
+//! A buffer of received bytes that cannot be handled yet: the request, frame or packet is incomplete, or the connection must wait.
 //!
-//! Invariant: the work is linear in the number of bytes, even if they are appended and consumed in small pieces: a byte is copied once, and on
-//! average moved a few times at most.
+//! Invariant: the work is linear in the number of bytes, even if the bytes are appended and consumed in small pieces. A byte is copied
+//! once, and on average moved a few times at most.
 
 use alloc::vec::Vec;
 

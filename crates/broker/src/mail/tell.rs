@@ -1,4 +1,5 @@
-//! Tells: what a home sends to a carrier. Live messages, pages of kept messages, and answers to asks.
+//! Tells: messages of a home (the part of a shard that keeps topics) to a carrier (a shard with subscribers): live messages, pages of kept
+//! messages, and answers to asks (the carrier's requests).
 
 use alloc::boxed::Box;
 
@@ -14,7 +15,7 @@ use crate::mail::session::{SavedSession, SessionId};
 /// A message or an answer of a home to a carrier.
 #[derive(Clone, Debug)]
 pub enum Tell {
-    /// A new message, for every subscriber that has read all earlier ones.
+    /// A new message, for every subscriber that has read all earlier messages.
     Live {
         /// The carrier's topic row.
         topic: u32,
@@ -61,7 +62,7 @@ pub enum Tell {
         /// Distinguishes the topics that have used the row.
         serial: u16,
     },
-    /// A later long-poll displaces the waiting ones, which end.
+    /// A later long-poll displaces the waiting long-polls, which end.
     Displaced {
         /// The carrier's topic row.
         topic: u32,
@@ -147,13 +148,13 @@ pub struct Page {
     pub at_head: bool,
     /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// Whether the subscription was counted before: this is the answer to an attach with `is_next_page`.
+    /// Whether the subscription was counted before, because this page answers an attach with `is_next_page`.
     pub is_next_page: bool,
-    /// Whether the home counted a subscriber: the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
+    /// Whether the home has counted a subscriber, so that the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
     /// The number of records at the beginning of the page that are the topic's retained state.
     pub retained: u32,
-    /// Whether only retained messages were requested: the subscriber's offset does not change.
+    /// Whether only retained messages were requested. Then the subscriber's offset does not change.
     pub only_retained: bool,
     /// The topic's retained state, if its rule keeps latest values.
     pub values: LatestValues,
@@ -186,9 +187,11 @@ pub struct FilterPage {
     pub names: u32,
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
-    /// The offset at which the subscription began. Of the messages up to it, the subscriber gets only a snapshot (`AttachFilters::newest`).
+    /// The offset at which the subscription began. The subscriber gets only a snapshot of the messages up to this offset
+    /// (`AttachFilters::newest`).
     pub snapshot_end: u64,
-    /// The number of the last loss when the subscription began: losses up to it are no gap. 0 if it began with a position.
+    /// The number of the last loss when the subscription began: losses up to this number are no gap. 0 if the subscription began with a
+    /// position.
     pub losses_before: u64,
     /// The epoch of the log.
     pub epoch: u32,

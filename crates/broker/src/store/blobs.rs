@@ -1,13 +1,13 @@
-//! An arena for byte strings (names and logged messages), with size classes. The next blob of a class reuses a freed place. So a log at its limit writes
-//! to the same pages again, which is cheap: a fresh page costs more than the copy into it. An empty chunk is freed, except one in each class
-//! ([`Blobs::SPARE_BYTES`]).
+//! An arena for byte strings (names and logged messages), with size classes. The next blob of a class reuses a freed place. So a log at its
+//! limit writes to the same memory pages again, which is cheap: a fresh page costs more than the copy into it. An empty chunk is freed,
+//! except one in each class ([`Blobs::SPARE_BYTES`]).
 //!
-//! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines some rows of the
-//! owner's table, and moves blobs out of sparse chunks ([`Blobs::compact`]). Thus the chunks have at most twice the bytes of the blobs, plus two chunks
-//! for each class. After many removals, some insertions are necessary until this holds again.
+//! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines
+//! some rows of the owner's table, and moves blobs out of sparse chunks ([`Blobs::compact`]). Thus the chunks have at most twice the bytes
+//! of the blobs, plus two chunks for each class. After many removals, this holds again only after some insertions.
 //!
-//! Invariants: a handle names exactly one place. The handle has no length: the caller remembers it. A blob larger than the largest class has its own
-//! allocation, which may be shared. When a class is full, its blobs are stored in the next larger class.
+//! Invariants: a handle names exactly one place. The handle has no length: the caller must know the length. A blob larger than the largest
+//! class has its own allocation, which may be shared. When a class is full, its blobs are stored in the next larger class.
 
 use alloc::vec::Vec;
 
@@ -16,16 +16,16 @@ use crate::store::chunks::Chunks;
 use crate::store::shared::{SHARED_MIN, Shared};
 use crate::store::slab::{NONE, Side, Slab, Vacant};
 
-/// Classes are 8 bytes apart up to here.
+/// Up to this length, there is a class for every 8 bytes.
 const FINE_MAX: usize = 128;
-/// From there on each power of two has sixteen classes, up to this length. A longer blob has its own allocation.
+/// Above `FINE_MAX`, each power of two has sixteen classes, up to this length. A longer blob has its own allocation.
 const CLASS_MAX: usize = SHARED_MIN;
 const CHUNK_BYTES: usize = 16 << 10;
 const CLASSES: usize = FINE_MAX / 8 + 6 * 16;
 /// The class number of blobs with their own allocation.
 const OWN: u32 = 127;
 const SLOT_BITS: u32 = 25;
-/// Most places of one class. In tests there are so few that classes become full.
+/// The maximum number of places of one class. In tests there are so few that classes become full.
 const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 
 /// Rows that [`Blobs::compact`] examines in one call.
@@ -52,7 +52,8 @@ impl Blob {
 /// The places of one class. The links between freed places are stored in these places.
 #[derive(Default)]
 struct Class {
-    /// A chunk is allocated with the capacity for all its places. Its length grows with the places in use, so unused pages are not touched.
+    /// A chunk is allocated with the capacity for all its places. Its length grows with the places in use, so that unused memory pages are
+    /// not touched.
     chunks: Chunks<Vec<u8>>,
 }
 
@@ -113,7 +114,7 @@ pub fn occupied(len: usize) -> usize {
 }
 
 impl Blobs {
-    /// Most bytes of empty chunks: one for each class.
+    /// The maximum bytes of empty chunks: one chunk for each class.
     pub const SPARE_BYTES: usize = CLASSES * CHUNK_BYTES;
 
     /// Bytes of all places in use.
@@ -206,7 +207,7 @@ impl Blobs {
         Place::Bytes(&chunk.expect(LOST)[at..at + size])
     }
 
-    /// Compacts the arena if its chunks have far more bytes than the blobs need: moves the blobs of some rows of the owner's table out of sparse chunks.
+    /// Moves the blobs of some rows of the owner's table out of sparse chunks, if the chunks have far more bytes than the blobs need.
     /// Returns the number of examined rows.
     #[inline]
     pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
@@ -243,7 +244,7 @@ impl Blobs {
         looked_at as usize
     }
 
-    /// Whether at least half of the places in a blob's chunk are free, and the next blob of the class would go into another chunk.
+    /// Whether at least half of the places in a blob's chunk are free. False for the chunk into which the next blob of the class would go.
     fn is_sparse(&self, blob: Blob) -> bool {
         let (class, slot) = (blob.0 >> SLOT_BITS, blob.0 & ((1 << SLOT_BITS) - 1));
         if class == OWN {

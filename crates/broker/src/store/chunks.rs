@@ -1,15 +1,15 @@
 //! Manages the chunks of a table or of a size class: finds free places, and frees empty chunks.
 //!
-//! Freed places are reused before places that were never used. Among chunks with freed places, the one that was full most recently is used first: the
-//! emptier chunks get no new rows, and so become empty. One empty chunk is kept, so that a table that shrinks and grows by a row does not allocate each
-//! time.
+//! Freed places are reused before places that were never used. Among chunks with freed places, the one that was full most recently is used
+//! first: the emptier chunks get no new rows, and so become empty. One empty chunk is kept. Otherwise a table that shrinks and grows by one
+//! row would allocate each time.
 //!
-//! Invariants: each chunk has a free list, whose links are stored in the freed places. All chunks with freed places are in one list. At most one chunk has
-//! places that were never used. The next new chunk reuses the number of a freed chunk.
+//! Invariants: each chunk has a free list, whose links are stored in the freed places. All chunks with freed places are in one list. At
+//! most one chunk has places that were never used. The next new chunk reuses the number of a freed chunk.
 
 use alloc::vec::Vec;
 
-/// No row: the end of a list, or an empty field.
+/// No row. Marks the end of a list, or an empty field.
 pub const NONE: u32 = u32::MAX;
 
 /// A chunk.
@@ -58,7 +58,7 @@ impl<R: Default> Chunks<R> {
         self.live as usize
     }
 
-    /// The places of the last chunk, and the chunk's number.
+    /// The places of the last chunk, and the number of that chunk.
     pub fn last(&self) -> Option<(&R, usize)> {
         let (last, before) = self.all.split_last()?;
         Some((&last.rows, before.len()))
@@ -69,7 +69,7 @@ impl<R: Default> Chunks<R> {
         self.all.iter().map(|chunk| &chunk.rows)
     }
 
-    /// The places of chunk `at`; empty if it is freed.
+    /// The places of chunk `at`, which are empty if the chunk is freed. `None` if there is no such chunk.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&R> {
         self.all.get(at).map(|chunk| &chunk.rows)
@@ -91,7 +91,8 @@ impl<R: Default> Chunks<R> {
         self.all.len()
     }
 
-    /// Takes a freed place. Returns its number and the places of its chunk. `link_of` reads the link in a place.
+    /// Takes a freed place. Returns the number of the place, and the places of its chunk. `link_of` reads the link that a freed place
+    /// stores.
     #[inline]
     pub fn reuse(&mut self, link_of: impl FnOnce(&R, u32) -> u32) -> Option<(u32, &mut R)> {
         let at = self.reusable;
@@ -108,7 +109,8 @@ impl<R: Default> Chunks<R> {
         Some((place, &mut chunk.rows))
     }
 
-    /// Takes a place that was never used. Returns the chunk's number and its places, to which the caller appends the new one. `make` makes a chunk.
+    /// Takes a place that was never used. Returns the number of the chunk and its places, to which the caller appends the new place. `make`
+    /// makes a chunk.
     pub fn fill(&mut self, make: impl FnOnce() -> R) -> (u32, &mut R) {
         if self.filling == NONE {
             self.filling = self.add(make());
@@ -137,7 +139,7 @@ impl<R: Default> Chunks<R> {
             older: NONE,
         };
         if self.freed == NONE {
-            // The list grows in small steps. To double it would reserve about a byte for each message.
+            // The list grows in small steps. Doubling the list would reserve about a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
             }
@@ -151,7 +153,7 @@ impl<R: Default> Chunks<R> {
         at
     }
 
-    /// Frees a place of chunk `at`. Returns the chunk's places, and the link that the caller must store in the freed one.
+    /// Frees a place of chunk `at`. Returns the chunk's places, and the link that the caller must store in the freed place.
     #[inline]
     pub fn free(&mut self, at: usize, place: u32) -> (&mut R, u32) {
         let first = self.reusable;
@@ -222,7 +224,7 @@ mod tests {
     use crate::store::blobs::{Blobs, occupied};
     use crate::store::slab::Side;
 
-    /// Insertions (a number of blobs, of a length) and removals (every n-th blob).
+    /// Inserts a number of blobs of one length, or removes every n-th blob.
     #[derive(Clone, Debug)]
     enum Op {
         Come(usize, usize),

@@ -1,19 +1,19 @@
-//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980). Each bucket has a 32-bit chain head; the links are in the rows. The index
-//! grows by one bucket at a time, so no insertion stalls and the memory never doubles. It shrinks by one bucket at a time too, while it has more than twice
-//! as many buckets as rows.
+//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980). Each bucket has a 32-bit chain head; the links are in the
+//! rows. The index grows by one bucket at a time, so no insertion stalls and the memory never doubles. It also shrinks by one bucket at a
+//! time, while it has more than twice as many buckets as rows.
 //!
-//! Invariant: each inserted row is in the chain of exactly one bucket: that of its hash for the current number of buckets.
+//! Invariant: each inserted row is in the chain of exactly one bucket: the one that its hash selects for the current number of buckets.
 
 use alloc::vec::Vec;
 
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// Chain heads per chunk (16 KiB).
+/// The number of chain heads per chunk (16 KiB).
 const CHUNK: usize = 4096;
 
 /// A row that an index can chain.
 pub trait Chained: Vacant {
-    /// The hash under which it was inserted.
+    /// The hash under which the row was inserted.
     fn hash(&self) -> u32;
     /// The next row of the row's chain.
     fn next(&self) -> u32;
@@ -136,7 +136,7 @@ impl Index {
         rows.get_mut(at).set_next(after);
     }
 
-    /// Undoes the last split: joins its two buckets.
+    /// Undoes the last split: joins the two buckets that it made.
     fn shrink<T: Chained>(&mut self, rows: &mut Slab<T>) {
         if self.split == 0 {
             self.level -= 1;

@@ -96,7 +96,8 @@ mod tests {
         }
     }
 
-    /// Inserts and removes names of one length after another, and keeps one in each chunk.
+    /// Tests that the memory of removed names is freed although one name stays in each chunk. Inserts and removes names of one length after
+    /// another.
     #[test]
     fn names_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
         const MANY: usize = 8_192;
@@ -127,7 +128,7 @@ mod tests {
         for (id, text) in &kept {
             assert_eq!(names.get(rows.get(*id).name), text);
         }
-        // The last round is not compacted, since nothing was inserted after it.
+        // Nothing was inserted after the last removals, so the arena is not compacted yet, and this much more may be reserved.
         let most = 2 * (names.bytes() + Blobs::SPARE_BYTES) + MANY * 256;
         let reserved = names.reserved_bytes();
         assert!(reserved <= most, "{reserved} bytes, and not {most}");

@@ -1,5 +1,5 @@
-//! Bytes for one socket: own bytes, and references to parts of large messages, so that these are not copied. A [`Rope`] is built in a turn. A [`Queue`]
-//! has the bytes that the socket has not accepted yet.
+//! Bytes for one socket: bytes of its own, and references to parts of large messages, so that these parts are not copied. A [`Rope`] is
+//! built in a turn (a pass of the shard's loop). A [`Queue`] has the bytes that the socket has not accepted yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ pub struct Mark {
     len: usize,
 }
 
-/// A part of a rope, cut to a range.
+/// A part of a rope that lies within a range.
 enum Cut<'a> {
     Own(&'a [u8]),
     Share(Slice),
@@ -87,7 +87,7 @@ impl Rope {
         self.prepend_with(mark, |own| own.extend_from_slice(head));
     }
 
-    /// Inserts at a position the bytes that `write` appends.
+    /// Inserts bytes at a position. `write` appends the bytes to its argument.
     pub fn prepend_with(&mut self, mark: Mark, write: impl FnOnce(&mut Vec<u8>)) {
         let end = self.own.len();
         write(&mut self.own);
@@ -125,7 +125,7 @@ impl Rope {
         }
     }
 
-    /// Passes the parts of the bytes `from..to`.
+    /// Calls `take` with the parts of the bytes `from..to`.
     fn each_of(&self, from: usize, to: usize, mut take: impl FnMut(Cut<'_>)) {
         let mut at = 0;
         self.each(|part| {
@@ -161,7 +161,7 @@ const PIECE_BYTES: usize = 16 << 10;
 #[derive(Default)]
 pub struct Queue {
     pieces: VecDeque<Waiting>,
-    /// Sent bytes of the first piece, if that has own bytes.
+    /// How many bytes of the first piece are sent, if it is a piece of own bytes.
     gone: usize,
     waiting_bytes: usize,
 }
@@ -172,7 +172,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    /// The unsent part. Of own bytes, `gone` are sent.
+    /// The unsent part of the piece. `gone` own bytes are already sent.
     fn part(&self, gone: usize) -> Part<'_> {
         match self {
             Waiting::Own(bytes) => Part::Bytes(&bytes[gone..]),
@@ -261,8 +261,8 @@ impl Queue {
         used
     }
 
-    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent byte, and a peer
-    /// that always lags by the same amount needs constant memory.
+    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent
+    /// byte, and the queue of a peer that always lags by the same amount needs constant memory.
     pub fn sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;
         while let Some(first) = self.pieces.front_mut() {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     proptest! {
-        /// Ropes and queues behave like plain bytes, whatever is added, cut, queued and sent.
+        /// Tests that ropes and queues behave like plain bytes, whatever is added, cut, queued and sent.
         #[test]
         fn a_rope_and_a_queue_are_their_bytes(
             steps in prop::collection::vec(step(), 1..12),
@@ -375,7 +375,7 @@ mod tests {
             prop_assert_eq!(admission.account.messages_bytes(), 0);
         }
 
-        /// A peer that always lags needs constant memory.
+        /// Tests that the queue of a peer that always lags needs constant memory.
         #[test]
         fn bytes_that_were_sent_are_released(behind in 1..2000usize) {
             let mut queue = Queue::default();

@@ -1,4 +1,5 @@
-//! Stores each large message once for all its holders: logs, turns, outboxes of sockets, and sessions that have not acknowledged it.
+//! Stores each large message once for all its holders: logs, turns (passes of the shard's loop), outboxes of sockets, and sessions that
+//! have not acknowledged the message.
 //!
 //! Invariant: while a log keeps a message, its bytes count for the log. Otherwise they are charged to the memory account
 //! ([`Part::Messages`](crate::budget::account::Part)) until the last holder drops it.
@@ -20,7 +21,7 @@ pub const SHARED_MIN: usize = 8 << 10;
 
 struct Inner {
     bytes: Box<[u8]>,
-    /// Number of logs that keep the message: at most two, that of the topic and that of retained messages.
+    /// The number of logs that keep the message: at most two, the log of the topic and that of retained messages.
     logs: AtomicU32,
     admission: Admission,
 }
@@ -33,7 +34,7 @@ impl Drop for Inner {
     }
 }
 
-/// Heap bytes that [`Shared`] needs besides its bytes.
+/// Heap bytes that [`Shared`] needs in addition to the bytes themselves.
 pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
 
 /// Reference-counted bytes.
@@ -139,9 +140,9 @@ impl fmt::Debug for Slice {
 /// Bytes for a transport.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
-    /// Bytes that are valid during the call only. A transport that needs them longer copies them.
+    /// Bytes that are valid only during the call. A transport that needs the bytes longer copies them.
     Bytes(&'a [u8]),
-    /// Bytes of a large message. A transport that needs them longer clones the reference.
+    /// Bytes of a large message. A transport that needs the bytes longer clones the reference.
     Shared(&'a Slice),
 }
 
@@ -168,8 +169,8 @@ pub enum Form {
     JsonBase64,
 }
 
-/// Entries that are examined for each new entry, to remove unused entries. So the cost of a new entry is constant, and at most about half of the table is
-/// unused.
+/// How many entries are examined for each new entry, to remove unused entries. So the cost of a new entry is constant, and at most about
+/// half of the table is unused.
 const LOOKED_AT: usize = 2;
 
 /// Identifies an encoding of a slice.
@@ -182,11 +183,11 @@ struct FormKey {
     form: Form,
 }
 
-/// The encodings of large messages in use on a shard, so that each is made only once. The table has weak references: only its holders keep an encoding
-/// alive.
+/// The encodings of large messages in use on a shard, so that each encoding is made only once. The table has only weak references, so it does
+/// not keep an encoding alive.
 ///
-/// Invariant: each encoding in use has an entry. An unused entry is removed before the number of new entries reaches the number of entries in the table. So
-/// the number of entries is bounded by the number of encodings in use, whose bytes are charged.
+/// Invariant: each encoding in use has an entry. An unused entry is removed before the number of new entries reaches the number of entries
+/// in the table. So the number of entries is bounded by the number of encodings in use, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
     all: BTreeMap<FormKey, Made>,
@@ -203,7 +204,7 @@ struct Made {
 }
 
 impl Forms {
-    /// The encoding `form` of the slice. `make` makes the encoding if it is not in use.
+    /// The encoding `form` of the slice. Calls `make` if the encoding is not in use.
     pub fn get(&mut self, of: &Slice, form: Form, make: impl FnOnce(&[u8]) -> Box<[u8]>) -> Shared {
         let key = FormKey {
             message: of.of.address(),
@@ -227,7 +228,7 @@ impl Forms {
         made
     }
 
-    /// Examines the next entries, and removes unused ones. After the last entry, the first is examined again.
+    /// Examines the next entries, and removes unused ones. After the last entry, the examination begins again at the first.
     fn drop_unheld(&mut self) {
         for _ in 0..LOOKED_AT {
             let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);
@@ -294,12 +295,12 @@ mod tests {
         assert_eq!((made, forms.all.len()), (4, 1));
     }
 
-    /// A message with many encodings: one of each of its slices.
+    /// The slices from each byte of a message to its end, so that the test can make an encoding of each slice.
     fn parts(message: &Shared) -> impl Iterator<Item = Slice> {
         (0..message.len()).map(|from| message.slice(from..message.len()))
     }
 
-    /// A new entry costs the same, however many entries there are and however many are unused.
+    /// Tests that a new entry costs the same, however many entries there are and however many are unused.
     #[test]
     fn a_new_form_drops_few_others_and_all_go_in_time() {
         let admission = Admission::new(&Settings::default(), 7);

@@ -3,9 +3,9 @@
 //!
 //! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
 //!
-//! Invariants: a row is either in use or in the free list, and the caller knows which. To use a row that does not exist, or a free side row, is a bug of
-//! the broker. Then the caller gets an empty row, writes to it are lost, and the table notes the miss ([`Slab::was_missed`]). The shard ends the
-//! connection that it was serving.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. Using a row that does not exist, or a free side row,
+//! is a bug of the broker. Then the caller gets an empty row, writes to this row are lost, and the table notes the miss
+//! ([`Slab::was_missed`]). The shard ends the connection that it was serving.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -22,9 +22,9 @@ pub trait Vacant {
     const FREES_CHUNKS: bool = false;
     /// A free row that links to `next`.
     fn vacant(next: u32) -> Self;
-    /// The link of a free row.
+    /// The index of the next free row, stored in a free row.
     fn next_vacant(&self) -> u32;
-    /// Copies from the row's former content what must outlive that content, such as a generation.
+    /// Copies from the row's former content those fields that must outlive it, such as a generation.
     fn inherit(&mut self, _former: &Self) {}
 }
 
@@ -170,7 +170,7 @@ impl<T> Vacant for Slot<T> {
     fn next_vacant(&self) -> u32 {
         match self {
             Slot::Free(next) => *next,
-            // A row in use must never be handed out again.
+            // A row in use must never be in the free list.
             Slot::Used(_) => unreachable!("a used row stands in the free list"),
         }
     }

@@ -56,8 +56,8 @@ fn all_kinds_are_read_again() {
     }
 }
 
-/// Nodes of the previous and the next version must be able to read the records that a node of a cluster writes. If these bytes change,
-/// [`FORMAT`](crate::commit::batch::FORMAT) must change too.
+/// Tests that the bytes of this format do not change. Nodes of the previous and the next version must be able to read the records that a
+/// node of a cluster writes. If these bytes change, [`FORMAT`](crate::commit::batch::FORMAT) must change too.
 #[test]
 fn records_of_format_1_are_these_bytes() {
     let message = Publish {

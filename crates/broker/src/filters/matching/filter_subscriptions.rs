@@ -32,7 +32,7 @@ pub struct GroupPosition {
     pub epoch: u32,
     /// Whether the group takes live messages of the partition.
     pub live: bool,
-    /// Whether a page is in flight. Also set if the offset is `RETAINED_SENT`.
+    /// Whether a page (a run of past messages) is in flight. Also set if the offset is `RETAINED_SENT`, so that no page is requested.
     pub asked: bool,
     /// Whether the first page, which tells where the subscription begins, has not arrived yet.
     pub new: bool,
@@ -40,7 +40,8 @@ pub struct GroupPosition {
     pub had_turn: bool,
 }
 
-/// The offset of a group that only sends retained messages again, once it has sent all of a partition. The group requests no more pages there.
+/// The offset of a group that reads only retained messages, after all retained messages of a partition were sent. The group requests no
+/// more pages of that partition.
 pub const RETAINED_SENT: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<GroupPosition>() == 32);
@@ -51,7 +52,7 @@ pub struct Group {
     pub serial: u32,
     /// The head of the list of parts: the part that joined last.
     first: u32,
-    /// How many of the newest messages of each topic the group began with; 0 if it began otherwise.
+    /// The number of newest messages of each topic with which the group began; 0 if the group began otherwise.
     pub newest: u32,
     positions: Vec<GroupPosition>,
 }
@@ -195,7 +196,7 @@ impl FilterSubscriptions {
         let group = self.groups.remove(number);
         self.behind -= u32::from(!group.positions.is_empty());
         if self.groups.is_empty() {
-            // No part is left.
+            // No part is left, so the memory is freed.
             (self.parts, self.free) = (Vec::new(), NONE);
         }
     }
@@ -222,7 +223,7 @@ impl FilterSubscriptions {
         self.number_of(serial).map(|number| &self.groups[number])
     }
 
-    /// How far a group has read in this partition; `None` if the group is live in all partitions.
+    /// How far a group has read this partition, to be changed; `None` if the group is live in all partitions.
     pub fn at_mut(&mut self, serial: u32, partition: PartitionId) -> Option<&mut GroupPosition> {
         let number = self.number_of(serial)?;
         self.groups[number]
@@ -243,7 +244,7 @@ impl FilterSubscriptions {
         self.behind += u32::from(!group.positions.is_empty());
     }
 
-    /// Drops the positions of a group if it is live in all partitions.
+    /// Drops the positions of a group, if the group is live in all partitions by now.
     pub fn settle(&mut self, serial: u32) {
         let positions = (self.number_of(serial)).map(|n| &mut self.groups[n].positions);
         if let Some(positions) = positions {

@@ -133,7 +133,7 @@ proptest! {
     fn members_are_found_by_the_filters_they_joined(
         acts in prop::collection::vec((0..4u32, 0..5u32, any::<bool>()), 0..60),
     ) {
-        // The model: the name of each filter by number, and its members. Each member has the row and the place that it was last given.
+        // The model: the name of each filter by number, and the filter's members. A member is the row and the place that it was given last.
         let name = |filter: u32| format!("t/{filter}/+");
         let mut matching = Matching::new(1, 7, &Default::default());
         let mut members: BTreeMap<(u32, u32), (u32, u32)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The comparison of the log with the plain list.
+//! Compares the log with the plain list that is its model.
 
 use super::*;
 
@@ -14,7 +14,7 @@ impl World {
     pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
         self.check_topics();
         let World { plain, log, .. } = self;
-        // Messages of orphaned chains may be left.
+        // In one of three cases, orphaned messages are not removed yet.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
             log.clear_orphans(usize::MAX);
@@ -48,7 +48,7 @@ impl World {
         World::check_places(plain, log, &self.chains, time_s);
     }
 
-    /// Each topic has the messages and the last lost offset of the plain list.
+    /// Checks that each topic has the messages and the last lost offset of the plain list.
     fn check_topics(&mut self) {
         let World { plain, log, .. } = self;
         for topic in 0..TOPICS {
@@ -65,7 +65,7 @@ impl World {
         assert_eq!(counts, (plain.superseded, plain.expired));
     }
 
-    /// Marks lead to any entry in a few steps.
+    /// Checks that the marks lead to any entry in a few steps.
     fn check_marks(plain: &Plain, log: &Log) {
         for number in 0..plain.rules.count() {
             let of_list = |kept: &&Kept| usize::from(plain.number(kept)) == number;
@@ -84,8 +84,8 @@ impl World {
         }
     }
 
-    /// The items that a reader by filter must find, by offset and list. At the same offset, messages are in the order of the lists, and before the
-    /// loss.
+    /// The items that a reader by filter must find, by offset and list. At the same offset, messages come in the order of the lists, and
+    /// before the loss.
     fn expected<'a>(
         plain: &'a Plain,
         starts: &[(u8, u64)],
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// A search from any place in a topic, in however few steps, finds the same as in a plain list.
+    /// Checks that a search from any place in a topic, in however few steps, finds the same as a search in the plain list.
     fn check_places(plain: &Plain, log: &Log, chains: &[u32; TOPICS], time_s: u32) {
         for (topic, chain) in chains.iter().enumerate() {
             let all = plain.offsets(topic, false);

@@ -75,7 +75,7 @@ impl Plain {
         }
     }
 
-    /// A limit removes a message.
+    /// Removes a message because of a limit.
     pub fn drop(&mut self, at: usize) {
         let kept = self.kept.remove(at);
         if self.is_expired(&kept) {

@@ -133,7 +133,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     assert!(valve.is_open() && !lanes.is_behind());
 }
 
-/// If all parties wait, the memory of messages in flight is bounded, whoever publishes them.
+/// Tests that the memory of messages in flight is bounded, whoever publishes them: at some point all parties wait.
 #[test]
 fn all_wait_while_carriers_hold_many_more_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
@@ -153,7 +153,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
     assert!(valve.stops(much) && !valve.stops(other));
 }
 
-/// The one turn that is still held may be anywhere in the list.
+/// Tests that the one turn that is still held may be anywhere in the list.
 #[test]
 fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();
@@ -177,7 +177,7 @@ fn frames_are_written_again_when_everybody_has_let_go() {
     let first = place(&mut lanes);
     assert!(flush(&mut lanes).is_empty());
     assert_eq!(place(&mut lanes), first, "nobody has them");
-    // The frames keep the capacity that they grew to.
+    // The buffers keep the capacity to which they have grown.
     lanes.frames().pages.reserve(100);
 
     lanes.tell(0, GONE);
