@@ -1,4 +1,5 @@
-//! The parts of the console, without a browser: its files, and the tail of live messages. (In a browser: `clients/console.rs`.)
+//! Tests the parts of the console without a browser: its files, and the tail of live messages. The tests with a browser are in
+//! `clients/console.rs`.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -7,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use support::{Server, connect};
 
-/// Sends a request (the headers each end their line) and gives the stream of the answer.
+/// Sends a request, whose headers each end with a line break. Returns the stream of the answer.
 fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
     let mut stream = connect(to);
     let request = format!("{line} HTTP/1.0\r\nHost: {to}\r\n{headers}\r\n");
@@ -15,7 +16,7 @@ fn ask(to: SocketAddr, line: &str, headers: &str) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// The whole answer.
+/// The complete answer to a request.
 fn answer(to: SocketAddr, line: &str, headers: &str) -> String {
     let mut text = String::new();
     ask(to, line, headers)
@@ -24,7 +25,7 @@ fn answer(to: SocketAddr, line: &str, headers: &str) -> String {
     text
 }
 
-/// Reads until a line has this in it.
+/// Reads lines until one contains `part`.
 fn await_line(stream: &mut BufReader<TcpStream>, part: &str) -> String {
     loop {
         let mut line = String::new();

@@ -1,6 +1,7 @@
-//! Memory that a rush of buffers needed goes back to the system when it is over, though nobody has left.
+//! Tests that memory which many full buffers needed goes back to the system when the buffers are empty, although all clients stay
+//! connected.
 //!
-//! Alone in its process, so that the server has the machine's memory to itself, as far as this test can say.
+//! The test is alone in its process, so that no other test takes memory at the same time.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -11,13 +12,13 @@ use std::net::TcpStream;
 use support::port::metric;
 use support::{Server, connect, until};
 
-/// Subscribers that do not read for a while.
+/// Number of subscribers that do not read for a while.
 const READERS: usize = 800;
-/// Bytes that each is sent, in messages of uneven lengths.
+/// Bytes sent to each subscriber, in messages of different lengths.
 const EACH_BYTES: usize = 600_000;
-/// Bytes that must wait for them all at once for this to be a rush.
+/// Bytes that must wait in all outboxes together before the test goes on.
 const RUSH_BYTES: f64 = (300 << 20) as f64;
-/// How much more than before may be kept.
+/// How much more memory than before the server may keep.
 const KEPT_BYTES: u64 = 32 << 20;
 
 fn subscriber(server: &Server, topic: &str) -> TcpStream {
@@ -46,7 +47,7 @@ fn publish(publisher: &mut TcpStream, topic: &str, bytes: usize) {
     );
 }
 
-/// Reads what there is; how much that was.
+/// Reads all that has arrived. Returns the number of bytes.
 fn read_all(streams: &mut [TcpStream]) -> usize {
     let mut buffer = vec![0; 1 << 20];
     let mut sum = 0;
@@ -73,7 +74,7 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
         || metric(server.admin(), "crore_connections{transport=\"sse\"}").expect("a metric");
     until("subscribers", || subscribed() >= READERS as f64);
     let mut publisher = connect(server.address());
-    // All that is kept for good is there before.
+    // First some messages, so that the server has allocated what it keeps for good.
     (0..20).for_each(|_| publish(&mut publisher, "rush", 2_000));
     let mut read = 0;
     until("the first messages", || {
@@ -82,7 +83,7 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     });
     let waits = "crore_table_memory_bytes{table=\"outboxes\"}";
     let waiting = || metric(server.admin(), waits).expect("a metric");
-    // Long pieces are mapped one by one, until the allocator has learned not to.
+    // The allocator maps long pieces one by one at first, and stops doing so after some. That happens here, before the measurement.
     let few: Vec<TcpStream> = (0..20).map(|_| subscriber(&server, "warm")).collect();
     until("subscribers", || {
         subscribed() >= (READERS + few.len()) as f64
@@ -93,10 +94,10 @@ fn the_memory_of_a_rush_is_given_back_when_it_is_over() {
     let before = server.pss_bytes();
     let (mut n, mut sent) = (0, 0);
     while sent < EACH_BYTES {
-        // Larger ones are there once for all.
+        // Different lengths, below the size at which a message is stored once for all subscribers.
         let bytes = 1_000 + n * 7_919 % 6_000;
         publish(&mut publisher, "rush", bytes);
-        // Messages that stay lie behind those that go: the allocator gives nothing back by itself.
+        // Messages that stay lie in memory after those that go. So the allocator gives nothing back by itself.
         publish(&mut publisher, &format!("stays/{n}"), 10_000);
         (n, sent) = (n + 1, sent + bytes);
     }

@@ -1,5 +1,4 @@
-//! A newcomer's first hour: help that reads well in any terminal, names where addresses stand, settings that are
-//! nearly right.
+//! Tests what a new user meets first: help that is readable in any terminal, host names in addresses, and settings with small mistakes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -24,7 +23,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("text")
 }
 
-/// `crore serve --check` with this as its settings, in a directory of its own.
+/// Runs `crore serve --check` with these settings in a directory of its own.
 fn check(settings: &str, flags: &[&str]) -> Output {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,11 +55,11 @@ fn names_of_the_loopback_may_stand_for_its_addresses() {
     for table in [effective(file, &[]), effective("", &flags)] {
         let mut addresses = listed(&table);
         assert_eq!(addresses.remove(0), "127.0.0.1:81");
-        // With IPv6, where the host has it.
+        // `localhost` is also an IPv6 address, if the host has IPv6.
         assert!(addresses.iter().all(|it| it == "[::1]:81"), "{addresses:?}");
         assert_eq!(table["admin"]["listen"].as_str(), Some("127.0.0.1:82"));
     }
-    // A port alone is one of the loopback.
+    // A port without an address means the loopback.
     let ports = ["--listen", "81", "--admin-listen", "82"];
     for table in [
         effective("listen = 81\n[admin]\nlisten = 82", &[]),
@@ -196,7 +195,7 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
             assert!(said.contains(words), "{settings}{said}");
         }
     }
-    // All at once.
+    // All errors are reported at once.
     let both = format!(
         "{}[tls]\ncertificate = '/nowhere/c.pem'\nkey = '/nowhere/k.pem'\n",
         directory(&file)
@@ -210,7 +209,7 @@ fn a_check_looks_at_what_the_settings_name_and_changes_nothing() {
     let _ = std::fs::remove_dir_all(&place);
 }
 
-/// Text that was written in lines stays in them, also in a narrow terminal.
+/// Text that was written in lines keeps its lines, also in a narrow terminal.
 #[test]
 fn examples_in_the_help_are_not_wrapped() {
     for (command, columns) in [
@@ -226,7 +225,7 @@ fn examples_in_the_help_are_not_wrapped() {
         ("completions", 100),
         ("man", 100),
     ] {
-        // Paragraphs without an option.
+        // The paragraphs of the help that are not about an option.
         let written = |columns: u32| {
             let mut help = crore(&[command, "--help"]);
             let output = help.env("COLUMNS", columns.to_string()).output();
@@ -266,7 +265,7 @@ fn a_disconnect_names_one_way_to_choose_connections() {
     }
 }
 
-/// Command lines that people try, and words of the answer.
+/// Command lines that people try, and words of the error.
 #[rustfmt::skip]
 const TRIED: &[(&[&str], &str)] = &[
     (&["sub", "-p", "19000", "news"], "--server http://127.0.0.1:19000"),
@@ -297,7 +296,7 @@ const TRIED: &[(&[&str], &str)] = &[
     (&["token", "create"], "crore token mint"),
     (&["token", "verify", "eyJ"], "crore token inspect --config FILE"),
     (&["admin", "clients"], "crore admin sessions"),
-    // Flags that commands beside it have, or those below.
+    // Flags that belong to another command, or to a subcommand.
     (&["-s", "10.0.0.5", "sub", "news"], "-s is a flag of `crore pub`, `crore sub` and `crore history`"),
     (&["pub", "news", "x", "--since", "-1"], "--since is a flag of `crore sub` and `crore history`"),
     (&["sub", "news", "--retain"], "--retain is a flag of `crore pub`"),
@@ -312,7 +311,7 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(words), "{args:?}: {said}");
     }
-    // Text that is known to no tool is not taken for a value.
+    // An argument after an unknown flag is not taken for the flag's value.
     let output = run(&["sub", "--nothing", "news"]);
     assert!(!text(&output.stderr).contains("as a value"), "{output:?}");
     assert!(text(&run(&["sub", "news", "-h"]).stdout).contains("Usage: crore sub"));
@@ -320,7 +319,7 @@ fn flags_of_other_tools_are_answered_with_what_to_write_here() {
 
 #[test]
 fn topics_that_are_hardly_meant_are_doubted() {
-    // Nobody listens at port 1: the words about the topic come first.
+    // Nobody listens on port 1. The error about the topic comes before a connection is tried.
     for (args, words) in [
         (
             &["sub", "http://a.example/sub/news"][..],

@@ -1,8 +1,8 @@
-//! The contents of packages: man pages, completions, the Debian package, the archive, the systemd unit, the alerts.
+//! Tests the contents of packages: man pages, completions, the Debian package, the archive, the systemd unit, and the alerts.
 //!
-//! Tools that judge these are used where they are. Under `cargo xtask test` (which installs them and sets
-//! `CRORE_TOOLS=required`) one that is missing is a failure; elsewhere its test says what it leaves out. Shells besides bash
-//! are somebody's choice and installed by nobody: where they are missing, how the words of their completions are quoted is checked.
+//! The tests use tools that validate these files, if the host has them. Under `cargo xtask test` (which installs the tools and sets
+//! `CRORE_TOOLS=required`) a missing tool is a failure; elsewhere the test prints what it leaves out. Shells other than bash are never
+//! installed. Where one is missing, only the quoting in its completions is checked.
 
 #[path = "support/tools.rs"]
 mod tools;
@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 
 use tools::{has, is_there};
 
-/// A directory of the test's own, gone with it.
+/// A directory of the test, which is removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -23,7 +23,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// The path of a file in it, as text.
+    /// The path of a file in the directory, as text.
     fn path(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("text").to_string()
     }
@@ -109,7 +109,7 @@ fn there_is_a_man_page_for_the_program_and_each_command() {
         let page = std::fs::read_to_string(scratch.path(name)).expect("a page");
         assert!(!page.contains(".SH EXTRA"), "{name}");
     }
-    // Each example keeps its line.
+    // Each example stays on its own line.
     let page = std::fs::read_to_string(scratch.path("crore-pub.1")).expect("crore-pub(1)");
     let (_, examples) = page.split_once(".SH EXAMPLES\n.nf\n").expect("examples");
     assert!(
@@ -130,8 +130,8 @@ fn there_is_a_man_page_for_the_program_and_each_command() {
     }
 }
 
-/// The line in which a quote begins that nothing closes: a backslash takes the next sign literally outside of quotes and
-/// within double ones (in fish in all), and comments end with their line.
+/// The line in which a quote begins that is never closed. A backslash escapes the next character outside of quotes and within double
+/// quotes (in fish within all quotes). Comments end with their line.
 fn open_quote<'t>(shell: &str, text: &'t str) -> Option<&'t str> {
     let (mut open, mut began) = (None, 0);
     let (mut signs, mut before) = (text.char_indices(), '\n');
@@ -217,9 +217,9 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     let script = project("packaging/debian/build.sh");
     let built = Command::new("sh")
         .arg(script)
-        // The script makes the directory.
+        // The build script makes this directory.
         .args([Path::new(program()), &scratch.0.join("out")])
-        // To pack tightly is what takes most of the time.
+        // No compression, since it takes most of the time.
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none")
         .output()
         .expect("sh starts");
@@ -240,7 +240,7 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         field("Depends")
     );
     let listed = run("dpkg-deb", &["--contents", &package]);
-    // Mode, owner, size, date, time, name.
+    // The fields of a line: mode, owner, size, date, time, name.
     let files: Vec<Vec<&str>> = listed
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -250,13 +250,13 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         let file = file.unwrap_or_else(|| panic!("no {wanted} in\n{listed}"));
         let mode = match wanted {
             "./usr/bin/crore" => "-rwxr-xr-x",
-            // It will hold secrets; `postinst` gives it to the group of the server.
+            // The file will hold secrets. `postinst` makes it readable for the server's group.
             "./etc/crore/crore.toml" => "-rw-r-----",
             _ => "-rw-r--r--",
         };
         assert_eq!(file[..2], [mode, "root/root"], "{wanted}");
     }
-    // The scripts of the installation, the removal, and the purge, which takes the state along.
+    // The scripts of the installation, the removal, and the purge, which also deletes the state.
     for (script, part) in [
         ("postinst", "adduser"),
         ("postinst", "chown root:crore \"$settings\""),
@@ -272,7 +272,7 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
     }
     let root = scratch.path("root");
     run("dpkg-deb", &["--extract", &package, &root]);
-    // The unit starts what is there, with the settings that are there, which the program takes.
+    // The unit names a program and a settings file that exist, and the program accepts the settings.
     let unit = std::fs::read_to_string(format!("{root}/usr/lib/systemd/system/crore.service"));
     let unit = unit.expect("the unit");
     assert!(unit.contains("ExecStart=/usr/bin/crore serve --config /etc/crore/crore.toml\n"));
@@ -282,7 +282,7 @@ fn the_debian_package_has_the_program_its_unit_settings_and_pages() {
         missing_files(&format!("{root}/usr/share/doc/crore")),
         [""; 0]
     );
-    // What the recipes copy from the package and to its places.
+    // The recipes copy files from the package to these places.
     let recipes = std::fs::read_to_string(project("docs/RECIPES.md")).expect("the page");
     let named = recipes.split(|c: char| c.is_whitespace() || c == '`');
     let of_package: Vec<&str> = named
@@ -310,7 +310,7 @@ fn settings_of_the_production_server_are_taken() {
     run(program(), &["serve", "--check", "--config", &file]);
 }
 
-/// The files that the pages in this directory, or those of examples in it, link to and that are not there, but for those that are about the source.
+/// Files that the pages in this directory (and its examples) link to and that do not exist. Links to files about the source do not count.
 fn missing_files(directory: &str) -> Vec<String> {
     let about_the_source = ["internals/", "benchmarks/", "CONTRIBUTING.md", "packaging/"];
     let of_the_root = ["../README.md", "../CHANGELOG.md"];
@@ -420,14 +420,14 @@ fn systemd_has_nothing_to_say_against_the_unit() {
     }
     let scratch = Scratch::new("unit");
     let unit = std::fs::read_to_string(project("packaging/systemd/crore.service")).expect("it");
-    // It is verified with its program, which is not where a package puts it.
+    // Verify the unit with the tested program, which is not where a package puts it.
     let here = unit.replace("/usr/bin/crore", program());
     assert_ne!(here, unit);
     let file = scratch.path("crore.service");
     std::fs::write(&file, here).expect("a file");
     let output = output("systemd-analyze", &["verify", "--man=no", &file]);
     let said = String::from_utf8_lossy(&output.stderr);
-    // Other units of the host may have faults of their own.
+    // Other units of the host may have faults, so only lines about Crore's unit count.
     let of_ours: Vec<&str> = said
         .lines()
         .filter(|line| line.contains("crore.service"))

@@ -1,5 +1,5 @@
-//! Access in headless Chromium: cookies, which a page of the server's own origin sends by itself, and what a page of another
-//! origin shows instead. The settings and tokens are those of the MQTT libraries too.
+//! Tests access in headless Chromium. Cookies: the browser sends them by itself from a page of the server's own origin. Other origins:
+//! what a page there must send instead. The tests of MQTT libraries use the same settings and tokens.
 
 use crate::support::Server;
 use std::sync::LazyLock;
@@ -14,14 +14,14 @@ use crate::browser::{visit, visit_own};
 use crate::client::{Client, curl};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
-/// That of the user `ann`.
+/// The password of the user `ann`.
 pub const PASSWORD: &str = "right";
-/// The life of a token that ends within the test: time enough to come in, on a busy machine too.
+/// The life of a token that expires within the test: long enough to connect, on a busy machine too.
 pub const SOON_S: i64 = 8;
-/// A browser that comes back soon.
+/// A rule that makes the browser reconnect soon.
 const RULE: &str = "[[rule]]\nmatch = '#'\nsse_retry_ms = 200\n";
 
-/// Cheap to verify.
+/// A password hash that is cheap to verify.
 static HASH: LazyLock<String> = LazyLock::new(|| {
     let params = Params::new(8, 1, 1, None).expect("parameters");
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
@@ -29,7 +29,7 @@ static HASH: LazyLock<String> = LazyLock::new(|| {
     hash.expect("a hash").to_string()
 });
 
-/// A key for tokens, a user, and topics `news/...`, below any first level too.
+/// A key for tokens, a user, and grants for topics `news/...`, also below any first level.
 pub fn settings() -> String {
     let grants = "publish = ['news/#', '+/news/#']\nsubscribe = ['news/#', '+/news/#']\n";
     format!(
@@ -39,7 +39,7 @@ pub fn settings() -> String {
     )
 }
 
-/// A token that ends so many seconds from now.
+/// A token that expires this many seconds from now.
 pub fn expiring(in_s: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let end = now.expect("a time").as_secs() as i64 + in_s;
@@ -49,7 +49,7 @@ pub fn expiring(in_s: i64) -> String {
     jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token")
 }
 
-/// One that lasts.
+/// A token that does not expire during a test.
 pub fn token() -> String {
     expiring(600)
 }
@@ -75,7 +75,7 @@ fn poll(base: &str, topic: &str, options: Value) -> Value {
     json!({ "do": "poll", "url": url, "options": options })
 }
 
-/// The page's cookie from now on. Cookies know no ports: the server on another one gets it as well.
+/// Sets the page's cookie. Cookies do not depend on the port, so the browser also sends it to the server on another port.
 fn set_cookie(browser: &mut Client, token: &str) {
     browser.tell(&json!({ "do": "cookie", "text": format!("crore_token={token}; path=/") }));
     browser.next("done");
@@ -102,7 +102,7 @@ fn a_cookie_lets_event_sources_websockets_and_fetch_of_a_page_of_the_same_origin
     }
     browser.tell(&poll(&own, "news/e", json!({})));
     assert_eq!(browser.messages(1).0, ["by an event"]);
-    // And it opens what it grants, and nothing else.
+    // The cookie opens what its token grants, and nothing else.
     browser.tell(&event_source(&own, "other", false));
     browser.next("closed");
 }
@@ -114,7 +114,7 @@ fn a_page_of_a_listed_origin_shows_a_token_and_only_its_websocket_comes_in_by_co
     let base = server.url("");
     set_cookie(&mut browser, &token());
     publish(&server, "news/e", "kept");
-    // It is asked for, and the browser does not give it to the page.
+    // The browser sends the request with the cookie, and does not give the answer to the page.
     browser.tell(&event_source(&base, "news/e?since=oldest", true));
     browser.at_once("closed");
     browser.tell(&poll(&base, "news/e", json!({ "credentials": "include" })));
@@ -163,7 +163,7 @@ fn stream_of_a_browser_ends_with_its_token() {
     browser.tell(&websocket(&own, "news/w"));
     server.await_subscribers("news/w", 1);
     assert_eq!(browser.at_once("closed")["code"], 4401);
-    // An event source asks again by itself, is told 401, and gives up.
+    // An event source reconnects by itself, gets a 401, and gives up.
     set_cookie(&mut browser, &expiring(SOON_S));
     browser.tell(&event_source(&own, "news/e", false));
     server.await_subscribers("news/e", 1);

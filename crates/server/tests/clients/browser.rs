@@ -1,4 +1,4 @@
-//! Headless Chromium: its own `WebSocket`, `EventSource` and `fetch`, from a page of another origin unless it says otherwise.
+//! Tests headless Chromium (`WebSocket`, `EventSource` and `fetch`), from a page of another origin unless a test says otherwise.
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
@@ -7,14 +7,14 @@ use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// An empty page on a port of its own; gives its origin. Where there is a server behind it, all but the page is the server's, as a
-/// site's proxy does it. The threads end with the test program.
+/// Serves an empty page on its own port. Returns the page's origin. If there is a server behind the page, all other requests go to that
+/// server, as with a site's proxy. The threads end with the test program.
 fn page(before: Option<SocketAddr>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            // A browser opens connections ahead and says nothing over them.
+            // Each connection has a thread, since a browser opens connections ahead and sends nothing on them for a while.
             std::thread::spawn(move || match before {
                 Some(server) if !asks_for_the_page(&stream) => pass(&stream, server),
                 _ => give_page(stream),
@@ -38,10 +38,10 @@ fn give_page(mut stream: TcpStream) {
     let _ = write!(stream, "{head}Content-Length: {length}\r\n\r\n{html}");
 }
 
-/// The settings that most tests want: a browser that comes back soon.
+/// The settings of most tests: the browser reconnects soon.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nsse_retry_ms = 200\n";
 
-/// A browser on a page of the server's own origin, which it gives besides.
+/// A browser on a page of the server's own origin. Returns that origin too.
 pub fn visit_own(settings: &str) -> (Server, String, Client) {
     let server = Server::with(settings);
     let origin = page(Some(server.address()));
@@ -50,7 +50,7 @@ pub fn visit_own(settings: &str) -> (Server, String, Client) {
     (server, origin, browser)
 }
 
-/// A browser on a page whose origin the server allows, with a network that can be cut.
+/// A browser on a page whose origin the server allows, behind a network that can be cut.
 pub fn visit(rule: &str) -> (Server, Proxy, Client) {
     let origin = page(None);
     let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n{rule}"));
@@ -93,7 +93,7 @@ fn a_websocket_resumes_and_publishes() {
     let open = |since: &str| json!({ "do": "websocket", "url": format!("{url}?since={since}") });
     browser.tell(&open("live"));
     server.await_subscribers("news", 1);
-    // Chromium always offers permessage-deflate; this is long enough to be compressed.
+    // Chromium always offers permessage-deflate. This text is long enough for the server to compress it.
     let large = "words that compress, ".repeat(5000);
     publish(&server, "news", &large);
     let (data, position) = browser.messages(1);
@@ -115,7 +115,7 @@ fn a_websocket_resumes_and_publishes() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn fetch_in_a_loop_needs_no_code_for_positions() {
-    // The browser's cache sends the validators of the last answer by itself.
+    // The browser's cache adds the validators of the last answer to the next request by itself.
     let (server, proxy, mut browser) = visit(RULE);
     for text in ["one", "two", "three"] {
         publish(&server, "news", text);

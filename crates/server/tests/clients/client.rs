@@ -1,4 +1,4 @@
-//! A script as a subprocess, and `curl` as the publisher.
+//! Runs a client script as a subprocess that prints JSON, and `curl` as the publisher.
 
 use crate::support::{PATIENCE, Server};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long nothing must come to say that nothing more comes.
+/// Time without a message after which no more are expected.
 const QUIET: Duration = Duration::from_millis(700);
 
 pub struct Client {
@@ -18,7 +18,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// `program` with `args`; each line that it prints must be a JSON object.
+    /// Starts `program` with `args`. Each line that it prints must be a JSON object.
     pub fn start(program: PathBuf, args: &[&str]) -> Client {
         let name = format!("{} {}", program.display(), args.join(" "));
         let mut command = Command::new(&program);
@@ -43,12 +43,12 @@ impl Client {
         Client { child, said, name }
     }
 
-    /// A script beside this file, in Node.
+    /// Starts a script of this directory in Node.
     pub fn node(script: &str, args: &[&str]) -> Client {
         Client::start("node".into(), &[&[path_of(script).as_str()], args].concat())
     }
 
-    /// A script beside this file, in the Python that has the pinned libraries.
+    /// Starts a script of this directory in the Python that has the pinned libraries.
     pub fn python(script: &str, args: &[&str]) -> Client {
         Client::start(
             tools().join("venv/bin/python"),
@@ -56,13 +56,13 @@ impl Client {
         )
     }
 
-    /// A line for its standard input.
+    /// Writes a line to the client's standard input.
     pub fn tell(&mut self, line: &Value) {
         let input = self.child.stdin.as_mut().expect("a pipe");
         writeln!(input, "{line}").expect("the client listens");
     }
 
-    /// The next thing that it says of this kind; other kinds are passed over.
+    /// The client's next event of this kind. Other events are skipped.
     pub fn next(&self, kind: &str) -> Value {
         loop {
             let value = self.any(kind);
@@ -72,19 +72,19 @@ impl Client {
         }
     }
 
-    /// The next thing that it says, which must be of this kind.
+    /// The client's next event, which must be of this kind.
     pub fn at_once(&self, kind: &str) -> Value {
         let value = self.any(kind);
         assert_eq!(value["kind"], kind, "{}: {value}", self.name);
         value
     }
 
-    /// The next thing that it says within that time.
+    /// The client's next event, if it comes within this time.
     pub fn within(&self, time: Duration) -> Option<Value> {
         self.said.recv_timeout(time).ok()
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the client, as a crash would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -116,7 +116,7 @@ impl Client {
         )
     }
 
-    /// Fails when another message comes.
+    /// Panics if another message comes.
     pub fn expect_quiet(&self) {
         let started = Instant::now();
         while let Some(left) = QUIET.checked_sub(started.elapsed()) {
@@ -134,7 +134,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // The end of its input asks it to end; a browser wants to take its children along.
+        // The end of its input tells the client to end. A browser needs this to end its child processes.
         drop(self.child.stdin.take());
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(5) {
@@ -159,7 +159,7 @@ fn path_of(script: &str) -> String {
     format!("{}/tests/clients/{script}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Runs `curl` and gives what it prints.
+/// Runs `curl` and returns its output.
 pub fn curl(args: &[&str]) -> String {
     let output = Command::new("curl")
         .args(["-sS", "--max-time", "30"])

@@ -1,4 +1,4 @@
-//! The console in headless Chromium.
+//! Tests the console in headless Chromium.
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::Proxy;
@@ -9,16 +9,16 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-/// A browser that does what it is told, one thing after another.
+/// A browser that carries out one command after another.
 pub struct Browser(Client);
 
 impl Browser {
-    /// On the console of `server`, at `place` (what stands behind `#`).
+    /// Opens the console of `server` at `place` (the part after `#`).
     pub fn on(server: &Server, place: &str) -> Browser {
         Browser::at(&url(server, place), "")
     }
 
-    /// On the page at `url`, with names that lead elsewhere.
+    /// Opens the page at `url`. `names` maps host names to other addresses.
     pub fn at(url: &str, names: &str) -> Browser {
         let client = Client::node("console.mjs", &[names]);
         client.next("ready");
@@ -32,7 +32,7 @@ impl Browser {
         self.0.at_once("done")["value"].take()
     }
 
-    /// Waits until the text of the element `at` is `like` the expression.
+    /// Waits until the text of the element `at` matches the regular expression `like`. Returns the text.
     pub fn expect(&mut self, at: &str, like: &str) -> String {
         let text = self.tell(json!({ "do": "expect", "at": at, "like": like }));
         text.as_str().expect("a text").to_string()
@@ -64,7 +64,7 @@ pub fn url(server: &Server, place: &str) -> String {
     format!("http://{}/#{place}", server.admin())
 }
 
-/// Subscribers that only hold their connections.
+/// Subscribers that hold their connections and do nothing else.
 fn subscribers(server: &Server, count: usize) -> Vec<TcpStream> {
     let open = |_| {
         let mut stream = TcpStream::connect(server.address()).expect("a connection");
@@ -127,12 +127,12 @@ fn message_published_in_the_console_comes_back_as_text() {
         [""; 0]
     );
     assert_eq!(browser.manners()["title"], "a/b \u{b7} Crore");
-    // A message that is published elsewhere is heard too, and the info follows.
+    // A message that another client publishes appears too, and the topic's info changes.
     publish(&server, "a/b", "from outside");
     browser.expect(".tail .messages li:nth-child(2) pre", "^from outside$");
     browser.expect(".kept li:nth-child(3) pre", "^from outside$");
     browser.expect(".facts", "Messages kept3");
-    // The page itself is no subscriber.
+    // The page itself does not count as a subscriber.
     browser.expect(".facts", "Subscribers0");
     browser.expect_no_complaints();
 }
@@ -150,12 +150,12 @@ fn kept_messages_are_shown_and_purged_after_a_question() {
     browser.expect(last, "^<b>message 50</b>$");
     browser.click(".kept nav button:last-child");
     browser.expect(row, "^<b>message 51</b>$");
-    // A message that comes while the page is shown appears there too.
+    // A new message appears while the page is shown.
     publish(&server, "a/b", "the newest");
     browser.expect(".kept li:nth-child(11) pre", "^the newest$");
     browser.click(".kept .row button");
     browser.expect(".kept [role=alertdialog]", "61 kept messages");
-    // A user who answers to keep them loses nothing.
+    // A user who answers the question with "keep" loses nothing.
     browser.click(".kept [role=alertdialog] button.quiet");
     browser.expect(".facts", "Messages kept61");
     browser.click(".kept .row button");
@@ -188,7 +188,7 @@ fn counts_are_whole_and_there_is_one_figure_for_the_memory() {
         let of = browser.expect(row, " of ");
         browser.click("header nav a[href='#/']");
         browser.expect(CONNECTIONS, "^3$");
-        // The figure may be read anew in between.
+        // The server may have a new figure between the two reads, so one match is enough.
         same |= of.starts_with(&format!("{tile} of "));
     }
     assert!(same, "the tile and the limit differ");
@@ -271,7 +271,7 @@ fn without_the_token_it_asks_for_it_and_keeps_it_out_of_addresses() {
         assert!(!seen[place].to_string().contains(token), "{seen}");
     }
     assert!(!server.log().contains(token));
-    // Without the token nothing is told.
+    // Without the token the API answers nothing.
     let body = curl(&[
         "-w",
         "%{http_code}",
@@ -296,7 +296,7 @@ fn it_says_that_it_is_disconnected_and_comes_back() {
         "^The server does not answer. Trying again in [0-9]+ s. The numbers below are from before.$",
     );
     browser.expect(".link", "disconnected");
-    // A view that is opened meanwhile has no error of its own, and fills when the server is back.
+    // A view that is opened while the server is away shows no error, and fills when the server is back.
     browser.click("header nav a[href='#/topics']");
     browser.expect(".link", "disconnected");
     assert_eq!(browser.texts("[role=alert]").len(), 1);
@@ -423,7 +423,7 @@ fn a_place_that_does_not_exist_is_told() {
     browser.expect("main", "There is no such page.*#/nothing");
 }
 
-/// Writes pictures of every view to the directory that `CRORE_SHOTS` names, or else to a temporary one: look at them.
+/// Writes pictures of every view to the directory that `CRORE_SHOTS` names, or to a temporary one, so that a person can look at them.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn it_is_readable_in_light_and_dark_and_on_a_phone() {
@@ -476,7 +476,7 @@ fn it_is_readable_in_light_and_dark_and_on_a_phone() {
         backgrounds[dark], backgrounds[phone],
         "dark is dark on a phone too"
     );
-    // The button goes from what the system prefers (here dark) over dark to light.
+    // The button changes the theme from the system's (dark here) to dark, and then to light.
     browser.click("header .tools button");
     assert_eq!(browser.manners()["background"], backgrounds[dark]);
     browser.click("header .tools button");

@@ -1,4 +1,5 @@
-//! The console's views: a topic that does not exist, subscribers by filter, wrong names, charts, a hidden page, the keyboard, a phone.
+//! Tests the console's views: a topic that does not exist, subscribers by filter, invalid names, charts, a hidden page, the keyboard, and
+//! a phone.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -56,11 +57,11 @@ fn opening_a_topic_that_does_not_exist_does_not_create_it() {
     browser.expect(".tail", "No such topic yet");
     browser.expect(".tail [role=status]", "waiting");
     assert_eq!(topics(), 0);
-    // Its first message is shown, from wherever it is published.
+    // The topic's first message is shown, whoever publishes it.
     publish(&server, "typo", "from elsewhere");
     browser.expect(".tail .messages pre", "^from elsewhere$");
     browser.expect(".tail [role=status]", "live");
-    // An operator who wants to listen before there is anything can.
+    // An operator can listen to a topic before it exists.
     browser.tell(json!({ "do": "open", "url": url(&server, "/topic/wanted") }));
     browser.click(".tail button:text-is('Create it and listen')");
     browser.expect(".tail [role=status]", "live");
@@ -74,7 +75,7 @@ fn lines_of_equal_values_are_told_apart_in_a_chart() {
     let mut browser = Browser::on(&server, "/");
     browser.expect("[data-tile=connections] .value", "^0$");
     browser.expect(".chart:first-child h2", "collecting");
-    // All four transports have no connection: four lines in one place.
+    // No transport has a connection, so the four lines of the chart lie on each other.
     until("all lines", || {
         let colors = browser.tell(json!({ "do": "colors", "at": ".chart:first-child canvas" }));
         colors.as_array().expect("colours").len() >= 4
@@ -155,7 +156,7 @@ fn latency_of_a_single_delivery_is_seen_between_seconds_without_one() {
     };
     let before = lines(&mut browser);
     publish(&server, "news", "alone");
-    // The second after it has none, so that no line leads to it.
+    // The next second has no value, so no line leads to it.
     browser.expect(p99, "no delivery in the last second");
     until("the point", || lines(&mut browser) > before);
 }
@@ -292,7 +293,7 @@ fn mqtt_session_that_is_away_is_listed_until_its_client_is_back() {
         "-V", "5", "-p", &port, "-c", "-i", "phone-7", "-x", "3600", "-q", "1", "-t", "orders/+",
     ];
     let mosquitto = || Command::new("mosquitto_sub");
-    // It subscribes, and leaves its session behind.
+    // The client subscribes, and leaves its session behind.
     let left = mosquitto().args(subscribe).arg("-E").status();
     assert!(left.expect("mosquitto_sub starts").success());
     browser.expect(".sessions tbody tr", "^phone-7.*min");

@@ -1,5 +1,5 @@
-//! Clients that come back by themselves while messages go on: every connection is cut in the middle of a message, and
-//! each gets exactly what was published, from its first message to the last.
+//! Tests clients that reconnect by themselves while messages go on. Every connection is cut in the middle of a message, and each client
+//! receives exactly what was published, from the first message to the last.
 
 use crate::browser;
 use crate::client::{Client, publish};
@@ -10,15 +10,15 @@ use std::process::Command;
 
 /// Messages of a run.
 const MESSAGES: usize = 60;
-/// A cut for every few of them.
+/// The minimum of cuts in a run.
 const CUTS_MIN: usize = 8;
-/// All messages are kept, and browsers come back soon.
+/// The server keeps all messages, and browsers reconnect soon.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 1000\nsse_retry_ms = 60\n";
 
-/// An event source sends its query again whenever it comes back; what it has seen counts for more.
+/// Queries of the URL. An event source sends the same query again when it reconnects, but its Last-Event-ID has precedence.
 const QUERIES: [&str; 3] = ["", "?since=oldest", "?since=live"];
 
-/// Of different lengths, so that a cut falls anywhere.
+/// Texts of different lengths, so that a cut falls anywhere in a message.
 fn text(number: usize) -> String {
     format!(
         "message {number} \u{2713} {}",
@@ -26,7 +26,7 @@ fn text(number: usize) -> String {
     )
 }
 
-/// Publishes while `client` is cut off again and again; it must get everything.
+/// Publishes while the connections of `client` are cut again and again. The client must receive everything.
 fn gets_everything(server: &Server, proxy: &Proxy, client: &Client) {
     server.await_subscribers("news", 1);
     let (got, expected) = std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn curl_with_if_none_match() {
             }
             let output = curl.arg(&url).output().expect("curl starts");
             if !output.status.success() {
-                // Cut off: it asks again with the tag that it had.
+                // The request was cut off, so curl asks again with the tag that it had.
                 failures += 1;
                 assert!(failures < 10 * MESSAGES, "{output:?}");
                 continue;

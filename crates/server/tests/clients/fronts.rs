@@ -1,5 +1,5 @@
-//! The proxies of `docs/proxies` as they stand, but for ports, certificates and the directory of the site: a real nginx, Caddy or HAProxy
-//! before a real server.
+//! Runs the proxies of `docs/proxies` (nginx, Caddy, HAProxy) before a real server. The samples are used as they are; only ports,
+//! certificates and the site's directory are replaced.
 
 use crate::client::Client;
 use crate::support::{Server, hold_port, until};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The name in the samples.
+/// The host name in the samples.
 pub const NAME: &str = "push.example.com";
-/// Where `curl` comes from: an address of the loopback that is no trusted proxy's.
+/// The source address of `curl`: a loopback address that is not a trusted proxy's.
 pub const CLIENT: &str = "127.0.0.5";
 
 fn project(path: &str) -> PathBuf {
@@ -25,25 +25,25 @@ pub fn sample(name: &str) -> String {
     std::fs::read_to_string(project("docs/proxies").join(name)).expect("a sample")
 }
 
-/// A sample with one thing of this host in place of the one that it names.
+/// The sample with `ours` in the place of `its`, which must be there.
 fn with(text: String, its: &str, ours: &str) -> String {
     assert!(text.contains(its), "the sample names {its}");
     text.replace(its, ours)
 }
 
-/// A proxy before a server, with a directory of its own.
+/// A proxy before a server, with its own directory.
 pub struct Front {
     child: Child,
     pub directory: PathBuf,
-    /// Where it listens.
+    /// The port on which the proxy listens.
     port: HeldPort,
     pub root: PathBuf,
-    /// Its answer to other requests than event streams while there is no server.
+    /// The status that the proxy answers while there is no server, except to requests for event streams.
     pub away: &'static str,
 }
 
 impl Front {
-    /// A directory that the proxy's user may read, with a site in it.
+    /// Makes a directory that the proxy's user may read, with a site in it.
     fn directory() -> PathBuf {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Front {
         let site = with(site, "/etc/ssl/push.example.com.key", &at("own.key"));
         let site = with(site, "/var/www/html", &at("site"));
         std::fs::write(at("crore.conf"), site).expect("a file");
-        // The settings around it, of the production server, in a directory of ours.
+        // The main settings around the sample, as on a production server, in the test's own directory.
         let places: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path {};\n", at(name)))
             .concat();
@@ -106,7 +106,7 @@ impl Front {
         );
         let site = with(site, "/var/www/html", &at("site"));
         std::fs::write(at("site.caddy"), site).expect("a file");
-        // Certificates of its own root instead of asking the network for some.
+        // Caddy makes certificates of its own root, instead of asking the network for some.
         let main = format!(
             "{{\nadmin off\nlocal_certs\nskip_install_trust\nauto_https disable_redirects\nhttps_port {}\n\
              default_bind 127.0.0.1\n}}\nimport {}\n",
@@ -176,7 +176,7 @@ impl Front {
             root,
             away: "502",
         };
-        // A certificate of its own is there a moment after its root.
+        // Caddy's certificate exists a moment after its root.
         until(&format!("{command:?}"), || {
             let ended = front.child.try_wait().expect("its state");
             assert!(ended.is_none(), "{command:?}: {ended:?}\n{}", front.log());
@@ -199,7 +199,7 @@ impl Front {
         read("output") + &read("error.log")
     }
 
-    /// Arguments that make `curl` come to the proxy by its name, from the client's address.
+    /// Arguments with which `curl` connects to the proxy by its name, from the client's address.
     fn curl_args(&self) -> Vec<String> {
         let to = format!("{NAME}:443:{}", self.addr());
         let root = self.root.display().to_string();
@@ -238,7 +238,7 @@ impl Front {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// `curl` as a client that stays.
+    /// Starts `curl` as a client that stays connected.
     pub fn stay(&self, args: &[&str]) -> Client {
         let fixed = self.curl_args();
         let fixed: Vec<&str> = fixed.iter().map(String::as_str).collect();
@@ -254,7 +254,7 @@ impl Drop for Front {
     }
 }
 
-/// The sample for nginx 1.25.1 and later, or what it says for an older one.
+/// The sample for nginx 1.25.1 and later, changed for an older nginx as the sample's comment says.
 fn for_its_version(sample: String) -> String {
     let output = Command::new("/usr/sbin/nginx").arg("-v").output();
     let told = String::from_utf8(output.expect("nginx starts").stderr).expect("text");
@@ -272,7 +272,7 @@ fn for_its_version(sample: String) -> String {
     with(sample, "    listen 443 ssl;", &format!("    {old}"))
 }
 
-/// The pages of this directory on a port; gives its address. The thread ends with the test program.
+/// Serves the files of this directory. Returns the address. The thread ends with the test program.
 fn site(directory: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();

@@ -1,4 +1,4 @@
-//! `examples/grid` in headless Chromium, with the settings that stand beside it.
+//! Tests `examples/grid` in headless Chromium, with the settings from its directory.
 
 use crate::client::Client;
 use crate::support::Server;
@@ -15,7 +15,7 @@ fn example(name: &str) -> Option<String> {
     std::fs::read_to_string(directory.join(name)).ok()
 }
 
-/// Serves the example's files on a port of its own; gives its origin. The thread ends with the test program.
+/// Serves the example's files on their own port. Returns the origin. The thread ends with the test program.
 fn files() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
@@ -63,11 +63,11 @@ fn expect(browser: &mut Client, at: &str, like: &str) {
     browser.at_once("done");
 }
 
-/// Two cells that have a sprite each.
+/// A selector for two cells that each have a sprite (a canvas).
 const TWO: &str = "#grid:has(.cell:has(canvas) ~ .cell:has(canvas))";
-/// Somebody in a cell beside the visitor's own.
+/// A selector for a visitor in a cell beside one's own.
 const NEIGHBOUR: &str = ".cell.near:has(canvas)";
-/// No more than one.
+/// A selector for exactly one cell with a sprite.
 const ONE: &str = "#grid:has(canvas):not(:has(.cell:has(canvas) ~ .cell:has(canvas)))";
 
 #[test]
@@ -90,7 +90,7 @@ fn visitors_of_the_grid_see_each_other_come_and_go() {
     }
     second.tell(&json!({ "do": "complaints" }));
     assert_eq!(second.at_once("done")["value"], json!([]));
-    // A visitor that closes the page disappears from the others' pages at once, by the message that it leaves behind.
+    // When a visitor closes the page, it disappears from the others' pages at once, by its will message.
     second.tell(&json!({ "do": "open", "url": "about:blank" }));
     second.at_once("done");
     expect(&mut first, ONE, "");

@@ -1,5 +1,5 @@
-//! The programs of `docs/CLIENTS.md`, each as it stands there but for ports: each publisher publishes, and each subscriber prints what is
-//! published, also what was published while its connection was cut.
+//! Runs the programs of `docs/CLIENTS.md` as they are, except for ports. Each publisher publishes, and each subscriber prints the
+//! messages, also those that were published while its connection was cut.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use crate::proxy::Proxy;
 use crate::recipes::{NAMED, Recipe};
 use crate::support::{PATIENCE, Server};
 
-/// A program of the page that finds the server at this address, ready to run.
+/// A program of the page, written to a file, with the server's address in it. Returns what runs it, and the arguments.
 fn program(part: &Recipe, language: &str, server: SocketAddr) -> (PathBuf, Vec<String>) {
     let text = part.block(language);
     assert!(text.contains(NAMED), "the program names {NAMED}");
     let text = text.replace(NAMED, &server.to_string());
     match language {
         "js" => {
-            // Packages are looked for beside the program.
+            // Node looks for packages beside the program.
             let packages = part.path("node_modules");
             std::os::unix::fs::symlink(tools().join("node_modules"), packages).expect("a link");
             ("node".into(), vec![part.write("program.mjs", &text)])
@@ -46,7 +46,7 @@ fn prints_and_resumes(title: &str, language: &str) {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut client = Client::start(path, &args);
     let expect = |client: &Client, text: &str| {
-        // Between them it may say that its connection was cut.
+        // Between the messages the program may print that its connection was cut.
         let printed = || client.within(PATIENCE).expect("a line");
         while printed() != text {}
     };

@@ -1,9 +1,9 @@
-//! Clients that other people wrote, against the real server: each receives what `curl` publishes, is
-//! disconnected, and resumes from its last position with nothing lost and nothing doubled.
+//! Tests clients that other people wrote, against the real server. Each receives what `curl` publishes, is disconnected, and resumes from
+//! its last position; it loses no message and gets none twice.
 //!
-//! They need programs and libraries that `cargo xtask test` prepares and names in
-//! `CRORE_CLIENT_TESTS`; the plain `cargo test` leaves them out. A client is a small script beside
-//! this file that prints one JSON object for each event; the expectations are here.
+//! The tests need programs and libraries that `cargo xtask test` prepares and names in `CRORE_CLIENT_TESTS`; the plain `cargo test` leaves
+//! these tests out. A client is a small script in this directory that prints one JSON object for each event. The expectations are in the
+//! tests.
 
 #[path = "../support/mod.rs"]
 mod support;

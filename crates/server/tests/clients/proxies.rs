@@ -1,4 +1,5 @@
-//! All protocols come through the proxies of `docs/proxies` ([`fronts`](crate::fronts)), and subscriptions stay while the server is down.
+//! Tests that all protocols work through the proxies of `docs/proxies` ([`fronts`](crate::fronts)), and that subscriptions survive while
+//! the server is down.
 
 use crate::client::{Client, publish};
 use crate::fronts::{CLIENT, Front, NAME, sample, url};
@@ -6,7 +7,7 @@ use crate::support::{PATIENCE, Server};
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// The address of the only connection with this transport, as `crore admin connections` says it.
+/// The client address of the only connection with this transport, as `crore admin connections` prints it.
 fn address(server: &Server, transport: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_crore"))
         .args([
@@ -24,7 +25,7 @@ fn address(server: &Server, transport: &str) -> String {
     list[0]["address"].as_str().expect("an address").to_string()
 }
 
-/// The next line of `curl`, which may be JSON.
+/// The next line that `curl` prints, which may be JSON.
 fn line(client: &Client) -> String {
     match client.within(PATIENCE) {
         Some(Value::String(text)) => text,
@@ -33,9 +34,9 @@ fn line(client: &Client) -> String {
     }
 }
 
-/// Lets clients of every transport talk through the proxy.
+/// Clients of every transport talk through the proxy.
 fn clients_get_through(front: &Front, server: &Server) {
-    // POST, and a batch that is larger than what proxies take by default.
+    // A POST, and a batch that is larger than proxies accept by default.
     front.curl(&[
         "--fail",
         "-H",
@@ -55,7 +56,7 @@ fn clients_get_through(front: &Front, server: &Server) {
     let answer = front.curl(&["--fail", "-H", kind, "--data-binary", &body, &url("/pub")]);
     assert!(answer.contains("3000"), "{answer}");
 
-    // An event stream: each message at once, while it goes on.
+    // An event stream: each message arrives at once, while the stream goes on.
     let mut stream = front.stay(&[
         "-H",
         "Accept: text/event-stream",
@@ -66,11 +67,11 @@ fn clients_get_through(front: &Front, server: &Server) {
     assert_eq!(address(server, "sse"), CLIENT);
     publish(server, "news", "two");
     while line(&stream) != "data: two" {}
-    // A client that goes is gone behind the proxy too.
+    // When a client goes, the connection behind the proxy ends too.
     stream.kill();
     server.await_subscribers("news", 0);
 
-    // A long-poll that waits for its message, and one that waits in vain.
+    // A long-poll that gets a message, and one that times out.
     let poll = front.stay(&[&url("/sub/poll/a")]);
     server.await_subscribers("poll/a", 1);
     assert_eq!(address(server, "longpoll"), CLIENT);
@@ -91,7 +92,7 @@ fn clients_get_through(front: &Front, server: &Server) {
     assert_eq!(socket.messages(1).0, ["four"]);
 }
 
-/// The quick start's page on the proxy's site, which is of the same origin as what lies behind it.
+/// The page of the quick start on the proxy's site, which has the same origin as the server behind the proxy.
 fn a_page_of_the_site_works(front: &Front, server: &Server) {
     let map = format!("MAP {NAME}:443 {}", front.addr());
     let mut browser = Client::node("console.mjs", &[&map, "--ignore-certificate-errors"]);
@@ -113,7 +114,7 @@ fn a_page_of_the_site_works(front: &Front, server: &Server) {
     assert_eq!(act(json!({ "do": "complaints" })), json!([]));
 }
 
-/// A page with an `EventSource` and nothing that would open another one.
+/// A page with an `EventSource` that does not open another one by itself.
 const STREAM: &str = r#"<!doctype html><title>stream</title><p id="errors">0</p><p id="state"></p><ul id="heard"></ul><script>
 const at = (id) => document.getElementById(id);
 const source = new EventSource("/sub/news");
@@ -124,7 +125,7 @@ source.onerror = () => {
 };
 </script>"#;
 
-/// The page's `EventSource` asks the proxy while there is no server, and goes on when there is one again.
+/// The page's `EventSource` goes on when the server is back: the proxy answers it while there is no server.
 fn a_stream_outlives_the_server(front: &Front, server: Server) {
     std::fs::write(front.directory.join("site/stream.html"), STREAM).expect("a page");
     let map = format!("MAP {NAME}:443 {}", front.addr());
@@ -138,7 +139,7 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     server.await_subscribers("news", 1);
     publish(&server, "news", "before");
     act(json!({ "do": "expect", "at": "#heard", "like": "^before$" }));
-    // The proxy passes Crore's refusals on.
+    // The proxy passes the server's refusals on.
     let events = "Accept: text/event-stream";
     let status = |kind: &str, path: &str| {
         let args = [
@@ -164,7 +165,7 @@ fn a_stream_outlives_the_server(front: &Front, server: Server) {
     for path in ["/sub/news", "/pub/news"] {
         assert_eq!(status("Accept: */*", path)[..3], *front.away, "{path}");
     }
-    // The connection that broke, and a request in vain at least.
+    // At least two errors: the connection that broke, and a request while there was no server.
     act(json!({ "do": "expect", "at": "#errors", "like": "^([2-9]|[0-9]{2,})$" }));
     act(json!({ "do": "expect", "at": "#state", "like": "^$" }));
     let listen = format!("listen = \"{address}\"\n{}", sample("crore.toml"));

@@ -1,13 +1,13 @@
-//! A TCP relay that can be cut, or cuts by itself in mid-message: the network between a client that reconnects and the
-//! server.
+//! A TCP relay that stands for the network between a reconnecting client and the server. A test can cut it, or it cuts connections by
+//! itself in the middle of a message.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of the server that a network that chops lets through, for one connection after the other: more than an
-/// answer's head, and no whole number of messages.
+/// Bytes of the server that a chopping relay lets through before it cuts, for one connection after the other. Each number is larger than
+/// the head of an answer, and falls in the middle of a message.
 const CHOPS: [usize; 8] = [700, 1_501, 903, 2_222, 610, 1_207, 3_001, 805];
 
 pub struct Proxy {
@@ -18,12 +18,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on a port of its own and relays to `server`. Its threads end with the test program.
+    /// Starts a relay to `server` on its own port. Its threads end with the test program.
     pub fn to(server: SocketAddr) -> Proxy {
         Proxy::start(server, false)
     }
 
-    /// The same, and every connection ends after some bytes of the server.
+    /// Starts a relay that ends every connection after some bytes of the server.
     pub fn chopping(server: SocketAddr) -> Proxy {
         Proxy::start(server, true)
     }
@@ -42,7 +42,7 @@ impl Proxy {
         std::thread::spawn(move || {
             let limits = CHOPS.iter().cycle().map(|limit| chops.then_some(*limit));
             for (client, limit) in listener.incoming().map_while(Result::ok).zip(limits) {
-                // While the network is down a connection is closed at once.
+                // While the network is down, a new connection is closed at once.
                 if up.load(Ordering::SeqCst) {
                     let upstream = TcpStream::connect(server).expect("the server");
                     let own =
@@ -64,7 +64,7 @@ impl Proxy {
         format!("http://{}{path}", self.address)
     }
 
-    /// Ends every connection and lets no new one through.
+    /// Ends every connection and accepts no new one.
     pub fn cut(&self) {
         self.up.store(false, Ordering::SeqCst);
         for stream in self.held.lock().expect("the list").drain(..) {
@@ -72,7 +72,7 @@ impl Proxy {
         }
     }
 
-    /// Connections that were chopped.
+    /// Number of connections that the relay has cut by itself.
     pub fn cuts(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }
@@ -82,7 +82,7 @@ impl Proxy {
     }
 }
 
-/// Relays between a client and a server, whole.
+/// Relays all bytes between a client and a server.
 pub fn pass(client: &TcpStream, server: SocketAddr) {
     let upstream = TcpStream::connect(server).expect("the server");
     let cuts = Arc::default();

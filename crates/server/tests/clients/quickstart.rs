@@ -1,5 +1,5 @@
-//! `examples/quickstart` in headless Chromium, as the README has it: the page from a file, and from another port, with the setting
-//! that lets each in, and without.
+//! Tests `examples/quickstart` in headless Chromium, as the README describes it: the page opened as a file, and from another port, each
+//! with and without the setting that allows its origin.
 
 use crate::client::{Client, publish};
 use crate::support::Server;
@@ -13,7 +13,7 @@ fn example() -> PathBuf {
     path.canonicalize().expect("the example")
 }
 
-/// The example on a port of its own; gives its origin. The thread ends with the test program.
+/// Serves the example on its own port. Returns the origin. The thread ends with the test program.
 fn other_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let origin = format!("http://{}", listener.local_addr().expect("an address"));
@@ -60,7 +60,7 @@ impl Visitor {
         self.act(&json!({ "do": "texts", "at": "#heard li" }))
     }
 
-    /// A picture where `CRORE_SHOTS` names a directory.
+    /// Writes a picture of the page, if `CRORE_SHOTS` names a directory.
     fn shot(&mut self, name: &str) {
         if let Some(directory) = std::env::var_os("CRORE_SHOTS") {
             let path = Path::new(&directory).join(format!("quickstart-{name}.png"));
@@ -69,7 +69,7 @@ impl Visitor {
     }
 }
 
-/// The page at `url`, from an origin of the settings: it publishes and hears, by both transports.
+/// The page at `url`, whose origin the settings allow, publishes and receives over both transports.
 fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     let server = Server::with(&format!("[http]\nallowed_origins = [\"{origin}\"]\n"));
     publish(&server, "hello", "kept");
@@ -103,7 +103,7 @@ fn publishes_and_hears(url: &str, origin: &str, name: &str) {
     page.shot(name);
 }
 
-/// The page at `url` without a setting: it gets nothing, and says what to do.
+/// The page at `url`, whose origin no setting allows, receives nothing, and says what to do.
 fn is_refused_and_told(url: &str, origin: &str, name: &str) {
     let server = Server::start();
     publish(&server, "hello", "private");

@@ -1,4 +1,4 @@
-//! `docs/RECIPES.md`, each recipe as it stands there but for ports: its settings before a real server, its page in Chromium, its commands in
+//! Tests each recipe of `docs/RECIPES.md` as it is, except for ports: its settings in a real server, its page in Chromium, its commands in
 //! bash, its scripts in Python and Postgres.
 
 use std::io::{Read, Write};
@@ -15,13 +15,13 @@ use crate::client::{Client, curl, publish};
 use crate::proxy::{Proxy, pass};
 use crate::support::{self, Server, hold_port, until};
 
-/// The server that the recipes name.
+/// The server's address in the recipes.
 pub const NAMED: &str = "127.0.0.1:8800";
-/// The answer of a proxy whose server is away.
+/// The answer of a proxy whose server is not there.
 const BAD_GATEWAY: &[u8] =
     b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// A recipe, with a directory of its own.
+/// A recipe, with its own directory.
 pub struct Recipe {
     text: String,
     directory: PathBuf,
@@ -32,7 +32,7 @@ impl Recipe {
         Recipe::of("RECIPES.md", title)
     }
 
-    /// The part with this title of a page in `docs`.
+    /// The section with this title from a page in `docs`.
     pub fn of(page: &str, title: &str) -> Recipe {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -43,12 +43,12 @@ impl Recipe {
         let name = format!("crore-recipe-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a directory");
-        // `crore` in the commands is the program under test.
+        // `crore` in the commands is the tested program.
         std::os::unix::fs::symlink(support::program(), directory.join("crore")).expect("a link");
         Recipe { text, directory }
     }
 
-    /// The only block of this language.
+    /// The only code block in this language.
     pub fn block(&self, language: &str) -> String {
         let fence = format!("\n```{language}\n");
         let mut blocks = self.text.split(&fence).skip(1);
@@ -68,7 +68,7 @@ impl Recipe {
         path
     }
 
-    /// A server with its settings, for pages that are files.
+    /// A server with the recipe's settings, which accepts pages opened as files.
     fn server(&self) -> Server {
         let settings = match self.text.contains("```toml") {
             true => self.block("toml"),
@@ -82,7 +82,7 @@ impl Recipe {
         ))
     }
 
-    /// Its page, which finds the server at this address, with this behind the # of its URL.
+    /// Opens the recipe's page, with this server address in the page and this text after the # of its URL.
     fn open(&self, server: SocketAddr, hash: &str) -> Visitor {
         let page = self.block("html");
         assert!(page.contains(NAMED), "the page names {NAMED}");
@@ -90,7 +90,7 @@ impl Recipe {
         Visitor::open(&format!("file://{path}#{hash}"))
     }
 
-    /// Runs a script in its directory; gives its output.
+    /// Runs a script in the recipe's directory. Returns the output.
     pub fn run(&self, command: &mut Command) -> String {
         let path = std::env::var("PATH").unwrap_or_default();
         command
@@ -102,7 +102,7 @@ impl Recipe {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Its commands, one after the other, until one fails.
+    /// Runs the recipe's commands one after the other, until one fails.
     fn commands(&self, server: &Server) -> String {
         let block = self.block("console");
         let lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
@@ -121,7 +121,7 @@ impl Drop for Recipe {
     }
 }
 
-/// A person with a browser.
+/// A browser with a page of a recipe.
 struct Visitor(Client);
 
 impl Visitor {
@@ -190,7 +190,7 @@ fn a_chat_has_its_history_and_what_came_during_a_cut() {
     assert_eq!(page.texts("li"), all);
 }
 
-/// The content of a file that a recipe's commands wrote.
+/// The token in a file that a recipe's commands wrote.
 fn token(recipe: &Recipe, name: &str) -> String {
     let token = std::fs::read_to_string(recipe.path(name)).expect("a token");
     token.trim().to_string()
@@ -224,7 +224,7 @@ fn presence_recipe_lists_the_users_with_an_open_page() {
     let mut of_bob = recipe.open(server.address(), &user("bob"));
     of_bob.expect("li:nth-child(2)", "^(ann|bob)$");
     of_ann.expect("li:nth-child(2)", "^bob$");
-    // With another name than its token's a page is not here.
+    // A page whose name differs from the name in its token does not appear in the list.
     let forged = user("bob").replace("bob:", "eve:");
     let mut of_eve = recipe.open(server.address(), &forged);
     of_eve.expect("li:nth-child(2)", "^(ann|bob)$");
@@ -245,13 +245,13 @@ fn an_answer_from_node_is_whole_after_a_cut_and_a_reload() {
     answer_is_whole("js", "node answer.mjs");
 }
 
-/// The publisher is the block of this language, which this command runs.
+/// Runs the publisher (the block of this language) by this command, and checks that the page shows the whole answer.
 fn answer_is_whole(language: &str, command: &str) {
     let recipe = Recipe::named("An AI answer, token by token");
     let server = recipe.server();
     let network = Proxy::to(server.address());
     let script = recipe.block(language);
-    // The publisher meets two faults: a 502, and the loss of an answer whose message was published.
+    // The publisher meets two faults: a 502, and a lost answer to a message that was published.
     let at = faulty_way_to(server.address());
     let named = script.replace("port=8800", &format!("port={}", at.port()));
     let named = named.replace(NAMED, &at.to_string());
@@ -261,7 +261,7 @@ fn answer_is_whole(language: &str, command: &str) {
     let mut page = recipe.open(network.address(), "a1");
     server.await_subscribers("answers/a1", 1);
     page.expect("#state", "^connected$");
-    // The first word comes, then the connection is lost, while two hundred words come.
+    // The first word arrives. Then the connection is lost while two hundred words are published.
     publish(&server, "answers/a1", "\"The \"");
     page.expect("#answer", "^The $");
     page.expect("#state", "^writing$");
@@ -333,7 +333,7 @@ fn rows_of_the_outbox_are_published_once() {
     let block = recipe.block("console");
     let mut lines = block.lines().filter_map(|line| line.strip_prefix("$ "));
     let (insert, publish) = (lines.next().expect("one"), lines.next().expect("another"));
-    // A crash between publishing and deleting: the rows are still there, and are handed over again.
+    // A crash between publishing and deleting: the rows are still there, and are published again.
     let all = format!(
         "psql -qf outbox.sql\n{insert}\n{publish}\npsql -qAtc 'SELECT count(*) FROM outbox'\n\
          psql -qc \"INSERT INTO outbox VALUES (1, 'orders/7', 'paid')\"\n{publish}\n{publish}"
@@ -432,7 +432,8 @@ fn backend_is_called_for_each_message() {
     let _ = Command::new("kill").args(["--", &group]).status();
 }
 
-/// To the server: the first connection is answered 502 to, the second one is cut once the server has answered, later ones are well.
+/// A relay to the server. It answers the first connection with 502, cuts the second one after the server has answered, and passes later
+/// ones on.
 fn faulty_way_to(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -445,7 +446,7 @@ fn faulty_way_to(server: SocketAddr) -> SocketAddr {
                 }
                 1 => {
                     let mut request = [0; 4096];
-                    // The script's client sends head and body apart.
+                    // The script's client sends head and body in separate writes.
                     let mut len = 0;
                     while !request[..len].ends_with(b"\"") {
                         len += stream.read(&mut request[len..]).expect("a request");
@@ -461,7 +462,7 @@ fn faulty_way_to(server: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Before the server: a proxy that answers 502 to the first request.
+/// A proxy before the server that answers the first request with 502.
 fn proxy_of_a_server_that_restarts(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -470,7 +471,7 @@ fn proxy_of_a_server_that_restarts(server: SocketAddr) -> SocketAddr {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let refused = refused.clone();
             std::thread::spawn(move || {
-                // A browser opens connections ahead and says nothing over them.
+                // A connection without a request does not count: a browser opens some ahead.
                 let asks = stream.peek(&mut [0]).is_ok_and(|count| count > 0);
                 if asks && !refused.swap(true, Ordering::SeqCst) {
                     let _ = stream.read(&mut [0; 4096]);

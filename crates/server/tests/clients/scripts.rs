@@ -1,11 +1,12 @@
-//! `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`. Tests over a network that cuts are in `cut`.
+//! Tests `curl`, Python's `websockets` and `httpx`, Node's `ws` and `eventsource`. The tests over a network that cuts connections are in
+//! `cut`.
 
 use crate::client::{Client, curl, publish};
 use crate::proxy::Proxy;
 use crate::support::Server;
 
-/// Receives one message, goes away, misses two, comes back with its position, and gets those two and
-/// the next one: exactly. `start` takes the URL and, the second time, the position.
+/// The client receives one message, disconnects, misses two, and connects again with its position. It receives exactly those two and the
+/// next one. `start` takes the URL and, the second time, the position.
 fn disconnects_and_resumes(start: impl Fn(&str, &[&str]) -> Client) {
     let server = Server::start();
     let url = server.url("/sub/news");
@@ -139,7 +140,7 @@ fn curl_long_polls_with_if_none_match() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn curl_follows_etags_by_its_own_means() {
-    // `--etag-save` and `--etag-compare` keep the position in a file.
+    // curl keeps the position (the ETag) in a file, by `--etag-save` and `--etag-compare`.
     let server = Server::start();
     let file = std::env::temp_dir().join(format!("crore-etag-{}", std::process::id()));
     let file = file.to_str().expect("a path in UTF-8");
@@ -164,7 +165,7 @@ fn curl_reads_an_event_stream() {
         publish(&server, "news", text);
     }
     let stream = server.url("/sub/news?since=oldest");
-    // It never ends by itself, so curl is given two seconds and fails by its timeout.
+    // The stream never ends by itself, so curl is given two seconds and fails by its timeout.
     let output = std::process::Command::new("curl")
         .args([
             "-sSN",

@@ -1,4 +1,4 @@
-//! Validators of others read what the admin port says of itself.
+//! Tests the documents of the admin port (API description, metrics) with third-party validators.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::support::Server;
 use crate::support::port::{ask, stream};
 use crate::support::program::finished;
 
-/// Runs a validator over a text; it must find nothing, not even a warning.
+/// Runs a validator on a text. It must report nothing, not even a warning.
 fn accepts(command: &mut Command, text: &str) {
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = pipes.stderr(Stdio::piped()).spawn().expect("it starts");
@@ -40,7 +40,7 @@ fn the_description_of_the_admin_api_is_valid_openapi() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
     let server = Server::with_admin("");
-    // Metrics with labels that only traffic shows.
+    // Some metrics have labels that appear only with traffic.
     let _reader = stream(server.address(), "/sub/news");
     assert_eq!(ask(server.address(), "GET /nowhere", None).status, 404);
     let metrics = ask(server.admin(), "GET /metrics", None).body;

@@ -1,4 +1,4 @@
-//! `crore-bench run cluster` in short: few subscribers, each fault once.
+//! Runs the benchmark `crore-bench run cluster` in a short form: few subscribers, each fault once.
 
 use std::process::Command;
 

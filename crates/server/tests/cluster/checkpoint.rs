@@ -1,4 +1,4 @@
-//! Checkpoints in the object store: what an empty node knows that reads them, and what the log may lose then.
+//! Tests checkpoints in the object store: the state that an empty node reads from them, and what may then be removed from the log.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ use crate::support::{Server, eventually, port, program, until};
 pub const PARTITIONS: u64 = 16;
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
-/// A node whose checkpoints come soon, and whose topics keep much.
+/// A node that makes checkpoints soon, and whose topics keep much.
 fn node(servers: &Servers, more: &str) -> Server {
     node_of(&program(), servers, more)
 }
 
-/// The same of another build.
+/// Such a node from another build.
 pub fn node_of(program: &Path, servers: &Servers, more: &str) -> Server {
     Server::of(program, &settings_of(servers, more))
 }
@@ -35,13 +35,13 @@ fn settings_of(servers: &Servers, more: &str) -> String {
     format!("partitions = {PARTITIONS}\n{settings}log_bytes = \"64MiB\"\n")
 }
 
-/// The partitions, as a node shows them.
+/// The partitions, as a node's API shows them.
 pub fn partitions(node: &Server) -> Vec<Value> {
     let shown = port::get(node.admin(), "cluster");
     shown["partitions"].as_array().expect("partitions").clone()
 }
 
-/// More than makes a checkpoint due in each partition, and nothing that is kept.
+/// Publishes enough to make a checkpoint due in each partition. The messages are not kept.
 fn fill(node: &Server) {
     let text = "x".repeat(50_000);
     for n in 0..80 {
@@ -50,7 +50,7 @@ fn fill(node: &Server) {
     }
 }
 
-/// Waits until each partition has a checkpoint of all that this node has read by now.
+/// Waits until each partition has a checkpoint of all that this node has read so far. Returns the places in the log.
 fn await_checkpoints(node: &Server) -> Vec<u64> {
     let read = |it: &Value| it["read"].as_u64().expect("a place");
     let now: Vec<u64> = partitions(node).iter().map(read).collect();
@@ -74,7 +74,7 @@ fn retain(node: &Server, topic: &str, value: &[u8]) {
     publisher.packet();
 }
 
-/// The retained value that a new subscriber gets.
+/// The retained value that a new subscriber receives.
 fn retained(node: &Server, topic: &str) -> Vec<u8> {
     let mut subscriber = mqtt::Conn::at(node, Version::V5);
     subscriber.connect(&mqtt::plain(Version::V5, "subscriber"));
@@ -84,7 +84,7 @@ fn retained(node: &Server, topic: &str) -> Vec<u8> {
     came.publish().payload.to_vec()
 }
 
-/// Has this node keep something of each kind; returns the positions of ten messages.
+/// Makes this node keep something of each kind. Returns the positions of ten messages.
 pub fn keep_all_kinds(one: &Server) -> Vec<String> {
     for n in 0..40 {
         retain(one, &format!("state/{n}"), format!("old {n}").as_bytes());
@@ -103,7 +103,7 @@ pub fn keep_all_kinds(one: &Server) -> Vec<String> {
     ids.collect()
 }
 
-/// A node has all of that, at once.
+/// Checks that a node has at once all that `keep_all_kinds` published.
 pub fn has_all_kinds(late: &Server, ids: &[String]) {
     for n in 0..40 {
         let value = retained(late, &format!("state/{n}"));
@@ -121,7 +121,7 @@ pub fn has_all_kinds(late: &Server, ids: &[String]) {
     }
 }
 
-/// Waits for checkpoints of all that this node has read by now, and removes from the log what they contain.
+/// Waits for checkpoints of all that this node has read so far, and removes the log that they cover.
 pub fn purge_what_checkpoints_have(servers: &Servers, node: &Server) {
     let jetstream = JetStream::of(servers);
     for (partition, newest) in (0..).zip(await_checkpoints(node)) {
@@ -145,7 +145,7 @@ fn an_empty_node_that_joins_after_a_purge_has_all_that_was_kept() {
     assert_eq!(stream.data(1), ["goes on"]);
     let log = late.log();
     assert!(log.contains(&format!("checkpoints={PARTITIONS}")), "{log}");
-    // The dead node was the steward; this one makes the next checkpoints.
+    // The dead node was the steward (the node that makes the checkpoints of a partition). This node makes the next ones.
     let before = partitions(&late)[0]["checkpoint"].as_u64();
     until("a checkpoint of another steward", || {
         fill(&late);
@@ -191,7 +191,7 @@ fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
         "{}",
         late.log()
     );
-    // The next ones go on from those that are whole.
+    // The next checkpoints go on from the undamaged ones.
     let now: Vec<u64> = partitions(&late)
         .iter()
         .map(|it| it["read"].as_u64().expect("a place"))
@@ -232,7 +232,7 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
             assert_eq!(said.matches(words).count(), 1, "{words:?} in: {said}");
         }
     };
-    // Those before it end where the log has nothing any more.
+    // The older checkpoints do not help, since the log after them was removed.
     refuses();
     kept.iter().for_each(|it| jetstream.delete(it));
     refuses();
@@ -258,7 +258,7 @@ fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
             fill(&node);
             (0..PARTITIONS).any(|it| newest(it) > before[it as usize])
         });
-        // Others follow at once.
+        // The next rounds' nodes go on from what this node has left.
         node.kill();
     }
 }
@@ -288,7 +288,7 @@ fn a_purge_by_the_steward_loses_nothing_to_those_that_resume() {
         bytes("behind_bytes").max(bytes("checkpoint_bytes")) > 100_000
     };
     let at = eventually("the partition", || partitions(&one).iter().position(has_it));
-    // Less than NATS itself would drop.
+    // This is less than the limit at which NATS itself would drop batches.
     for _ in 0..5 {
         let before = of(&one, at);
         (0..12).for_each(|_| write(&one));

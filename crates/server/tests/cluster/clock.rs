@@ -1,4 +1,4 @@
-//! A node whose clock is wrong: it is named, and neither its own clients nor those of others miss anything.
+//! Tests a node whose clock is wrong: other nodes report it, and no client of any node misses a message.
 
 use crate::servers::Servers;
 use crate::support::clock::Clock;
@@ -8,7 +8,7 @@ use crate::support::stream::Stream;
 use crate::support::until;
 use crate::{node, settings};
 
-/// More than the age of the oldest message that a topic keeps by default.
+/// By how much the clock is ahead: more than the age of the oldest message that a topic keeps by default.
 const AHEAD_S: i64 = 7_200;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Counts of all nodes: each node says what all have, and which node did not answer.
+//! Tests counts over all nodes: each node reports the count of the whole cluster, and how many nodes did not answer.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, until};
 use crate::two_nodes;
 
-/// Subscribers of `a` at all nodes by the info of this one, and the nodes that did not answer.
+/// Number of subscribers of `a` at all nodes, and of nodes that did not answer, by the info of this node.
 fn counted(server: &Server) -> (u64, u64) {
     let info = info(server, "a");
     let count = |name: &str| info[name].as_u64().unwrap_or_else(|| panic!("{info}"));
@@ -45,7 +45,7 @@ fn the_subscribers_of_a_topic_are_those_of_all_nodes_that_answer() {
         let sum = &get(one.admin(), "cluster")["sum"];
         sum["subscriptions"] == 5 && sum["silent"] == serde_json::json!([])
     });
-    // A node that stands still answers nobody, until the others count it as dead.
+    // A stopped node answers nobody, until the others count it as dead.
     let name = get(other.admin(), "cluster")["nodes"]
         .as_array()
         .and_then(|all| all.iter().find(|it| it["this"] == true))

@@ -1,4 +1,4 @@
-//! `examples/cluster/run`, as a reader of its page runs it.
+//! Tests `examples/cluster/run`, used as its page says.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use crate::servers::program as nats_server;
 use crate::support::{port, program};
 
-/// The script, which ends with the test, and all that it has started with it.
+/// The script, which ends with the test together with everything that it has started.
 struct Example(Child, PathBuf);
 
 impl Drop for Example {
@@ -26,7 +26,7 @@ fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
-/// Ports for the nodes and for NATS of which all that the script uses are free.
+/// First ports for the nodes and for NATS. All ports that the script uses from there on are free.
 fn ports() -> (u16, u16) {
     let is_free = |port: u16| TcpListener::bind(local(port)).is_ok();
     let nodes = (20_000..21_000).step_by(20).find(|first| {

@@ -1,4 +1,4 @@
-//! A node dies, a server of NATS dies, all of them do.
+//! Tests faults of a cluster: a node dies, a server of NATS dies, all of them die.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ fn ready(server: &Server) -> u16 {
     port::ask(server.admin(), "GET /readyz", None).status
 }
 
-/// Publishes with a key until it is answered that the message stands in the log.
+/// Publishes with a key, and tries again until the answer says that the message is in the log.
 pub fn publish_surely(server: &Server, topic: &str, text: &str) {
     until("an answer", || {
         let key = [("Idempotency-Key", text)];
@@ -29,7 +29,7 @@ pub fn publish_surely(server: &Server, topic: &str, text: &str) {
     });
 }
 
-/// All messages of a topic, in the order of the log.
+/// The first `count` messages of a topic, in the order of the log.
 pub fn log(server: &Server, topic: &str, count: usize) -> Vec<(String, String)> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let events = (0..count).map(|_| stream.event().expect("an event"));
@@ -52,7 +52,7 @@ fn clients_of_a_killed_node_resume_at_the_other() {
     let resumed = [("Last-Event-ID", last.as_str())];
     let mut stream = Stream::open(&other, "/sub/a", &resumed);
     assert_eq!(stream.data(3), ["3", "4", "5"]);
-    // A node that comes anew reads all of it.
+    // A new node reads all of the log.
     let third = node(&servers);
     assert_eq!(
         Stream::open(&third, "/sub/a", &resumed).data(3),
@@ -112,7 +112,7 @@ fn nodes_go_on_by_themselves_after_all_servers_of_nats_were_gone() {
         servers.kill(at);
     }
     until("not ready", || ready(&one) == 503 && ready(&other) == 503);
-    // The outcome is not known: the message is in flight.
+    // The outcome of this publish is unknown, since it is in flight.
     let mut conn = Conn::open(&one);
     let stream_of = conn.stream();
     stream_of

@@ -1,4 +1,4 @@
-//! A load that is longer than the history of the log: no batch goes that no checkpoint contains.
+//! Tests a load that is larger than the history of the log: no batch is removed before a checkpoint contains it.
 
 use crate::faults::publish_surely;
 use crate::jetstream::JetStream;
@@ -10,7 +10,7 @@ use crate::support::{Server, port, until};
 
 const PARTITIONS: u64 = 4;
 const QUIET: usize = 40;
-/// Megabytes of each partition: more than its stream takes, 32 MiB.
+/// Megabytes of load for each partition: more than the 32 MiB that its stream holds.
 const LOAD_MB: usize = 40;
 const MB: usize = 1_000_000;
 
@@ -29,7 +29,7 @@ fn publish_quiet(node: &Server) {
     }
 }
 
-/// Has all topics with one message each.
+/// Checks that each of the quiet topics still has its one message.
 fn has_quiet(node: &Server) {
     for n in 0..QUIET {
         let topic = format!("quiet/{n}");
@@ -41,7 +41,8 @@ fn has_quiet(node: &Server) {
     }
 }
 
-/// Whoever may write to the log does so, faster than checkpoints are made: each time that it is full, the next checkpoint makes room for more.
+/// Writes batches to the log directly, faster than checkpoints are made. Each time the log is full, the next checkpoint makes room for
+/// more.
 fn load(jetstream: &JetStream) {
     let mut left = LOAD_MB * PARTITIONS as usize;
     while left > 0 {
@@ -86,7 +87,7 @@ fn nodes_that_start_with_a_full_log_make_room() {
     };
     let first = node(&servers);
     publish_quiet(&first);
-    // It is the steward of all partitions, and nobody can write that it is dead.
+    // The dead node is the steward (makes the checkpoints) of all partitions. The log is full, so nobody can write that this node is dead.
     first.kill();
     let jetstream = JetStream::of(&servers);
     jetstream.fill(PARTITIONS, LOAD_MB, MB);

@@ -1,4 +1,4 @@
-//! How long an empty node takes to join a cluster with a long history. It is a measurement, and not run with the tests:
+//! Measures how long an empty node takes to join a cluster with a long history. The measurement does not run with the tests:
 //!
 //!     CRORE_TEST_PROGRAM=target/release/crore CRORE_HISTORY_MB=2000 cargo test -p crore --test cluster -- --ignored --nocapture history
 
@@ -15,7 +15,7 @@ const TOPICS: usize = 10_000;
 const MESSAGE_BYTES: usize = 512;
 const LINES: usize = 1000;
 
-/// A node that keeps all.
+/// A node that keeps all messages.
 fn node(servers: &Servers, checkpoint_bytes: &str) -> Server {
     let wanted = format!(
         "checkpoint_bytes = \"{checkpoint_bytes}\"\nhistory_bytes = 0\n[limits]\nlog_bytes = \"8GiB\"\n[[rule]]"
@@ -25,7 +25,7 @@ fn node(servers: &Servers, checkpoint_bytes: &str) -> Server {
     Server::with_admin(&format!("{settings}log_bytes = \"1GiB\"\n"))
 }
 
-/// Starts an empty node; returns the seconds until it was ready, and its resident memory.
+/// Starts an empty node. Returns the seconds until it is ready, and its resident memory.
 fn join(servers: &Servers, checkpoint_bytes: &str) -> (f64, u64) {
     let began = Instant::now();
     let late = node(servers, checkpoint_bytes);

@@ -1,4 +1,4 @@
-//! Followers of interest are told of the subscribers at all nodes.
+//! Tests that followers of interest (clients that are told which topics have subscribers) are told of the subscribers at all nodes.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,11 @@ use crate::support::port::get;
 use crate::support::stream::Stream;
 use crate::support::{Server, until};
 
-/// Connections that subscribe before anybody follows, and topics of each: several pages of a snapshot, and several answers of a node.
+/// Number of connections that subscribe before anybody follows, and of the topics of each. They fill several pages of a snapshot, and
+/// several answers of a node.
 const CROWD: (usize, usize) = (64, 32);
 
-/// Two nodes that know each other, and tell changes at once.
+/// Two nodes that know each other, and that report changes without delay.
 fn two_nodes() -> Option<(Servers, Server, Server)> {
     let servers = Servers::start(3)?;
     let settings = format!("{}[interest]\ndebounce_s = 0\n", settings(&servers));
@@ -41,7 +42,7 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
             told => return told,
         }
     };
-    // The interest of a subscriber at the other node may end and begin again until this node knows of it.
+    // Events for one topic may come several times before this node knows the other node's subscriber, so only the final set is compared.
     let until_present = |follower: &mut Follower, all: BTreeSet<String>| {
         while follower.present != all {
             follower.next();
@@ -50,7 +51,7 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
     let first = |name: &str| Told::First(name.into());
     let last = |name: &str| Told::Last(name.into());
     assert_eq!(told(&mut follower), first("a/1"));
-    // The last subscriber counts, wherever it is, and what is not followed is not told.
+    // A topic has interest until its last subscriber at any node leaves. The follower is not told of topics that it does not follow.
     let same = subscriber(&one, "a/1");
     let _not_followed = subscriber(&other, "b");
     drop(before);
@@ -63,10 +64,10 @@ fn a_topic_has_interest_while_it_has_a_subscriber_at_any_node() {
     drop(more);
     assert_eq!(told(&mut follower), last("a/2"));
     until_present(&mut there, names([]));
-    // A follower of another filter gets its own events.
+    // A follower of another filter receives its own events.
     let mut second = Follower::open(&one, "/interest?match=b");
     assert_eq!(told(&mut second), first("b"));
-    // Subscribers of a node that dies are gone.
+    // The subscribers of a node that dies no longer count.
     let _gone = subscriber(&other, "a/3");
     assert_eq!(told(&mut follower), first("a/3"));
     other.kill();
@@ -92,7 +93,7 @@ fn a_large_snapshot_of_another_node_comes_whole_and_again_after_its_pause() {
     while follower.present != all {
         follower.next();
     }
-    // A node that others take for dead is gone with its subscribers, and comes back with them.
+    // Subscribers of a node that others take for dead no longer count. They count again when the node comes back.
     other.signal("STOP");
     while !follower.present.is_empty() {
         follower.next();

@@ -1,4 +1,4 @@
-//! Nodes that join, and those that may not.
+//! Tests nodes that join a cluster, and nodes that are refused.
 
 use crate::servers::Servers;
 use crate::support::http::publish;
@@ -100,7 +100,7 @@ fn settings_of_a_disk_are_refused_in_a_cluster() {
     }
 }
 
-/// The output of a server that does not start.
+/// The output of a server that does not start with these settings.
 pub fn refusal(settings: &str) -> String {
     let directory = std::env::temp_dir().join(format!("crore-test-refused-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");

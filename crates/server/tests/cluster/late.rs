@@ -1,4 +1,5 @@
-//! A node that is cut off from the log: what its publishers were told is not known does not come behind newer messages.
+//! Tests a node that is cut off from the log. A publish whose outcome was reported as unknown must not appear in the log after newer
+//! messages.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use crate::support::mqtt;
 use crate::support::{PATIENCE, Server, port, until};
 use crate::{node, settings_at};
 
-/// The way to a server of NATS.
+/// A relay to a server of NATS that can be closed.
 struct Gate {
     address: SocketAddr,
     way: Arc<Way>,
@@ -23,13 +24,14 @@ struct Gate {
 
 #[derive(Default)]
 struct Way {
-    /// Bytes wait, and all of them come later.
+    /// While it is closed, bytes wait. They are delivered later.
     is_closed: AtomicBool,
-    /// The clock of NATS is ahead by so many seconds, in what the node reads of the log.
+    /// By how many seconds the clock of NATS is ahead, in what the node reads of the log.
     ahead_s: AtomicI64,
 }
 
-/// A message of a stream has its second in the subject for its acknowledgement: `$JS.ACK.(tokens).(nanoseconds).(tokens)`.
+/// Moves the time of stream messages ahead. The time stands in the subject for the acknowledgement:
+/// `$JS.ACK.(tokens).(nanoseconds).(tokens)`.
 fn set_ahead(bytes: &mut [u8], ahead_s: i64) {
     const BEGIN: &[u8] = b"$JS.ACK.";
     let mut at = 0;
@@ -57,7 +59,7 @@ impl Gate {
             way: Arc::default(),
         };
         let way = gate.way.clone();
-        // The thread ends with the tests.
+        // This thread ends with the test program.
         std::thread::spawn(move || {
             for node in listener.incoming() {
                 let node = node.expect("a connection");
@@ -109,7 +111,7 @@ fn client(at: &Server, name: &str) -> mqtt::Conn {
     client
 }
 
-/// The retained message of a topic at a node.
+/// The retained message of a topic, as a client of this node reads it.
 fn retained(at: &Server, topic: &str) -> String {
     let mut reader = client(at, "reader");
     reader.subscribe(topic, 0);
@@ -164,13 +166,13 @@ fn messages_whose_outcome_was_not_known_do_not_come_behind_newer_ones_when_a_cut
         assert_eq!(all(server), ["v0", "v5", "v6"]);
         assert_eq!(retained(server, "state"), "v5");
     }
-    // It never took effect, so its key is free.
+    // The publish never took effect, so its key is free.
     let again = once(&far, "POST", "/pub/state", &key, "v2");
     assert!([201, 202].contains(&again.status), "{again:?}");
     assert_eq!(again.header("idempotency-replayed"), None);
 }
 
-/// What a client publishes elsewhere after its connection has ended is not overwritten by what it published before.
+/// A client publishes at another node after its connection here has ended. Its earlier publish must not overwrite the later one.
 #[test]
 fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect() {
     let Some(servers) = Servers::start(1) else {
@@ -189,7 +191,7 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
     gate.close(true);
     there.publish(&retain(2, b"v1"));
     assert_eq!(idle.end(), Some(ReasonCode::SERVER_BUSY));
-    // What comes now would be in the log later than the client is told.
+    // The server would answer this publish before the log has it, so it disconnects the client instead.
     there.publish(&retain(3, b"v2"));
     assert_eq!(there.end(), Some(ReasonCode::SERVER_BUSY));
     gate.close(false);
@@ -204,7 +206,7 @@ fn mqtt_client_is_disconnected_only_when_its_publish_can_no_longer_take_effect()
     }
 }
 
-/// The machine of the node was paused, or the stream has a leader with another clock.
+/// The clock of NATS steps, for example because the stream has a leader with another clock, or because the machine of the node was paused.
 #[test]
 fn node_follows_the_clock_of_nats_when_that_steps() {
     let Some(servers) = Servers::start(1) else {
@@ -214,7 +216,7 @@ fn node_follows_the_clock_of_nats_when_that_steps() {
     publish_surely(&node, "a", "before");
     for (ahead_s, text) in [(600, "ahead"), (-600, "behind")] {
         gate.way.ahead_s.store(ahead_s, Ordering::SeqCst);
-        // A sign of life shows it each second. Without it all later messages would be void.
+        // The node sees the step in the heartbeats, which come each second. Without them all later messages would be void.
         publish_surely(&node, "a", text);
         let answer = once(&node, "POST", "/pub/b", &[], text);
         assert!([201, 202].contains(&answer.status), "{answer:?}");

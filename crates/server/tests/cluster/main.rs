@@ -1,5 +1,5 @@
-//! Nodes of a cluster, as real processes over real servers of NATS: what is published at one is read at each, a position of one is a position of
-//! all, and nothing that was answered is lost with a node or with a server of NATS.
+//! Tests clusters of real nodes over real servers of NATS. What is published at one node is read at each. A position from one node is
+//! valid at all. No answered message is lost with a node or with a server of NATS.
 
 #[path = "../../../nats/tests/cluster/jetstream.rs"]
 mod jetstream;
@@ -50,7 +50,7 @@ fn node(servers: &Servers) -> Server {
     Server::with_admin(&settings(servers))
 }
 
-/// Three servers of NATS and two nodes; nothing where there is no nats-server.
+/// Three servers of NATS and two nodes. `None` if there is no nats-server on this host.
 fn two_nodes() -> Option<(Servers, Server, Server)> {
     let servers = Servers::start(3)?;
     let (one, other) = (node(&servers), node(&servers));

@@ -1,4 +1,4 @@
-//! Publish at any node, subscribe at any node.
+//! Tests that a message published at any node reaches subscribers at any node.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
@@ -10,7 +10,7 @@ use crore_wire::mqtt::Version;
 
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
-/// A message of `from` comes to a subscriber of each protocol at `at`.
+/// Checks that a message published at `from` reaches a subscriber of each protocol at `at`.
 pub fn reaches(from: &Server, at: &Server, topic: &str) {
     let target = format!("/sub/{topic}");
     let mut events = Stream::open(at, &target, &[]);
@@ -28,7 +28,7 @@ pub fn reaches(from: &Server, at: &Server, topic: &str) {
     assert_eq!(client.packet().publish().payload, b"hello");
 }
 
-/// Checks that a subscriber by filter at `at` gets the message of an MQTT client at `from`.
+/// Checks that a subscriber by filter at `at` receives the message of an MQTT client at `from`.
 pub fn reaches_by_mqtt(from: &Server, at: &Server, topic: &str) {
     let mut stream = Stream::open(at, &format!("/sub?filter={topic}/%2B"), &[]);
     let mut client = mqtt::Conn::at(from, Version::V311);
@@ -38,7 +38,7 @@ pub fn reaches_by_mqtt(from: &Server, at: &Server, topic: &str) {
     assert_eq!(stream.data(1), ["by mqtt"]);
 }
 
-/// The newest retained value of `from` is that of `at`.
+/// Checks that a retained value published at `from` is the retained value at `at`.
 pub fn retains(from: &Server, at: &Server, topic: &str) {
     let mut publisher = mqtt::Conn::at(from, Version::V5);
     publisher.connect(&mqtt::plain(Version::V5, "publisher"));
@@ -57,7 +57,8 @@ pub fn retains(from: &Server, at: &Server, topic: &str) {
     });
 }
 
-/// Checks that the messages of both have one order and the same positions at both, and that each position of `one` resumes at `other`.
+/// Checks that messages published at both nodes have the same order and positions at both, and that each position from `one` resumes at
+/// `other`.
 pub fn resumes(one: &Server, other: &Server, topic: &str) {
     let all: Vec<String> = (0..6).map(|n| n.to_string()).collect();
     for (n, text) in all.iter().enumerate() {
@@ -89,7 +90,7 @@ pub fn resumes(one: &Server, other: &Server, topic: &str) {
     }
 }
 
-/// A key that was used at `one` is known at both.
+/// Checks that an idempotency key used at `one` is known at both nodes.
 pub fn knows_a_key(one: &Server, other: &Server, topic: &str) {
     let target = format!("/pub/{topic}");
     let first = once(one, "POST", &target, &KEY, "once");
@@ -108,7 +109,7 @@ pub fn knows_a_key(one: &Server, other: &Server, topic: &str) {
     }
 }
 
-/// A topic that is deleted at `other` is at `one`, and so is what was emptied.
+/// Checks that a topic that is deleted at `other` is deleted at `one`, and the same for a topic that is purged.
 pub fn deletes(one: &Server, other: &Server, topic: &str) {
     let (deleted, emptied) = (format!("{topic}/deleted"), format!("{topic}/emptied"));
     for topic in [&deleted, &emptied] {

@@ -1,4 +1,4 @@
-//! A node that does not know its log yet: it says so to load balancers, and takes no clients.
+//! Tests a node that has not read its log yet: it tells load balancers that it is not ready, and accepts no clients.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use crate::servers::Servers;
 use crate::settings;
 use crate::support::{hold_port, port, program, until};
 
-/// A server that ends with the test, also with one that fails.
+/// A server process that ends with the test, also if the test fails.
 struct Node(Child);
 
 impl Drop for Node {
@@ -23,7 +23,7 @@ fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients()
     let Some(mut servers) = Servers::start(1) else {
         return;
     };
-    // Nobody answers for the log.
+    // No server of NATS answers, so the node cannot read the log.
     servers.kill(0);
     let name = format!("crore-test-readiness-{}.toml", std::process::id());
     let file = std::env::temp_dir().join(name);
@@ -51,7 +51,7 @@ fn a_node_that_has_not_read_its_log_is_alive_and_not_ready_and_refuses_clients()
     assert_eq!(other.status, 503);
     assert!(other.head.to_lowercase().contains("retry-after: 1"));
     assert!(other.json()["error"].is_string());
-    // A page of another site learns nothing here, either.
+    // A request with a foreign Host name learns nothing here either.
     let rebound = port::raw(
         admin.addr(),
         "GET /api/v1/cluster",

@@ -1,4 +1,4 @@
-//! A token or a user that is revoked at one node counts at none.
+//! Tests that a token or a user that is revoked at one node is refused at every node.
 
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn token(user: &str) -> String {
     jsonwebtoken::encode(&Header::default(), &claims, &key).expect("a token")
 }
 
-/// The status of a publish.
+/// Publishes with this token. Returns the status.
 fn publish(server: &Server, token: &str) -> u16 {
     once(server, "POST", &format!("/pub/a?token={token}"), &[], "x").status
 }

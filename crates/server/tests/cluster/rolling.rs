@@ -1,5 +1,5 @@
-//! Nodes of an earlier build and of this one in one cluster. `CRORE_PROGRAM_BEFORE` names the program of the earlier one; `cargo xtask rolling COMMIT`
-//! builds it, and runs this.
+//! Tests nodes of an earlier build and of this build in one cluster. `CRORE_PROGRAM_BEFORE` names the program of the earlier build; `cargo
+//! xtask rolling COMMIT` builds that program, and runs this test.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -17,9 +17,9 @@ use crate::status::status_by;
 use crate::support::stream::{Event, Stream};
 use crate::support::{Server, program, until};
 
-/// Messages that are published while a node is replaced.
+/// Number of messages published while a node is replaced.
 const MEANWHILE: usize = 40;
-/// Of a new cluster.
+/// Partitions of a new cluster.
 const PARTITIONS: u64 = 4;
 
 fn program_before() -> PathBuf {
@@ -29,7 +29,8 @@ fn program_before() -> PathBuf {
         .into()
 }
 
-/// Before the way back: builds up to 28 November 2026 take no streams that discard new batches (docs/CLUSTER.md).
+/// Prepares the streams for a node of an earlier build: builds up to 28 November 2026 accept no streams that discard new batches
+/// (docs/CLUSTER.md).
 fn prepare_for(program: &Path, servers: &Servers, partitions: u64) {
     if program == program_before() {
         let jetstream = JetStream::of(servers);
@@ -41,7 +42,7 @@ fn prepare_for(program: &Path, servers: &Servers, partitions: u64) {
     }
 }
 
-/// Waits until each of these nodes shows as many, and nothing that is wrong, whichever program asks.
+/// Waits until each node shows this number of nodes and no problems, in the tools of both builds.
 fn await_whole(nodes: &[&Server]) {
     for node in nodes {
         for program in [program_before(), program()] {
@@ -96,20 +97,20 @@ fn checkpoints_of_each_build_are_read_by_the_other_as_stewards_change() {
     let start = |program: PathBuf| checkpoint::node_of(&program, &servers, "");
     let mut steward = start(program_before());
     let ids = checkpoint::keep_all_kinds(&steward);
-    // At last the old build reads what has gone through both.
+    // The second joined node is of the earlier build. It reads checkpoints and log that both builds have written.
     for program in [program(), program_before()] {
         checkpoint::purge_what_checkpoints_have(&servers, &steward);
         prepare_for(&program, &servers, checkpoint::PARTITIONS);
         let joined = start(program);
         checkpoint::has_all_kinds(&joined, &ids);
         steward.kill();
-        // From here on it makes the checkpoints.
+        // From here on the joined node makes the checkpoints.
         steward = joined;
     }
     checkpoint::purge_what_checkpoints_have(&servers, &steward);
 }
 
-/// A subscriber that reads at one node after the other, from where it was.
+/// A subscriber that reads at one node after the other, and goes on from its last position.
 struct Reader {
     stream: Stream,
     read: Vec<Event>,
@@ -123,7 +124,7 @@ impl Reader {
         }
     }
 
-    /// Reads until its node sends it away, and goes on at another.
+    /// Reads until its node disconnects it, and goes on at another node.
     fn move_to(&mut self, at: &Server) {
         while let Some(event) = self.stream.event() {
             self.read.push(event);
@@ -132,7 +133,7 @@ impl Reader {
         self.stream = Stream::open(at, "/sub/a", &[("Last-Event-ID", &last.id)]);
     }
 
-    /// Reads until there are so many events, and returns all.
+    /// Reads until it has this many events. Returns all events so far.
     fn all(&mut self, count: usize) -> Vec<(String, String)> {
         while self.read.len() < count {
             self.read
@@ -153,7 +154,7 @@ fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
     let start = |program: &Path| Server::of(program, &settings(&servers));
     let (mut leaving, mut staying) = (start(&before), start(&before));
     publish_surely(&leaving, "a", "first");
-    // One at each node.
+    // One reader at each node.
     let (mut leaves, mut stays) = (Reader::open(&leaving), Reader::open(&staying));
     let mut published = vec!["first".to_string()];
     for (step, program) in [&now, &now, &before, &before].into_iter().enumerate() {
@@ -167,7 +168,7 @@ fn an_upgrade_node_by_node_and_the_way_back_lose_nothing() {
             let address = leaving.address();
             leaving.stop();
             prepare_for(program, &servers, PARTITIONS);
-            // A node of another name would leave the name of this one behind, as dead.
+            // The joined node has the same name as the stopped one. With another name, the stopped one would remain in the list as dead.
             let joined = Server::of_at(program, &settings(&servers), address);
             writer.join().expect("all are published");
             joined

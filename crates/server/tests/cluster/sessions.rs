@@ -1,4 +1,4 @@
-//! MQTT sessions in a cluster, which end with their connections.
+//! Tests MQTT sessions in a cluster: they end with their connections.
 
 use crore_wire::mqtt::Version;
 
@@ -14,7 +14,7 @@ fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
     };
     let node = node(&servers);
     let count = || port::metric(node.admin(), "crore_short_sessions_total");
-    // It asks for no session.
+    // This client asks for no lasting session.
     Conn::at(&node, Version::V311).connect(&mqtt::plain(Version::V311, "passing"));
     for name in ["lamp-1", "lamp-2"] {
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! `crore cluster status`: how the cluster is, and an exit code that says whether something is wrong.
+//! Tests `crore cluster status`: the state of the cluster, and an exit code that says whether there is a problem.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ fn status(server: &Server, flags: &[&str]) -> Output {
     status_by(&program(), server, flags)
 }
 
-/// The same by the program of another build.
+/// Runs `crore cluster status` from the program of another build.
 pub fn status_by(program: &Path, server: &Server, flags: &[&str]) -> Output {
     let mut command = Command::new(program);
     command
@@ -104,7 +104,7 @@ fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_na
     until("its death", || {
         let (code, shown) = json(&one);
         let dead = of(&shown).expect("it is shown");
-        // It is silent first.
+        // The dead node shows as live (and silent) first.
         let is_live = dead["state"] == "live";
         assert_eq!(code == Some(0), is_live, "{shown:#}");
         assert!(
@@ -121,7 +121,7 @@ fn dead_node_stays_in_the_status_with_its_state_and_age_until_another_has_its_na
     );
     let text = String::from_utf8(status(&one, &[]).stdout).expect("text");
     assert!(text.contains("dead") && text.contains(&name), "{text}");
-    // A node that starts now has read of it.
+    // A node that starts now has read of the death in the log.
     let third = node(&servers);
     until("the node is known", || of(&json(&third).1).is_some());
     assert_eq!(json(&third).0, Some(1));
@@ -158,7 +158,7 @@ fn nodes_with_different_rules_are_named_in_the_status_and_in_the_log() {
         });
         node.await_log("have different rules");
     }
-    // An operator repairs it.
+    // The operator gives the node the same settings again.
     other.reread(&settings(&servers));
     until("the same rules", || {
         !has_problem(&json(&one).1, &["different rules"])
@@ -171,7 +171,7 @@ fn servers_of_nats_that_are_dead_are_not_shown_as_current() {
         return;
     };
     until("a whole cluster", || json(&one).0 == Some(0));
-    // More than half of them: nobody leads any more.
+    // More than half of the NATS servers are gone, so no stream has a leader.
     servers.kill(1);
     servers.kill(2);
     until("what is known", || {

@@ -1,4 +1,5 @@
-//! Others may write to the subjects of a cluster in NATS: no node ends by it, and none is kept from starting.
+//! Tests foreign writers: other programs may write to the subjects of a cluster in NATS. No node may crash because of that, or fail to
+//! start.
 
 use crore_wire::topic;
 
@@ -14,7 +15,7 @@ fn partition(name: &str) -> u64 {
     u64::from(topic::slot(name.as_bytes()) % 4)
 }
 
-/// A batch of the writer 77 for the topic `a`, with one record behind its length.
+/// A batch of the writer 77 for the topic `a`: a header, then one record after its length.
 fn batch(record: &[u8]) -> Vec<u8> {
     let mut out = vec![1, 0, partition("a") as u8, 0];
     out.extend(77u64.to_le_bytes());
@@ -88,7 +89,7 @@ fn a_stranger_does_not_fill_the_log_of_a_node() {
         port::metric(server.admin(), name) == Some(MESSAGES.into())
     };
     until("the count", || is_counted(&one));
-    // Those who read them at their start do not tell of each, either.
+    // A node that reads such batches at its start does not log each of them either.
     let late = crate::Server::with_admin(&settings(&servers));
     until("the count", || is_counted(&late));
     for server in [one, late] {

@@ -1,4 +1,4 @@
-//! The example file and the page about the settings say the same as the code.
+//! Tests that the example file and the pages of the documentation say the same as the code.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn doc(name: &str) -> String {
 fn the_example_file_holds_the_defaults() {
     let example = doc("crore.example.toml");
     assert_eq!(effective(Some(&example), &[]), effective(None, &[]));
-    // So do the tables that are switched off there.
+    // The tables that are commented out in the example file have the default values too.
     let switched_on = |table: &str| {
         let lines = example
             .lines()
@@ -74,7 +74,7 @@ fn the_documented_flags_exist_and_all_flags_are_documented() {
     assert_eq!(documented, offered);
 }
 
-/// The text with a link for each page that it names.
+/// The text, with a link for each page that it names.
 fn with_links(text: &str) -> String {
     let word = |word: &str| {
         let page = word.strip_prefix("docs/");
@@ -87,7 +87,7 @@ fn with_links(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// `docs/REASONS.md` has the server's table of reasons; with `INSTA_UPDATE=always` it is written.
+/// `docs/REASONS.md` has the server's table of reasons. With `INSTA_UPDATE=always` the test writes the table to the page.
 #[test]
 fn the_documented_reasons_are_those_of_the_server() {
     let number = |code: Option<u16>| code.map_or(String::new(), |code| code.to_string());
@@ -115,7 +115,8 @@ fn the_documented_reasons_are_those_of_the_server() {
     write_or_compare(&path, &page, &page.replace(&table, &rows));
 }
 
-/// The page with the name of a gap's event wherever a program listens for an event of the server's own.
+/// The page, with the name of a gap's event wherever a program listens for an event of the server's own. (A gap: the client has missed
+/// messages.)
 fn with_gap(page: &str) -> String {
     let mut page = page.to_string();
     for listens in [
@@ -135,7 +136,8 @@ fn with_gap(page: &str) -> String {
     page
 }
 
-/// Programs on the pages and in the tests listen for the server's event of a gap; with `INSTA_UPDATE=always` its name is written.
+/// Programs on the pages and in the tests listen for the server's event of a gap. With `INSTA_UPDATE=always` the test writes the event's
+/// name into them.
 #[test]
 fn programs_listen_for_the_event_of_a_gap() {
     for name in [
@@ -153,7 +155,7 @@ fn programs_listen_for_the_event_of_a_gap() {
     }
 }
 
-/// Writes what was made of a page with `INSTA_UPDATE=always`, and else expects that the page has it.
+/// Checks that the file has the text `made`. With `INSTA_UPDATE=always` it writes the text instead.
 fn write_or_compare(path: &Path, page: &str, made: &str) {
     if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
         return std::fs::write(path, made).unwrap();
@@ -162,7 +164,7 @@ fn write_or_compare(path: &Path, page: &str, made: &str) {
     assert!(page == made, "INSTA_UPDATE=always writes {name}");
 }
 
-/// The page with the rows of the table that begins with `head` in the place of those that it has.
+/// The page, with new rows in the table that begins with `head`.
 fn with_rows(page: &str, head: &str, rows: impl Iterator<Item = String>) -> String {
     let head = format!("{head}\n|---|---|\n");
     let (before, rest) = page.split_once(&head).expect(&head);
@@ -171,7 +173,8 @@ fn with_rows(page: &str, head: &str, rows: impl Iterator<Item = String>) -> Stri
     format!("{before}{head}{rows}\n{after}")
 }
 
-/// The pages about the protocols have the server's tables of headers and parameters; with `INSTA_UPDATE=always` they are written.
+/// The pages about the protocols have the server's tables of headers and parameters. With `INSTA_UPDATE=always` the test writes the
+/// tables.
 #[test]
 fn the_documented_headers_and_parameters_are_those_of_the_server() {
     let header = |(name, meaning): &Row| format!("| `{name}` | {meaning} |\n");
@@ -192,7 +195,7 @@ fn the_documented_headers_and_parameters_are_those_of_the_server() {
     }
 }
 
-/// A client finds what to do after each status that a refusal may have.
+/// The page has a row for each status of a refusal, so that a client finds what to do.
 #[test]
 fn each_status_of_a_reason_has_a_row() {
     let page = doc("PROTOCOLS.md");
@@ -202,7 +205,7 @@ fn each_status_of_a_reason_has_a_row() {
     }
 }
 
-/// Each header of an answer that is ours has its row, so that scripts of other origins may read it.
+/// Each response header of Crore's own has a row in the table. The table also decides which headers scripts of other origins may read.
 #[test]
 fn headers_of_answers_that_are_ours_have_a_row() {
     let broker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../broker/src/protocol");

@@ -1,5 +1,5 @@
-//! Settings, through the real binary: what `crore serve --check` prints, what it refuses and in which
-//! words, and that the documents say the same as the code.
+//! Tests settings through the real binary: what `crore serve --check` prints, what it refuses and with which error text, and that the
+//! documents say the same as the code.
 
 mod documents;
 mod refusals;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use toml::{Table, Value};
 
-/// A directory of its own for one run, removed at the end.
+/// A directory for one run, which is removed at the end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -132,7 +132,7 @@ fn a_file_that_is_not_there_is_refused() {
     assert!(error.contains("nowhere.toml: cannot be read"), "{error}");
 }
 
-/// Whether it is started in that folder or elsewhere.
+/// The result does not depend on the directory in which the server is started.
 #[test]
 fn a_relative_path_begins_at_the_folder_of_the_settings_file() {
     let (dir, elsewhere) = (Dir::new(), Dir::new());

@@ -1,11 +1,11 @@
-//! Settings that are refused: with their place, the key and the remedy.
+//! Tests settings that are refused: the error names the place, the key and the remedy.
 
 use crate::check;
 
 #[test]
 fn refusals_name_the_place_the_key_and_the_remedy() {
     let table: &[(&str, &[&str])] = &[
-        // Not TOML, unknown keys, wrong types.
+        // Not TOML, unknown keys, and wrong types.
         (
             "listen = [",
             &["crore.toml:1:10: the list that begins here is not closed; write ]"],
@@ -114,7 +114,7 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             "pin = 1",
             &["crore.toml:1:7: pin: 1 is not a boolean; write true or false"],
         ),
-        // Values with a form of their own.
+        // Values that have a syntax of their own.
         (
             "[limits]\nlog_bytes = '3 KB'",
             &["crore.toml:2:13: limits.log_bytes: `3 KB`", "64 KiB", "kB"],
@@ -181,7 +181,7 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
                 "\"broadcast\", \"first\" or \"last\"",
             ],
         ),
-        // Ranges.
+        // Values out of range.
         (
             "listen = []",
             &["crore.toml:1:10: listen: ", "at least one"],

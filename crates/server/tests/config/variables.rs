@@ -1,4 +1,4 @@
-//! Settings in variables of the environment: every setting has one, above the file and below the flags.
+//! Tests environment variables for settings: every setting has one; it takes precedence over the file, and flags take precedence over it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::{Dir, effective};
 
-/// `crore serve --check` with this file, these flags and these variables.
+/// Runs `crore serve --check` with this file, these flags and these variables.
 fn check(file: Option<&str>, flags: &[&str], variables: &[(&str, &OsStr)]) -> Output {
     let dir = Dir::new();
     if let Some(text) = file {
@@ -35,7 +35,7 @@ fn with(file: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> (Tabl
     (printed.parse().unwrap(), said)
 }
 
-/// What is said of a variable that cannot be used; the server does not start with it.
+/// The error about a variable that the server cannot use. The server does not start with it.
 fn refused(name: &str, value: &OsStr) -> String {
     let output = check(None, &[], &[(name, value)]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -58,7 +58,7 @@ fn variable_wins_over_the_file_and_a_flag_over_the_variable() {
             ("CRORE_DEFLATE_ENABLED", "false"),
             ("CRORE_ACCESS_ANONYMOUS_SUBSCRIBE", "news/#,chat/+"),
             ("CRORE_ADMIN_TOKEN", "0123456789abcdef"),
-            // As Compose has it for a name without a value.
+            // An empty value means that the variable is not set. Docker Compose passes an empty value for a name without one.
             ("CRORE_SHARDS", ""),
         ],
     );
@@ -187,7 +187,8 @@ fn variable_of_no_setting_is_told_with_the_name_that_was_probably_meant() {
             "{said}"
         );
     }
-    // A Service called `crore` gives them to the pods of Kubernetes, and the tools have their own.
+    // Variables that the server ignores although they begin with `CRORE_`: Kubernetes sets some of them in every pod if a Service is
+    // called `crore`, and the others belong to Crore's own tools.
     let others = [
         ("CRORE_SERVICE_HOST", "10.0.0.1"),
         ("CRORE_PORT", "tcp://10.0.0.1:8800"),

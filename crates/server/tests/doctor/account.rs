@@ -1,4 +1,4 @@
-//! The table of what memory is for when everything that has a limit is full.
+//! Tests the doctor's account of memory: how much each part needs when everything that has a limit is full.
 
 use crate::TEN;
 use crate::tree::{Findings, Tree};
@@ -15,8 +15,8 @@ fn limited_memory_is_added_up_and_must_fit() {
             })
             .collect()
     };
-    // An eighth of 128 GiB each for logs and what clients make the server hold; net.ipv4.tcp_mem is less than the
-    // sockets' buffers.
+    // The logs, and what clients make the server hold, each get an eighth of 128 GiB. net.ipv4.tcp_mem is less than the sockets' buffers,
+    // so it is the limit.
     let expected = [
         ("server", 6_000_000 + 32 * 75_000),
         ("connections, topics", 10_000_000 * 164),
@@ -41,7 +41,7 @@ fn limited_memory_is_added_up_and_must_fit() {
     );
     assert!(text.contains("  all together "), "{text}");
 
-    // Where it does not fit, the setting is told that does.
+    // If the sum is more than the memory, the doctor names a value of the setting that fits.
     let large = "[limits]\nmemory_bytes = \"80 GiB\"\n";
     let host = Tree::large().with("crore.toml", large);
     let findings = host.findings(TEN);
@@ -51,12 +51,12 @@ fn limited_memory_is_added_up_and_must_fit() {
     assert_eq!(findings.change("limits.memory_bytes"), change);
     let text = String::from_utf8(host.doctor(&[TEN, &["--all"]].concat()).stdout).unwrap();
     assert!(text.contains("\n> all together "), "{text}");
-    // It is advice that does for the doctor too.
+    // With this advice the doctor itself is content.
     let smaller = format!("[limits]\nmemory_bytes = \"{left} MiB\"\n");
     let host = host.with("crore.toml", &smaller);
     assert_eq!(host.findings(TEN).state("limits.memory_bytes"), "fits");
 
-    // Where all else leaves nothing, fewer connections do.
+    // If everything else leaves no memory, the doctor advises fewer connections instead.
     let host = Tree::large().with("sys/fs/cgroup/memory.max", "34359738368\n");
     let findings = host.findings(TEN);
     assert_eq!(findings.0["memory"]["available"], 32 * GIB);
@@ -79,7 +79,7 @@ fn socket_buffers_are_those_of_the_settings() {
         let parts = findings.0["memory"]["parts"].as_array().unwrap();
         parts[3]["bytes"].as_u64().unwrap()
     };
-    // A piece of 64 KiB comes on top of the unsent bytes, and tcp_wmem bounds both.
+    // The kernel's buffer holds the unsent bytes and one piece of 64 KiB more, but at most tcp_wmem.
     assert_eq!(buffers(""), 1_000 * (131_072 + 65_536 + 6_291_456));
     for (asked, bytes) in [
         (0, 4_194_304),

@@ -1,4 +1,5 @@
-//! Control groups as version 2 writes them: nested, inside containers and out, with `max` and with less than that.
+//! Tests the doctor's reading of control groups (version 2): nested groups, inside and outside of containers, with `max` and with limits
+//! below it.
 
 use crate::tree::Tree;
 use crate::{MILLION, TEN};
@@ -6,7 +7,7 @@ use crate::{MILLION, TEN};
 const GIB: u64 = 1 << 30;
 const MOUNT: &str = "sys/fs/cgroup";
 
-/// A host for ten million whose process runs in this group, with logs of 1 MiB.
+/// A host for ten million connections whose process runs in this group, with 1 MiB for logs.
 fn host(group: &str) -> Tree {
     Tree::large()
         .with(
@@ -16,7 +17,7 @@ fn host(group: &str) -> Tree {
         .with("proc/self/cgroup", &format!("0::{group}\n"))
 }
 
-/// Connections that a group with this limit has room for while it is empty.
+/// The number of connections that fit into an empty group with this limit.
 fn room(limit: u64) -> u64 {
     (limit - 6_000_000 - 32 * 75_000 - (1 << 20)) / (164 + 3_832)
 }
@@ -54,9 +55,9 @@ fn max_is_no_limit_and_the_least_of_those_above_binds() {
         findings.bound(&format!("/{MOUNT}/{pods}")),
         Some(room(2 * GIB))
     );
-    // 16 of 32 cores: so many shards, and the quota does not stop them.
+    // 16 of 32 cores. The server starts as many shards, so the quota never stops them.
     assert_eq!(findings.0["cores"], 16);
-    // Further out there is less.
+    // The outer group has a lower limit.
     let host = host.with(&format!("{MOUNT}/{pods}/memory.max"), "1073741824\n");
     let name = format!("memory of the control group /{MOUNT}/{pods}");
     assert_eq!(host.findings(TEN).holds(), (room(GIB), name.as_str()));
@@ -64,7 +65,7 @@ fn max_is_no_limit_and_the_least_of_those_above_binds() {
 
 #[test]
 fn a_container_sees_its_own_limit_at_the_root_of_the_mount() {
-    // With a namespace of its own its path is the root; without one the path is the host's, and is not there.
+    // In its own cgroup namespace the process sees its path as the root. Without one the path is the host's, which does not exist here.
     for path in ["/", "/docker/0123456789abcdef", "/../other.slice"] {
         let host = host(path)
             .with(&format!("{MOUNT}/memory.max"), "1073741824\n")
@@ -120,7 +121,7 @@ fn threads_need_a_place_in_each_group() {
         assert!(findings.change(&outer).contains("TasksMax="));
         assert_eq!(findings.0["fits"], false);
     }
-    // Version 1 has a mount of its own for them.
+    // In version 1 the process limit has a mount of its own.
     let host = Tree::large()
         .with("proc/self/cgroup", "8:pids:/docker/1\n0::/\n")
         .with(&format!("{MOUNT}/pids/docker/1/pids.max"), "8\n");
@@ -158,7 +159,7 @@ fn unexpected_cgroup_value_is_no_limit() {
         assert_eq!(findings.bound("control group"), None, "{text:?}");
         assert_eq!(findings.all_in("change"), [""; 0], "{text:?}");
     }
-    // More can be given back than is in use: nothing is held.
+    // The group can give back more memory than is in use, so none counts as held.
     let host = host(&format!("/{group}"))
         .with(&format!("{MOUNT}/{group}/memory.max"), "1073741824\n")
         .with(&format!("{MOUNT}/{group}/memory.current"), "1000\n")

@@ -1,4 +1,5 @@
-//! The doctor on prepared hosts: small and large ones, containers, old kernels, and hosts that say nothing.
+//! Tests the doctor (`crore doctor`) on simulated hosts made of files: small and large ones, containers, old kernels, and hosts that tell
+//! nothing.
 
 mod account;
 mod groups;
@@ -16,7 +17,7 @@ fn a_host_that_was_made_for_ten_million_fits() {
     let findings = Tree::large().findings(TEN);
     assert_eq!(findings.all_in("change"), [""; 0]);
     assert_eq!(findings.all_in("advice"), [""; 0]);
-    // No clock and no card in a directory of files.
+    // A directory of files has no clock and no network card.
     assert_eq!(findings.all_in("unknown"), ["network cards", "clock"]);
     assert!(findings.holds().0 >= 10_000_000);
 }
@@ -35,7 +36,8 @@ fn without_a_number_a_host_is_judged_by_what_it_is_likely_to_want() {
 
 #[test]
 fn each_bound_binds_and_is_named() {
-    /// A file, what it says, what binds then, how many that leaves, and the setting to change.
+    /// A file, its content, the bound that then limits the host, the number of connections that this bound leaves, and the setting to
+    /// change.
     type Row = (&'static str, &'static str, &'static str, u64, &'static str);
     let table: &[Row] = &[
         (
@@ -108,7 +110,7 @@ fn quotas_and_cpusets_say_how_many_cores_there_are() {
     let findings = host.findings(MILLION);
     assert_eq!(findings.0["cores"], 2);
     assert_eq!(findings.0["shards"], 2);
-    // Two cores under a quota of 2.5 are never stopped.
+    // Two cores never exceed a quota of 2.5.
     assert_eq!(findings.state("cores"), "fits");
     let findings = host.findings(&["--connections", "1000000", "--cores", "4"]);
     assert_eq!(findings.0["cores"], 4);
@@ -137,7 +139,7 @@ fn a_host_that_says_nothing_is_told_so_and_not_refused() {
             .unwrap()
             .contains("cannot be read here")
     );
-    // A file in an unexpected form is as good as none.
+    // A file in an unexpected form counts as missing.
     let host = Tree::large()
         .with("proc/sys/net/ipv4/tcp_mem", "a b c")
         .with("proc/meminfo", "MemTotal: many")
@@ -181,7 +183,7 @@ fn the_first_screen_fits_a_terminal_and_tells_what_to_change() {
 #[test]
 fn settings_of_old_guides_are_all_judged() {
     let findings = Tree::large().findings(MILLION);
-    // Experiments with a million connections (docs/DOCTOR.md).
+    // Settings that experiments with a million connections found necessary (docs/DOCTOR.md).
     for setting in [
         "fs.nr_open",
         "RLIMIT_NOFILE",
@@ -214,7 +216,7 @@ fn an_old_kernel_that_recycles_is_stopped() {
     let findings = host.findings(MILLION);
     assert_eq!(findings.state("net.ipv4.tcp_tw_recycle"), "change");
     assert_eq!(findings.0["fits"], false);
-    // 128 GiB give the kernel's largest table by itself.
+    // With 128 GiB the kernel makes its largest table without a setting.
     let table = findings.check("net.ipv4.tcp_ehash_entries");
     assert!(table["is"].as_str().unwrap().starts_with("524,288 by"));
     assert_eq!(table["state"], "fits");
@@ -272,7 +274,7 @@ fn advice_is_given_where_connections_would_be_served_worse() {
             "net.ipv4.tcp_max_syn_backlog",
             "8192",
         ),
-        // 960,000 sockets may be busy on 32 cores; more than that, and less than the kernel's share, is pressed early.
+        // On 32 cores 960,000 sockets may be busy. A limit above their need, but below the kernel's default share, is reached early.
         (
             "net/ipv4/tcp_mem",
             "600000 800000 1200000",
@@ -294,7 +296,7 @@ fn advice_is_given_where_connections_would_be_served_worse() {
 
 #[test]
 fn another_host_can_be_planned() {
-    // Nobody has limited the memory that is not there yet.
+    // For a planned host with more memory, the limit of the present group does not count.
     let host = Tree::large().with("sys/fs/cgroup/memory.max", "1000000\n");
     let plan = [
         "--connections",

@@ -1,4 +1,4 @@
-//! How much memory the doctor finds: what the host, its control groups and its promises leave.
+//! Tests how much memory the doctor finds: what the host, its control groups and its reservations leave.
 
 use crate::tree::Tree;
 use crate::{MILLION, TEN};
@@ -12,7 +12,7 @@ fn memory_is_what_is_left_beside_the_server_and_its_logs() {
         )
         .with("crore.toml", "[limits]\nlog_bytes = \"1 MiB\"\n");
     let findings = host.findings(TEN);
-    // 6 MB of server, 32 shards of 75 KB; 164 + 4,074 B a connection.
+    // The server takes 6 MB, each of 32 shards 75 KB, and each connection 164 + 4,074 bytes.
     let expected = (976_562 * 1024 - 6_000_000 - 32 * 75_000 - (1 << 20)) / 4_238;
     assert_eq!(findings.holds(), (expected, "memory"));
     assert_eq!(findings.state("memory"), "change");
@@ -24,7 +24,7 @@ fn a_container_is_bounded_by_its_group_and_by_all_above_it() {
     let group = "sys/fs/cgroup/system.slice/crore.service";
     let settings = "shards = 32\n[limits]\nlog_bytes = \"1 MiB\"\nconnections_max = 20000000\n";
     let fixed = 6_000_000 + 32 * 75_000 + (1 << 20);
-    // Files' pages and spare slabs can be given back, tmpfs cannot.
+    // Pages of files and spare slabs can be given back; tmpfs cannot.
     let stat = "anon 1\nfile 300000000\nshmem 100000000\nslab_reclaimable 50000000\n";
     let host = Tree::large()
         .with("crore.toml", settings)
@@ -46,7 +46,7 @@ fn a_container_is_bounded_by_its_group_and_by_all_above_it() {
     assert_eq!(findings.state(outer), "change");
     assert_eq!(host.findings(MILLION).state(outer), "fits");
 
-    // Before Linux 6.12 the sockets that a server accepts belong to no group.
+    // Before Linux 6.12 the sockets that a server accepts count in no group.
     let host = host.with("proc/sys/kernel/osrelease", "5.15.0-100-generic\n");
     let expected = (8 * GIB - held - fixed) / (164 + 1_456);
     assert_eq!(host.findings(TEN).holds(), (expected, inner.as_str()));

@@ -1,4 +1,4 @@
-//! `crore doctor` reports network cards, tracked connections, dropped packets and local ports.
+//! Tests that `crore doctor` reports network cards, tracked connections, dropped packets and local ports.
 
 use crate::tree::Tree;
 use crate::{MILLION, TEN};
@@ -76,7 +76,7 @@ fn one_queue_is_not_enough_for_many_cores() {
         steered.findings(MILLION).state("interrupts of eth0"),
         "fits"
     );
-    // Four queues whose interrupts all go to one core are one queue.
+    // Four queues whose interrupts all go to one core count as one queue.
     let gathered = (1..4).fold(steered, |host, queue| {
         host.with(&format!("{card}/queues/rx-{queue}/rps_cpus"), "0")
     });

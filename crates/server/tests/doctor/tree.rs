@@ -1,4 +1,4 @@
-//! A host made of files: a directory with the parts of `/proc`, `/sys` and `/etc` that the doctor reads and writes.
+//! A simulated host made of files: a directory with the parts of `/proc`, `/sys` and `/etc` that the doctor reads and writes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// A host that goes with the test.
+/// A simulated host. Its directory is removed at the end of the test.
 pub struct Tree {
     root: PathBuf,
 }
@@ -18,7 +18,7 @@ impl Drop for Tree {
     }
 }
 
-/// The files that the doctor reads of a host where ten million connections are at home: 32 cores, 128 GiB, tuned.
+/// The files that the doctor reads, for a host that is tuned for ten million connections: 32 cores, 128 GiB.
 const LARGE: &[(&str, &str)] = &[
     ("proc/sys/kernel/osrelease", "6.12.9-amd64\n"),
     (
@@ -68,7 +68,7 @@ const LARGE: &[(&str, &str)] = &[
 ];
 
 impl Tree {
-    /// A host of which nothing can be read.
+    /// A host without any file.
     pub fn bare() -> Tree {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Tree {
             .fold(Tree::bare(), |tree, (path, text)| tree.with(path, text))
     }
 
-    /// The same with another file.
+    /// The host with this file added or replaced.
     pub fn with(self, path: &str, text: &str) -> Tree {
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -93,7 +93,7 @@ impl Tree {
         self
     }
 
-    /// The same without a file.
+    /// The host without this file.
     pub fn without(self, path: &str) -> Tree {
         fs::remove_file(self.root.join(path)).unwrap();
         self
@@ -112,7 +112,7 @@ impl Tree {
             .unwrap()
     }
 
-    /// Its findings.
+    /// The findings of `crore doctor ARGS` on this host.
     pub fn findings(&self, args: &[&str]) -> Findings {
         let output = self.doctor(&[&["--json"], args].concat());
         let value: Value = serde_json::from_slice(&output.stdout)
@@ -122,7 +122,7 @@ impl Tree {
     }
 }
 
-/// The output of `--json`.
+/// The findings, as `--json` prints them.
 pub struct Findings(pub Value);
 
 impl Findings {
@@ -140,12 +140,12 @@ impl Findings {
         self.check(setting)["state"].as_str().unwrap()
     }
 
-    /// The changes of a setting, all lines together.
+    /// The advised changes of a setting, all lines together.
     pub fn change(&self, setting: &str) -> String {
         self.check(setting)["change"].to_string()
     }
 
-    /// The names of the checks in a state.
+    /// The names of the checks that have this state.
     pub fn all_in(&self, state: &str) -> Vec<&str> {
         let checks = self.0["checks"].as_array().unwrap().iter();
         let same = checks.filter(|check| check["state"] == state);
@@ -153,7 +153,7 @@ impl Findings {
             .collect()
     }
 
-    /// How many a bound has room for; none when it does not bind here.
+    /// The number of connections that a bound permits. `None` if the bound does not apply here.
     pub fn bound(&self, name: &str) -> Option<u64> {
         let bounds = self.0["bounds"].as_array().unwrap();
         let bound = bounds
@@ -162,7 +162,7 @@ impl Findings {
         bound["holds"].as_u64()
     }
 
-    /// How many the host holds, and what binds first.
+    /// The number of connections that the host can hold, and the bound that limits it.
     pub fn holds(&self) -> (u64, &str) {
         (
             self.0["holds"].as_u64().unwrap(),

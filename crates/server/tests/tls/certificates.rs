@@ -1,4 +1,4 @@
-//! Certificates: the clients', and those of the server that are not in order.
+//! Tests client certificates, and server certificates with a fault.
 
 use crate::support::Server;
 use crate::tool::{Certificates, curl, run, s_client, try_curl};

@@ -1,4 +1,4 @@
-//! Real clients, each version and cipher.
+//! Tests TLS with real clients, for each version and cipher.
 
 use crate::support::Server;
 use crate::support::program::finished;
@@ -6,7 +6,7 @@ use crate::support::tools::has;
 use crate::tool::{Certificates, Interactive, curl, file, run, s_client};
 use std::process::{Command, Stdio};
 
-/// A body that is longer than a record may be.
+/// A body that is longer than a TLS record may be.
 fn large() -> Vec<u8> {
     (0..400_000_u32).map(|n| b'a' + (n % 23) as u8).collect()
 }
@@ -99,7 +99,7 @@ fn openssl_updates_its_keys_and_goes_on() {
     let all = Certificates::new();
     let server = Server::with(&all.settings(""));
     let mut client = Interactive::start(&server, &all, "-tls1_3");
-    // `K` asks for a new key of both sides, `k` for one of its own.
+    // To `openssl s_client`, `K` means new keys for both sides, and `k` a new key for its own side.
     for order in ["K\n", "k\n"] {
         client.say(order, "KEYUPDATE");
         let request = format!(

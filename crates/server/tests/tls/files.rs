@@ -1,4 +1,5 @@
-//! Files of certificates and keys, in every form in which programs and people write them: read whole, or refused by name and line.
+//! Tests files of certificates and keys, in every form in which programs and people write them. The server reads a file completely, or
+//! refuses it with its name and line.
 
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use crate::support::program::output;
 use crate::support::{Server, program};
 use crate::tool::{Certificates, curl, file, run};
 
-/// `openssl` with these arguments and this input; its output.
+/// The output of `openssl` with these arguments and this input.
 fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     let output = run("openssl", args, input);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -18,7 +19,7 @@ fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// A server's certificate by an authority between it and the root, as PEM: the two, and the key.
+/// A server certificate signed by an intermediate authority, as PEM: that certificate, the authority's, and the key.
 fn chain(all: &Certificates) -> (String, String, String) {
     let mut params = CertificateParams::new([]).expect("no names");
     params
@@ -110,12 +111,12 @@ fn every_block_is_read_however_the_file_is_laid_out() {
         file(&all, "server.pem", certificates.as_bytes());
         file(&all, "server.key", key.as_bytes());
         let server = Server::with(&all.settings(""));
-        // A client that has the root alone needs both certificates.
+        // curl knows only the root, so the server must send both certificates.
         curl(&server, &all, "/pub/a", &["-d", name]);
     }
 }
 
-/// A file that is refused: its name for the test, its bytes, and words of the error.
+/// A file that is refused: its name in the test, its bytes, the file name in the error, and words of the error.
 type Bad = (&'static str, Vec<u8>, String, &'static str);
 
 fn bad(
@@ -178,7 +179,7 @@ fn encodings(all: &Certificates, leaf: &str, key: &str) -> Vec<Bad> {
     ]
 }
 
-/// Other blocks, and lines that are no boundary, behind a certificate that is good.
+/// Other PEM blocks, and lines that look like boundaries, after a valid certificate.
 fn blocks(leaf: &str, key: &str) -> Vec<Bad> {
     let second = format!("line {}: ", leaf.lines().count() + 1);
     let behind = |name, text: &str, word| bad(name, format!("{leaf}{text}"), &second, word);
@@ -275,7 +276,7 @@ fn keys(leaf: &str, key: &str) -> Vec<Bad> {
     ]
 }
 
-/// The error output of `crore` with these arguments; it must exit with 1.
+/// The error output of `crore` with these arguments. It must exit with 1.
 fn complaint(args: &[&str]) -> String {
     let done = output(Command::new(program()).args(args));
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -283,7 +284,7 @@ fn complaint(args: &[&str]) -> String {
     said
 }
 
-/// The same of a start with these settings.
+/// The error output of a server that is started with these settings.
 fn refusal(all: &Certificates, settings: &str) -> String {
     all.write("crore.toml", settings);
     complaint(&["serve", "--check", "--config", &all.path("crore.toml")])

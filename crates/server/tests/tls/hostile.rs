@@ -1,4 +1,4 @@
-//! Peers that do not do as they should.
+//! Tests TLS clients that break or stall the protocol.
 
 use crate::support::port::metric;
 use crate::support::{Server, connect, eventually, until};
@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
-/// The bytes that come until the server ends the connection.
+/// The bytes that the server sends until it closes the connection.
 fn until_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -18,7 +18,8 @@ fn until_end(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// Waits until so many connections were ended for this reason, and no others, and looks whether the remedy was told, once.
+/// Waits until this many connections were ended for this reason, and checks that none ended for other reasons. The log must name the
+/// remedy, once.
 fn ended(server: &Server, reason: &str, count: f64, remedy: &str) {
     let by = |reason: &str| {
         let name = format!("crore_tls_ended_connections_total{{reason=\"{reason}\"}}");
@@ -79,7 +80,7 @@ fn handshakes_and_connections_are_counted() {
     };
     let (mut first, _open) = openssl(&["-sess_out", &tickets]);
     connections(1.0);
-    // The ticket comes right behind the handshake.
+    // The session ticket comes right after the handshake.
     eventually("a ticket", || std::fs::metadata(&tickets).ok());
     let (mut second, _open) = openssl(&["-sess_in", &tickets]);
     connections(2.0);
@@ -124,7 +125,7 @@ fn a_handshake_that_does_not_go_on_is_ended_by_the_first_deadline() {
     let said = until_end(&mut slow);
     assert_eq!(said, b"", "no plain answer");
     ended(&server, "slow", 1.0, "raise timeouts.head_s");
-    // Nor does it help to go on in crumbs: a record of a kilobyte, a byte now and then.
+    // A client that sends a byte now and then of a long record is ended too.
     let mut crumbs = connect(server.address());
     crumbs.write_all(&[22, 3, 1, 4, 0]).unwrap();
     until("its end", || crumbs.write_all(&[0]).is_err());

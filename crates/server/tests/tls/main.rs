@@ -1,6 +1,6 @@
-//! TLS at the server's door, with the clients that people have: `curl`, `openssl`, Mosquitto's, Python's.
+//! Tests TLS on the server's port with common clients: `curl`, `openssl`, Mosquitto's and Python's.
 //!
-//! Each test makes its certificates. Each client's command line says which program it is, and which version and cipher it
+//! Each test makes its own certificates. The command line of each client names the program, and the version and cipher that the client
 //! insists on.
 
 #[path = "../support/mod.rs"]

@@ -1,4 +1,4 @@
-//! TLS through a proxy that only says who the client is: a PROXY header, and then the client's own handshake.
+//! Tests TLS through a proxy that passes bytes on: it sends a PROXY header with the client's address, and then the client's own handshake.
 
 use crate::support::port::await_metric;
 use crate::support::{Server, connect};
@@ -16,7 +16,7 @@ use crate::tool::Certificates;
 
 const REQUEST: &str = "POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
 
-/// The header of a client with this last byte of its address.
+/// The PROXY header of a client whose address ends with this byte.
 fn header(client: u8) -> Vec<u8> {
     let fixed = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
     let addresses = [192, 0, 2, client, 127, 0, 0, 1, 0x9c, 0x40, 0x22, 0x60];
@@ -41,7 +41,7 @@ fn settings(all: &Certificates, more: &str) -> String {
     format!("{http}\n{limits}\n{}", all.settings(more))
 }
 
-/// The status of a request by TLS behind these bytes, which are sent in pieces of this length.
+/// The status of a request over TLS, sent after the bytes `before`, which go out in pieces of this length.
 fn status(
     server: &Server,
     config: &Arc<ClientConfig>,

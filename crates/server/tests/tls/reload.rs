@@ -1,4 +1,4 @@
-//! Certificates that are replaced while connections go on.
+//! Tests certificates that are replaced while connections go on.
 
 use crate::support::Server;
 use crate::tool::{Certificates, curl, try_curl};
@@ -47,7 +47,7 @@ fn a_new_certificate_is_shown_after_a_reload_and_streams_go_on() {
             .status
             .success()
     );
-    // Half a file changes nothing, and the reason is told.
+    // A half-written file changes nothing, and the log says why.
     old.write("server.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
     server.signal("HUP");
     server.await_log("settings not changed: tls.certificate");
@@ -72,7 +72,7 @@ fn tls_is_neither_switched_off_nor_made_a_duty_while_the_server_runs() {
         .args(["-fsS", "-d", "x", &plain])
         .status();
     assert!(status.expect("curl").success());
-    // A faulty file changes nothing, and the log tells the remedy.
+    // A wrong file changes nothing, and the log names the remedy.
     server.reread(&before.replace("server.key", "ca.pem"));
     server.await_log("settings not changed");
     assert!(server.log().contains("tls.key"), "{}", server.log());

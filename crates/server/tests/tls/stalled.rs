@@ -1,5 +1,5 @@
-//! A client that stops reading its stream over TLS, and goes on later: it gets every message in order, once, though the server
-//! fell back to the log.
+//! Tests a client that stops reading its stream over TLS, and continues later. It receives every message once and in order, although the
+//! server had to go back to reading from the log.
 
 use crate::support::Server;
 use crate::tool::{Certificates, curl};
@@ -11,7 +11,7 @@ const MESSAGES: usize = 400;
 #[test]
 fn a_stream_that_stalls_resumes_exactly_from_the_log() {
     let all = Certificates::new();
-    // On a busy machine it may take nothing for a long time.
+    // On a busy machine the client may read nothing for a long time, so `body_s` is long.
     let limits =
         "[timeouts]\nbody_s = 600\n[limits]\noutbox_bytes = 30000\nsend_buffer_bytes = 8192\n";
     let rule = "[[rule]]\nmatch = \"#\"\nlog_messages = 100000\nlog_bytes = \"64 MiB\"\n";
@@ -19,7 +19,7 @@ fn a_stream_that_stalls_resumes_exactly_from_the_log() {
     for version in ["1.2", "1.3"] {
         let topic = format!("stall{}", version.replace('.', ""));
         let url = format!("https://{}/sub/{topic}", server.address());
-        // A pipe without a reader stops curl, and curl that stops fills its sockets.
+        // Nobody reads curl's output pipe yet. When the pipe is full, curl stops reading from its socket, and the socket fills.
         let stream = Command::new("curl")
             .args([
                 "-sSN",

@@ -1,10 +1,10 @@
-//! The console's tail, where the data port takes TLS only.
+//! Tests the console's tail (a stream of a topic's messages) where the data port accepts TLS only.
 
 use crate::support::Server;
 use crate::support::port::{ask, line, stream};
 use crate::tool::{Certificates, curl};
 
-/// A tail from the oldest message on brings this one.
+/// Checks that a tail from the oldest message on brings this message.
 fn brings(server: &Server, data: &str) {
     let mut tail = stream(server.admin(), "/api/v1/tail?topic=news&since=-1");
     loop {

@@ -1,4 +1,4 @@
-//! Certificates in a directory of the test's own, and commands that use them.
+//! Makes certificates in a directory of the test, and runs commands that use them.
 
 use crate::support::program::finished;
 use crate::support::{PATIENCE, Server};
@@ -12,14 +12,14 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 
-/// A root, and files that it has signed.
+/// A root certificate, and files with certificates that it has signed.
 pub struct Certificates {
     directory: PathBuf,
     root: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    /// A new root, and a server's certificate for `localhost` and 127.0.0.1.
+    /// Makes a new root, and a server certificate for `localhost` and 127.0.0.1.
     pub fn new() -> Certificates {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -39,12 +39,12 @@ impl Certificates {
         all
     }
 
-    /// Writes `NAME.pem` and `NAME.key`, for `localhost`.
+    /// Writes `NAME.pem` and `NAME.key`, for `localhost` and 127.0.0.1.
     pub fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) {
         self.sign_for(&["localhost", "127.0.0.1"], name, purpose);
     }
 
-    /// The same for these names.
+    /// Writes `NAME.pem` and `NAME.key`, for these host names.
     pub fn sign_for(&self, names: &[&str], name: &str, purpose: ExtendedKeyUsagePurpose) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).expect("names");
@@ -56,7 +56,7 @@ impl Certificates {
         self.write(&format!("{name}.pem"), &signed.pem());
     }
 
-    /// The root, which signs.
+    /// The root, which signs the others.
     pub fn root(&self) -> &CertifiedIssuer<'static, KeyPair> {
         &self.root
     }
@@ -69,7 +69,7 @@ impl Certificates {
         self.directory.join(name).display().to_string()
     }
 
-    /// `[tls]` for the server's certificate, and these lines.
+    /// The settings: `[tls]` with the server certificate, and these lines.
     pub fn settings(&self, rest: &str) -> String {
         let (certificate, key) = (self.path("server.pem"), self.path("server.key"));
         format!("[tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n{rest}\n")
@@ -82,7 +82,7 @@ impl Drop for Certificates {
     }
 }
 
-/// Runs a command to its end, with this on its standard input.
+/// Runs a command to its end, with this input on its standard input.
 pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
     let child = Command::new(program)
         .args(args)
@@ -94,7 +94,7 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
     let mut pipe = child.stdin.take().expect("a pipe");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
-        // A program that ends early does not read all of it.
+        // A program that ends early does not read all of its input, so a failed write is no error.
         let _ = pipe.write_all(&input);
     });
     let output = finished(child);
@@ -102,7 +102,7 @@ pub fn run(program: &str, args: &[&str], input: &[u8]) -> Output {
     output
 }
 
-/// `curl` with the root, to a path of the server; panics when it fails.
+/// Runs `curl`, which trusts the root, for a path of the server. Panics if it fails.
 pub fn curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) -> Vec<u8> {
     let output = try_curl(server, all, path, args);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -117,7 +117,7 @@ pub fn try_curl(server: &Server, all: &Certificates, path: &str, args: &[&str]) 
     run("curl", &[&fixed, args, &[url.as_str()]].concat(), b"")
 }
 
-/// `openssl s_client` with the root, which is told one thing after the other.
+/// `openssl s_client`, which trusts the root, and which a test controls through its standard input.
 pub struct Interactive {
     child: Child,
     input: ChildStdin,
@@ -125,7 +125,7 @@ pub struct Interactive {
 }
 
 impl Interactive {
-    /// Connected by this version.
+    /// Starts `openssl s_client`, connected with this TLS version.
     pub fn start(server: &Server, all: &Certificates, version: &str) -> Interactive {
         let (address, root) = (server.address().to_string(), all.path("ca.pem"));
         let command = format!(
@@ -149,7 +149,7 @@ impl Interactive {
         client
     }
 
-    /// Tells it something, which it reads alone, and waits until it has said this.
+    /// Writes a command, and waits until the output contains `answer`. The client reads each write separately.
     pub fn say(&mut self, words: &str, answer: &str) {
         self.input.write_all(words.as_bytes()).expect("it reads");
         self.await_line(answer);
@@ -170,7 +170,7 @@ impl Drop for Interactive {
     }
 }
 
-/// `openssl s_client` with the root; what it says.
+/// The output of `openssl s_client`, which trusts the root, for this input.
 pub fn s_client(server: &Server, all: &Certificates, args: &[&str], input: &[u8]) -> String {
     let (address, root) = (server.address().to_string(), all.path("ca.pem"));
     let fixed = ["s_client", "-connect", &address, "-CAfile", &root];
@@ -179,7 +179,7 @@ pub fn s_client(server: &Server, all: &Certificates, args: &[&str], input: &[u8]
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// A file of the test's own.
+/// Writes a file into the test's directory. Returns its path.
 pub fn file(all: &Certificates, name: &str, bytes: &[u8]) -> String {
     let path = all.path(name);
     std::fs::write(Path::new(&path), bytes).expect("a file");

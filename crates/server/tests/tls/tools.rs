@@ -1,4 +1,4 @@
-//! `crore pub`, `crore sub` and `crore admin` by TLS.
+//! Tests `crore pub`, `crore sub` and `crore admin` over TLS.
 
 use crate::support::port::{await_metric, get, metric};
 use crate::support::{Server, eventually, until};
@@ -13,7 +13,7 @@ fn crore(args: &[&str]) -> Output {
     run(CRORE, args, b"")
 }
 
-/// Standard output of a run that succeeds.
+/// The standard output of a run that succeeds.
 fn output(args: &[&str]) -> String {
     let output = crore(args);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -21,7 +21,7 @@ fn output(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The error message of a run that fails, with exit status 1.
+/// The error message of a run that fails with exit status 1.
 fn complaint(args: &[&str]) -> String {
     let output = crore(args);
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -38,7 +38,7 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
     let ca = all.path("ca.pem");
     let to = ["--server", &url, "--ca", &ca];
     output(&[&["pub", "news", "one"][..], &to].concat());
-    // One connection, on which the server's tickets come between two messages.
+    // All lines go over one connection. The server's session tickets arrive between two messages.
     let lines = [&["pub", "news", "--lines"][..], &to].concat();
     let lines = run(CRORE, &lines, b"two\nthree\n");
     assert!(lines.status.success(), "{lines:?}");
@@ -46,7 +46,7 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
         let name = format!("crore_tls_handshakes_total{{kind=\"{kind}\"}}");
         metric(server.admin(), &name).expect("a metric")
     };
-    // A shard tells of a message together with the handshake before it.
+    // A shard reports the count of messages together with that of handshakes.
     await_metric(server.admin(), "crore_published_messages_total", 3.0);
     assert_eq!((handshakes("full"), handshakes("resumed")), (2.0, 0.0));
     for protocol in ["sse", "ws", "poll"] {
@@ -54,7 +54,7 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
         let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
         assert_eq!(read, "one\ntwo\nthree\n", "{protocol}");
     }
-    // The operator sees that a connection is encrypted.
+    // The admin API shows that a connection is encrypted.
     let mut reader = Command::new(CRORE);
     let reader = reader
         .args([&["sub", "late"][..], &to].concat())
@@ -66,7 +66,7 @@ fn message_published_over_tls_is_read_over_tls_by_each_transport() {
     });
     let _ = reader.kill();
     let _ = reader.wait();
-    // An address is a name too, and so is the scheme of WebSockets.
+    // The certificate is valid for an IP address too, and the URL may have the scheme of WebSockets.
     let url = format!("wss://127.0.0.1:{port}");
     output(&["pub", "news", "four", "--server", &url, "--ca", &ca]);
 }
@@ -89,7 +89,7 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     let said = to(&url, &other);
     let wanted = "TLS with localhost: the certificate leads to no root that is trusted here; name the file with its root by --ca";
     assert!(said.contains(wanted), "{said}");
-    // Its last word comes through.
+    // The client's last message arrives.
     let heard = || {
         server
             .log()
@@ -97,7 +97,7 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
             .then_some(())
     };
     eventually("the reason on the server's side", heard);
-    // This host's own roots have not signed it either.
+    // The roots of this host have not signed the certificate.
     let said = complaint(&["pub", "a", "x", "--server", &url]);
     assert!(said.contains("--ca"), "{said}");
     let elsewhere = Certificates::new();
@@ -113,7 +113,7 @@ fn a_server_that_is_not_trusted_gets_nothing_and_the_reason_is_told_with_the_rem
     assert!(said.contains(wanted), "{said}");
     let said = complaint(&["admin", "--url", &url, "--ca", &other, "topics"]);
     assert!(said.contains("--ca"), "{said}");
-    // Nothing of it came through.
+    // The message was not published.
     let read = output(&["pub", "a", "y", "--json", "--server", &url, "--ca", &ca]);
     assert!(read.contains("\"messages\": 1,"), "{read}");
 }
@@ -141,7 +141,7 @@ fn the_documented_command_makes_a_certificate_that_works_and_one_of_an_authority
             String::from_utf8_lossy(&output.stderr)
         );
     };
-    // The documented command overwrites the files that the test has made before.
+    // The documented command overwrites the files that the test made before.
     openssl(command.clone().collect());
     let server = Server::with(&all.settings("required = true"));
     let url = format!("https://localhost:{}", server.address().port());
@@ -179,7 +179,7 @@ fn a_client_that_should_show_a_certificate_is_told_so_and_comes_in_with_one() {
         let read = output(&[&args[..], &["--protocol", protocol], &to].concat());
         assert_eq!(read, "one\n", "{protocol}");
     }
-    // The admin port speaks no TLS itself: what answers here is the data port, which has no such path, and let the client in.
+    // The admin port has no TLS. Here the data port answers: it accepted the client, and has no such path.
     let admin = ["admin", "stats", "--url", &url, "--ca", &ca];
     let said = complaint(&admin);
     assert!(said.contains("--cert and --cert-key"), "{said}");
@@ -243,7 +243,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
         plain.contains("--cert") && plain.contains("https://"),
         "{plain}"
     );
-    // Nothing of it came through.
+    // The message was not published.
     let read = output(&[
         "pub",
         "a",

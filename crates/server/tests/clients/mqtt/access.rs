@@ -1,4 +1,4 @@
-//! Access by libraries of others: a token as the password, a user's password, and the reason that they get at the end.
+//! Tests access with third-party MQTT libraries: a token as the password, a user's password, and the reason code when the token expires.
 
 use super::on;
 use super::peer::Peer;
@@ -6,7 +6,7 @@ use crate::access::{PASSWORD, SOON_S, expiring, settings, token};
 use crate::support::broker::Broker;
 use serde_json::json;
 
-/// Runs a scenario over every way, on a server of ours with settings of access.
+/// Runs a scenario with every library, transport and version, on a Crore server with settings of access.
 fn each(scenario: fn(&mut Peer)) {
     let broker = Broker::with(&settings());
     if broker.is_ours() {
@@ -14,7 +14,8 @@ fn each(scenario: fn(&mut Peer)) {
     }
 }
 
-/// The CONNACK's code for these credentials; libraries tell that of 3.1.1 as it is or as what it means in 5.
+/// The reason code of the CONNACK for these credentials. For 3.1.1 some libraries give the return code as it is, others the MQTT 5 code of
+/// the same meaning; this function returns the latter.
 fn refused(peer: &mut Peer, client: &str, user: &str, password: &str) -> u64 {
     peer.connecting(client, json!({ "user": user, "password": password }));
     let connack = peer.next(client, "connack");
@@ -60,13 +61,13 @@ fn worthless_credentials_are_refused_with_the_reason() {
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_connection_ends_with_its_token_and_5_is_told_so() {
     each(|peer| {
-        // A process that has connected once does not take its time any more.
+        // Connect once before, since the first connection of a process is slow, and the token lives only for seconds.
         peer.connect("first", json!({ "user": "any", "password": token() }));
         let short = expiring(SOON_S);
         peer.connect("it", json!({ "user": "any", "password": short }));
         assert_eq!(peer.subscribe("it", &[("news/#", 1)]), [1]);
         let closed = peer.next("it", "closed");
-        // Maximum connect time; 3.1.1 has no word for it.
+        // 0xa0 is Maximum connect time. MQTT 3.1.1 cannot give a reason.
         if peer.is_five() {
             assert_eq!(closed["reason"], 0xa0, "{closed}");
         }

@@ -1,4 +1,4 @@
-//! `mosquitto_pub` and `mosquitto_sub`, as a person types them.
+//! Tests `mosquitto_pub` and `mosquitto_sub`, used as on the command line.
 
 use crate::support::PATIENCE;
 use crate::support::broker::Broker;
@@ -16,16 +16,16 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// Starts it and waits until it is subscribed, which `-d` tells.
+    /// Starts the program and waits until it is subscribed, which `-d` makes it print.
     fn start(broker: &Broker, version: &str, args: &[&str]) -> Subscription {
         let subscription = Subscription::quick(broker, version, args);
         subscription.next(|line| line.starts_with("Subscribed"));
         subscription
     }
 
-    /// Starts it.
+    /// Starts the program and does not wait.
     fn quick(broker: &Broker, version: &str, args: &[&str]) -> Subscription {
-        // It tells that it is subscribed when its output is next written out: by line, then.
+        // The output is line-buffered, so that the line about the subscription arrives at once.
         let mut child = command("stdbuf", &["-oL", "mosquitto_sub", "-d"], broker, version)
             .args(args)
             .stdout(Stdio::piped())
@@ -50,7 +50,7 @@ impl Subscription {
         }
     }
 
-    /// The next line that is a message: what the format begins with `>`.
+    /// The next line with a message. The output format marks such a line with `>`.
     fn message(&self) -> String {
         self.next(|line| line.starts_with('>'))[1..].to_string()
     }
@@ -142,7 +142,7 @@ fn a_session_goes_on_after_the_program_was_killed() {
         for data in &wanted {
             publish(&broker, version, &["-t", "t", "-q", "1", "-m", data]);
         }
-        // They may come before the SUBACK.
+        // The messages may come before the SUBACK, so do not wait for it.
         let again = Subscription::quick(&broker, version, &args);
         for data in &wanted {
             assert_eq!(again.message(), *data);
@@ -252,7 +252,7 @@ fn the_servers_own_topics_are_shown_as_mosquittos_are() {
     }
 }
 
-/// The topics that mosquitto(8) names, but for those of its heap, its bridges and its loads.
+/// The topics that mosquitto(8) names, except those about its heap, its bridges and its loads.
 const SYS: [&str; 18] = [
     "bytes/received",
     "bytes/sent",

@@ -1,4 +1,4 @@
-//! Messages from a publisher to subscribers: qualities of service, filters, retained messages.
+//! Tests messages from publishers to subscribers: quality of service, filters, and retained messages.
 
 use super::each;
 use super::peer::{Library, Peer, Way};
@@ -6,10 +6,11 @@ use crate::support::broker::Broker;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Enough that they take several reads and packet ids.
+/// Number of messages: enough for several reads, and for many packet ids.
 const MANY: usize = 200;
 
-/// Messages without an acknowledgement: these libraries do not heed the server's receive maximum.
+/// The maximum of messages without an acknowledgement. The tests keep to it, since these libraries do not heed the server's Receive
+/// Maximum.
 const UNDER_WAY: usize = 50;
 
 #[test]
@@ -41,7 +42,7 @@ fn a_message_comes_with_the_lower_of_both_qualities() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
-    // mqtt.js sends what is published at once, whatever the CONNACK says.
+    // mqtt.js publishes at once, before it has read the limits in the CONNACK.
     let broker = Arc::new(Broker::start());
     for door in ["tcp", "ws"] {
         let way = Way {
@@ -146,7 +147,7 @@ fn filters_match_by_levels() {
 fn wildcards_at_the_start_do_not_match_dollar_topics() {
     each(|peer| {
         peer.connect("it", json!({}));
-        // Filters of the server's own topics do not lie below this run's name.
+        // The server's own topics are not below this run's name, so these filters are used as they are.
         for filter in ["#", "+/broker/uptime", "+/#"] {
             peer.tell(
                 "subscribe",
@@ -227,7 +228,7 @@ fn a_retained_message_waits_for_subscribers() {
         );
         expect_late(peer, "late1", "r/a", &["second"]);
         expect_late(peer, "late2", "r/+", &["other", "second"]);
-        // An empty payload takes it away, and is a message to the present subscribers.
+        // An empty payload deletes the retained message, and is a message to the present subscribers.
         peer.retain("publisher", "r/a", "");
         assert_eq!(peer.data("early", 1), [""]);
         expect_late(peer, "late3", "r/#", &["other"]);
@@ -235,7 +236,7 @@ fn a_retained_message_waits_for_subscribers() {
     });
 }
 
-/// A subscriber that comes now gets exactly these, marked as retained.
+/// Checks that a new subscriber receives exactly these messages, marked as retained.
 fn expect_late(peer: &mut Peer, name: &str, filter: &str, wanted: &[&str]) {
     peer.connect(name, json!({}));
     peer.subscribe(name, &[(filter, 1)]);
@@ -258,7 +259,7 @@ fn to_those_who_are_there_a_retained_message_is_not_marked() {
         peer.subscribe("it", &[("t", 1)]);
         peer.retain("it", "t", "new");
         assert!(!peer.message("it").retain);
-        // The same subscription again brings it again, marked (by default).
+        // The same subscription again brings the retained message again, marked as retained (the default).
         peer.subscribe("it", &[("t", 1)]);
         let again = peer.message("it");
         assert_eq!((again.data.as_str(), again.retain), ("new", true));

@@ -1,4 +1,4 @@
-//! One message, any door: what comes in over MQTT goes out over HTTP, Server-Sent Events and WebSocket, and the
+//! Tests that messages cross protocols. A message published over MQTT is delivered over HTTP, Server-Sent Events and WebSocket, and the
 //! other way round, with content type, time to live, key and event name.
 
 use super::peer::{Library, Peer, Way};
@@ -8,7 +8,7 @@ use crate::support::broker::Broker;
 use serde_json::json;
 use std::sync::Arc;
 
-/// A server of ours and a client of MQTT 5 on it; nothing where the reference is tested.
+/// A Crore server and an MQTT 5 client. `None` if the tests run against the reference broker.
 fn start() -> Option<Peer> {
     let broker = Broker::start();
     if !broker.is_ours() {
@@ -38,7 +38,7 @@ fn post(peer: &Peer, topic: &str, headers: &[&str], data: &str) {
     curl(&args);
 }
 
-/// A long-poll's head, in lower case, and body.
+/// The head of a long-poll's answer, in lower case, and the body.
 fn poll(peer: &Peer, topic: &str) -> (String, String) {
     let url = server(peer).url(&format!("/sub/{}?since=oldest", peer.own(topic)));
     let answer = curl(&["-i", &url]);
@@ -145,7 +145,7 @@ fn a_session_gets_what_curl_published_while_it_was_away() {
         post(&peer, "t", &[], data);
     }
     assert!(peer.connect_session("away", false, 600));
-    // HTTP knows no quality of service: its messages are kept, and acknowledged where that is asked for.
+    // HTTP has no quality of service. Its messages are kept for the session, and sent with the QoS of the subscription.
     assert_eq!(peer.data("away", 2), ["one", "two"]);
     peer.expect_quiet("away");
 }

@@ -1,4 +1,4 @@
-//! The options of a subscription in MQTT 5, and the capabilities that the server announces.
+//! Tests the options of a subscription in MQTT 5, and the capabilities that the server announces.
 
 use super::each_five;
 use super::peer::{Library, Peer};
@@ -83,7 +83,7 @@ fn a_message_names_the_subscriptions_that_it_comes_for() {
         for (topic, identifiers) in wanted {
             peer.publish("it", topic, topic, 1);
             let mut came: Vec<u64> = Vec::new();
-            // One copy with all of them, or a copy for each (3.3.4): ours is one.
+            // A broker may send one copy with all identifiers, or a copy for each (MQTT 5.0 section 3.3.4). Crore sends one.
             while came.len() < identifiers.len() {
                 came.extend(identifiers_of(&peer.message("it").properties));
             }
@@ -128,7 +128,7 @@ fn the_server_says_what_it_can() {
     each_five(|peer| {
         let connack = peer.connect("it", json!({}));
         let said = &connack["properties"];
-        // A capability that is not mentioned is available; every one of these is.
+        // A capability that the CONNACK does not mention is available. All of these are available.
         for name in [
             "qos_max",
             "retain_available",
@@ -140,12 +140,12 @@ fn the_server_says_what_it_can() {
             let available = value.is_null() || *value == 1 || *value == true;
             assert!(available, "{name}: {said}");
         }
-        // Maximum QoS is said only when it is not 2.
+        // Maximum QoS is mentioned only if it is not 2.
         assert!(said["qos_max"].is_null(), "{said}");
     });
 }
 
-/// mqtt.js gives aliases out by itself; Paho sends those it is told to.
+/// mqtt.js assigns topic aliases by itself. Paho sends the aliases that it is told to.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_client_s_aliases_stand_for_topics() {
@@ -182,7 +182,7 @@ fn send_aliased(peer: &mut Peer, topic: &str, alias: usize, first: bool) {
     assert_eq!(peer.next("it", "published")["reason"], 0);
 }
 
-/// mqtt.js resolves the server's aliases; a library that did not ask for them gets none.
+/// mqtt.js resolves the aliases that the server assigns. A library that did not ask for aliases gets none.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn the_server_s_aliases_stand_for_topics() {

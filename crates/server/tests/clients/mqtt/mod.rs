@@ -1,9 +1,9 @@
-//! MQTT through libraries that other people wrote: Eclipse Paho and mqtt.js over TCP and WebSocket in
-//! both versions, `mosquitto_pub` and `mosquitto_sub`.
+//! Tests MQTT through third-party libraries: Eclipse Paho and mqtt.js over TCP and WebSocket in both versions, and `mosquitto_pub` and
+//! `mosquitto_sub`.
 //!
-//! A scenario says what the specification says and is run over each way to speak MQTT, a broker of its
-//! own below all of them. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment the same
-//! scenarios run against that broker. Bad input is not here: these libraries cannot send it.
+//! A scenario expects what the specification says. It runs once for each way (a library with a transport and a version), all on one new
+//! broker. If the environment has `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto`, the same scenarios run against that broker. Malformed input
+//! is tested elsewhere, since these libraries cannot send it.
 
 mod access;
 mod commands;
@@ -20,22 +20,22 @@ use crate::support::broker::Broker;
 use peer::{Library, Peer, Way};
 use std::sync::Arc;
 
-/// Runs a scenario over every way, and again for each version.
+/// Runs a scenario with every way, in both versions.
 fn each(scenario: fn(&mut Peer)) {
     over(&[4, 5], scenario);
 }
 
-/// Runs a scenario of MQTT 5 over every way.
+/// Runs a scenario of MQTT 5 with every way.
 fn each_five(scenario: fn(&mut Peer)) {
     over(&[5], scenario);
 }
 
-/// All ways side by side, since most of a scenario is waiting.
+/// Runs a scenario with every way in parallel, since most of a scenario is waiting.
 fn over(versions: &[u8], scenario: fn(&mut Peer)) {
     on(Broker::start(), versions, scenario);
 }
 
-/// The same on this broker.
+/// Runs a scenario with every way in parallel, on this broker.
 fn on(broker: Broker, versions: &[u8], scenario: fn(&mut Peer)) {
     let broker = &Arc::new(broker);
     let mut ways = Vec::new();

@@ -1,5 +1,5 @@
-//! A third-party library in a process of its own that holds many clients, each with a name; the same
-//! words for all libraries, so that a scenario is written once.
+//! Controls a third-party library in its own process, which holds many clients by name. The commands are the same for all libraries, so
+//! each scenario is written once.
 
 use crate::client::Client;
 use crate::support::PATIENCE;
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long nothing must come to say that nothing more comes.
+/// Time without a message after which no more are expected.
 const QUIET: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,13 @@ pub enum Library {
     MqttJs,
 }
 
-/// How a library reaches the broker.
+/// A way to speak MQTT: a library, a transport and a version.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     pub library: Library,
-    /// `tcp` or `ws`.
+    /// The transport: `tcp` or `ws`.
     pub door: &'static str,
-    /// 4 is MQTT 3.1.1, as in its CONNECT.
+    /// The protocol level of the CONNECT: 4 is MQTT 3.1.1, 5 is MQTT 5.
     pub version: u8,
 }
 
@@ -32,11 +32,11 @@ pub struct Peer {
     pub way: Way,
     pub broker: Arc<Broker>,
     client: Client,
-    /// Its reports that no test has asked for yet.
+    /// The library's events that no test has asked for yet.
     said: RefCell<Vec<Value>>,
 }
 
-/// A message as a client got it.
+/// A message as a client received it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub topic: String,
@@ -62,7 +62,7 @@ impl Peer {
         self.way.version == 5
     }
 
-    /// A name that no other way's run of the scenario uses.
+    /// A name that no other run of the scenario uses.
     pub fn own(&self, name: &str) -> String {
         format!(
             "{:?}-{}-{}/{name}",
@@ -70,7 +70,7 @@ impl Peer {
         )
     }
 
-    /// Tells the library what to do; `how` may override every field.
+    /// Sends a command to the library. `how` may override every field.
     pub fn tell(&mut self, action: &str, client: &str, how: Value) {
         let mut command = json!({ "do": action, "client": client, "version": self.way.version });
         for (name, value) in how.as_object().expect("an object") {
@@ -79,7 +79,7 @@ impl Peer {
         self.client.tell(&command);
     }
 
-    /// Connects without waiting: `how` says what is not default (a clean session without a will).
+    /// Connects without waiting. `how` has the options that differ from the default (a clean session without a will).
     pub fn connecting(&mut self, client: &str, how: Value) {
         let port = match self.way.door {
             "tcp" => self.broker.tcp(),
@@ -105,7 +105,7 @@ impl Peer {
         connack
     }
 
-    /// As a persistent session, which outlives its connection in 5 by these seconds.
+    /// Connects with a session that outlives its connection, in MQTT 5 by this many seconds. Returns whether a session was present.
     pub fn connect_session(&mut self, client: &str, clean: bool, expiry_s: u32) -> bool {
         let how = json!({ "clean": clean, "properties": { "session_expiry_s": expiry_s } });
         self.connect(client, how)["session_present"] == true
@@ -120,7 +120,7 @@ impl Peer {
         self.subscribe_with(client, json!({ "filters": filters }))
     }
 
-    /// The same with options and properties.
+    /// Subscribes with options and properties, and returns the reason codes.
     pub fn subscribe_with(&mut self, client: &str, mut how: Value) -> Vec<u64> {
         for it in how["filters"].as_array_mut().expect("filters") {
             it["filter"] = self
@@ -137,7 +137,7 @@ impl Peer {
         numbers(&self.next(client, "unsuback")["reasons"])
     }
 
-    /// Own names come behind `$share/GROUP/`.
+    /// The filter with this run's own name in it, after `$share/GROUP/` if there is one.
     fn own_filter(&self, filter: &str) -> String {
         match filter
             .strip_prefix("$share/")
@@ -156,7 +156,7 @@ impl Peer {
         )
     }
 
-    /// The same with RETAIN.
+    /// Publishes with RETAIN, and waits until it is acknowledged.
     pub fn retain(&mut self, client: &str, topic: &str, data: &str) {
         self.publish_with(
             client,
@@ -164,7 +164,7 @@ impl Peer {
         );
     }
 
-    /// The same with properties.
+    /// Publishes with properties, and returns the reason code.
     pub fn publish_with(&mut self, client: &str, how: Value) -> u64 {
         let mut all = json!({ "qos": 1, "retain": false });
         for (name, value) in how.as_object().expect("an object") {
@@ -177,7 +177,7 @@ impl Peer {
             .expect("a code")
     }
 
-    /// The next message of a client, its topic without this run's own name.
+    /// A client's next message, with the topic as the test names it, without this run's own name.
     pub fn message(&self, client: &str) -> Message {
         self.read(&self.next(client, "message"))
     }
@@ -199,12 +199,12 @@ impl Peer {
         }
     }
 
-    /// The data of so many messages.
+    /// The data of the next `count` messages.
     pub fn data(&self, client: &str, count: usize) -> Vec<String> {
         (0..count).map(|_| self.message(client).data).collect()
     }
 
-    /// The data of all that comes to this client until nothing more does.
+    /// The data of all messages to this client, until none has come for a while.
     pub fn rest(&self, client: &str) -> Vec<String> {
         let more = || self.find(client, "message", QUIET);
         std::iter::from_fn(more)
@@ -212,7 +212,7 @@ impl Peer {
             .collect()
     }
 
-    /// The topics of all that comes to this client until nothing more does.
+    /// The topics of all messages to this client, until none has come for a while.
     pub fn topics(&self, client: &str) -> Vec<String> {
         let more = || self.find(client, "message", QUIET);
         std::iter::from_fn(more)
@@ -220,14 +220,14 @@ impl Peer {
             .collect()
     }
 
-    /// Fails when another message comes to this client.
+    /// Panics if another message comes to this client.
     pub fn expect_quiet(&self, client: &str) {
         if let Some(said) = self.find(client, "message", QUIET) {
             panic!("{}: {said} came too much", self.whose(client));
         }
     }
 
-    /// Ends the connection in good order.
+    /// Ends the connection with a DISCONNECT.
     pub fn disconnect(&mut self, client: &str) {
         self.tell("disconnect", client, json!({}));
         self.next(client, "closed");
@@ -246,7 +246,7 @@ impl Peer {
         self.said.borrow_mut().clear();
     }
 
-    /// The next thing of this kind that a client says.
+    /// A client's next event of this kind.
     pub fn next(&self, client: &str, kind: &str) -> Value {
         self.find(client, kind, PATIENCE)
             .unwrap_or_else(|| panic!("{}: no {kind}; {:?}", self.whose(client), self.said))

@@ -1,4 +1,4 @@
-//! A message's properties in MQTT 5, from the publisher to its subscribers.
+//! Tests that a message's MQTT 5 properties reach its subscribers.
 
 use super::each_five;
 use serde_json::json;

@@ -1,10 +1,10 @@
-//! Sessions that outlive their connection, takeovers, expiry.
+//! Tests sessions that outlive their connection, takeovers, and expiry.
 
 use super::peer::Peer;
 use super::{each, each_five};
 use serde_json::{Value, json};
 
-/// Longer than any test takes.
+/// Session expiry in seconds: longer than any test takes.
 const LONG_S: u32 = 600;
 
 #[test]
@@ -16,7 +16,7 @@ fn a_session_goes_on_after_its_client_was_killed() {
         peer.connect("publisher", json!({}));
         peer.publish("publisher", "a", "before", 1);
         assert_eq!(peer.message("it").data, "before");
-        // An acknowledgement that is under way may die with the process: ours comes before its end.
+        // Wait, so that the library has sent its acknowledgement before it is killed.
         peer.expect_quiet("it");
         peer.kill();
         peer.connect("publisher", json!({}));
@@ -31,7 +31,7 @@ fn a_session_goes_on_after_its_client_was_killed() {
         }
         assert!(peer.connect_session("it", false, LONG_S), "session present");
         let came = peer.data("it", wanted.len());
-        // Order holds within a topic.
+        // Order is guaranteed within a topic only.
         for topic in 0..2 {
             let of = |list: &[String]| -> Vec<String> {
                 let number = |data: &String| data[5..].parse::<usize>().expect("a number");
@@ -95,7 +95,7 @@ fn a_second_connection_takes_the_session_over() {
         let connack = peer.connect("second", how);
         assert_eq!(connack["session_present"], true);
         let closed = peer.next("first", "closed");
-        // Mosquitto 2.0 leaves the reason out.
+        // Mosquitto 2.0 does not send the reason.
         if peer.is_five() && peer.broker.is_ours() {
             assert_eq!(closed["reason"], 0x8e, "{closed}");
         }
@@ -112,7 +112,7 @@ fn a_session_ends_when_its_time_is_over() {
         peer.subscribe("watcher", &[("ended", 1)]);
         peer.connect_session("long", false, LONG_S);
         peer.cut("long");
-        // A will that would wait for longer comes with the end of the session.
+        // A will with a longer delay is published when the session ends.
         let will = json!({ "topic": peer.own("ended"), "payload": "", "qos": 1, "retain": false,
             "properties": { "delay_s": LONG_S } });
         let properties = json!({ "session_expiry_s": 1 });
@@ -155,7 +155,7 @@ fn a_message_expires_while_its_subscriber_is_away() {
         peer.connect_session("it", false, LONG_S);
         let message = peer.message("it");
         assert_eq!(message.data, "long");
-        // The message tells the rest of its expiry: the time in the server counts.
+        // The message carries the rest of its expiry: the time that it spent in the server is deducted.
         let left = message.properties["expiry_s"].as_u64().expect("an expiry");
         assert!((1..100).contains(&left), "{left}");
         peer.expect_quiet("it");
@@ -192,7 +192,7 @@ fn a_client_without_a_name_gets_one() {
     });
 }
 
-/// Paho alone acknowledges when it is told to.
+/// This test uses Paho only, since mqtt.js does not acknowledge on command.
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn no_more_come_than_the_client_will_receive_at_once() {
@@ -214,12 +214,12 @@ fn no_more_come_than_the_client_will_receive_at_once() {
         let (one, two) = (peer.message("it"), peer.message("it"));
         assert_eq!((one.data.as_str(), two.data.as_str()), ("one", "two"));
         peer.expect_quiet("it");
-        // Quality 0 does not wait, where it overtakes nothing of its topic.
+        // A message of QoS 0 does not wait for acknowledgements, if it overtakes no other message of its topic.
         peer.publish("publisher", "other", "at once", 0);
         assert_eq!(peer.message("it").data, "at once");
         peer.tell("ack", "it", ack(one.mid));
         assert_eq!(peer.message("it").data, "three");
-        // Messages that are not acknowledged come again first, with their packet ids.
+        // After a reconnect, unacknowledged messages come again first, with their packet ids.
         peer.cut("it");
         peer.connect("it", how);
         let (again, next) = (peer.message("it"), peer.message("it"));

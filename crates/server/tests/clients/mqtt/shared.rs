@@ -1,9 +1,9 @@
-//! Shared subscriptions: each message goes to one member of the group.
+//! Tests shared subscriptions: each message goes to one member of the group.
 
 use super::{each, each_five};
 use serde_json::json;
 
-/// Enough that every member is expected to get some.
+/// Number of messages: enough that every member is expected to get some.
 const MANY: usize = 60;
 
 #[test]
@@ -22,7 +22,7 @@ fn each_message_goes_to_one_member() {
         for data in &wanted {
             peer.publish("publisher", &format!("t/{data}"), data, 1);
         }
-        // The other group has all of them.
+        // The other group receives all messages.
         assert_eq!(peer.data("alone", MANY).len(), MANY);
         let mut came = Vec::new();
         for name in ["a", "b"] {
@@ -48,7 +48,7 @@ fn a_member_that_leaves_is_not_chosen() {
         peer.connect("publisher", json!({}));
         peer.subscribe("publisher", &[("left", 1)]);
         peer.cut("leaves");
-        // The server has seen the end of a connection when its will comes.
+        // When the will has arrived, the server has seen the end of the connection.
         peer.message("publisher");
         let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
         for data in &wanted {

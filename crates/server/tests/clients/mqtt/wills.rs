@@ -1,4 +1,4 @@
-//! Wills: what is published when a connection ends without a farewell.
+//! Tests wills: messages that the server publishes when a connection ends without a DISCONNECT.
 
 use super::peer::Peer;
 use super::{each, each_five};
@@ -115,7 +115,7 @@ fn client_that_returns_within_the_delay_has_no_will_sent() {
         start(peer, 2, 60);
         peer.cut("mortal");
         return_with_will(peer, 2, 60);
-        // Another one dies later and does not return.
+        // Another client dies later and does not return.
         let mut later = will(peer, "t/later");
         later["properties"] = json!({ "delay_s": 2 });
         let how = json!({ "will": later, "properties": { "session_expiry_s": 60 } });
