@@ -1,4 +1,4 @@
-//! Responses: their heads, the topic's info in Nchan's form, refusals.
+//! Writes HTTP responses: their heads, refusals, and the info about a topic in Nchan's format.
 
 use alloc::format;
 use alloc::string::String;
@@ -24,31 +24,31 @@ use crate::protocol::http::options::{
 use crate::protocol::http::retry;
 use crate::store::slab::NONE;
 
-/// The status of a reason that has none for requests: a fault of the server.
+/// The status for a reason that has none: a fault of the server.
 pub(crate) const INTERNAL: u16 = 500;
-/// The status of a method that a path does not take.
+/// The status for a method that a path does not allow.
 const METHOD_NOT_ALLOWED: u16 = 405;
-/// The status of a request that is not understood.
+/// The status for an invalid request.
 const BAD_REQUEST: u16 = 400;
-/// The status of a client that is not known.
+/// The status for an unknown client.
 const UNAUTHORIZED: u16 = 401;
-/// The header that names what such a client can send, and its value where no token came.
+/// The header that tells an unknown client which credentials it can send, and its value if the client sent no token.
 const CHALLENGE: &str = "WWW-Authenticate";
 const PLAIN_CHALLENGE: &[u8] = b"Bearer realm=\"crore\"";
 /// Headers of every response: no sniffing and no scripts, since publishers choose content types.
 pub(crate) const SAFETY: &[u8] =
     b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox; default-src 'none'\r\n";
-/// The header that says what caches may do with a response. Without it a cache keeps 200, 204, 404, 405, 410 and others for a time of its own
-/// (RFC 9110 section 15.1).
+/// The header that tells caches what to do with a response. Without it a cache stores 200, 204, 404, 405, 410 and others for as
+/// long as it likes (RFC 9110 section 15.1).
 pub(crate) const CACHE_CONTROL: &str = "Cache-Control";
-/// It, with a response that the next request may change.
+/// The header line for a response that the next request may change.
 pub(crate) const NO_STORE: &[u8] = b"Cache-Control: no-store\r\n";
 /// The request headers that a conditional response depends on.
 pub(crate) const VARY: &[u8] = b"If-None-Match, If-Modified-Since, Accept, Origin";
 /// The number in `options` that stands for any origin.
 pub(crate) const ANY_ORIGIN: u32 = 255;
 
-/// The request is answered: ready for the next one, or the end.
+/// Ends a request that was answered: prepares for the next request, or closes the connection.
 pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let keep_alive_s = clients.ctx.world.settings.timeouts.keep_alive_s;
     let now_s = clients.ctx.now.s;
@@ -59,9 +59,9 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.flags |= SERVED;
     if row.wants(KEEP) && !row.is(CLOSING) {
         row.deadline_s = now_s + keep_alive_s;
-        // A refusal of the next request may come before that one is judged.
+        // The next request may be refused before it is judged, so these options must not stay.
         row.options &= !(HEAD | JSON | STREAMS | ORIGIN);
-        // The state of the request ends with it. A connection that closes gives its own up when it ends.
+        // The state of the request is not needed any more. If the connection closes, the state is dropped when the connection ends.
         clients.conns.drop_extra(slot);
         return;
     }
@@ -69,7 +69,7 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     clients.shut(slot, io);
 }
 
-/// Answers a request that waited, and lets the pipelined ones behind it go on.
+/// Sends the answer to a request that waited, and continues with the requests after it.
 pub(crate) fn answer_waiting<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -104,7 +104,7 @@ pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io
     refuse_saying(clients, slot, reason, &words, io);
 }
 
-/// The same, in more exact words.
+/// The same as [`refuse`], with a more exact text.
 pub(crate) fn refuse_saying<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -119,7 +119,7 @@ pub(crate) fn refuse_saying<I: Io>(
     refuse_line(clients, slot, status, words, io);
 }
 
-/// Refuses bytes that cannot be a request, in the words of their parser, and closes.
+/// Refuses invalid bytes with the text of their parser, and closes.
 pub(crate) fn refuse_line<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -130,14 +130,15 @@ pub(crate) fn refuse_line<I: Io>(
     clients.scratch.because(Closed::Refused);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
-    // They say what the connection subscribes to, which ends later; and in which form the answer is read, and by which page.
+    // These options are kept: what the connection subscribes to, since that ends later, the form of the answer, and the page that
+    // may read it.
     row.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
     clients.respond_line(slot, status, reason, None);
     clients.send_reply(slot, io);
     clients.shut(slot, io);
 }
 
-/// The lines that each response of this second begins with.
+/// Writes the lines that all responses of this second begin with.
 fn write_common(unix_s: u32, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(b"Date: ");
@@ -146,7 +147,7 @@ fn write_common(unix_s: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(SAFETY);
 }
 
-/// The content type and the body of a refusal: one line of text, or a problem.
+/// The content type and body of a refusal: one line of text, or JSON.
 pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static [u8], Vec<u8>) {
     let mut body = Vec::with_capacity(words.len() + 128);
     let content_type: &[u8] = match as_json {
@@ -163,7 +164,7 @@ pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static [u8]
     (content_type, body)
 }
 
-/// A problem (RFC 9457) of no type of its own, so that its title is that of the status.
+/// A problem (RFC 9457) without a type, so its title is that of the status.
 fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\": \"about:blank\", \"title\": ");
     json::write_string(out, status_text(status).as_bytes());
@@ -174,7 +175,7 @@ fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// The challenge to a client that is refused for its credentials (RFC 6750 section 3): with an error code if a token came.
+/// The challenge for a client that is refused for its credentials (RFC 6750 section 3), with an error code if it sent a token.
 fn challenge(reason: Reason) -> Option<(&'static str, &'static [u8])> {
     let challenge: &[u8] = match reason {
         Reason::WrongPassword => PLAIN_CHALLENGE,
@@ -190,7 +191,7 @@ fn challenge(reason: Reason) -> Option<(&'static str, &'static [u8])> {
     Some((CHALLENGE, challenge))
 }
 
-/// The headers that tell the client of a refused request how it could go on.
+/// Adds the headers that tell the client of a refused request how to continue.
 fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> ResponseHead<'_> {
     match status {
         UNAUTHORIZED => head.header(CHALLENGE, PLAIN_CHALLENGE),
@@ -206,7 +207,7 @@ fn with_remedy(head: ResponseHead<'_>, status: u16, retry_after_s: u32) -> Respo
 }
 
 impl Clients {
-    /// Begins a response that no cache may keep.
+    /// Begins a response that caches must not store.
     pub(crate) fn head(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let for_origins = !self.ctx.world.settings.http.allowed_origins.is_empty();
         let head = self.head_without_cache_rule(slot, status);
@@ -218,8 +219,9 @@ impl Clients {
         }
     }
 
-    /// Begins a response with the headers that all of them have; the caller says what caches may do with it. A 101 needs no such rule.
-    /// `Access-Control-Allow-Credentials` is never sent: no page of another origin reads a response that a visitor's cookie opened.
+    /// Begins a response with the headers that all responses have. The caller adds the rule for caches, which a 101 does not need.
+    /// `Access-Control-Allow-Credentials` is never sent, so a page of another origin cannot read a response that was given for a
+    /// visitor's cookie.
     pub(crate) fn head_without_cache_rule(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
         let (options, unix_s) = (row.options, self.ctx.wall_s());
@@ -234,7 +236,7 @@ impl Clients {
             0 => {}
             ANY_ORIGIN => head = head.header("Access-Control-Allow-Origin", b"*"),
             n => {
-                // The settings may have changed since the request came.
+                // The settings may have changed since the request was judged.
                 if let Some(origin) = origins.get(n as usize - 1) {
                     head = head.header("Access-Control-Allow-Origin", origin.as_bytes());
                 }
@@ -256,7 +258,7 @@ impl Clients {
         }
     }
 
-    /// A whole response with a body that the server wrote.
+    /// Writes a complete response with a body that the server made.
     pub(crate) fn respond(&mut self, slot: u32, status: u16, content_type: &str, body: &[u8]) {
         let no_body = self.conns.get(slot).wants(HEAD);
         let retry_after_s = retry::after_s(self.ctx.spread(slot));
@@ -277,7 +279,7 @@ impl Clients {
         self.respond_saying(slot, reason, &words);
     }
 
-    /// The same, in more exact words.
+    /// The same as [`Clients::respond_reason`], with a more exact text.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);
@@ -289,7 +291,7 @@ impl Clients {
         self.respond_line(slot, status, words, challenge);
     }
 
-    /// The end of a refusal: where a token goes.
+    /// The end of a refusal: how to send a token.
     fn how_to_send_a_token(&self) -> String {
         let in_url = match &self.ctx.world.settings.access.query {
             query if query.is_empty() => String::new(),
@@ -298,7 +300,7 @@ impl Clients {
         format!("{SEND_A_TOKEN}Authorization: Bearer TOKEN{in_url} (docs/ACCESS.md)")
     }
 
-    /// Counts a refused request. The operator's log shows the words that no page can read.
+    /// Counts a refused request. Browsers hide the text from pages of streams, so it goes to the operator's log.
     fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
         self.meter.stats.refusals.add(reason);
         self.note(slot, EventKind::Refused, words.as_bytes());
@@ -308,14 +310,14 @@ impl Clients {
         }
     }
 
-    /// Refuses the method of a request, and names those that are `allowed`.
+    /// Refuses the method of a request, and names the `allowed` methods.
     pub(crate) fn respond_method(&mut self, slot: u32, words: &str, allowed: &str) {
         let allowed = ("Allow", allowed.as_bytes());
         self.respond_line(slot, METHOD_NOT_ALLOWED, words, Some(allowed));
     }
 
-    /// A status with its reason: one line, or for a client that prefers JSON a problem (RFC 9457). The header is the reason's own, in place
-    /// of those of its status.
+    /// Writes a status with its reason: one line, or JSON (RFC 9457) for a client that prefers JSON. `header` replaces the headers
+    /// that belong to the status.
     fn respond_line(
         &mut self,
         slot: u32,
@@ -338,7 +340,8 @@ impl Clients {
         }
     }
 
-    /// The topic's info, field for field Nchan's; in a cluster with the number of nodes that have not said how many subscribers they have.
+    /// Writes the info about a topic, field by field as Nchan does. In a cluster, also the number of nodes that have not reported
+    /// their subscribers.
     pub(crate) fn respond_info(
         &mut self,
         slot: u32,
@@ -384,13 +387,13 @@ impl Clients {
         } else {
             body.extend_from_slice(b"last message id: ");
             body.extend_from_slice(&id);
-            // Nchan's clients take all of the last line for the id, so that no CR may stand there.
+            // Nchan's clients take the whole last line as the id, so it must not contain a CR.
             body.push(b'\n');
         }
         let content_type = if as_json {
             "application/json"
         } else {
-            // Without a charset, as Nchan's clients compare it.
+            // Without a charset, because Nchan's clients compare the value.
             "text/plain"
         };
         self.respond(slot, status, content_type, &body);
@@ -418,7 +421,7 @@ mod tests {
             now,
             &mut io,
         );
-        // The home of some topic is the other shard, whose answer does not come; a POST is pipelined behind.
+        // The other shard is the home of some topic (keeps it), and does not answer here. A POST is pipelined after that request.
         let conn = shard.front().clients.conns.id_of(0);
         let mut tried = 0;
         while shard.front().clients.conns.get(0).state != State::Waiting {

@@ -1,5 +1,5 @@
-//! Publishing over HTTP: one message, and verbs on a topic as a whole. `batch` publishes many at once, `fields` reads and
-//! checks what a message has besides its data, `outcomes` tells the publisher how it ended.
+//! Publishes one message over HTTP, and processes requests about a topic as a whole. `batch` publishes many messages, `fields`
+//! reads and checks the fields of a message, `outcomes` tells the publisher the result.
 
 pub(crate) mod batch;
 mod fields;
@@ -23,7 +23,7 @@ use crate::protocol::http::publish::outcomes::respond_outcome;
 use crate::protocol::http::state::Pending;
 use crate::protocol::http::task::Flow;
 
-/// The verb of a DELETE: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for a yes.
+/// The change that a DELETE demands: `?purge` keeps the topic. A value is refused, so that `purge=no` is never taken for yes.
 fn delete_or_purge(head: &Head<'_>) -> Result<Change, &'static str> {
     match form::pairs(head.query).find(|(key, _)| *key == b"purge") {
         None => Ok(Change::Delete),
@@ -97,7 +97,7 @@ pub(crate) fn publish_one(
     }
 }
 
-/// The key and publisher by which the home recognizes a retry, if the publish has a key.
+/// The key and publisher by which the home (the part of a shard that keeps the topic) recognizes a retry, if the publish has a key.
 pub(crate) fn retry<'k>(
     clients: &Clients,
     slot: u32,

@@ -1,4 +1,4 @@
-//! How clients of HTTP are told when to come back.
+//! Tells HTTP clients when to try again.
 
 use alloc::vec::Vec;
 
@@ -8,12 +8,12 @@ use crate::budget::retry::retry_after_ms;
 
 pub(crate) use crate::budget::retry::{retry_after_s as after_s, return_ms};
 
-/// The bytes of an event stream that is turned away: the client is to come back at a time of its own.
+/// The bytes of a refused event stream: only the delay after which the client should try again.
 pub(crate) fn turned_away(spread: u32) -> Vec<u8> {
     events(retry_after_ms(spread))
 }
 
-/// The bytes of an event stream of a shard that stops and has so many connections.
+/// The bytes for an event stream on a shard that stops and has `connections` connections.
 pub(crate) fn moved_off(spread: u32, connections: u32) -> Vec<u8> {
     events(return_ms(spread, connections))
 }

@@ -1,11 +1,12 @@
-//! Where a request comes from: the name by which its client reached the server, and the page that sent it.
+//! Checks where a request comes from: the host name that the client used, and the page that sent the request.
 //!
-//! A browser names the page's origin in `Origin` where the page could read the answer if it were let, and with all requests that
-//! change something: then the answer's headers say who may read it. Without `Origin` no header guards an answer: a page of
-//! another site may run it as a script or show it. Such a request is refused by `Sec-Fetch-Site`, which browsers send.
+//! A browser sends the page's origin in `Origin` if the page could read the answer, and with all requests that change something.
+//! The headers of the answer then tell the browser which page may read it. Without `Origin` no header protects an answer: a page of
+//! another site may run it as a script or show it. Such requests are recognized by `Sec-Fetch-Site`, which browsers send, and
+//! refused.
 //!
-//! A publisher chooses the content type of a message. So that no message runs as code of the origin that serves it, requests whose answer would
-//! run are refused whoever sends them, by `Sec-Fetch-Dest`.
+//! Publishers choose the content type of their messages. No message may run as code of the origin that serves it. So a request
+//! whose answer would run is recognized by `Sec-Fetch-Dest` and refused, whatever page sends it.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -21,17 +22,16 @@ use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
 use crate::protocol::http::task::Door;
 
-/// The number in `options` of the origin that may read the answer to a request with this only `Origin`; 0 for none.
+/// The origin that may read the answer to a request with this only `Origin`, as its number in `options`, or 0.
 pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
     let number = from.and_then(|from| listed(ctx, origin::normalize(from).as_deref()));
     number.unwrap_or(0) << ORIGIN_SHIFT
 }
 
-/// Refuses requests to foreign host names and from pages of origins that are not allowed; notes what scripts may read of the
-/// answer.
+/// Refuses requests to foreign host names, and from pages of origins that are not allowed. Records which page may read the answer.
 ///
 /// # Errors
-/// The reason, and exact words.
+/// The reason, and the text for the client.
 pub(crate) fn admit(
     clients: &mut Clients,
     slot: u32,
@@ -68,7 +68,7 @@ pub(crate) fn admit(
     }
     let normal = origin::normalize(from);
     let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
-    // A subscription makes topics, and may take another's place, whether or not its answer can be read.
+    // A subscription creates topics, and may take the place of another subscriber, even if its answer cannot be read.
     let safe = head.method == Method::Options || reads && !door.is_some_and(Door::subscribes);
     match listed(&clients.ctx, normal.as_deref()) {
         Some(number) => {
@@ -93,7 +93,8 @@ pub(crate) fn admit(
     }
 }
 
-/// A request without `Origin`: as of `curl`, and as a browser sends it for a page of the own origin, for an image, for a script.
+/// Admits a request without `Origin`, as `curl` sends it, and a browser for a page of the same origin, for an image or for a
+/// script.
 fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<(), String> {
     let Some(site) = elsewhere(head) else {
         return Ok(());
@@ -110,7 +111,7 @@ fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<()
     ))
 }
 
-/// Another name of the loopback by which the page would have been let in: the server's, or that of an origin that is listed.
+/// Another name of the loopback with which the page would have been admitted: the server's name, or that of a listed origin.
 fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<String> {
     let from = from?;
     let listed = &ctx.world.settings.http.allowed_origins;
@@ -125,7 +126,7 @@ fn loopback_alias(ctx: &Context, from: Option<&str>, host: &[u8]) -> Option<Stri
     origin::is_loopback_alias(from, &own).then_some(own)
 }
 
-/// The number in `options` of an origin in its normal form, if the settings list it.
+/// The number in `options` of a normalized origin, if the settings list it.
 fn listed(ctx: &Context, origin: Option<&str>) -> Option<u32> {
     let mut all = ctx.world.settings.http.allowed_origins.iter();
     let n = all.position(|allowed| allowed == "*" || Some(&allowed[..]) == origin)?;
@@ -133,8 +134,8 @@ fn listed(ctx: &Context, origin: Option<&str>) -> Option<u32> {
     Some(if any { ANY_ORIGIN } else { n as u32 + 1 })
 }
 
-/// Whether the request's cookies count. A browser sends them with requests from any page, so those from another site's page
-/// count only when that origin is allowed by name. `null` never counts: any site's sandboxed frame sends it.
+/// Whether the request's cookies count. A browser sends cookies with requests from any page, so those from a page of another site
+/// count only if its origin is allowed by name. `null` never counts, because sandboxed frames of any site send it.
 pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
     let Some(from) = head.header("origin") else {
         return elsewhere(head).is_none();
@@ -147,13 +148,13 @@ pub(crate) fn sends_cookies(ctx: &Context, head: &Head<'_>) -> bool {
     normal.is_some_and(|origin| listed.contains(&origin))
 }
 
-/// The words of a browser about a request that a page of another origin sent.
+/// The value of `Sec-Fetch-Site` that names another origin, if the request has one.
 fn elsewhere<'h>(head: &Head<'h>) -> Option<&'h [u8]> {
     let mut sites = head.headers("sec-fetch-site");
     sites.find(|site| origin::is_cross_origin(site))
 }
 
-/// The answer to a page of an origin that is not listed: with a value that the settings take.
+/// The text for a page of an origin that is not listed, with the value to put into the settings.
 fn foreign_origin(from: &[u8], normal: Option<String>, alias: Option<String>) -> String {
     let shown = shown(from);
     if let (Some(normal), Some(alias)) = (&normal, &alias) {
@@ -177,8 +178,8 @@ fn shown(text: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(&text[..most])
 }
 
-/// Why a page of this machine is of another origin, though it seems to be of the same.
+/// Why a page on this machine has another origin, though its origin seems to be the same.
 const ALIASES: &str = "localhost and 127.0.0.1 are two origins: ";
 
-/// A host name has at most 253 bytes; a longer one is no typing error.
+/// A host name has at most 253 bytes. A longer one is no typing error.
 const SHOWN_BYTES_MAX: usize = 300;

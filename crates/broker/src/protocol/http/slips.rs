@@ -1,6 +1,7 @@
-//! Names that are nearly ours, and those that people bring from elsewhere: what was probably meant by one that means nothing here.
+//! Finds what a client probably meant by an unknown name: a name that is nearly one of this server's, or one that other servers
+//! use.
 //!
-//! Each question is answered in a bounded number of steps, whatever a client sends: only short names are compared.
+//! Each search takes a bounded number of steps, whatever a client sends, because only short names are compared.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,21 +11,21 @@ use crore_wire::ndjson;
 
 use crate::protocol::http::headers::{FOREIGN, OURS as HEADERS};
 
-/// The beginning of the headers that are ours.
+/// The prefix of this server's headers.
 const PREFIX: &[u8] = b"crore-";
-/// The header of a subscription that programs write by themselves.
+/// A header of subscriptions that programs, not libraries, often write.
 const POSITION: &str = "Last-Event-ID";
-/// So many letters of a header may be too many, missing or another.
+/// The most letters of a header that may be added, missing or different.
 const HEADER_EDITS_MAX: u32 = 2;
-/// A property of a publish, and the names that people give to it.
+/// A property of a publish, and the names that people use for it.
 struct Habit {
-    /// In letters, without `X-`.
+    /// Lower case letters only, without `X-`.
     names: &'static [&'static str],
-    /// How a request says it.
+    /// How to write it in a request.
     how: &'static str,
-    /// How a line of a batch says it: a field, or else where.
+    /// How to write it in a line of a batch: the name of a field, or else a description.
     line: &'static str,
-    /// Whether a header of this name could mean nothing else.
+    /// Whether a header with such a name could mean nothing else.
     alone: bool,
 }
 
@@ -43,9 +44,9 @@ static HABITS: [Habit; 12] = [
     Habit { names: &["data", "message", "msg", "body", "payload", "text", "value"], how: "the body of the request", line: "data", alone: false },
     Habit { names: &["subject", "channel", "destination"], how: "the path (/pub/TOPIC)", line: "topic", alone: false },
 ];
-/// Longest name that may be a slip, in letters.
+/// The longest name that may be a mistake, in letters.
 const NAME_LETTERS_MAX: usize = 16;
-/// So many bytes of a value stand in an answer.
+/// The most bytes of a value that an answer repeats.
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// A client's text in an answer: short, and in printable ASCII.
@@ -55,12 +56,12 @@ pub(crate) fn quoted(text: &[u8]) -> String {
     format!("`{}{more}`", shown.escape_ascii())
 }
 
-/// Whether the header is one of ours that nothing reads: those that there are, are read where a message is published by itself.
+/// Whether the header has this server's prefix and is not read. The known ones are read only if a single message is published.
 pub(crate) fn is_unread_header(name: &str, publishes: bool) -> bool {
     behind_ours(name).len() < name.len() && !(publishes && is_of_message(name))
 }
 
-/// The name of a header without the beginning of ours.
+/// The name of a header without this server's prefix.
 fn behind_ours(name: &str) -> &str {
     let begin = name.get(..PREFIX.len());
     match begin.is_some_and(|begin| begin.as_bytes().eq_ignore_ascii_case(PREFIX)) {
@@ -69,13 +70,13 @@ fn behind_ours(name: &str) -> &str {
     }
 }
 
-/// Whether a message that is published by itself has this header.
+/// Whether this is a header of a publish of a single message.
 pub(crate) fn is_of_message(name: &str) -> bool {
     let mut all = HEADERS.iter().chain(&FOREIGN);
     all.any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Why a header of a message has no effect on a batch, and where it is said there.
+/// Why a header of a message has no effect on a batch, and how to write it there.
 pub(crate) fn words_in_batch(name: &str) -> Option<String> {
     if !is_of_message(name) {
         return None;
@@ -89,7 +90,7 @@ pub(crate) fn words_in_batch(name: &str) -> Option<String> {
     Some(format!("the header {name} means nothing on a batch: {how}"))
 }
 
-/// The end of the words about a field that no line of a batch has.
+/// The end of the text about an unknown field in a line of a batch.
 pub(crate) fn line_tip(name: &[u8]) -> String {
     if let Some(habit) = habit(name) {
         return format!("; write it as {}", habit.line);
@@ -100,10 +101,10 @@ pub(crate) fn line_tip(name: &[u8]) -> String {
     near.map_or(String::new(), |field| format!("; did you mean {field}?"))
 }
 
-/// Whether the header of a publish is nearly one that publishes have, or is called as elsewhere.
+/// Whether a header of a publish is nearly a known one, or has a name that is used elsewhere.
 pub(crate) fn is_wrong_header(name: &str) -> bool {
     match name.as_bytes() {
-        // Every request has some of these, and they are no slips.
+        // Every request has some headers that begin so, and they are no mistakes.
         [b'c' | b'C', b'o' | b'O', b'n' | b'N', ..] => false,
         [b'c' | b'C' | b'i' | b'I' | b'x' | b'X', ..] => {
             nearest(name).is_some() || is_called_so(name)
@@ -120,7 +121,7 @@ fn is_called_so(name: &str) -> bool {
     !is_of_message(name) && habit(name.as_bytes()).is_some_and(|it| it.alone)
 }
 
-/// The header of a publish that this one nearly is, with `X-` before it or without, and is not.
+/// The header of a publish that this name, with or without `X-`, nearly is. `None` if it is that header.
 fn nearest(name: &str) -> Option<&'static str> {
     if is_of_message(name) {
         return None;
@@ -129,7 +130,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     let bare = bare(name);
     let is_near = |known: &&&str| {
         let known = known.as_bytes();
-        // Hardly anybody mistakes the first letter, and most headers have another.
+        // Few people mistype the first letter, and most headers begin with another one.
         let begins = |name: &&[u8]| {
             name.first()
                 .is_some_and(|letter| letter.eq_ignore_ascii_case(&known[0]))
@@ -140,7 +141,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     HEADERS.iter().chain(&FOREIGN).find(is_near).copied()
 }
 
-/// A name without `X-` before it.
+/// The name without `X-`.
 fn bare(name: &[u8]) -> &[u8] {
     match name {
         [b'x' | b'X', b'-', rest @ ..] => rest,
@@ -148,7 +149,7 @@ fn bare(name: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether the header of a subscription is nearly that of its position, and is not.
+/// Whether a header of a subscription is nearly `Last-Event-ID`, and is not.
 pub(crate) fn is_wrong_position(name: &str) -> bool {
     let is_near = || is_within(name.as_bytes(), POSITION.as_bytes(), HEADER_EDITS_MAX);
     matches!(name.as_bytes(), [b'l' | b'L', ..])
@@ -156,7 +157,7 @@ pub(crate) fn is_wrong_position(name: &str) -> bool {
         && is_near()
 }
 
-/// The header to write instead of one that means nothing.
+/// The text about a header that has no meaning, with the header that was probably meant.
 pub(crate) fn header_words(name: &str) -> String {
     if is_wrong_position(name) {
         let name = quoted(name.as_bytes());
@@ -181,7 +182,7 @@ pub(crate) fn header_words(name: &str) -> String {
     )
 }
 
-/// How a request that publishes says what elsewhere has this name.
+/// How a request that publishes writes what has this name elsewhere.
 pub(crate) fn said_by_request(name: &[u8]) -> Option<&'static str> {
     habit(name).map(|habit| habit.how)
 }
@@ -191,12 +192,12 @@ fn habit(name: &[u8]) -> Option<&'static Habit> {
     HABITS.iter().find(|habit| is_called(name, habit.names))
 }
 
-/// Whether a name is one of these, in letters.
+/// Whether a name is one of these, comparing only letters.
 pub(crate) fn is_called(name: &[u8], names: &[&str]) -> bool {
     names.iter().any(|known| of_letters(name).eq(known.bytes()))
 }
 
-/// Names as a sentence has them.
+/// The names as an English list.
 pub(crate) fn listed(names: &[&str]) -> String {
     match names {
         [] => String::new(),
@@ -205,18 +206,19 @@ pub(crate) fn listed(names: &[&str]) -> String {
     }
 }
 
-/// A name without what people write in several ways: case, hyphens, underscores.
+/// A name without differences in case, hyphens and underscores.
 fn of_letters(name: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let letters = name.iter().filter(|b| !matches!(b, b'-' | b'_'));
     letters.map(u8::to_ascii_lowercase)
 }
 
-/// The letters of a name, as many as one may have that is a slip.
+/// The letters of a name, cut to the longest one that may be a mistake.
 pub(crate) fn letters(name: &[u8]) -> Vec<u8> {
     of_letters(name).take(NAME_LETTERS_MAX).collect()
 }
 
-/// Whether so many letters at most are too many, missing or another, or neighbours that are swapped; case does not count.
+/// Whether two names differ in at most `edits` letters that are added, missing, different or swapped with their neighbour. Ignores
+/// case.
 pub(crate) fn is_within(one: &[u8], other: &[u8], edits: u32) -> bool {
     let pairs = one.iter().zip(other);
     let same = pairs.take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();

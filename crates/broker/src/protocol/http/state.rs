@@ -1,4 +1,5 @@
-//! The state that HTTP keeps of a connection: a request of which a part has come, the answer that is due, the response that is not yet begun.
+//! The state of an HTTP connection: a partly received request, an answer for which the client waits, and a response that has not
+//! begun.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -15,44 +16,44 @@ use crate::client::progress::Progress;
 use crate::mail::{Frames, Record};
 use crate::store::rope::Rope;
 
-/// Part of a request, or requests that wait for the one before them.
+/// A partly received request, or requests that wait for an earlier one.
 #[derive(Default)]
 pub struct HttpSpill {
-    /// Head, then the decoded body, then bytes as received.
+    /// The head, then the decoded body, then bytes as received.
     pub data: Vec<u8>,
-    /// A chunked body: its decoder, how much is decoded.
+    /// For a chunked body: the decoder, and the number of decoded bytes.
     pub chunked: Option<(Chunked, usize)>,
-    /// Its head was judged, and its body may come.
+    /// The head was judged, and the body is awaited.
     pub judged: bool,
-    /// The progress of its body.
+    /// The progress of the body (see `client/progress.rs`).
     pub progress: Progress,
-    /// It begins with a publish that waits for credit.
+    /// The bytes wait for the connection's turn or for credit.
     pub held: bool,
-    /// The verdict on the credential of its first request; `None` while there is none.
+    /// The verdict (accepted with an identity, or refused) on the credential of the first request. `None` while there is none.
     pub who: Option<Identity>,
-    /// The verdict is being asked for.
+    /// The verdict is awaited.
     pub asked: bool,
-    /// Bytes of the request, as far as its head has said them: the buffer grows to no more.
+    /// The length of the request, as its head announces it. The buffer does not grow beyond it.
     pub whole: usize,
 }
 
-/// Buffers below this size are not given back: the allocator would not notice.
+/// Buffers below this size are not shrunk, since the allocator would gain nothing.
 const SMALL_BYTES: usize = 4 << 10;
 
 impl HttpSpill {
-    /// Bytes of heap that it occupies.
+    /// The bytes of its heap.
     pub fn bytes(&self) -> usize {
         self.data.capacity()
     }
 
-    /// More came. Room grows by doubling, but not past the request; a head has `head_bytes` at most. When a quarter of a request of
-    /// known length is there, room is made for all of it at once, so that little of it is copied. Behind the request comes little:
-    /// the beginning of the next one.
+    /// Appends received bytes. The capacity doubles, but does not exceed the announced length; a head has at most `head_bytes`.
+    /// After a quarter of a request of known length, the capacity becomes that length at once, so that little is copied. Only the
+    /// beginning of the next request may follow.
     pub fn append(&mut self, bytes: &[u8], head_bytes: usize) {
         let (len, now) = (self.data.len() + bytes.len(), self.data.capacity());
         let most = self.whole.max(head_bytes);
         if now < len {
-            // Of a body in chunks only the bound is known.
+            // For a chunked body, `whole` is only an upper bound.
             let is_known = len <= self.whole && self.chunked.is_none();
             let room = match len <= most {
                 true if is_known && len > self.whole / 4 => self.whole,
@@ -64,7 +65,7 @@ impl HttpSpill {
         self.data.extend_from_slice(bytes);
     }
 
-    /// Holds no more than this range of its bytes.
+    /// Keeps only this range of the bytes.
     pub fn narrow(&mut self, rest: Range<usize>) {
         self.data.truncate(rest.end);
         self.data.drain(..rest.start);
@@ -80,101 +81,102 @@ pub enum Pending {
     Publish,
     /// `PUT`, `GET` or `DELETE` on a topic.
     Verb(crate::mail::TopicRequest),
-    /// The info of this topic at a node of a cluster.
+    /// A topic's info, at a node of a cluster.
     Info(Box<[u8]>),
-    /// The same; other nodes are asked for their subscribers.
+    /// A topic's info, while other nodes are asked for their number of subscribers.
     Counted(crate::mail::Info),
-    /// `GET /history`: the kept messages of a topic, and the tags that the client has.
+    /// `GET /history`: the kept messages of a topic. Contains the tags that the client has.
     History(Box<[u8]>),
     /// A batch: the homes that have not answered, lines, and what failed.
     Batch(Box<Batch>),
 }
 
-/// A batch on its way.
+/// A batch (many messages in one request) that is not finished.
 #[derive(Default)]
 pub struct Batch {
-    /// Homes whose fence has not come back.
+    /// The homes (parts of shards that keep topics) whose fence has not returned. A fence returns after all earlier lines.
     pub homes: u32,
-    /// Lines that were handed on and did not fail.
+    /// The lines that were handed to homes and have not failed.
     pub lines: u32,
-    /// Those of them that had been published before.
+    /// The lines that had been published before (retries).
     pub replayed: u32,
     /// Line numbers and reasons.
     pub failed: Vec<(u32, Cow<'static, str>)>,
-    /// The highest status that a line alone would have got for such a reason: the answer's where no line was published.
+    /// The highest status that one of the failed lines would have got alone. It is the batch's status if no line was published.
     pub status: u16,
-    /// Lines that were read.
+    /// The number of lines that were read.
     pub number: u32,
-    /// Homes, except that of this shard, that were handed a line; a bit each.
+    /// The homes on other shards that received a line, one bit each.
     pub asked: [u64; 4],
-    /// Lines that the turn of the first ones had no time for, and how many bytes of them the turns since have read.
+    /// The lines after those of the first turn, and how many bytes of them were read since.
     pub rest: Vec<u8>,
     pub done: usize,
 }
 
-/// A response that waits for its attaches.
+/// A response that waits for homes to answer its attaches (subscribe requests).
 #[derive(Default)]
 pub struct Attaching {
     /// The response's head.
     pub head: Vec<u8>,
     /// The first messages, encoded.
     pub body: Rope,
-    /// Attaches without an answer.
+    /// The number of unanswered attaches.
     pub waiting: u32,
-    /// For a set: messages to encode when all positions are known; a long-poll holds the first message that came.
+    /// With several topics: messages to encode when all positions are known. For a long-poll: its first message.
     pub held: Vec<Held>,
     /// The bytes that the held records refer to.
     pub frames: Frames,
-    /// A topic that has answered was deleted meanwhile.
+    /// A topic that had answered was deleted in the meantime.
     pub gone: bool,
-    /// The client says `no-cache`, as `EventSource` does: it takes an id without data as the standard has it.
+    /// The client sends `no-cache`, as `EventSource` does, so it treats an id without data as the standard demands.
     pub no_cache: bool,
 }
 
-/// A message or gap that a connection on several topics holds until the last of them has answered.
+/// A message or gap that a connection with several topics holds until all homes have answered.
 pub enum Held {
-    /// A message of this part.
+    /// A message of this part (index among the connection's topics).
     Message(u32, Record),
     /// Messages of this part before this offset are lost.
     Gap(u32, u64),
 }
 
-/// The topic that the client's frames are published to.
+/// The topic to which the client's frames are published.
 pub struct PublishTo {
-    /// Its keyed hash.
+    /// The keyed hash of the name.
     pub hash: u32,
-    /// Its name.
+    /// The name.
     pub name: Vec<u8>,
-    /// Frames published so far.
+    /// The number of published frames.
     pub published: u32,
 }
 
-/// The progress of a follower. The homes are asked one after the other, so that one page at most is under way.
+/// The progress of a follower of interest (which topics have subscribers). The homes are asked one after the other, so at most one
+/// page (bounded part of the snapshot) is in flight.
 #[derive(Default)]
 pub struct Follow {
-    /// The topics that it follows.
+    /// The filter of topics.
     pub filter: Vec<u8>,
-    /// The home whose part of the snapshot is due; past the last one the snapshot is whole.
+    /// The home that is being asked. After the last home, the snapshot is complete.
     pub home: ShardId,
-    /// That home was asked for the beginning.
+    /// This home has received the first request.
     pub begun: bool,
-    /// A page is under way.
+    /// A page is in flight.
     pub asked: bool,
-    /// The client that it counts for.
+    /// The client for which the follower is counted.
     pub client: Client,
-    /// Topics with subscribers that it was told of.
+    /// The number of reported topics that have subscribers.
     pub topics: u64,
 }
 
-/// A gap to report to one subscriber.
+/// A gap (lost messages) to report to one subscriber.
 pub(crate) struct Gap<'a> {
-    /// The topic.
+    /// The topic, or the filter.
     pub name: &'a [u8],
-    /// The position behind them.
+    /// The position after the gap.
     pub id: &'a [u8],
     /// The rule's setting for slow subscribers.
     pub slow: Slow,
-    /// The stream had begun.
+    /// The stream has begun already.
     pub again: bool,
 }
 
@@ -203,9 +205,9 @@ mod tests {
         };
         assert_eq!(room_for(25_700, false), 100_000);
         assert!(room_for(25_000, false) <= 50_000);
-        // The length of a body in chunks is not known.
+        // The length of a chunked body is unknown.
         assert!(room_for(25_700, true) <= 51_200);
-        // The next request has begun, and the buffer of the first is given back.
+        // The next request has begun, and the buffer of the first one is freed.
         spill.narrow(99_990..100_000);
         assert_eq!(spill.data, [7; 10]);
         assert!(spill.bytes() <= SMALL_BYTES);

@@ -1,8 +1,8 @@
-//! Subscribing: the request, the answers of the homes, and how a subscription ends. It works the same for all
-//! transports: a response begins when every topic's home has answered, with the messages that the logs held.
+//! Subscribes over HTTP: reads the request, and asks the homes (the parts of shards that keep topics). This is the same for all
+//! transports. A response begins when the homes of all topics have answered, with the messages from their logs.
 //!
-//! Here is the request. `page` takes the answers of the homes, `stream` gives them to streams, of events or frames, `live` gives these their live
-//! messages, `gap` says what is lost, `leave` reads on from the log. Long-polls are in `protocol/longpoll`.
+//! `page` handles refusals of homes, `stream` gives pages to streams of events or frames, `live` gives live messages to streams,
+//! `gap` reports lost messages, `leave` continues from the log. Long-polls are in `protocol/longpoll`.
 
 pub(crate) mod gap;
 pub(crate) mod leave;
@@ -37,7 +37,7 @@ use crate::protocol::http::parameters::{parameter, query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
 
-/// `GET` on a subscribe path: long-poll, event stream or WebSocket.
+/// Processes `GET` on a subscribe path: a long-poll, an event stream or a WebSocket.
 pub(crate) fn subscribe<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -75,7 +75,7 @@ pub(crate) fn subscribe<I: Io>(
         ..Attaching::default()
     };
     if streams {
-        // The bytes in `reply` before it are answers to pipelined requests.
+        // The bytes before the head are answers to pipelined requests.
         attaching.head = clients.scratch.take_reply();
     } else {
         clients.send_reply(slot, io);
@@ -103,7 +103,7 @@ pub(crate) fn subscribe<I: Io>(
     Flow::Wait
 }
 
-/// Answers that the filters were refused; the first `before` bytes of `reply` belong to earlier requests.
+/// Answers that the filters were refused. The first `before` bytes of `reply` belong to earlier requests.
 fn not_joined(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -128,10 +128,10 @@ fn not_joined(
     Flow::Next
 }
 
-/// Where the subscriptions of the request begin.
+/// The positions at which the subscriptions of the request begin.
 ///
 /// # Errors
-/// It makes no sense for its topics.
+/// The position does not fit the topics.
 fn starting_points(
     clients: &mut Clients,
     slot: u32,
@@ -146,7 +146,7 @@ fn starting_points(
     };
     let since = since(clients, slot, head, set, count)?;
     let streams = head.is_websocket_upgrade() || head.accept().events;
-    // A long-poll comes back with a position, which knows nothing of the newest messages of each topic.
+    // A long-poll returns with a position, which says nothing about the newest messages of each topic.
     let most = if streams { NEWEST_MAX } else { 0 };
     let many = |since: &Since| matches!(since, Since::Newest(n) if *n > most);
     if filtered && since.iter().any(many) {
@@ -158,7 +158,7 @@ fn starting_points(
     Ok(since)
 }
 
-/// Notes in the row how the connection takes messages, and whether it publishes.
+/// Records the format of the messages, and whether the connection publishes.
 fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: bool) {
     let envelope = parameter(head.query, b"envelope").is_some_and(|value| *value == *b"json");
     let row = conns.get_mut(slot);
@@ -176,7 +176,7 @@ fn join_all(
 ) {
     if names.len() > 1 {
         clients.conns.extra(slot).set = set_hash(names);
-        // Only now: code that sees MULTI expects the list.
+        // Set only now, because code that sees `MULTI` expects the list.
         clients.conns.get_mut(slot).options |= MULTI;
     }
     let deflate = clients.conns.get(slot).wants(DEFLATE);
@@ -185,7 +185,7 @@ fn join_all(
         let topic = subs.topics.open(hash, name);
         let place = subs.topics.join(topic, slot);
         if names.len() > 1 {
-            // Until a gap is told, the position is the one that the client came with.
+            // Until a gap is reported, the position is the one that the client sent.
             let seen = match since[part] {
                 Since::At(position) => position,
                 _ => Position::new(!clients.ctx.world.epoch, 0),
@@ -214,9 +214,9 @@ fn join_all(
     }
 }
 
-/// Where to begin: as the headers say, else the query. A client that reconnects by itself, such as an event source or a
-/// cache, repeats the query of its first request, so its headers are newer; so is a last event id in the query, which
-/// polyfills add to their URL, than `since` there.
+/// Where to begin: by the headers, else by the query. A client that reconnects by itself, such as an `EventSource` or a cache,
+/// repeats the query of its first request, so its headers are newer. A last event id in the query, which polyfills add to the URL,
+/// is newer than `since`.
 fn since(
     clients: &mut Clients,
     slot: u32,
@@ -236,7 +236,7 @@ fn since(
     };
     let upgrade = head.is_websocket_upgrade();
     let events = !upgrade && head.accept().events;
-    // A browser that got 400 here would give up for good, so it is told a gap instead.
+    // A browser that got 400 here would never try again, so it is told of a gap instead.
     let unreadable = || match events || upgrade {
         true => alloc::vec![Since::Unknown; count],
         false => alloc::vec![Since::Unreadable; count],
@@ -272,21 +272,21 @@ fn since(
     let decoded = form::decode(value, &mut text);
     let since = decoded.map_err(|_| Reason::BadPositionEscape);
     let since = since.and_then(|()| read(&text).map_err(|_| Reason::BadPosition));
-    // The id in an event source's URL comes from a program too.
+    // In the URL of an `EventSource`, the id was written by a program too.
     match is_event_id && events {
         true => Ok(since.unwrap_or_else(|_| unreadable())),
         false => since,
     }
 }
 
-/// The most messages of each topic with which a subscription by filter begins: each message that is read is followed by so many others
-/// at most, to see whether it is among them.
+/// The maximum number of newest messages per topic with which a subscription by filter may begin. For each message, up to this many
+/// later ones are examined, to see whether it is among the newest.
 const NEWEST_MAX: u32 = 100;
 
-/// Tags of one request that are read: caches send those of all that they keep.
+/// The most tags of a request that are read. Caches send the tags of all answers that they store.
 const TAGS_MAX: usize = 16;
 
-/// Hash of a set of topics for its positions: another set, or another order, has another hash.
+/// The hash of a list of topics, which its positions contain. Other topics, or another order, have another hash.
 fn set_hash(names: &[Vec<u8>]) -> u32 {
     xxh3_64(&names.join(&b'\n')) as u32
 }

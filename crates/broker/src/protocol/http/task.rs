@@ -1,11 +1,10 @@
-//! The kinds of requests and of their outcomes, which the code that reads requests (`http`), judges them (`judge`) and carries them
-//! out has in common.
+//! The kinds of requests and their outcomes, shared by the code that reads (`request`), judges (`judge`) and processes requests.
 
 use alloc::vec::Vec;
 
 use crate::mail::TopicRequest;
 
-/// The kind of request that a path stands for.
+/// The kind of request that a path selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     Publish,
@@ -16,32 +15,32 @@ pub(crate) enum Door {
 }
 
 impl Door {
-    /// Whether a `GET` there holds a place for what comes later.
+    /// Whether a `GET` there subscribes, and so takes a place that is limited.
     pub(crate) fn subscribes(self) -> bool {
         matches!(self, Door::Subscribe | Door::PubSub | Door::Interest)
     }
 }
 
-/// The request was answered from its head alone.
+/// The request was answered after its head alone.
 pub(crate) struct Answered;
 
-/// The task of a request whose head was accepted.
+/// What an accepted request demands.
 pub(crate) enum Task {
     /// An upgrade to a WebSocket that carries another protocol.
     Upgrade,
-    /// Following which topics have subscribers.
+    /// Follow which topics have subscribers.
     Follow { upgrade: bool },
-    /// Many messages, each with its topic.
+    /// Publish many messages, each with its topic.
     Batch,
-    /// One message.
+    /// Publish one message.
     Publish(Vec<u8>),
-    /// Frames to publish.
+    /// Publish the frames of a WebSocket.
     PublishFrames(Vec<u8>),
-    /// Something done to a topic as a whole.
+    /// Report the state of a topic, or change the topic.
     Verb(TopicRequest, Vec<u8>),
-    /// The kept messages of a topic.
+    /// Send the kept messages of a topic.
     History(Vec<u8>),
-    /// Messages of these topics or filters.
+    /// Subscribe to these topics or filters.
     Subscribe {
         names: Vec<Vec<u8>>,
         filtered: bool,
@@ -50,9 +49,9 @@ pub(crate) enum Task {
     },
 }
 
-/// The effect of a request on its connection.
+/// What happens to the connection after a request.
 pub(crate) enum Flow {
-    /// Answered in `reply`; the next request may follow.
+    /// The answer is in `reply`. The next request may follow.
     Next,
     /// The answer comes later, or the connection is no longer HTTP.
     Wait,

@@ -1,12 +1,12 @@
-//! Turns connections and requests away that are past the limits in [`admission`](crate::budget::admission).
+//! Refuses connections and requests beyond the limits in [`admission`](crate::budget::admission).
 //!
-//! A connection past a limit is taken all the same and its first request is read, since an answer must fit the
-//! question: a browser's `EventSource` gives up for good on any status but 200. So it gets 200, a `retry:` and the end;
-//! everybody else, an upgrade to WebSocket included, gets 503 (the process is full) or 429 (the address has
-//! its share) with `Retry-After`. `retry` says when to come back.
+//! A connection beyond a limit is accepted, and its first request is read, because the right answer depends on the request. A
+//! browser's `EventSource` stops for ever at any status but 200, so it gets 200, a `retry:` and the end. All others, including
+//! upgrades to WebSocket, get 503 (the process is full) or 429 (the address has its share) with `Retry-After`. `retry` computes the
+//! delay.
 //!
-//! Invariants: only `Shard::turned_away`, which is bounded, counts connections that are turned away; a connection
-//! that was admitted is never turned away later, but a request of another client through the same proxy may be.
+//! Invariants: connections that wait to be refused count only in `client/gate.rs`, which bounds their number. An accepted
+//! connection is never refused later, but a request of another client through the same proxy may be.
 
 use alloc::vec::Vec;
 
@@ -23,10 +23,10 @@ use crate::protocol::http::answer::{NO_STORE, SAFETY, refusal};
 use crate::protocol::http::retry;
 use crate::protocol::http::task::Answered;
 
-/// The whole answer to a connection that has no row. `request` holds the bytes of its request so far, `spread` is any
-/// number that differs from one connection to the next.
+/// The complete answer to a connection that has no row (entry in the shard's table). `request` is the received part of its request.
+/// `spread` is any number that differs between connections.
 pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
-    // A page of any site may read the answers: they reveal nothing.
+    // Pages of any site may read the answers, since they reveal nothing.
     const FOR_ALL: &[u8] = b"Access-Control-Allow-Origin: *\r\nAccess-Control-Expose-Headers: Retry-After\r\nConnection: close\r\n";
     let mut out = Vec::with_capacity(512);
     let accept = head::accept_in(request);
@@ -44,14 +44,14 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
     out
 }
 
-/// The status of a server that is full, and its words.
+/// The status of a full server, and its text.
 const BUSY: u16 = 503;
 const NO_ROOM: &str = "no room for a connection";
 const EVENT_STREAM: &[u8] =
     b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\n";
 
-/// Whether the request may go on. Behind a trusted proxy it is counted for the client that it names, from
-/// now on until the next request names another.
+/// Checks whether the request may be processed. Behind a trusted proxy, the connection counts for the client that the request
+/// names, until another request names another client.
 pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
     let world = &clients.ctx.world;
     let row = clients.conns.get_mut(slot);
@@ -84,7 +84,7 @@ pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Res
 }
 
 impl Clients {
-    /// Refuses an event stream: the whole response only says when to come back.
+    /// Refuses an event stream: the response only tells when to try again.
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
         self.meter.stats.refusals.add(reason);
         self.note(slot, EventKind::Refused, reason.text().as_bytes());
@@ -94,7 +94,7 @@ impl Clients {
     }
 }
 
-/// Answers a request that may not go on. For a connection that was never admitted this is the last answer.
+/// Answers a request that is refused for a limit. If the connection was never admitted, this is its last answer.
 pub(crate) fn turn_away(
     clients: &mut Clients,
     slot: u32,
@@ -119,7 +119,7 @@ mod tests {
         let text = |request: &[u8]| alloc::string::String::from_utf8(shed(request, 3)).unwrap();
         let plain = text(b"GET /sub/a HTTP/1.1\r\n");
         assert!(plain.starts_with("HTTP/1.1 503 ") && plain.contains("\r\nRetry-After: "));
-        // What every answer has, and what a page of another origin needs.
+        // The headers of every answer, and those that a page of another origin needs.
         for line in [
             "X-Content-Type-Options: nosniff",
             "Cache-Control: no-store",
@@ -130,7 +130,7 @@ mod tests {
         }
         let json = text(b"GET /sub/a HTTP/1.1\r\nAccept: application/json\r\n");
         assert!(json.starts_with("HTTP/1.1 503 ") && json.contains("application/problem+json"));
-        // No field of this name: a message, say, that quotes one.
+        // These bytes are in the body, so they are no header field.
         let quoted = text(
             b"POST /pub/a HTTP/1.1\r\nContent-Length: 25\r\n\r\nAccept: text/event-stream\r\n",
         );

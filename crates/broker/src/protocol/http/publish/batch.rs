@@ -1,4 +1,5 @@
-//! Batches over HTTP: lines of JSON, each published by itself, as far as the turn's budget goes; the rest waits at the connection.
+//! Publishes batches over HTTP: lines of JSON, each a message. A turn publishes as many lines as its budget allows, and the rest
+//! waits.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -32,20 +33,20 @@ use crate::protocol::http::state::{Batch, Pending};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-/// So many lines of a batch are refused in exact words, which take memory: the client chooses how many lines there are.
+/// The most refused lines with an exact text. The texts take memory, and the client chooses the number of lines.
 const NAMED_LINES: u32 = 100;
 
-/// The words about a field of another name than those of a message.
+/// The text about an unknown field.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
     format!("{} is {}{}", quoted(name), error.reason(), line_tip(name)).into()
 }
 
-/// The words about data that are longer than a message may be.
+/// The text about data that exceed the size limit of a message.
 fn long_data(len: usize, max: usize) -> Cow<'static, str> {
     format!("the data has {len} bytes, more than limits.message_bytes allows ({max})").into()
 }
 
-/// The words about a line of this number.
+/// The text about a line of this number: exact for the first lines, else plain.
 fn words_of(
     number: u32,
     plain: &'static str,
@@ -58,12 +59,12 @@ fn words_of(
 }
 
 impl Batch {
-    /// Bytes of heap besides the lines that wait, which are counted apart: of the list of refused lines.
+    /// The heap bytes of the list of refused lines. The lines that wait are counted elsewhere.
     pub fn own_bytes(&self) -> usize {
         self.failed.capacity() * size_of_val(&(0_u32, Cow::Borrowed("")))
     }
 
-    /// Records the outcome of a line that was handed on, unless it was simply published.
+    /// Records the outcome of a line that was handed to a home (a part of a shard that keeps topics).
     pub(super) fn line_ended(
         &mut self,
         number: u32,
@@ -79,7 +80,7 @@ impl Batch {
         }
     }
 
-    /// Records a refused line. The whole batch has the status of a message that is refused so.
+    /// Records a refused line, and the status that the message would have got alone.
     fn line_failed(
         &mut self,
         meter: &mut Meter,
@@ -92,7 +93,7 @@ impl Batch {
     }
 }
 
-/// A batch: each line is published by itself; the answer names those that failed.
+/// Processes a batch: each line is published by itself, and the answer names those that failed.
 pub(crate) fn publish_batch<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -122,7 +123,7 @@ pub(crate) fn publish_batch<I: Io>(
     }
 }
 
-/// Goes on with a batch that ran out of its turn, when there is credit.
+/// Continues a batch that did not end in its turn, if there is credit (`client/credit.rs`).
 pub(crate) fn go_on_with_batch<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -142,7 +143,7 @@ pub(crate) fn go_on_with_batch<I: Io>(
     let done = batch.done;
     batch.done += batch_lines(clients, subs, slot, &body[done..], &mut batch, home);
     if batch.done < body.len() {
-        // Not moved to its front: a turn may have had time for one line.
+        // The rest is not moved to the front of the buffer, because a turn may process only one line.
         batch.rest = body;
         clients.conns.hold_bytes(batch.rest.capacity());
         queues.resume_later(clients, clients.conns.id_of(slot));
@@ -154,7 +155,7 @@ pub(crate) fn go_on_with_batch<I: Io>(
     clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
 }
 
-/// The log does not answer: the lines that are left are not published.
+/// Ends a batch because the log does not answer: the remaining lines are not published.
 pub(super) fn cut_batch<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -176,7 +177,7 @@ pub(super) fn cut_batch<I: Io>(
     clients.conns.extra(slot).own.pending = Some(Pending::Batch(batch));
 }
 
-/// Publishes lines, as far as the turn's budget goes; returns how many bytes were read.
+/// Publishes lines, as many as the turn's budget allows. Returns the number of bytes read.
 fn batch_lines(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -296,7 +297,7 @@ fn batch_line(
     Ok((at, outcome))
 }
 
-/// The same, for a batch that waits.
+/// Records that a home has processed all its lines of a waiting batch. Answers after the last home.
 pub(crate) fn batch_fenced<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -318,14 +319,14 @@ pub(crate) fn batch_fenced<I: Io>(
     answer_waiting(clients, queues, to.slot, io);
 }
 
-/// Whether lines of a batch are left.
+/// Whether a batch has lines left.
 pub(crate) fn has_batch(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
     row.extra() != NONE
         && matches!(&conns.extra_of(slot).own.pending, Some(Pending::Batch(batch)) if !batch.rest.is_empty())
 }
 
-/// Takes the rest of a batch.
+/// Takes a batch that has lines left.
 fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     if !has_batch(conns, slot) {
         return None;
@@ -336,14 +337,15 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
     }
 }
 
-/// Drops the rest of a batch: its connection ends.
+/// Drops the remaining lines of a batch, because the connection ends.
 pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
     if let Some(batch) = take_batch(conns, slot) {
         conns.let_go_bytes(batch.rest.capacity());
     }
 }
 
-/// All lines were handed on: answers unless other homes still have to; says whether it did.
+/// Answers a batch after all lines were read, or sends a fence to each home that must still answer. Returns whether it has
+/// answered.
 fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mut Batch) -> bool {
     for home in 0..clients.ctx.world.homes.min(256) {
         if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {
@@ -358,7 +360,7 @@ fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mu
     batch.homes == 0
 }
 
-/// Prefetches the rows of the next lines' topics.
+/// Prefetches the rows of the topics in the next lines.
 fn prefetch_lines(matching: &Matching, ctx: &Context, mut rest: &[u8], home: &Option<Home>) {
     prefetch_topics(matching, ctx, home, || {
         let (line, after) = ndjson::split_line(rest);

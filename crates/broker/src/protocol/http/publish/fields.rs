@@ -1,4 +1,4 @@
-//! How the head of a request gives the fields of a message.
+//! Reads the fields of a message from the head of its request.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -9,15 +9,15 @@ use crate::base::position;
 use crate::mail::fields::check_idempotency_key;
 use crate::protocol::http::slips::quoted;
 
-/// The beginning of the type of a form whose fields are parts of the body.
+/// The content type of a form whose fields are parts of the body.
 const PARTS: &[u8] = b"multipart/form-data";
 
-/// The content type of the message. That of forms counts as none: `curl -d` says it of any data, and no form is read here.
+/// The content type of the message. That of forms counts as none: `curl -d` sends it with any data, and this server reads no forms.
 pub(super) fn content_type<'h>(head: &'h Head<'_>) -> Result<&'h [u8], &'static str> {
     let given = head.header("content-type").unwrap_or_default();
     let is_of_parts = |begin: &[u8]| begin.eq_ignore_ascii_case(PARTS);
     match given {
-        // Subscribers would get the boundaries too, which nobody wants.
+        // Subscribers would get the boundaries between the parts too, which nobody wants.
         given if given.get(..PARTS.len()).is_some_and(is_of_parts) => Err(
             "the parts of a form (multipart/form-data, curl -F) are not read: send the message alone (curl --data-binary @FILE)",
         ),
@@ -26,7 +26,7 @@ pub(super) fn content_type<'h>(head: &'h Head<'_>) -> Result<&'h [u8], &'static 
     }
 }
 
-/// Seconds that the message lives, if the request says so; numbers beyond 32 bits count as the largest of 32 bits.
+/// The time to live of the message in seconds, if the request names one. Larger numbers count as the largest one of 32 bits.
 pub(super) fn ttl_s(head: &Head<'_>) -> Result<Option<u32>, Cow<'static, str>> {
     let Some(text) = head.header("crore-ttl") else {
         return Ok(None);
@@ -50,8 +50,8 @@ pub(super) fn retain(head: &Head<'_>) -> Result<bool, Cow<'static, str>> {
     }
 }
 
-/// The request's idempotency key, if it has one. It is a string in quotes by the draft (section 2.1);
-/// most clients leave them out.
+/// The request's idempotency key, if it has one. In the draft (section 2.1) it is a string in quotes, but most clients send no
+/// quotes.
 pub(super) fn idempotency_key<'h>(head: &'h Head<'_>) -> Result<Option<&'h [u8]>, &'static str> {
     let Some(text) = head.header("idempotency-key") else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! How publishes and verbs end: the outcomes that homes give, and what the publisher is told of them.
+//! Handles the outcomes of publishes and topic requests, which homes (the parts of shards that keep topics) send, and answers the
+//! client.
 
 use crate::base::reason::Reason;
 use crate::io::Io;
@@ -9,7 +10,7 @@ use crate::protocol::http::options::REPLAYED;
 use crate::protocol::http::publish::batch::cut_batch;
 use crate::protocol::http::state::Pending;
 
-/// The answer to a request that waits for it.
+/// Handles the outcome for a request that waits for it.
 pub(crate) fn request_outcome<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -38,12 +39,12 @@ pub(crate) fn request_outcome<I: Io>(
             respond_outcome(clients, to.slot, &pending, outcome);
             answer_waiting(clients, queues, to.slot, io);
         }
-        // The row was used so often meanwhile that its generation is the same again.
+        // The row was used so often that it has the same generation again.
         None => {}
     }
 }
 
-/// The other nodes of the cluster have said how many subscribers the topic of an info has there.
+/// Handles the number of subscribers that the other nodes of the cluster have for the topic of an info request.
 pub(crate) fn info_counted<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,

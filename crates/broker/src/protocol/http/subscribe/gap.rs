@@ -1,4 +1,4 @@
-//! How subscribers are told that messages are lost: in band where their transport can say so, or by the end of the stream.
+//! Reports gaps (lost messages) to subscribers: within the stream if its transport has a way, else by closing the stream.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,9 +15,9 @@ use crate::protocol::contract::streams::{end_stream_saying, write_gap};
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::protocol::http::state::Gap;
 
-/// The reason of a close for a gap before [`RESUME`] and the position, if it fits.
+/// The start of the close reason, before [`RESUME`] and the position, if there is room.
 const LOST: &str = "messages are lost; ";
-/// The same where a position of very many topics or partitions fits with neither.
+/// The close reason if a position of very many topics or partitions is too long.
 const NO_POSITION: &str =
     "messages are lost, and the position is too long for this frame; ?envelope=json tells it";
 
@@ -39,7 +39,7 @@ pub(crate) fn end_for_gap<I: Io>(
     end_stream_saying(clients, slot, Reason::Gap, reason, io);
 }
 
-/// Reports a gap in band; false when the transport or the rule does not allow it.
+/// Reports a gap within the stream. False if the transport or the rule does not allow it.
 pub(crate) fn tell_gap(
     clients: &Clients,
     subs: &Subscriptions,
@@ -62,7 +62,7 @@ pub(crate) fn tell_gap(
     tell_gap_at(&clients.conns, slot, gap, out)
 }
 
-/// The same of a topic or filter by name.
+/// The same as [`tell_gap`], for a topic or filter by name.
 pub(crate) fn tell_gap_at(conns: &Connections, slot: u32, gap: Gap<'_>, out: &mut Vec<u8>) -> bool {
     let ends = gap.again && gap.slow == Slow::Disconnect;
     !ends && write_gap(conns, slot, &gap, out)

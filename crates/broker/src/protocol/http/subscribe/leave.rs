@@ -1,4 +1,4 @@
-//! Going on from the log after falling behind.
+//! Continues subscriptions of streams from the log after they fell behind.
 
 use crate::client::row::{FILTERS, MULTI};
 use crate::client::subscriptions::ask_behind;
@@ -7,8 +7,8 @@ use crate::protocol::http::filtered::catch_up_filters;
 use crate::protocol::http::options::{DEFLATE, FOLLOWS, PUBLISHES};
 use crate::store::slab::NONE;
 
-/// The outbox is empty: a stream's subscription that fell behind reads on from the log. One page at a time: the next one is asked for when
-/// the socket has taken it.
+/// Asks for the next page (bounded run of past messages) of one subscription that fell behind, after the outbox has become empty.
+/// One page at a time: the next page is requested when the socket has accepted this one.
 pub(crate) fn catch_up(
     clients: &mut Clients,
     subs: &mut Subscriptions,

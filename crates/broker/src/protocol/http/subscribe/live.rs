@@ -1,4 +1,5 @@
-//! Live messages for a stream on several topics: each is encoded for it, and all of a run leave with one write.
+//! Delivers live messages to a stream on several topics: each message is encoded for the stream, and all of a run are sent in one
+//! write.
 
 use alloc::vec::Vec;
 
@@ -11,7 +12,7 @@ use crate::protocol::http::state::Held;
 use crate::protocol::http::subscribe::topics::encode_for;
 use crate::store::rope::Rope;
 
-/// Live messages of one of the topics of a stream.
+/// Delivers the current run, of one of the stream's topics.
 pub(crate) fn stream_live_of_part<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -52,8 +53,8 @@ pub(crate) fn stream_live_of_part<I: Io>(
     }
 }
 
-/// A stream on several topics that has not begun: its messages wait for the other homes, within the limits of an
-/// outbox, unless they may be superseded meanwhile.
+/// Holds messages for a stream on several topics that has not begun, until all homes (the parts of shards that keep topics) have
+/// answered. It holds as many as an outbox may, and none that a newer message may replace.
 fn hold_of_set(
     clients: &mut Clients,
     run: &Run,

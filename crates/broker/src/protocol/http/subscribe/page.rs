@@ -1,4 +1,4 @@
-//! A home's answer to an attach: a page for the request or the stream that waits for it, or a refusal.
+//! Handles a refused attach (a subscribe request to a home, the part of a shard that keeps the topic).
 
 use crate::base::reason::Reason;
 use crate::client::row::State;
@@ -11,7 +11,7 @@ use crate::protocol::http::answer::{answer_reason, answer_waiting};
 use crate::protocol::http::options::{EVENTS, UPGRADE};
 use crate::protocol::http::subscribe::stream::begin_stream;
 
-/// An attach was refused: the request is answered with the reason, or the stream ends.
+/// Answers the request with the reason, or ends the stream.
 pub(crate) fn not_attached<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,

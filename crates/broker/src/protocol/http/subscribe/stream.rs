@@ -1,4 +1,5 @@
-//! Streams of messages, as events or frames: their pages, how they begin once all homes have answered, and how they end.
+//! Streams of messages, as events or frames: begins them when all homes (the parts of shards that keep topics) have answered, and
+//! sends their pages (bounded runs of past messages).
 
 use alloc::vec::Vec;
 
@@ -18,7 +19,7 @@ use crate::protocol::http::subscribe::topics::encode_for;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-/// A page for a stream, which begins with the first one.
+/// Sends a page to a stream. The first page begins the stream.
 pub(crate) fn stream_page<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -89,13 +90,13 @@ pub(crate) fn stream_page<I: Io>(
     }
     let row = clients.conns.get(slot);
     if row.outbox == NONE && row.extra() != NONE && !planted::is(Fault::LostWake) {
-        // The next page is asked for when the frames of this one are released.
+        // The next page is requested after the frames of this one are released.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
-/// The position in a message of a set names all its topics, so nothing is encoded before the
-/// last of them has answered.
+/// Holds the first page of one of several topics. A message's position names all topics, so nothing is encoded until all homes have
+/// answered.
 fn first_page_of_set<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -135,7 +136,7 @@ fn first_page_of_set<I: Io>(
     }
 }
 
-/// All topics of the set have answered.
+/// Begins a stream after the homes of all its topics have answered.
 fn begin_set<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
@@ -161,7 +162,7 @@ fn begin_set<I: Io>(
                     more > clients.ctx.world.settings.limits.outbox_bytes
                 } =>
             {
-                // The rest is in the log, and is read when the socket has taken an outbox's worth.
+                // The rest is in the log. It is read after the socket has accepted the messages up to here.
                 later.push(part);
                 clients.read_on(slot, part, record.previous);
             }
@@ -204,7 +205,7 @@ fn begin_set<I: Io>(
     }
 }
 
-/// Whether messages come as a stream, not a single one as the answer.
+/// Whether the response is a stream, and not a single message.
 pub(crate) fn is_stream(conns: &Connections, slot: u32) -> bool {
     conns.get(slot).options & (UPGRADE | EVENTS) != 0
 }
@@ -222,7 +223,7 @@ pub(crate) fn begin_with<I: Io>(
     begin_stream(clients, queues, slot, io);
 }
 
-/// Sends the response's head with what came in so far.
+/// Begins the stream: sends the response head, and the messages collected so far.
 pub(crate) fn begin_stream<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -252,7 +253,7 @@ pub(crate) fn begin_stream<I: Io>(
     }
 }
 
-/// Bytes received behind an upgrade are frames; behind an event stream they have no meaning.
+/// Keeps bytes received after an upgrade, which are frames. Drops bytes received after the request for an event stream.
 pub(crate) fn drop_spill_of_stream<I: Io>(
     clients: &mut Clients,
     queues: &mut Queues,
@@ -270,7 +271,7 @@ pub(crate) fn drop_spill_of_stream<I: Io>(
         return;
     }
     if row.state == State::WebSocket {
-        // Only later: a delivery is under way, and a frame may publish.
+        // Processed later, because this is called within a delivery, and a frame may publish.
         queues.resume_later(clients, conn);
         return;
     }

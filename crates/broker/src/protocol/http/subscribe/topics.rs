@@ -1,6 +1,4 @@
-//! The topics of one subscriber: how far it has read each of them, and its position as text.
-//!
-//! A subscriber of one topic has it in its row; one of several has them in a list, and each place in the list is a part.
+//! Encodes messages for a stream, with the stream's own position.
 
 use alloc::vec::Vec;
 
@@ -11,7 +9,7 @@ use crate::protocol::front::{Clients, Feed, Subscriptions};
 use crate::protocol::http::options::ENVELOPE;
 use crate::store::rope::Rope;
 
-/// Encodes one message for one connection, with the connection's own position.
+/// Encodes one message for one connection.
 pub(crate) fn encode_for(
     clients: &Clients,
     subs: &Subscriptions,
@@ -31,7 +29,7 @@ pub(crate) fn encode_for(
         &mut id,
     );
     let encoding = match Encoding::of(row) {
-        // Several topics in plain frames: only the envelope names the topic.
+        // A connection with several topics gets uncompressed plain frames. Only the envelope names the topic.
         Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
         encoding => encoding,
     };
