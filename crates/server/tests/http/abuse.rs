@@ -1,4 +1,4 @@
-//! Peers that stop reading, hold descriptors, flood or send noise: bounded, and other clients notice nothing.
+//! Tests clients that stop reading, hold descriptors, flood or send noise. Their cost is bounded, and other clients notice nothing.
 
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{TEXT, Ws, handshake};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[test]
 fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
-    // The ends of those that do not read are still there when all is published, however long that takes.
+    // With a long `drain_s` the server keeps the unread bytes of a closed connection until the test reads them.
     let server = Server::with(
         "[timeouts]\ndrain_s = 600\n[limits]\noutbox_bytes = 200000\nmessage_bytes = 100000\n",
     );
@@ -20,7 +20,7 @@ fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
     let before = server.resident_bytes();
     let mut publisher = Conn::open(&server);
     let payload = "x".repeat(100_000);
-    // 20 MB to each: more than the two kernels' buffers and the outbox hold together.
+    // 20 MB to each subscriber: more than the two kernels' buffers and the outbox hold together.
     for number in 0..200 {
         assert_eq!(
             publisher.request("POST", "/pub/news", &[], &payload).status,
@@ -38,7 +38,7 @@ fn a_subscriber_that_stops_reading_costs_its_limit_and_is_let_go() {
         grown < 32 << 20,
         "ten stalled subscribers of 200 kB each: it grew by {grown} bytes"
     );
-    // The default rule disconnects a slow subscriber; the bytes that it got until then are whole frames.
+    // By default a slow subscriber is disconnected. The bytes that it received before are complete frames.
     for ws in &mut stalled {
         let mut frames = 0;
         loop {
@@ -151,7 +151,7 @@ fn a_client_that_resets_is_forgotten() {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/sub/news", &[("Accept", "text/event-stream")], "");
         assert_eq!(conn.head().status, 200);
-        // Unread bytes in its queue make the close a reset.
+        // The unread bytes in the client's receive buffer make its close a reset.
     }
     server.await_subscribers("news", 0);
 }

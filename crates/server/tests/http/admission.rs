@@ -1,5 +1,5 @@
-//! Past the limits of connections, topics and rates: the answer fits the request, says when to come back, and clients
-//! that are connected already notice nothing.
+//! Tests the limits of connections, topics and rates. A refusal fits the request, and says when to try again; connected clients notice
+//! nothing.
 
 use crate::support::http::{Conn, Response, once};
 use crate::support::port::await_metric;
@@ -15,14 +15,14 @@ const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
 /// The range that docs/SETTINGS.md states, in seconds.
 const RETRY_S: std::ops::RangeInclusive<u32> = 5..=20;
 
-/// The setting of how many topics an address may make.
+/// The setting for the rate at which one address may create topics.
 const TOPICS_RATE: &str = "limits.topics_per_address_per_s";
 
 fn limits(text: &str) -> Server {
     Server::with(&format!("[limits]\n{text}\n"))
 }
 
-/// A refusal with this status that says when to come back.
+/// Checks a refusal with this status that says when to try again.
 fn is_refusal(response: &Response, status: u16) {
     assert_eq!(response.status, status, "{response:?}");
     let after = response.header("retry-after").expect("a Retry-After");
@@ -32,7 +32,7 @@ fn is_refusal(response: &Response, status: u16) {
     );
 }
 
-/// Checks for the answer with which an `EventSource` comes back: 200, a time, and the end.
+/// Checks the answer that makes an `EventSource` reconnect: 200, a retry time, and the end.
 fn is_shed_stream(mut conn: Conn, response: &Response) {
     assert_eq!(response.status, 200, "{response:?}");
     assert_eq!(
@@ -50,7 +50,7 @@ fn is_shed_stream(mut conn: Conn, response: &Response) {
     assert!(conn.ends(), "the connection must not stay");
 }
 
-/// Every kind of request that one connection too many may bring, each over a connection of its own.
+/// Sends every kind of request above the connection limit, each over its own connection, and checks that all are refused.
 fn all_are_refused(server: &Server, status: u16) {
     for (method, target) in [
         ("GET", "/sub/news"),
@@ -69,7 +69,7 @@ fn all_are_refused(server: &Server, status: u16) {
         is_refusal(&conn.get(target, &handshake(&[])), status);
         assert!(conn.ends());
     }
-    // The rest of a request is not waited for.
+    // The server refuses without waiting for the rest of the request.
     let mut conn = Conn::open(server);
     let head = conn.text_of("POST", "/pub/news", &[("Expect", "100-continue")], b"x");
     conn.send(&head[..head.len() - 1]);
@@ -79,7 +79,7 @@ fn all_are_refused(server: &Server, status: u16) {
     is_shed_stream(conn, &response);
 }
 
-/// Waits until a request is let in: a close may be noticed a little later.
+/// Waits until a request is accepted. The server may notice a closed connection a little later.
 fn await_room(server: &Server) {
     until("room", || {
         once(server, "GET", "/pub/other", &[], "").status == 404
@@ -96,7 +96,7 @@ fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
     assert_eq!(get.status, 404);
     let mut poll = Conn::open(&server);
     poll.ask("GET", "/sub/news", &[], "");
-    // The long-poll is the fourth: it is in as soon as it is counted.
+    // The long-poll has the fourth place. It is admitted when it is counted as a subscriber.
     let json = [("Accept", "application/json")];
     until("three subscribers", || {
         publisher.get("/pub/news", &json).json()["subscribers"] == 3
@@ -111,7 +111,7 @@ fn a_full_process_turns_away_what_comes_and_serves_who_is_in() {
     assert_eq!(poll.response().text(), "still here");
     drop(ws);
     await_room(&server); // a place that is free is given again
-    // The answered long-poll's connection is in, whatever it asks next.
+    // The connection of the answered long-poll keeps its place, whatever it requests next.
     assert_eq!(poll.get("/pub/other", &[]).status, 404);
 }
 
@@ -144,7 +144,7 @@ fn a_full_shard_leaves_new_connections_to_the_other() {
     let server = limits("connections_per_shard = 50");
     let mut held: Vec<Conn> = Vec::new();
     for number in 0..100 {
-        // From many addresses: each has a share of the last places.
+        // The connections come from many addresses, since each address may have only a share of the last places.
         let host = 2 + (number % 25) as u8;
         let mut conn = Conn::over(connect_from(host, server.address()), &server);
         let status = conn.get("/pub/other", &[]).status;
@@ -164,7 +164,7 @@ fn without_descriptors_a_request_is_still_read_before_it_is_refused() {
     let server = Server::with_descriptors("", 200);
     let mut held: Vec<Conn> = Vec::new();
     let refusal = loop {
-        // From many addresses: each has a share of the last places.
+        // The connections come from many addresses, since each address may have only a share of the last places.
         let host = 2 + (held.len() % 100) as u8;
         let mut conn = Conn::over(connect_from(host, server.address()), &server);
         let response = conn.get("/pub/other", &[]);
@@ -210,14 +210,14 @@ fn a_frame_without_acknowledgement_that_finds_no_room_closes_its_connection() {
     let closed = (0..200).find_map(|number| {
         let mut publisher = Ws::open(&server, &format!("/pub/t/{number}"), &[]);
         publisher.send(FIN | TEXT, "x");
-        // A publisher whose frame was taken gets its close back.
+        // If the frame was accepted, the server answers the Close frame with the same code.
         publisher.send(FIN | 8, 1000_u16.to_be_bytes());
         publisher.closed().filter(|code| *code != 1000)
     });
     assert_eq!(closed, Some(1013));
 }
 
-/// Publishes as fast as it goes and returns how many were taken, and the last answer.
+/// Publishes as fast as it can. Returns how many publishes were accepted, and the first refusal.
 fn flood(server: &Server) -> (usize, Response) {
     let mut conn = Conn::open(server);
     for taken in 0..1_000 {
@@ -239,7 +239,7 @@ fn publishes_have_a_rate_and_a_burst() {
         is_refusal(&refusal, status);
         assert!(taken >= 50, "{name}: {taken}");
 
-        // Each line of a batch counts.
+        // Each line of a batch counts as a publish.
         let lines = "{\"topic\": \"news\", \"data\": \"x\"}\n".repeat(200);
         let ndjson = [("Content-Type", "application/x-ndjson")];
         let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
@@ -252,7 +252,7 @@ fn publishes_have_a_rate_and_a_burst() {
         let refused = 1.0 + failed.len() as f64;
         await_metric(server.admin(), "crore_refused_rates_total", refused);
 
-        // With acknowledgements a frame is told, and the connection stays.
+        // With acknowledgements the server refuses the frame in its acknowledgement, and the connection stays.
         let mut meta = Ws::meta(&server, "/pub/news");
         let mut refused = false;
         for _ in 0..100 {
@@ -272,7 +272,7 @@ fn publishes_have_a_rate_and_a_burst() {
     }
 }
 
-/// The first name that is refused, of at most as many as a second may bring, and its answer.
+/// Makes requests with new names until one is refused. Returns that name and its answer.
 fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
     static NAMES: AtomicU32 = AtomicU32::new(0);
     let mut names = (0..50).map(|_| format!("new/{}", NAMES.fetch_add(1, Relaxed)));
@@ -280,7 +280,8 @@ fn first_refused<T>(mut ask: impl FnMut(&str) -> Option<T>) -> (String, T) {
     refused.expect("an address may make no topics for ever")
 }
 
-/// An event stream and a handshake, which would make their topics, are refused, and so are the lines of a batch.
+/// Checks that subscribing by event stream and by WebSocket handshake is refused if it would create a topic, and that lines of a batch are
+/// refused too.
 fn subscribing_and_batches_are_refused(server: &Server, one: (&str, &str)) {
     first_refused(|name| {
         let mut conn = Conn::open(server);
@@ -315,7 +316,7 @@ fn subscribing_and_batches_are_refused(server: &Server, one: (&str, &str)) {
     );
 }
 
-/// A frame is refused by its acknowledgement, or without one by the close.
+/// Checks that a WebSocket frame is refused in its acknowledgement, or by closing the connection if there are no acknowledgements.
 fn frames_are_refused(server: &Server, one: (&str, &str)) {
     let meta = ("Sec-WebSocket-Protocol", "ws+meta.nchan");
     let (_, status) = first_refused(|name| {
@@ -352,7 +353,7 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
     let made = made.count();
     assert!((20..200).contains(&made), "{made}");
 
-    // The same for each method, and a refused topic was not made.
+    // Both methods are refused, and the refused topic does not exist.
     for method in ["POST", "PUT"] {
         let (name, refusal) = first_refused(|name| make(method, name, "/pub"));
         is_refusal(&refusal, 429);
@@ -363,7 +364,7 @@ fn topics_that_one_address_makes_have_a_rate_and_a_burst() {
     subscribing_and_batches_are_refused(&server, one);
     frames_are_refused(&server, one);
 
-    // A topic that exists costs nothing, other clients may still make topics, and a client that waits may make one again.
+    // An existing topic costs nothing. Other clients may still create topics, and a client that waits may create one again.
     for _ in 0..50 {
         assert_eq!(once(&server, "POST", "/pub/0", &[one], "x").status, 202);
     }
@@ -393,7 +394,7 @@ fn log_bytes_of_one_address_have_a_limit() {
         conn.request("POST", &format!("/pub/{name}"), &[who], &body)
     };
 
-    // In one topic each message takes the place of the one before.
+    // In this topic each message replaces the one before, so it uses little.
     for _ in 0..200 {
         assert_eq!(post(one, "last/a").status, 202);
     }
@@ -402,14 +403,14 @@ fn log_bytes_of_one_address_have_a_limit() {
             Some((n, post(one, &format!("kept/{}", n % 4)))).filter(|sent| sent.1.status != 202)
         })
         .expect("an address may keep no more for ever");
-    // 64 KiB, in places of some 1,100 B and a row of 48.
+    // The limit is 64 KiB: messages of about 1,100 bytes each, and a table row of 48 bytes for each topic.
     assert!((50..=62).contains(&kept), "{kept}");
     is_refusal(&refusal, 429);
     assert!(refusal.text().contains(SETTING), "{refusal:?}");
     assert_eq!(post(one, "new").status, 429);
     assert_eq!(once(&server, "GET", "/pub/new", &[], "").status, 404);
 
-    // Messages that are not kept may still be published, other clients may keep theirs, and those of the address stay.
+    // Messages that are not kept may still be published. Other clients may keep theirs, and those of the full address stay.
     let mut subscriber = Ws::open(&server, "/sub/off/a", &[]);
     assert_eq!(post(one, "off/a").status, 201);
     assert_eq!(subscriber.message().text(), body);
@@ -421,7 +422,7 @@ fn log_bytes_of_one_address_have_a_limit() {
         "{info:?}"
     );
 
-    // However it comes, and a batch keeps as many of its lines as there is room for.
+    // The limit holds for every way to publish. A batch keeps as many of its lines as there is room for.
     let ndjson = [one, ("Content-Type", "application/x-ndjson")];
     let lines = format!("{{\"topic\": \"batch\", \"data\": \"{body}\"}}\n").repeat(3);
     let answer = once(&server, "POST", "/pub", &ndjson, &lines).json();
@@ -446,7 +447,7 @@ fn log_bytes_of_one_address_have_a_limit() {
     assert_eq!(post(one, "kept/0").status, 202);
 }
 
-/// Two addresses may share their turns by chance, so a few of them come.
+/// Two addresses may by chance fall into the same queue, so several addresses come.
 #[test]
 fn crowd_of_one_address_is_let_in_after_a_newcomer_of_another() {
     let server = Server::with_shards(1, "[limits]\naccepts_per_s = 1\n");
@@ -479,7 +480,7 @@ fn a_storm_of_arrivals_is_taken_at_its_rate_and_nobody_is_refused() {
             conn
         })
         .collect();
-    // A client that is connected already goes on meanwhile.
+    // A client that is already connected goes on meanwhile.
     for _ in 0..50 {
         inside.send(FIN | TEXT, "quick");
         assert_eq!(inside.message().text(), "quick");
@@ -488,7 +489,7 @@ fn a_storm_of_arrivals_is_taken_at_its_rate_and_nobody_is_refused() {
         assert_eq!(conn.response().status, 404);
     }
     let took = began.elapsed();
-    // Each shard has half of the rate, a twentieth of a second's worth to begin with, and by chance more or less than
-    // half of the crowd. A busy machine only takes longer.
+    // Each shard has half of the rate and may admit a twentieth of a second's worth at once; by chance it has more or less than half of
+    // the crowd. A busy machine only takes longer.
     assert!(took > Duration::from_millis(1_500), "{took:?}");
 }

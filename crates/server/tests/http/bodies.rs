@@ -1,5 +1,5 @@
-//! Decisions before a body comes: a refused client is told at once, is not asked for the body, and nothing of it is
-//! read as a request.
+//! Tests decisions before a request's body arrives. A refused client is answered at once and not asked for the body, and no byte of the
+//! body is read as a request.
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, attempt, once, publish};
@@ -7,14 +7,14 @@ use crate::support::ws::handshake;
 use std::net::Shutdown;
 
 const EXPECTS: (&str, &str) = ("Expect", "100-continue");
-/// Nothing is permitted without a token.
+/// Settings under which nothing is permitted without a token.
 const CLOSED: &str =
     "[[access.key]]\nalg = \"HS256\"\nsecret = \"0123456789abcdef0123456789abcdef\"\n";
 
-/// At which server, the status, and the request.
+/// The server, the status of the refusal, and the request: method, target, header fields.
 type Refused<'a> = (&'a Server, u16, &'a str, &'a str, &'a [(&'a str, &'a str)]);
 
-/// The head of a request with a body that is to come.
+/// The head of a request whose body comes later.
 fn head(method: &str, target: &str, more: &[(&str, &str)], length: usize) -> String {
     let mut text = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\n");
     for (name, value) in more {
@@ -23,7 +23,8 @@ fn head(method: &str, target: &str, more: &[(&str, &str)], length: usize) -> Str
     text + &format!("Content-Length: {length}\r\n\r\n")
 }
 
-/// The answer to a head alone, and whether the connection ends in order after a body that looks like a request.
+/// The answer to the head alone. The body that follows looks like requests; the function checks that the server answers nothing more and
+/// closes the connection.
 fn refused(server: &Server, method: &str, target: &str, more: &[(&str, &str)]) -> Response {
     let mut conn = Conn::open(server);
     let smuggled = conn.text_of("POST", "/pub/smuggled", &[], b"x");
@@ -88,14 +89,14 @@ fn allowed_request_is_asked_for_its_body_once() {
     conn.send("01234");
     conn.send("56789");
     assert_eq!(conn.response().status, 202);
-    // The connection stays for the next one.
+    // The connection can be used for the next request.
     assert_eq!(conn.get("/sub/a", &[]).text(), "0123456789");
-    // All of it came: nothing is asked for.
+    // The body has arrived with the head, so the server does not answer 100 first.
     assert_eq!(
         conn.request("POST", "/pub/b", &[EXPECTS], "body").status,
         202
     );
-    // Without a body a refusal leaves the connection as it is, with one it does not, however it came.
+    // After a refused request without a body the connection stays open. After one with a body it is closed, even if the body has arrived.
     let response = conn.request("GET", "/elsewhere", &[], "");
     assert_eq!(
         (response.status, response.header("connection")),
@@ -166,7 +167,7 @@ fn put_with_a_body_is_refused_with_a_remedy() {
 fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     let server = Server::with_shards(1, "[limits]\nhead_bytes = 4096\n");
     publish(&server, "news", "one");
-    // A request that fits is answered.
+    // A pipelined request that fits into the buffer is answered.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/sub/quiet", &[], b"");
     text.extend(conn.text_of("GET", "/sub/news", &[], b""));
@@ -175,7 +176,7 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     publish(&server, "quiet", "answer");
     assert_eq!(conn.response().text(), "answer");
     assert_eq!(conn.response().text(), "one");
-    // A request that does not is forgotten, and the answer says that the connection ends.
+    // A pipelined request that does not fit is dropped, and the answer before it says that the connection ends.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/sub/silent", &[], b"");
     text.extend(conn.text_of("POST", "/pub/late", &[], &[b'x'; 10_000]));
@@ -187,7 +188,7 @@ fn requests_behind_a_poll_are_bounded_and_none_is_lost_that_was_taken() {
     assert!(response.lists("connection", "close"), "{response:?}");
     assert!(conn.rest().is_empty());
     assert_eq!(once(&server, "GET", "/pub/late", &[], "").status, 404);
-    // Frames behind a handshake are kept.
+    // Frames after a handshake are kept.
     let mut conn = Conn::open(&server);
     let mut text = conn.text_of("GET", "/pubsub/frames", &handshake(&[]), b"");
     text.extend(crate::support::ws::masked(
@@ -246,7 +247,7 @@ fn a_body_in_a_content_coding_is_415_with_the_codings_that_are_taken() {
         let batch = once(&server, "POST", "/pub", &[ndjson, headers[0]], line);
         assert_eq!(batch.status, 200, "{coding:?}");
     }
-    // A coding of the transfer is another thing: of those only chunks are read.
+    // A transfer coding is not a content coding. The only transfer coding that the server accepts is `chunked`.
     let transfer = [("Transfer-Encoding", "gzip, chunked")];
     let mut conn = Conn::open(&server);
     conn.send(format!(

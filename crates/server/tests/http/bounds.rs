@@ -1,5 +1,5 @@
-//! How much waits for a subscriber that stops reading, by its topic's rule: past that it falls back, and reads on exactly
-//! from the log when it reads again.
+//! Tests how many bytes wait for a subscriber that stops reading, by the rule of its topic. Above that limit the subscriber falls behind,
+//! and when it reads again it goes on from the log without a loss.
 
 use std::net::TcpStream;
 
@@ -10,12 +10,12 @@ use crate::support::http::Conn;
 use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 
-/// So many messages of this size that two kernels' buffers and any of these outboxes cannot hold them.
+/// The size of a message. With this number of messages, two kernels' buffers and any of these outboxes are too small for all of them.
 const MESSAGE_BYTES: usize = 50_000;
 const MESSAGES: usize = 200;
-/// The kernel takes as much of it at most when the client's kernel has made room: unsent bytes, and a piece on top.
+/// The kernel may take this much more when the client's kernel has made room: the limit of unsent bytes, and one piece above it.
 const TAKEN_LATER: u64 = (32 + 64) << 10;
-/// A message with its frame or its event: the number, and at most so much.
+/// The maximum size of a message with its frame or its event.
 const FRAME_BYTES: u64 = MESSAGE_BYTES as u64 + 100;
 
 fn settings() -> String {
@@ -39,7 +39,7 @@ fn payload(number: usize) -> String {
     format!("{number:06}{}", "x".repeat(MESSAGE_BYTES - 6))
 }
 
-/// Bytes that wait for the only subscriber of `topic`, and whether it has fallen back.
+/// The bytes that wait for the only subscriber of `topic`, and whether it has fallen behind.
 fn waiting(server: &Server, topic: &str) -> (u64, bool) {
     let admin = TcpStream::connect(server.admin()).expect("the admin port");
     let mut admin = Conn::over(admin, server);
@@ -60,7 +60,7 @@ fn outbox_of_a_client_that_does_not_read_is_bounded_by_the_rule_of_the_topic() {
     let server = Server::with_admin(&settings());
     let mut bounds = Vec::new();
     for (rule, least, most) in [
-        // The rest of one and two whole ones, that is: and nothing behind them.
+        // The rest of a partly sent message and two complete ones wait.
         ("few", 2 * FRAME_BYTES - 200, 3 * FRAME_BYTES),
         ("little", 300_000 - FRAME_BYTES, 300_000),
         ("much", 2_000_000 - FRAME_BYTES, 2_000_000),

@@ -1,5 +1,6 @@
-//! Branches of history: a log that is put back from a copy goes on without what came behind the copy. A position that the other branch gave
-//! is told a gap; one that both branches have is good, and so is each position of a log that only goes on.
+//! Tests branches of history: a log that is restored from a backup continues without the messages after the backup. A client with a
+//! position from the lost part is told a gap (that it missed messages). A position that both branches share stays valid, and so does each
+//! position of a log that was not restored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,17 +12,17 @@ use crate::support::state::State;
 use crate::support::stream::{Event, Stream};
 use crate::support::{Server, eventually};
 
-/// The ways to subscribe to `a`: each has a form of positions of its own.
+/// The targets that subscribe to `a`. Each has its own form of positions.
 const WAYS: [&str; 3] = ["/sub/a", "/sub?topic=a&topic=b", "/sub?filter=a/%23"];
 
-/// A snapshot of the directory while the server runs: no file changes meanwhile, since every thread stands still.
+/// Takes a snapshot of the directory while the server is stopped by a signal, so that no file changes meanwhile.
 fn snapshot(server: &Server, state: &Path) -> PathBuf {
     server.signal("STOP");
     eventually("all threads stand still", || {
         let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
         let stopped = |thread: fs::DirEntry| {
             let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-            // The name before the state is in parentheses and may have any character.
+            // The process's name before the state is in parentheses, and may contain any character.
             stat.rsplit_once(") ")
                 .is_some_and(|(_, rest)| rest.starts_with('T'))
         };
@@ -33,7 +34,7 @@ fn snapshot(server: &Server, state: &Path) -> PathBuf {
     copied
 }
 
-/// A copy of a state directory, as `cp -a` makes one.
+/// Copies a state directory, as `cp -a` does.
 fn copy(state: &Path) -> PathBuf {
     let to = state.with_extension("copy");
     let _ = fs::remove_dir_all(&to);
@@ -53,7 +54,7 @@ fn copy_into(from: &Path, to: &Path) {
     }
 }
 
-/// The copy takes the place of the directory.
+/// Replaces the directory with the copy.
 fn put_back(copy: &Path, state: &Path) {
     fs::remove_dir_all(state).expect("the directory");
     copy_into(copy, state);
@@ -65,7 +66,7 @@ fn publish_all(server: &Server, texts: &[&str]) {
     }
 }
 
-/// All messages, with the position of each.
+/// All messages of `a` by this way to subscribe, with their positions.
 fn all(server: &Server, way: &str, count: usize) -> Vec<Event> {
     let target = format!(
         "{way}{}since=oldest",
@@ -76,7 +77,7 @@ fn all(server: &Server, way: &str, count: usize) -> Vec<Event> {
     events.collect()
 }
 
-/// What a subscriber that comes back gets first, gaps by their name.
+/// The first events that a subscriber receives which resumes at this position: the data of messages, and the names of gap events.
 fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String> {
     let headers = [("Last-Event-ID", position), ("Cache-Control", "no-cache")];
     let mut stream = Stream::open(server, way, &headers);
@@ -90,7 +91,8 @@ fn back(server: &Server, way: &str, position: &str, count: usize) -> Vec<String>
 
 #[test]
 fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
-    // A snapshot while the server runs, a copy behind a stop, and behind a crash; and where state lasts over planned restarts alone.
+    // How the backup is made (of a running server, after a stop, or after a crash), and whether messages are durable or survive only
+    // planned restarts.
     for (way_to_copy, durable) in [
         ("runs", true),
         ("stops", true),
@@ -138,7 +140,7 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
             }
         };
         told("at once");
-        // The new messages have the same offsets.
+        // The new messages have the same offsets as the lost ones.
         publish_all(&server, &["new-4"]);
         told("behind one");
         publish_all(&server, &["new-5", "new-6", "new-7"]);
@@ -155,7 +157,7 @@ fn positions_behind_a_backup_that_is_put_back_are_told_a_gap() {
                 .header("crore-gap")
                 .is_some()
         );
-        // What both have: each message comes, and nothing is said to be lost.
+        // Positions that both branches share: each later message comes, and no gap is told.
         for (way, early) in WAYS.iter().zip(&early) {
             let rest = ["3", "new-4", "new-5", "new-6", "new-7"];
             assert_eq!(
@@ -193,7 +195,7 @@ fn two_servers_that_begin_with_one_directory_tell_their_positions_apart() {
     }
 }
 
-/// Stops, crashes and planned restarts: one branch, whose positions are good in each later life.
+/// After stops, crashes and planned restarts there is one branch, and each position stays valid.
 #[test]
 fn a_log_that_goes_on_tells_no_gap() {
     for state in State::both() {
@@ -215,7 +217,7 @@ fn a_log_that_goes_on_tells_no_gap() {
                     assert_eq!(back(&server, way, position, rest.len()), rest, "{way}");
                 }
             }
-            // The newest position has nothing behind it until the next message.
+            // After the newest position there is no message until the next one is published.
             let newest = &positions[count - 1][0];
             let target = format!("/history/a?since={newest}");
             let history = once(&server, "GET", &target, &[], "");
@@ -227,7 +229,7 @@ fn a_log_that_goes_on_tells_no_gap() {
     }
 }
 
-/// Where the note of its lives is damaged, nothing of before is certain: once.
+/// The file `lives` records the starts of the server. If it is damaged, no earlier position is certain, so clients are told a gap once.
 #[test]
 fn a_damaged_note_of_lives_is_told_as_a_gap() {
     let state = State::new();

@@ -1,5 +1,5 @@
-//! All logs share one budget of bytes: memory stays below it, the greedy pay first, and a client that resumes
-//! over dropped messages is told.
+//! Tests the budget of bytes that all logs share. Memory stays below it, topics that keep much lose messages first, and a client that
+//! resumes after dropped messages is told.
 
 use crore_wire::sse::GAP_EVENT;
 

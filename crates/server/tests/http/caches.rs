@@ -1,12 +1,12 @@
-//! No cache between gives an answer of today tomorrow: each answer says what a cache may do with it (RFC 9111 section 4.2.2 lets a cache
-//! keep those that say nothing).
+//! Tests that no cache between server and client reuses an answer: each answer says what a cache may do with it. RFC 9111 section 4.2.2
+//! lets a cache keep answers that say nothing.
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};
 use crate::support::port::raw;
 use crate::support::stream::Stream;
 
-/// The rules for caches of an answer: one field, and it forbids to keep the answer or to give it without asking.
+/// Checks the Cache-Control of an answer: there is one field, and it forbids a cache to store the answer or to reuse it without asking.
 fn is_never_given_again(answer: &Response, what: &str) {
     let fields = answer.headers.iter();
     let rules: Vec<&str> = fields

@@ -1,5 +1,5 @@
-//! Many connections that do anything, in any order, cut anywhere: the server must neither end nor
-//! forget a client that it serves. A failure names its seed; `CRORE_TEST_SEED` runs one alone.
+//! Tests many connections that send any requests in any order, cut anywhere. The server must neither crash nor forget a client that it
+//! serves. A failure names its seed; `CRORE_TEST_SEED` runs one seed alone.
 
 use crate::support::Server;
 use crate::support::http::{Conn, publish};
@@ -10,17 +10,16 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// Different at each run would be a test that fails for nobody else; these are enough to meet
-/// every pair of steps.
+/// The seeds are the same in each run, so that a failure can be repeated. This number is enough to try every pair of steps.
 const SEEDS: u64 = 40;
 
-/// Connections of one seed, of which several are open at a time.
+/// Connections of one seed. Several of them are open at a time.
 const CONNECTIONS: usize = 60;
 
-/// Few topics, so that all connections meet on them.
+/// Few topics, so that many connections use the same one.
 const TOPICS: [&str; 4] = ["a", "b", "c/d", "e%20f"];
 
-/// xorshift64*: repeatable, and enough for choosing.
+/// xorshift64*: repeatable, and good enough to choose steps.
 struct Random(u64);
 
 impl Random {
@@ -116,7 +115,7 @@ fn frames(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// The bytes that one connection sends in its life.
+/// The bytes that one connection sends.
 fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.below(5) {
@@ -155,7 +154,8 @@ fn script(random: &mut Random, conn: &Conn) -> Vec<u8> {
 }
 
 fn run(seed: u64) {
-    // Polls are short, for a peer's end that stands behind bytes nobody reads yet is only seen then.
+    // Polls time out soon. While a poll waits, the server does not read the bytes behind it, so it does not notice that the client has
+    // closed.
     let server = Server::with(
         "[limits]\noutbox_bytes = 60000\nmessage_bytes = 60000\n[deflate]\nmin_bytes = 10\n\
          [timeouts]\nhead_s = 1\nbody_s = 1\nkeep_alive_s = 1\ndrain_s = 1\n\
@@ -200,14 +200,14 @@ fn run(seed: u64) {
     for topic in ["a", "b", "e%20f"] {
         server.await_subscribers(topic, 0);
     }
-    // A topic of its own: what clients that have left published may still come to theirs.
+    // This topic has no other publisher: messages of clients that have left may still arrive at the common topics.
     let mut healthy = Ws::open(&server, "/sub/whole", &[]);
     server.await_subscribers("whole", 1);
     assert_eq!(publish(&server, "whole", "still here").status, 201);
     assert_eq!(healthy.message().text(), "still here");
 }
 
-/// Reads what is there, so that some close in order and some by reset.
+/// Reads what has arrived. So some connections close in order, and others with unread bytes, by a reset.
 fn drain(mut stream: &TcpStream) {
     let _ = stream.set_read_timeout(Some(Duration::from_millis(5)));
     while matches!(stream.read(&mut [0; 8192]), Ok(1..)) {}

@@ -1,5 +1,5 @@
-//! Checkpoints: what was replaced, deleted or forgotten leaves the disk; what is there survives a crash; a full disk refuses publishes until
-//! there is room.
+//! Tests checkpoints (a base is the state that a checkpoint writes, with which the log before it can be deleted). Replaced, deleted and
+//! expired messages leave the disk. Kept ones survive a crash. With a full disk publishes are refused until there is room.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::support::state::State;
 use crate::support::stream::Stream;
 use crate::support::{Server, connect_from, eventually};
 
-/// Bytes of the log and the base together. A segment has a sixteenth of it.
+/// The limit of bytes of the log and the base together. A segment of the log has a sixteenth of it.
 const BYTES_MAX: u64 = 2 << 20;
 
 fn settings(state: &State) -> String {
@@ -21,9 +21,9 @@ fn settings(state: &State) -> String {
     )
 }
 
-/// Bytes of all files below a directory.
+/// The bytes of all files below a directory.
 fn bytes(directory: &Path) -> u64 {
-    // Files come and go meanwhile.
+    // Files may appear and disappear meanwhile.
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let of = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(it) if it.is_dir() => bytes(&entry.path()),
@@ -42,7 +42,7 @@ fn try_post(conn: &mut Conn, topic: &str, data: &[u8]) -> Response {
     )
 }
 
-/// Publishes, once there is room.
+/// Publishes, and tries again until there is room.
 fn post(conn: &mut Conn, topic: &str, data: &str) {
     eventually("room for a message", || {
         match try_post(conn, topic, data.as_bytes()).status {
@@ -86,7 +86,7 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
                 post(&mut conn, "kept", &format!("{round}.{n}"));
                 kept.push(format!("{round}.{n}"));
             }
-            // The base that is being written comes on top.
+            // A new base that is being written comes on top of the limit.
             let used = bytes(&state.0);
             assert!(used <= BYTES_MAX * 3 / 2, "{used} bytes on disk");
         }
@@ -99,7 +99,7 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
         assert_eq!(stream.data(kept.len()), kept);
         assert_eq!(Conn::open(&server).get("/pub/churned-0.7", &[]).status, 404);
     }
-    // The former bases and segments are gone.
+    // The former bases and segments are deleted.
     assert_eq!(state.base().parent(), Some(&*state.0));
     let log = std::fs::read_dir(state.0.join("log"))
         .expect("the log")
@@ -116,14 +116,14 @@ fn churn_leaves_the_disk_and_what_is_kept_survives_a_crash() {
     assert!(number.is_some_and(|number| number > 10), "{newest:?}");
 }
 
-/// Bytes of all bases that are whole.
+/// The bytes of all complete bases.
 fn base_bytes(state: &State) -> u64 {
     let files = state.files();
     let bases = files.iter().filter(|name| name.starts_with("base-"));
     bases.map(|name| bytes(&state.0.join(name))).sum()
 }
 
-/// Files that wait as segments, and the segment that is written to.
+/// The minimum of files of the log's size: the spare ones, and the segment that is written to.
 const FILES_LEAST: u64 = 3;
 
 #[test]
@@ -136,7 +136,7 @@ fn room_is_given_back_when_most_of_the_kept_messages_were_deleted() {
         for n in 0..40 {
             post(&mut conn, &format!("big/{n}"), &"x".repeat(20_000));
         }
-        // The rest is in fewer segments than make a checkpoint worth its work.
+        // The other messages are in so few segments that a checkpoint is not worth its work.
         eventually("a base", || (base_bytes(&state) >= 400_000).then_some(()));
         for n in 0..40 {
             let target = format!("/pub/big/{n}");
@@ -158,18 +158,18 @@ fn room_is_given_back_when_most_of_the_kept_messages_were_deleted() {
     }
 }
 
-/// Whether a file below this directory has these bytes.
+/// Whether a file below this directory contains these bytes.
 fn is_on_disk(directory: &Path, text: &str) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {
         let path = entry.path();
-        // Files come and go meanwhile.
+        // Files may appear and disappear meanwhile.
         let has = |bytes: Vec<u8>| bytes.windows(text.len()).any(|it| it == text.as_bytes());
         path.is_dir() && is_on_disk(&path, text) || std::fs::read(&path).is_ok_and(has)
     })
 }
 
-/// Publishes messages that then go, one in each way, and one that stays.
+/// Publishes one message for each way in which a message can go (replaced, deleted, expired), and one that stays.
 fn publish_what_goes(server: &Server) {
     let mut conn = Conn::open(server);
     post(&mut conn, "deleted", "secret-deleted");
@@ -177,7 +177,7 @@ fn publish_what_goes(server: &Server) {
     post(&mut conn, "latest/one", "secret-replaced");
     post(&mut conn, "latest/one", "new");
     post(&mut conn, "kept", "stays");
-    // An older message of its topic stays, so that nothing but a reader would drop it from memory.
+    // An older message of this topic stays, so the expired one behind it is dropped from memory only when somebody reads.
     let ttl = [("Content-Type", "text/plain"), ("Crore-TTL", "1")];
     let answer = conn.request("POST", "/pub/kept", &ttl, b"secret-expired");
     assert!([201, 202].contains(&answer.status), "{answer:?}");
@@ -194,7 +194,7 @@ fn deleted_replaced_and_expired_messages_leave_the_files_in_time_over_restarts_a
 
 fn leaves_the_files_in_time(crashes: bool) {
     let state = State::new();
-    // Nothing but time makes checkpoints of so little.
+    // So little is written that only `erase_within_s` makes checkpoints.
     let lines = format!(
         "{}bytes_max = {BYTES_MAX}\nerase_within_s = 2\n[[rule]]\nmatch = \"latest/#\"\nkeep = \"latest\"\n",
         state.settings()
@@ -242,7 +242,7 @@ fn a_full_disk_refuses_publishes_until_messages_have_gone() {
         "{}",
         refused.text()
     );
-    // Checkpoints make no room while all is kept.
+    // A checkpoint makes no room while all messages are kept, so the refusal must not come much earlier than at the limit.
     assert!(
         answered * data.len() > BYTES_MAX as usize / 4,
         "{answered} messages"
@@ -268,7 +268,7 @@ fn an_address_that_fills_the_disk_leaves_room_for_another() {
     let state = State::new();
     let server = Server::with(&settings(&state));
     let greedy = || Conn::over(connect_from(2, server.address()), &server);
-    // What it writes stays, or is replaced at once: then only segments grow.
+    // The client's messages stay, or replace each other. In the second case only segments grow.
     for topic in ["big/", "latest/"] {
         let mut conn = greedy();
         let mut refused = 0;
@@ -311,7 +311,7 @@ fn damage_under_a_running_server_is_told_once_and_a_stop_in_order_loses_nothing(
     publish(&server, "kept", "first");
     let mut stream = Stream::open(&server, "/sub/kept?since=oldest", &[]);
     let first = stream.event().expect("an event").id;
-    // A byte of the first message.
+    // Changes a byte of the first message.
     let segment = state.0.join("log/segment-0000000001.log");
     let mut bytes = std::fs::read(&segment).expect("a segment");
     let at = bytes.windows(5).position(|it| it == b"first");

@@ -1,4 +1,4 @@
-//! The wall clock of a running server is set ahead and back, by the library of `faketime`: only dates follow it.
+//! Tests a wall clock that is set ahead and back while the server runs (by the library of `faketime`). Only dates follow it.
 
 use crate::support::clock::Clock;
 use crate::support::http::{Conn, Response, info, once, publish};
@@ -7,7 +7,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, mqtt, until};
 use crore_wire::mqtt::{Packet, Version};
 
-/// Sets the clock and waits until the server shows it.
+/// Sets the clock, and waits until the server's dates show it.
 fn step(clock: &Clock, server: &Server, ahead_s: i64) {
     let before = date(&once(server, "GET", "/pub/none", &[], ""), "date");
     clock.set(ahead_s);
@@ -25,7 +25,7 @@ fn date(answer: &Response, name: &str) -> u64 {
     crore_wire::http::date::parse_date(date.as_bytes()).expect("a date")
 }
 
-/// The oldest message; its date is no later than that of the answer.
+/// Reads the oldest message, and checks that its date is not later than that of the answer.
 fn oldest(server: &Server, topic: &str) -> Response {
     let answer = once(
         server,
@@ -94,7 +94,7 @@ fn nothing_expires_early_when_the_wall_clock_is_set_ahead_and_dates_keep_their_s
         Some("true")
     );
 
-    // An answer that was read while the clock was wrong has a date in the future once the clock is right again.
+    // An answer that was read while the clock was ahead has a date in the future after the clock is set right.
     let seen = answer.header("last-modified").expect("a date");
     step(&clock, &server, 0);
     publish(&server, "a", "second");
@@ -130,7 +130,7 @@ fn a_planned_restart_goes_on_with_the_time_though_the_wall_clock_was_set_back_me
     until("the message is gone", || oldest(&server, "a").status == 204);
 }
 
-/// The latest value of a key is state: neither the age nor the bytes of its rule take it away, as they do with a history.
+/// The latest value of a key is state. Unlike a history, it is not removed by the age or bytes of its rule.
 #[test]
 fn latest_values_stay_when_history_of_their_age_is_gone() {
     let Some(clock) = Clock::new("latest", 0) else {
@@ -141,7 +141,7 @@ fn latest_values_stay_when_history_of_their_age_is_gone() {
         let rules = "[[rule]]\nmatch = \"scores/#\"\nkeep = \"latest\"\n";
         let settings = format!("{rules}{SHORT}{}", state.settings());
         let server = clock.server(&settings);
-        // Two values are more than the default `log_bytes` of a topic.
+        // Two values are larger than the default `log_bytes` of a topic.
         let large = "x".repeat(200 << 10);
         for (topic, key, data) in [
             ("scores/1", "home", &large[..]),

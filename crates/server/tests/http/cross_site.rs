@@ -1,4 +1,4 @@
-//! A page of another site can do nothing with a visitor's browser that was not allowed.
+//! Tests that a page of another site can do nothing with a visitor's browser that the settings do not allow.
 
 use crate::support::http::{Conn, once, publish};
 use crate::support::ws::handshake;
@@ -42,7 +42,7 @@ fn a_foreign_origin_neither_publishes_nor_upgrades() {
     );
 }
 
-/// Though the page cannot read the answer: a subscription makes topics, and takes places.
+/// A foreign page cannot read the answer, but a subscription would still create topics and use connections.
 #[test]
 fn a_foreign_origin_does_not_subscribe() {
     let server = Server::with("[[rule]]\nmatch = 'seat'\nconcurrency = 'last'\n");
@@ -73,7 +73,7 @@ fn a_foreign_origin_does_not_subscribe() {
     assert_eq!(holder.response().text(), "kept");
 }
 
-/// A publisher chooses the type of a message: it must not become a script of the page's own origin, whoever embeds it.
+/// A publisher chooses the content type of a message. No message may run as a script of the server's origin, whatever page embeds it.
 #[test]
 fn no_message_runs_in_a_page() {
     let server = Server::start();
@@ -165,7 +165,7 @@ fn an_allowed_origin_reads_what_it_needs_and_nobody_elses_credentials() {
         allowed.lists("access-control-allow-methods", "DELETE"),
         "{allowed:?}"
     );
-    // NchanSubscriber sends the second one.
+    // The client NchanSubscriber sends the second header.
     for name in ["content-type", "cache-control"] {
         assert!(
             allowed.lists("access-control-allow-headers", name),
@@ -210,7 +210,7 @@ fn scripts_of_an_allowed_origin_may_read_all_that_a_poll_says() {
     let ours = |name: &str| name.starts_with("crore-") || ["etag", "last-modified"].contains(&name);
     let names = response.headers.iter().map(|(name, _)| name.as_str());
     let names: Vec<&str> = names.filter(|name| ours(name)).collect();
-    // Position and time, and topic, event, key, gap, time to live and property.
+    // The headers for position, time, topic, event, key, gap, time to live and property.
     assert_eq!(names.len(), 8, "{response:?}");
     for name in names
         .into_iter()
@@ -254,7 +254,7 @@ fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
     let mut conn = Conn::open(&server);
     conn.ask("GET", "/sub/news", &handshake(&[file]), "");
     assert_eq!(conn.head().status, 101);
-    // No other origin comes in with them.
+    // No other origin is allowed together with the listed ones.
     assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 403);
     let read = once(&server, "GET", "/pub/news", &[EVIL], "");
     assert_eq!(read.header("access-control-allow-origin"), None);
@@ -277,7 +277,7 @@ fn on_loopback_only_names_of_the_loopback_are_hosts() {
             "{host}"
         );
     }
-    // DNS rebinding: a name of somebody else's that resolves to this machine.
+    // DNS rebinding: an attacker's host name that resolves to this machine.
     for host in [
         "evil.example",
         "evil.example:8800",
@@ -301,7 +301,8 @@ fn on_loopback_only_names_of_the_loopback_are_hosts() {
     }
 }
 
-/// Rights say what a client may do; they do not say that a page of another site is that client.
+/// Rights do not replace `http.hosts`: a page that reaches the server by a foreign name (DNS rebinding) may not use what anonymous clients
+/// may do.
 #[test]
 fn on_loopback_rights_let_no_other_host_in_and_a_list_does() {
     let rights = "[access]\nanonymous = { publish = ['#'], subscribe = ['#'], info = ['#'] }\n";
@@ -364,18 +365,18 @@ fn cross_site_refusal_names_the_setting_and_is_logged_once() {
         assert_eq!(said.lines().count(), 1);
     }
     let told = |words: &str| server.log().matches(words).count();
-    // How long nothing more is said is seen where a clock is set (`control/refusal_log.rs`).
+    // How long a repeated refusal is not logged is tested with a simulated clock (`control/refusal_log.rs`).
     until("both in the log", || {
         [told("http.allowed_origins"), told("Host: localhost")] == [1, 1]
     });
-    // A header's value comes back as harmless text, and a long one is cut.
+    // The answer quotes a header's value as harmless text, and cuts a long one.
     let odd = [b'a'; 5_000];
     let odd = String::from_utf8_lossy(&odd);
     let refused = once(&server, "POST", "/pub/a", &[("Origin", &odd)], "x");
     assert!(refused.body.len() < 2_000, "{}", refused.body.len());
 }
 
-/// The advice of the 403 is one that the settings take, and it lets the page in.
+/// The setting that the 403 advises is valid, and lets the page in.
 #[test]
 fn the_advice_for_an_origin_lets_it_in() {
     let server = Server::start();
@@ -471,7 +472,7 @@ fn several_origins_are_400() {
     }
 }
 
-/// A page of another site may show or run what it asks for without `Origin`, where no header guards the answer.
+/// A request without `Origin` from a page of another site (`Sec-Fetch-Site`) is refused, since the page could show or run the answer.
 #[test]
 fn a_page_elsewhere_reads_nothing_without_an_origin() {
     let named = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");
@@ -503,7 +504,7 @@ fn a_page_elsewhere_reads_nothing_without_an_origin() {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/sub/news", &handshake(&[from]), "");
         assert_eq!(conn.head().status, 403, "{site}");
-        // With an origin that is listed, and from one that is not (the browser hides that answer).
+        // A request with an `Origin` is answered: from a listed origin, and from another one, whose page does not get to see the answer.
         for origin in ["https://app.example.com", "https://other.example"] {
             let headers = [from, ("Origin", origin)];
             assert_eq!(once(&named, "GET", "/pub/none", &headers, "").status, 404);
@@ -521,7 +522,8 @@ fn a_page_elsewhere_reads_nothing_without_an_origin() {
     }
 }
 
-/// Headers that EventSource polyfills, Mercure's clients, htmx and tracing send besides those of the standard's EventSource.
+/// Scripts may send the headers that EventSource polyfills, Mercure's clients, htmx and tracing add to those of the standard's
+/// EventSource.
 #[test]
 fn scripts_of_an_allowed_origin_may_send_the_headers_of_common_clients() {
     let server = Server::with("[http]\nallowed_origins = [\"https://app.example.com\"]\n");

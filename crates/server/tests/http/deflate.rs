@@ -1,4 +1,4 @@
-//! permessage-deflate, RFC 7692: negotiated, used, and abused.
+//! Tests permessage-deflate (RFC 7692): negotiation, use, and abuse.
 
 use crate::support::Server;
 use crate::support::http::publish;
@@ -28,14 +28,14 @@ fn open(server: &Server, target: &str) -> Ws {
     ws
 }
 
-/// RFC 7692 section 7.2.2: with the four bytes that a sender cut off; and behind them an empty final
-/// block, for a message ends at a byte boundary and a decompressor of whole streams wants an end.
+/// Inflates a message. RFC 7692 section 7.2.2: the four bytes that the sender cut off are appended first. An empty final block follows
+/// them, since this decompressor wants the end of the stream.
 fn inflated(payload: &[u8]) -> Vec<u8> {
     let whole = [payload, &[0, 0, 0xff, 0xff], &[1, 0, 0, 0xff, 0xff]].concat();
     decompress_to_vec_with_limit(&whole, 1 << 24).expect("deflated data")
 }
 
-/// RFC 7692 section 7.2.1.
+/// Compresses a message by RFC 7692 section 7.2.1.
 fn deflated(data: &[u8]) -> Vec<u8> {
     let mut compressor = CompressorOxide::new(create_comp_flags_from_zip_params(6, 0, 0));
     let mut out = vec![0; data.len() / 2 + 1024];

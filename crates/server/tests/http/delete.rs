@@ -1,4 +1,4 @@
-//! Deleted topics: a tombstone for each subscriber that was there, a new start for all others.
+//! Tests deleted topics: present subscribers are told by a tombstone event, and for all others the topic starts anew.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};

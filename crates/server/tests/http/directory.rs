@@ -1,6 +1,10 @@
-//! State directories in which something is wrong: each is refused with the reason and left alone, or survived, as docs/DURABILITY.md says.
+//! Tests damaged state directories. The server refuses each with the reason and changes nothing, or starts in spite of the damage, as
+//! docs/DURABILITY.md says.
 //!
-//! Root may read everything: where a test is about permissions and root runs it, the server runs as nobody.
+//! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
+//! or partition.
+//!
+//! Root may read everything. So if a test is about permissions and runs as root, its server runs as nobody.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{Read as _, Write as _};
@@ -19,7 +23,7 @@ use crate::support::stream::Stream;
 use crate::support::{Server, eventually, program};
 
 pub const BYTES_MAX: u64 = 4 << 20;
-/// A segment, with this [`BYTES_MAX`], has room for eight messages of this length.
+/// With this [`BYTES_MAX`] a segment of the log has room for eight messages of this size.
 const MESSAGE_BYTES: usize = 30_000;
 
 pub fn settings(state: &State, bytes_max: u64) -> String {
@@ -48,7 +52,7 @@ pub fn numbered(n: usize) -> String {
     format!("{n} {}", "x".repeat(MESSAGE_BYTES))
 }
 
-/// Publishes by a connection of its own; `None` when the server is gone.
+/// Publishes over a new connection. `None` if the server has ended.
 pub fn try_publish(server: &Server, topic: &str, data: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(server.address()).ok()?;
     let len = data.len();
@@ -58,7 +62,7 @@ pub fn try_publish(server: &Server, topic: &str, data: &str) -> Option<u16> {
     stream.write_all(head.as_bytes()).ok()?;
     stream.write_all(data.as_bytes()).ok()?;
     let mut answer = Vec::new();
-    // A reset behind the answer is none of our business.
+    // The connection may be reset after the answer.
     let _ = stream.read_to_end(&mut answer);
     let text = String::from_utf8_lossy(&answer).into_owned();
     text.split(' ').nth(1)?.parse().ok()
@@ -68,7 +72,7 @@ pub fn is_answered(status: Option<u16>) -> bool {
     matches!(status, Some(201 | 202))
 }
 
-/// The numbers of the messages of a topic, up to this one.
+/// The numbers in the messages of a topic, up to the number `last`.
 pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let mut found = Vec::new();
@@ -85,7 +89,7 @@ fn first_position(server: &Server, topic: &str) -> String {
     stream.event().expect("an event").id
 }
 
-/// The position of the last of so many messages.
+/// The position of the last of `count` messages.
 fn last_position(server: &Server, topic: &str, count: usize) -> String {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     let positions = (0..count).map(|_| stream.event().expect("an event").id);
@@ -98,7 +102,7 @@ fn first_behind(server: &Server, topic: &str, position: &str) -> String {
     stream.event().expect("an event").kind
 }
 
-/// A server has left messages in a base and in the log.
+/// The state directory of a server that has left messages in a base and in the log.
 fn left() -> State {
     let state = State::new();
     let server = Server::with(&state.settings());
@@ -116,7 +120,8 @@ pub fn all_is_there(state: &State) {
     server.kill();
 }
 
-/// Four segments, and a base that is so large that no checkpoint comes meanwhile. Returns a position at the first message of `a`, and how many there are.
+/// Fills four segments, and a base so large that no checkpoint follows meanwhile. Returns the position of the first message of `a`, and
+/// the number of messages of `a`.
 fn several_segments(state: &State) -> (String, usize) {
     const OF_BASE: usize = 60;
     const OF_LOG: usize = 32;
@@ -143,7 +148,7 @@ pub fn is_root() -> bool {
     id.starts_with(b"0\n")
 }
 
-/// A server that runs as nobody, or as this user if that is not root, does not start; returns its words.
+/// The error of a server that does not start as nobody (or as the present user, if that is not root).
 fn refused_to_nobody(state: &State) -> String {
     let file = state.0.with_extension("toml");
     fs::write(&file, state.settings()).expect("settings");
@@ -214,7 +219,7 @@ fn files_without_permission_are_refused_by_name_and_left_alone() {
     all_is_there(&state);
 }
 
-/// As when its disk gives an I/O error.
+/// The simulated fault is a disk that gives an I/O error.
 #[test]
 fn file_that_cannot_be_read_or_removed_at_a_start_is_named() {
     for name in ["lives", "clean"] {
@@ -335,12 +340,12 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
             false => "has a damaged header",
         });
         assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
-        // No setting could have kept them.
+        // The gap was caused by damage, so the log names no setting.
         server.await_log("damage of the log on disk (`crore log verify` shows it)");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
         let found = numbers(&server, "a", count - 1);
         assert!(found.is_sorted() && found[0] == 0, "{found:?}");
-        // A segment has eight.
+        // At most one segment of eight messages is missing.
         assert!(found.len() < count && found.len() + 9 >= count, "{found:?}");
         assert_eq!(numbers(&server, "base", 59).len(), 60);
         publish(&server, "a", "99");
@@ -380,7 +385,7 @@ fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
         let last = all.last().expect("a segment");
         match is_deleted {
             true => fs::remove_file(last).expect("the segment"),
-            // Before its first group.
+            // Cuts the segment before its first group.
             false => OpenOptions::new()
                 .write(true)
                 .open(last)
@@ -396,7 +401,7 @@ fn lost_newest_segment_is_told_as_a_gap_and_its_offsets_are_told_apart() {
             assert_eq!(first_behind(&server, "a", position), GAP_EVENT);
         }
         server.kill();
-        // Told once, since the base has what was left.
+        // The loss is told only once: the base now has what was left.
         let server = Server::with(&settings(&state, BYTES_MAX));
         assert!(!server.log().contains("it was longer"), "{}", server.log());
         let found = numbers(&server, "a", 100 + count - 1);
@@ -427,11 +432,11 @@ fn files_that_are_none_of_ours_are_left_alone_and_told() {
         fs::write(path, "garbage").expect("a file");
     }
     for path in &directories {
-        // Two spare files are there.
+        // Two spare files exist under these names.
         let _ = fs::remove_file(path);
         fs::create_dir(path).expect("a directory");
     }
-    // The files that a killed start and a killed checkpoint leave.
+    // The files that a killed start and a killed checkpoint leave behind.
     fs::write(state.0.join("probe"), "").expect("a file");
     fs::create_dir(state.0.join("base.part")).expect("a directory");
     fs::write(log.join("spare-7"), "").expect("a file");
@@ -482,10 +487,10 @@ fn log_behind_a_damaged_base_is_read_with_the_number_of_partitions_that_wrote_it
     fs::write(&document, bytes).expect("a document");
     let server = Server::with(&other(&state));
     server.await_log("it keeps them");
-    // The segment has what was in the base, too.
+    // The segment also has the messages of the base.
     assert_eq!(numbers(&server, "a", 1), [0, 1]);
     server.kill();
-    // No document says the number.
+    // With no readable document the number of partitions is unknown.
     state = left();
     for home in 0..2 {
         let document = state.base().join(format!("home-{home}.state"));

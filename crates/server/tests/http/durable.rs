@@ -1,4 +1,5 @@
-//! Durable messages: answered publishes, retained values, positions and idempotency keys outlive a crash, and damage is told as a gap.
+//! Tests durable messages: answered publishes, retained values, positions and idempotency keys survive a crash, and damage is told as a
+//! gap (clients learn that they missed messages).
 
 use std::path::PathBuf;
 
@@ -12,7 +13,7 @@ use crate::support::stream::Stream;
 
 const KEY: [(&str, &str); 1] = [("Idempotency-Key", "\"k\"")];
 
-/// The messages of a topic behind a position.
+/// The next messages of a topic after a position.
 fn behind(server: &Server, topic: &str, position: &str, count: usize) -> Vec<(String, String)> {
     let target = format!("/sub/{topic}");
     let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
@@ -58,7 +59,7 @@ fn answered_messages_positions_and_keys_survive_crash_after_crash() {
         assert_eq!(replayed.as_deref(), Some("true"), "round {round}");
         let position = |it: &Response| it.text().lines().last().map(str::to_string);
         assert_eq!(position(&again), position(&first));
-        // Who was subscribed stands in no log.
+        // Subscribers are not stored in the log.
         assert_eq!((first.status, again.status), (201, 202));
         assert!(again.text().contains("active subscribers: 0"));
     }
@@ -104,7 +105,7 @@ fn a_crash_after_a_planned_restart_keeps_both_parts() {
     assert_eq!(stream.data(2), ["before the stop", "before the crash"]);
 }
 
-/// Changes a byte of the message with the word `needle` in the log of a server that has ended.
+/// Damages the message that contains the word `needle`, in the log of a server that has ended.
 fn damage(state: &State) {
     let mut bytes = std::fs::read(segment(state)).expect("the segment");
     let needle = b"needle";
@@ -113,7 +114,7 @@ fn damage(state: &State) {
     std::fs::write(segment(state), bytes).expect("the segment");
 }
 
-/// The items of a stream (the data of a message, `GAP` for a gap), and the position behind the last one.
+/// The items of a stream (the data of a message, `GAP` for a gap), and the position after the last item.
 fn items(server: &Server, target: &str, position: &str, count: usize) -> (Vec<String>, String) {
     let mut stream = Stream::open(server, target, &[("Last-Event-ID", position)]);
     let (mut items, mut id) = (Vec::new(), String::new());
@@ -148,7 +149,7 @@ fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     assert_eq!(stream.data(2), ["seen", "kept"]);
     publish(&server, "a", "new");
     for _ in 0..2 {
-        // Positions of since then are good, and one of before is told again.
+        // Positions from after the damage are valid. A position from before it is told the gap again.
         assert_eq!(behind(&server, "a", &behind_it, 1), messages(&["new"]));
         let after = first_position(&server, "a");
         assert_eq!(behind(&server, "a", &after, 2), messages(&["kept", "new"]));
@@ -159,7 +160,8 @@ fn damage_in_the_log_is_told_as_a_gap_and_the_rest_stays() {
     }
 }
 
-/// Topics of three partitions (a name decides its partition), each with a message that was seen. Returns the positions behind those.
+/// Publishes a message to topics of three partitions (the name of a topic decides its partition). Returns the positions after these
+/// messages.
 fn three_topics(server: &Server) -> [String; 3] {
     ["a", "b", "c"].map(|topic| {
         publish(server, topic, "seen");
@@ -190,15 +192,15 @@ fn damage_in_one_partition_is_told_to_its_subscribers_alone() {
     damage(&state);
     let mut server = Server::with(&state.settings());
     publish(&server, "b", "b new");
-    // Nothing of it stands behind the damage.
+    // This partition has no messages after the damage.
     publish(&server, "c", "c new");
-    // After one more crash it is the same.
+    // A further crash changes nothing.
     let mut ends = Vec::new();
     for _ in 0..2 {
         assert_eq!(items(&server, "/sub/a", &a, 3).0, [GAP, "seen", "a kept"]);
         assert_eq!(items(&server, "/sub/b", &b, 2).0, ["b kept", "b new"]);
         assert_eq!(items(&server, "/sub/c", &c, 1).0, ["c new"]);
-        // Those of both, too, get again what is left of the one.
+        // Subscribers of several partitions get all that is left of the damaged one again.
         let all = &[GAP, "a kept", "b kept", "b new", "c new", "seen"][..];
         let all = [all, all, &["b kept", "b new", "c new"]];
         for (((target, _), seen), expected) in several.iter().zip(&seen).zip(all) {
@@ -281,7 +283,7 @@ fn a_torn_end_of_the_log_is_no_gap() {
     let needle = b"needle";
     let at = bytes.windows(needle.len()).position(|it| it == needle);
     let at = at.expect("the message is in the log");
-    // The power went before any byte from here on was on disk.
+    // A power failure lost all bytes of the log from here on.
     bytes[at..].fill(0);
     std::fs::write(segment(&state), bytes).expect("the segment");
     let server = Server::with(&state.settings());
@@ -305,7 +307,7 @@ fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
     publish(&server, "a", "durable");
     let seen = first_position(&server, "a");
     server.kill();
-    // The same directory.
+    // The settings without durability, for the same directory.
     let not_durable = other.settings().replace(
         other.0.to_str().expect("text"),
         state.0.to_str().expect("text"),
@@ -323,7 +325,7 @@ fn durable_messages_become_those_of_planned_restarts_and_again_durable() {
 
 const PASSING: &str = "[[rule]]\nmatch = \"m/#\"\ndurable = false\n";
 
-/// The position behind the first message that a filter matches.
+/// The position after the first message that a filter matches.
 fn first_position_by(server: &Server, filter: &str) -> String {
     let mut stream = Stream::open(server, &format!("/sub?filter={filter}&since=oldest"), &[]);
     stream.event().expect("an event").id
@@ -393,7 +395,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
             true => drop(server.stop()),
             false => server.kill(),
         }
-        // Twice: a second crash does not forget it.
+        // Tried twice, since a second crash must not change the result.
         for _ in 0..2 {
             let server = Server::with(&state.settings());
             let mut stream = Stream::open(&server, "/sub/m/a", &[("Last-Event-ID", &seen)]);
@@ -403,7 +405,7 @@ fn crash_before_a_rule_puts_its_topics_into_the_log_is_told_as_a_gap() {
             }
             server.kill();
         }
-        // The next round begins with a stop.
+        // The next round begins with a state that was stopped in order.
         Server::with(&settings).stop();
         Server::with(&settings).stop();
     }
@@ -437,7 +439,7 @@ fn rules_that_change_the_topics_in_the_log_are_refused_by_a_reload() {
     server.await_log("changes with a restart only");
 }
 
-/// CRC32C behind bytes with this checksum.
+/// Continues the CRC32C checksum `seed` over these bytes.
 fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg());
     !bytes
@@ -445,7 +447,7 @@ fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
         .fold(!seed, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// Changes these bytes of the last group of the log, and its checksum with them (`docs/internals/LOG-FORMAT.md`).
+/// Changes these bytes in the last group of the log, and makes its checksum right again (`docs/internals/LOG-FORMAT.md`).
 fn forge(state: &State, written: &[u8], changed: &[u8]) {
     let mut bytes = std::fs::read(segment(state)).expect("the segment");
     let word = |bytes: &[u8], at: usize| {
@@ -494,7 +496,7 @@ fn a_message_on_disk_that_no_client_may_send_is_damage_though_its_checksum_holds
         forge(&state, written.as_bytes(), changed.as_bytes());
         let server = Server::with(&state.settings());
         server.await_log("a batch of the log cannot be read");
-        // The content type would be in the head of a long-poll.
+        // A content type of a message would stand in the head of a long-poll's answer.
         let target = "/sub/topic/of/it?since=oldest";
         let first = crate::support::http::once(&server, "GET", target, &[], "");
         assert_eq!(first.text(), "before");

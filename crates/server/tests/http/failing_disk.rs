@@ -1,7 +1,8 @@
-//! Disks that are read-only, full or broken: publishes are refused or the process ends with the reason, and what was answered is there afterwards, as
-//! docs/DURABILITY.md says.
+//! Tests disks that are read-only, full or broken. Publishes are refused, or the process ends with the reason. All answered messages are
+//! there afterwards, as docs/DURABILITY.md says.
 //!
-//! Most of these tests mount file systems, which only root may: elsewhere they say so and test nothing.
+//! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
+//! or partition. Most tests mount file systems, which only root may. Elsewhere they say so and test nothing.
 
 use std::fs;
 use std::io::Write as _;
@@ -30,11 +31,11 @@ fn only_root(what: &str) -> bool {
     is_root()
 }
 
-/// A file system that is there until this is dropped.
+/// A file system that is unmounted when this is dropped.
 struct Mounted<'a>(&'a Path);
 
 impl Mounted<'_> {
-    /// None where this host lets nobody mount.
+    /// Mounts a file system. `None` if this host does not permit it.
     #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
     fn new<'a>(at: &'a Path, args: &[&str]) -> Option<Mounted<'a>> {
         if !only_root("mount file systems") {
@@ -94,7 +95,7 @@ fn read_only_directory_is_refused_and_left_alone() {
 #[test]
 fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_room() {
     let state = State::new();
-    // More than the file system has.
+    // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
     let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
         return;
@@ -117,7 +118,7 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     };
     refused(&server, &mut answered);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
-    // A crash and a stop meanwhile lose nothing that was answered.
+    // A crash and a stop with the full disk lose no answered message.
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
@@ -135,7 +136,7 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     assert_eq!(numbers(&server, "a", answered).len(), answered + 1);
 }
 
-/// Writes a file that takes all room which is left.
+/// Writes a file that takes all free space.
 fn fill(state: &State) {
     let mut file = fs::File::create(state.0.join("ballast")).expect("a file");
     while file.write_all(&[0; 4096]).is_ok() {}
@@ -145,20 +146,20 @@ fn empty(state: &State) {
     fs::remove_file(state.0.join("ballast")).expect("the ballast");
 }
 
-/// So many in a row show that no checkpoint makes room.
+/// This many refusals in a row show that no checkpoint makes room.
 const REFUSALS: u32 = 25;
 
 #[test]
 fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_deleted() {
     let state = State::new();
-    // More than the file system has.
+    // The limit is more than the file system has.
     let settings = settings(&state, 64 << 20);
     let Some(_mount) = Mounted::tmpfs(&state.0, "24m") else {
         return;
     };
     let server = Server::with(&settings);
     server.await_log("state.bytes_max (64 MiB) is more than the file system of state.directory has: 24 MiB count");
-    // While a base is being written it may be full for a moment.
+    // While a base is being written, the disk may be full for a moment.
     let (mut made, mut refused) = (0, 0);
     while refused < REFUSALS {
         let status = try_publish(&server, &format!("t/{made}"), &numbered(made));
@@ -187,12 +188,12 @@ fn file_system_that_the_log_has_filled_takes_messages_again_when_most_were_delet
     }
 }
 
-/// Messages, each in a topic of its own, that fill half of a small file system.
+/// Number of messages, each in its own topic, that together fill half of a small file system.
 const MESSAGES: usize = 450;
-/// More than so many bytes of them are in a base.
+/// More than this many bytes of the messages are in a base.
 const BASE_BYTES: u64 = 12 << 20;
 
-/// Bytes of the newest base; less while the one before it is removed.
+/// The bytes of the newest base. The number is smaller for a moment while the base before it is removed.
 fn base_bytes(state: &State) -> u64 {
     let files = state.files();
     let base = files.iter().rfind(|name| name.starts_with("base-"));
@@ -201,7 +202,7 @@ fn base_bytes(state: &State) -> u64 {
     lens.map(|it| it.metadata().map_or(0, |it| it.len())).sum()
 }
 
-/// A server with all [`MESSAGES`], most of them in a base that a checkpoint has written.
+/// A server that keeps all [`MESSAGES`], most of them in a base that a checkpoint has written.
 fn much_is_kept(state: &State, settings: &str) -> Server {
     let server = Server::with(settings);
     for n in 0..MESSAGES {
@@ -214,14 +215,14 @@ fn much_is_kept(state: &State, settings: &str) -> Server {
     server
 }
 
-/// There is a file that keeps so much room for a checkpoint.
+/// Waits until a file reserves this much disk space for a checkpoint.
 fn has_reserve(state: &State, bytes: u64) {
     until("a reserve", || {
         fs::metadata(state.0.join("reserve")).is_ok_and(|it| it.len() > bytes)
     });
 }
 
-/// Another program takes all room of the disk.
+/// Fills the disk, as another program would, until the server refuses a publish.
 fn fill_for(server: &Server, state: &State) {
     eventually("a refusal", || {
         fill(state);
@@ -240,7 +241,7 @@ fn delete_most(server: &Server) {
     }
 }
 
-/// The number of the only message of a topic.
+/// The number in the only message of a topic.
 fn kept_once(server: &Server, topic: &str) -> usize {
     assert_eq!(messages(server, topic), 1, "{topic}");
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
@@ -249,7 +250,7 @@ fn kept_once(server: &Server, topic: &str) -> usize {
     number.parse().expect("a number")
 }
 
-/// The deleted topics are gone, and the others have their message.
+/// Checks that the deleted topics do not exist, and that the others have their message.
 fn all_that_was_kept_is_there(server: &Server) {
     for n in 0..MESSAGES {
         match is_kept(n) {
@@ -262,7 +263,7 @@ fn all_that_was_kept_is_there(server: &Server) {
     }
 }
 
-/// Nothing else gives room: the other program keeps what it has.
+/// Only the server's own checkpoint can make room, since the other program keeps what it has written.
 #[test]
 fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_deleted() {
     // After a stop the base has a document for each home, otherwise one for each partition.
@@ -292,7 +293,7 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
     }
 }
 
-/// A checkpoint that replaces the documents of the last base one by one ends in the midst of that.
+/// A checkpoint that replaces the documents of the last base one by one is interrupted in the middle.
 #[test]
 fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
     let state = State::new();
@@ -303,7 +304,7 @@ fn base_of_which_some_documents_were_replaced_is_read_with_the_log_after_it() {
     let server = much_is_kept(&state, &settings);
     let mut stream = Stream::open(&server, "/sub/t/0?since=oldest", &[]);
     let seen = stream.event().expect("an event").id;
-    // A finished segment is not in the base yet.
+    // Some messages are in a finished segment and not in the base yet.
     let mut more = 0;
     while segments(&state).len() < 2 || state.0.join("base.part").exists() {
         let status = try_publish(&server, &format!("more/{more}"), &numbered(more));
@@ -361,7 +362,7 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     let server = Server::with(&settings);
     publish(&server, "a", numbered(0));
     fill(&state);
-    // The files that wait as segments have room enough for this little.
+    // The spare segment files give enough room for this little state.
     let said = server.stop();
     assert!(said.contains("state written to"), "{said}");
     empty(&state);
@@ -386,11 +387,12 @@ fn stop_on_a_full_disk_saves_the_state_or_says_what_is_lost_and_fails() {
     server.kill();
 }
 
-/// The log ends with a damaged segment, and the disk has no room for the next one: what is left is in a base, and the log has no segment until there is room.
+/// The log ends with a damaged segment, and the disk has no room for the next one. So what is left is in a base, and the log has no
+/// segment until there is room.
 #[test]
 fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
     let state = State::new();
-    // More than the file system has: a segment has 1 MiB.
+    // The limit is more than the file system has. A segment has 1 MiB.
     let settings = settings(&state, 64 << 20);
     let Some(_mount) = Mounted::tmpfs(&state.0, "16m") else {
         return;
@@ -411,7 +413,7 @@ fn loss_is_told_once_though_a_full_disk_has_no_room_for_the_next_segment() {
         }
     }
     fill(&state);
-    // Room for a base.
+    // Makes room for a base.
     let ballast = fs::OpenOptions::new()
         .write(true)
         .open(state.0.join("ballast"))
@@ -451,7 +453,7 @@ fn is_verified(state: &State) {
     assert!(verified.status.success(), "{said}");
 }
 
-/// Publishes until the server is gone; returns how many were answered.
+/// Publishes until the server has ended. Returns how many publishes were answered.
 fn publish_until_it_ends(server: &Server) -> usize {
     (0..)
         .take_while(|n| is_answered(try_publish(server, "a", &numbered(*n))))
@@ -464,7 +466,7 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
     let server = Server::with(&settings(&state, BYTES_MAX));
     publish(&server, "a", numbered(0));
     let id = server.pid().to_string();
-    // EFBIG: what is behind these bytes of a segment cannot be written.
+    // Writing behind these bytes of a segment now fails with EFBIG.
     let limited = output(Command::new("prlimit").args(["--fsize=131072", "--pid", &id]));
     assert!(
         limited.status.success(),
@@ -491,7 +493,7 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
 #[ignore = "the file behind the loop device loses the last write that it has said to be synced on some machines"]
 fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost() {
     let (state, disk) = (State::new(), State::new());
-    // The file system believes in 64 MB, of which its disk has 10.
+    // The file system has 64 MB, but the disk below it only 10.
     let Some(below) = Mounted::tmpfs(&disk.0, "10m") else {
         return;
     };
@@ -515,7 +517,7 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     let (code, said) = server.failed();
     assert_eq!(code, Some(1), "{said}");
     assert!(answered > 0);
-    // The disk is well again.
+    // The disk works again.
     drop(mount);
     below.again("size=200m");
     let again = Mounted::new(&state.0, &loop_of);
@@ -526,7 +528,7 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
 }
 
-/// More than a kernel reads ahead of the first byte of a file.
+/// The first broken byte: farther than the kernel reads ahead from the start of a file.
 const BROKEN_AT: u64 = 10 << 20;
 
 #[test]
@@ -539,7 +541,7 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     let file = fs::File::create(&image).expect("a file");
     file.set_len(96 << 20).expect("a sparse file");
     let mut make = Command::new("mkfs.ext4");
-    // One group of blocks, in which the documents come behind all that the file system needs for itself.
+    // The file system has a single group of blocks, so that the documents lie behind its own data.
     make.args(["-q", "-b", "4096", "-O", "^has_journal"]);
     let made = output(make.arg(&image));
     let why = String::from_utf8_lossy(&made.stderr);
@@ -565,7 +567,7 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     drop(mount);
     let whole = fs::read(&image).expect("the image");
     let mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
-    // The end of the disk is gone: the loop device fails to read it.
+    // The end of the disk is missing, so reads of the loop device fail there.
     let cut = fs::OpenOptions::new().write(true).open(&image);
     cut.and_then(|file| file.set_len(place)).expect("the image");
     let said = refused(&state);
@@ -581,12 +583,12 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     server.kill();
 }
 
-/// Where this byte of a file lies on its disk.
+/// The place of this byte of a file on its disk.
 fn place_of(path: &Path, byte: u64) -> u64 {
     let told = output(Command::new("filefrag").args(["-v", "-b4096"]).arg(path)).stdout;
     let told = String::from_utf8_lossy(&told).into_owned();
     let block = byte / 4096;
-    // "   0:        0..     739:      34816..     35555:    740: ..."
+    // A line of the output: "   0:        0..     739:      34816..     35555:    740: ..."
     let mut places = told.lines().filter_map(|line| {
         let numbers = line.split(|c: char| !c.is_ascii_digit());
         let mut numbers = numbers.filter_map(|it| it.parse::<u64>().ok()).skip(1);
@@ -596,7 +598,7 @@ fn place_of(path: &Path, byte: u64) -> u64 {
     places.next_back().expect("a place") * 4096
 }
 
-/// How many messages of a topic are kept.
+/// The number of kept messages of a topic.
 fn messages(server: &Server, topic: &str) -> usize {
     let json = [("Accept", "application/json")];
     let answer = once(server, "GET", &format!("/pub/{topic}"), &json, "");

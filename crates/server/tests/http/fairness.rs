@@ -1,8 +1,9 @@
-//! Requests that make the server walk far do not hold the others: while many of them are under way, an honest client's publishes
-//! are answered between their steps.
+//! Tests that requests for which the server reads much do not delay others: while many of them are under way, the server answers an honest
+//! client's publishes between their steps.
 //!
-//! No time is asserted. The tests count how many of the honest client's round trips, one after the other, fit into the time that the
-//! walk, or a fan-out, takes: if one turn did all that was asked for, or an answer waited for all of a fan-out, only a few would.
+//! No test asserts a time. The tests count how many round trips of the honest client fit, one after the other, into the time of the
+//! reading or of a fan-out. Only a few would fit if the server did all that was asked for in one turn (one run of a shard's event loop),
+//! or if an answer waited for a whole fan-out.
 
 use crate::support::http::info;
 use crate::support::{Server, until};
@@ -13,10 +14,10 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-/// Round trips of the honest client at least. A turn for each page of each request takes hundreds; one turn for the pages
-/// of all of them takes fewer than this.
+/// The minimum of the honest client's round trips. With a turn for each page of each request there are hundreds. With one turn for the
+/// pages of all requests there are fewer than this.
 const ROUND_TRIPS_MIN: usize = 100;
-/// No client waits for longer.
+/// Timeout of a read by any client.
 const DEADLINE: Duration = Duration::from_secs(300);
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 1000000\nlog_bytes = \"1 GiB\"\n";
 
@@ -40,7 +41,7 @@ fn round_trip(stream: &mut BufReader<TcpStream>, request: &[u8]) -> String {
     head
 }
 
-/// The next answer up to its body, and how many bytes that has.
+/// The head of the next answer, and the length of its body.
 fn head_of(stream: &mut BufReader<TcpStream>) -> (String, usize) {
     let (mut head, mut body_bytes) = (String::new(), 0);
     loop {
@@ -64,7 +65,7 @@ fn post(path: &str, fields: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// So many messages to one topic.
+/// Publishes this many messages to one topic.
 fn fill(server: &Server, messages: usize) {
     let mut stream = BufReader::new(connect(server));
     let lines = "{\"topic\":\"full\",\"data\":\"x\"}\n".repeat(5_000);
@@ -95,7 +96,7 @@ fn round_trips_during(server: &Server, attack: impl FnOnce()) -> usize {
     honest.join().expect("it is served")
 }
 
-/// Two hundred requests at once, each of which ends when the server has looked through all it keeps.
+/// Sends two hundred requests at once. Each ends when the server has looked through everything that it keeps.
 fn many_requests(server: &Server, fields: &str, query: &str) -> usize {
     let request =
         format!("HEAD /sub?filter=zz/%23{query} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
@@ -109,7 +110,7 @@ fn many_requests(server: &Server, fields: &str, query: &str) -> usize {
         }
         for stream in &mut streams {
             let answer = round_trip(stream, b"HEAD");
-            // 304 to a conditional request.
+            // A conditional request is answered with 304.
             let ended = ["HTTP/1.1 204 ", "HTTP/1.1 304 "];
             assert!(
                 ended.iter().any(|status| answer.starts_with(status)),
@@ -136,8 +137,8 @@ fn two_hundred_who_ask_by_filter_for_all_since_a_date_hold_nobody() {
     assert!(count >= ROUND_TRIPS_MIN, "{count} round trips");
 }
 
-/// Each SUBSCRIBE to a filter that the client has already shows the retained messages again (MQTT 3.1.1 section 3.8.4): all of
-/// the server's are looked at for each.
+/// Each SUBSCRIBE to a filter that the client already has brings the retained messages again (MQTT 3.1.1 section 3.8.4). For each, the
+/// server looks at all retained messages.
 #[test]
 fn many_subscribes_to_a_filter_hold_nobody() {
     const SUBSCRIBES: usize = 3_000;
@@ -173,10 +174,10 @@ fn many_subscribes_to_a_filter_hold_nobody() {
     assert!(count >= ROUND_TRIPS_MIN, "{count} round trips");
 }
 
-/// Clients that wait for a message to `large` and read nothing.
+/// Number of clients that wait for a message to `large` and read nothing (deaf clients).
 const DEAF: usize = 400;
 
-/// Lets them come, each with this request, whose first answer this says how to take.
+/// Opens the deaf clients, each with this request. `take` reads the first answer.
 fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>)) -> Vec<TcpStream> {
     let request = format!("GET /sub/large?since=live HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
     let mut streams: Vec<_> = (0..DEAF).map(|_| BufReader::new(connect(server))).collect();
@@ -193,16 +194,16 @@ fn deaf(server: &Server, fields: &str, take: impl Fn(&mut BufReader<TcpStream>))
     streams.into_iter().map(BufReader::into_inner).collect()
 }
 
-/// Publishes a large message to deaf clients, for each of which the kernel copies it. Of a few honest clients, each with a request of its
-/// own again and again, the fewest answers that one had while the copies were made.
+/// Publishes a large message to deaf clients, for each of which the kernel copies it. Meanwhile some honest clients repeat a request each.
+/// Returns the lowest number of answers that an honest client received during the copies.
 fn answers_during_a_fan_out(
     server: &Server,
     deaf: &[TcpStream],
     (request, status): (impl Fn(usize) -> Vec<u8> + Sync, &str),
 ) -> usize {
-    /// So many that some are on another shard than the topic for which they ask.
+    /// Enough honest clients that some are on another shard than the topic of their request.
     const HONEST: usize = 12;
-    // Those that came first get it first, and those that came last get it last, on each shard.
+    // On each shard, the clients that connected first receive the message first.
     let have_it = |some: &[TcpStream]| some.iter().all(|one| one.peek(&mut [0]).is_ok());
     let is_begun = || have_it(&deaf[..8]);
     let is_over = || have_it(&deaf[DEAF - 8..]);
@@ -237,10 +238,10 @@ fn answers_during_a_fan_out(
     })
 }
 
-/// The copies take dozens of turns. An answer that waits for them is the only one until their end, or the second. Several fan-outs
-/// are looked at, since on a busy machine an honest client may miss one.
+/// The copies take dozens of turns. If answers waited for all copies, an honest client would get only one or two of them. The test counts
+/// over several fan-outs, since on a busy machine an honest client may miss one.
 const FAN_OUTS: usize = 3;
-/// The kernel takes the whole of a message for each of them.
+/// With this setting the kernel accepts a whole message for each deaf client.
 const COPIES: &str = "[limits]\nsend_buffer_bytes = 0\n";
 const ANSWERS_MIN: usize = 3 * FAN_OUTS;
 

@@ -1,4 +1,4 @@
-//! Subscribing by filter, on all three transports, over several shards: each message once, named, in order of its
+//! Tests subscribing by filter, over all three transports and several shards: each message comes once, with its topic, in the order of its
 //! topic, live and from the log.
 
 use crore_wire::sse::GAP_EVENT;
@@ -8,14 +8,14 @@ use crate::support::stream::Stream;
 use crate::support::ws::{Ws, line};
 use crate::support::{Server, until};
 
-/// Topics whose homes are several shards.
+/// Number of topics: enough that several shards keep some of them.
 const TOPICS: usize = 24;
 
 fn topic(n: usize) -> String {
     format!("a/{n}/c")
 }
 
-/// Every message once, and those of each topic in order.
+/// Checks that every message came once, and the messages of each topic in order.
 fn check(mut got: Vec<String>, rounds: std::ops::Range<usize>) {
     for n in 0..TOPICS {
         let of: Vec<_> = got
@@ -160,7 +160,7 @@ fn an_envelope_names_the_topic_of_each() {
     let mut ws = Ws::open(&server, "/sub?filter=%2B&envelope=json", &[]);
     let mut object =
         || -> serde_json::Value { serde_json::from_str(&ws.message().text()).expect("JSON") };
-    // The position to begin with.
+    // The first object is the position before the first message.
     assert!(
         object()["id"]
             .as_str()
@@ -274,7 +274,8 @@ fn the_limit_of_filters_is_of_different_ones_and_comes_free() {
     assert_eq!(both.data(1), ["still"]);
 }
 
-/// Of each topic so many, whichever shard keeps it, however many messages of others came since; then all that comes.
+/// A stream begins with the newest `-since` messages of each topic, whichever shard keeps the topic, and however many messages other
+/// topics had since. Then it goes on live.
 #[test]
 fn a_stream_begins_with_the_newest_of_each_topic() {
     let server = Server::with_shards(3, "");
@@ -292,7 +293,7 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
     publish_all(&server, 5..6);
     check(stream.data(TOPICS), 5..6);
     let mut ws = Ws::open(&server, target, &[]);
-    // The newest two are those of now.
+    // The newest two are now the later ones.
     check(ws.texts(TOPICS * 2), 4..6);
     let refused = once(
         &server,
@@ -307,7 +308,8 @@ fn a_stream_begins_with_the_newest_of_each_topic() {
 #[test]
 fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
     let server = Server::start();
-    // The targets that a client sends for `?filter=scores/#`, `?filter=#` and `/sub/scores/#` (it drops the fragment), and a filter in a path.
+    // The targets that a client sends for `?filter=scores/#`, `?filter=#` and `/sub/scores/#` (it drops the fragment), and filters in a
+    // path.
     for target in [
         "/sub?filter=scores/",
         "/sub?filter=",
@@ -320,11 +322,11 @@ fn a_filter_that_a_url_cut_off_is_told_and_not_waited_for() {
         assert_eq!(answer.status, 400, "{target}");
         assert!(answer.text().contains("%23"), "{target}: {}", answer.text());
     }
-    // Nobody can publish there: shared subscriptions are MQTT's.
+    // Shared subscriptions exist only in MQTT, and no topic has such a name.
     let answer = once(&server, "GET", "/sub?filter=$share/g/scores/%23", &[], "");
     assert_eq!(answer.status, 400);
     assert!(answer.text().contains("MQTT"), "{}", answer.text());
-    // A level that is empty can be asked for.
+    // A filter may end with an empty level, if the slash is encoded.
     publish(&server, "scores/1", "no");
     once(&server, "POST", "/pub?topic=scores/", &[], "yes");
     let mut stream = Stream::open(&server, "/sub?filter=scores%2F&since=oldest", &[]);

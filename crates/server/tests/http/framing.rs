@@ -1,10 +1,10 @@
-//! Requests that two servers could read in two ways: refused with 400, and the connection closed,
-//! so that nothing behind them is taken for a request.
+//! Tests requests that two servers could delimit in different ways (request smuggling). The server answers 400 and closes the connection,
+//! so that nothing behind such a request is read as a request.
 
 use crate::support::Server;
 use crate::support::http::{Conn, attempt, info};
 
-/// Heads and bodies; behind each a request is sent that must never be answered.
+/// Heads and bodies. The test sends a request behind each, which must never be answered.
 const FORMS: &[(&str, &str)] = &[
     (
         "a length and a coding",
@@ -155,8 +155,8 @@ fn a_chunk_size_beyond_64_bits_is_refused() {
 #[test]
 fn codings_that_we_do_not_know_are_refused() {
     let server = Server::start();
-    // RFC 9112 section 6.1: 501 for what is not understood; section 6.3: 400, a MUST, where chunked is
-    // not the last, for then nobody knows where the body ends.
+    // RFC 9112 section 6.1: 501 for a coding that the server does not know. Section 6.3: 400 is a MUST if `chunked` is not the last
+    // coding, since then the end of the body is unknown.
     for (coding, status) in [
         ("gzip, chunked", 501),
         ("gzip", 400),
@@ -230,7 +230,7 @@ fn one_host_is_needed_since_http_1_1() {
 fn a_coding_in_http_1_0_is_a_fault() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    // RFC 9112 section 6.1: the framing is faulty, and the connection ends.
+    // RFC 9112 section 6.1: such framing is faulty, and the connection must end.
     conn.send("POST /pub/a HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nGET /pub/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(conn.response().status, 400);
     assert!(conn.rest().is_empty());

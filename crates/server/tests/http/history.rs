@@ -1,4 +1,4 @@
-//! `GET /history`: what a topic keeps, at once.
+//! Tests `GET /history`: the messages that a topic keeps, in one answer.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
             "{message}"
         );
     }
-    // A position is one for any transport.
+    // Positions are the same for every transport.
     let second = all[1]["id"].as_str().expect("a position");
     let rest = get(&server, &format!("/history/chat?since={second}"));
     assert_eq!(data(&messages(&rest)), ["three"]);
@@ -56,7 +56,7 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
     assert_eq!(poll.text().trim(), "three");
     let newest = get(&server, "/history?topic=chat&since=-2");
     assert_eq!(data(&messages(&newest)), ["two", "three"]);
-    // Nobody subscribed.
+    // A request for the history does not count as a subscription.
     let info = once(
         &server,
         "GET",
@@ -69,7 +69,7 @@ fn a_topics_history_is_an_array_with_positions_and_times() {
         "{}",
         info.text()
     );
-    // A topic that nobody made is not made by a look at it.
+    // Reading the history of a topic does not create the topic.
     assert_eq!(messages(&get(&server, "/history/other")).len(), 0);
     assert_eq!(get(&server, "/pub/other").status, 404);
 }
@@ -92,7 +92,7 @@ fn a_history_that_is_known_already_is_304() {
         assert_eq!((again.status, again.body.len()), (304, 0), "{tag}");
         assert_eq!(again.header("etag"), first.header("etag"));
     }
-    // Each parameter that changes the answer changes the tag.
+    // Each parameter that changes the answer changes the ETag.
     for other in ["/history/chat?since=-1", "/history/chat?since=-5&limit=1"] {
         let other = once(&server, "GET", other, &[("If-None-Match", &tag)], "");
         assert_eq!(messages(&other).len(), 1);
@@ -116,7 +116,7 @@ fn a_long_history_comes_page_by_page() {
             .status;
         assert_eq!(status, 202);
     }
-    // 300 kB are more than a log keeps by default.
+    // 300 kB are more than a topic keeps by default.
     let (mut since, mut all, mut pages) = ("oldest".to_string(), Vec::new(), 0);
     loop {
         let page = conn.request("GET", &format!("/history/long?since={since}"), &[], "");
@@ -221,7 +221,7 @@ fn a_history_tells_the_messages_that_it_has_lost() {
     assert!(gap.header("crore-gap").is_some(), "{gap:?}");
     assert_eq!(data(&messages(&gap)), ["2", "3"]);
     assert!(get(&server, "/history/chat").header("crore-gap").is_none());
-    // The operator reads which setting it was, once.
+    // The log tells the operator which setting caused the gap, once.
     get(&server, &target);
     until("it is in the log", || {
         server.log().matches("rule.log_messages = 2").count() == 1
@@ -271,7 +271,7 @@ fn a_history_needs_the_right_to_subscribe() {
     assert!([401, 403].contains(&refused.status), "{refused:?}");
 }
 
-/// Requests behind it on the same connection are answered in order, whichever shards keep their topics.
+/// Later requests on the same connection are answered in order, whichever shards keep their topics.
 #[test]
 fn histories_are_answered_in_their_order() {
     let server = Server::start();
@@ -287,7 +287,7 @@ fn histories_are_answered_in_their_order() {
     }
 }
 
-/// Positions and times are those of the log.
+/// After a crash and after a stop, positions and times are those in the log.
 #[test]
 fn a_history_is_the_same_after_a_crash_and_a_stop() {
     let state = State::new();

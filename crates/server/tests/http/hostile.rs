@@ -1,10 +1,10 @@
-//! Single requests, and a few clients that do not read, which once ended the server or filled its memory.
+//! Tests single requests, and a few clients that do not read, which once crashed the server or filled its memory.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::ws::{Ws, handshake};
 
-/// How much more than before a server may hold for clients that do not read what is there once.
+/// How much the server's memory may grow for clients that do not read messages which are stored once.
 const GROWN_MAX: u64 = 48 << 20;
 
 #[test]
@@ -33,7 +33,7 @@ fn a_request_on_two_topics_that_is_answered_at_once_disturbs_nobody() {
     }
 }
 
-/// One request reads 32 topics, each of which keeps a message of 1 MB of bytes that JSON writes with six.
+/// One request reads 32 topics. Each keeps a message of 1 MB whose bytes take six times as much in JSON.
 #[test]
 fn a_set_of_large_messages_is_read_one_by_one() {
     let server = Server::start();
@@ -55,7 +55,7 @@ fn a_set_of_large_messages_is_read_one_by_one() {
     }
     let mut ws = Ws::open(&server, &target, &[]);
     server.never_grows(before, GROWN_MAX);
-    // All of it comes all the same.
+    // All messages arrive nevertheless.
     for _ in &topics {
         assert!(ws.message().payload.len() > 6 << 20);
     }
@@ -63,7 +63,7 @@ fn a_set_of_large_messages_is_read_one_by_one() {
     assert!(ws.message().text().contains("live"));
 }
 
-/// One message of 1 MB, and many that ask for it over each transport and read nothing.
+/// Many clients request one message of 1 MB, over each transport, and read nothing.
 #[test]
 fn a_large_message_is_there_once_however_many_do_not_read_it() {
     let server = Server::start();
@@ -91,7 +91,7 @@ fn a_large_message_is_there_once_however_many_do_not_read_it() {
     assert_eq!(once(&server, "GET", "/pub/big", &[], "").status, 200);
 }
 
-/// The same, of messages that come while they wait.
+/// Many clients that read nothing wait while messages of 1 MB are published.
 #[test]
 fn a_large_message_under_way_is_there_once() {
     let server = Server::with("[[rule]]\nmatch = '#'\nlog_messages = 2\n");

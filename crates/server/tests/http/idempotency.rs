@@ -1,5 +1,6 @@
-//! The answer to a publish says that the message is in the log, and a retry with an idempotency key is the same
-//! publish. Topics are many, so that both shards are homes of some, and of each kind some are the other shard's.
+//! Tests that an answered publish is in the log, and that a retry with an idempotency key is the same publish. The tests use many topics,
+//! so that each of the two homes (the parts of the shards that keep topics) has some, and some belong to another shard than the
+//! connection.
 
 use crate::support::http::{Conn, Response, info, publish};
 use crate::support::port::{await_metric, get};
@@ -22,7 +23,7 @@ fn batch(conn: &mut Conn, lines: &[String]) -> serde_json::Value {
     response.json()
 }
 
-/// All that the topic's log holds.
+/// All messages in the topic's log.
 fn log(server: &Server, topic: &str, messages: usize) -> Vec<String> {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     stream.data(messages)
@@ -41,7 +42,7 @@ fn an_answer_means_that_the_message_is_in_the_log() {
             .as_str()
             .unwrap()
             .to_string();
-        // A reader that asks after the answer, over any shard, finds the message there.
+        // A reader that asks after the answer, on any shard, finds the message.
         let found = readers[n / 4 % 4].get(&format!("/sub/{topic}"), &[]);
         assert_eq!(
             (found.status, found.text()),
@@ -80,7 +81,7 @@ fn a_retry_gets_the_first_answer(shards: u32) {
             (202, None),
             "{first:?}"
         );
-        // A subscriber comes: a new publish would be answered with 201 from now on.
+        // A subscriber connects, so that a new publish would be answered with 201 from now on.
         let mut stream = Stream::open(&server, &format!("/sub/{topic}"), &[]);
         server.await_subscribers(&topic, 1);
         for (key, mut retry) in [
@@ -91,7 +92,7 @@ fn a_retry_gets_the_first_answer(shards: u32) {
             let again = post(&mut retry, &topic, key, "one");
             assert_eq!(again.header(REPLAYED).as_deref(), Some("true"), "{again:?}");
             assert_eq!((again.status, &again.body), (first.status, &first.body));
-            // The mark is the answer's, not the connection's.
+            // The header marks only the replayed answer, not later answers on the connection.
             assert_eq!(publish(&server, "other", "x").header(REPLAYED), None);
         }
         let second = post(&mut Conn::open(&server), &topic, "key-2", "one");
@@ -156,7 +157,7 @@ fn a_key_that_cannot_be_is_refused() {
         assert_eq!(post(&mut conn, "a", key, "x").status, 400, "{key}");
     }
     assert_eq!(post(&mut conn, "a", &"k".repeat(255), "x").status, 202);
-    // One key for all lines would leave open what a retry of some of them means.
+    // One key for all lines is refused, since it would be unclear what a retry of some of the lines means.
     let headers = [NDJSON, ("Idempotency-Key", "k")];
     let refused = conn.request("POST", "/pub", &headers, r#"{"topic":"a","data":1}"#);
     assert_eq!(refused.status, 400, "{refused:?}");
@@ -187,7 +188,7 @@ fn lines_of_a_batch_have_keys_of_their_own() {
             (&20.into(), &20.into())
         );
     }
-    // Half of them are new, some changed; a line without a key is published each time.
+    // Half of the lines are new, and some are changed. A line without a key is published each time.
     lines.extend((20..30).map(|n| line(n, "one")));
     lines[3] = line(3, "two");
     lines[4] = line(4, "two");
@@ -216,7 +217,7 @@ fn lines_of_a_batch_have_keys_of_their_own() {
         assert_eq!(log(&server, &format!("t/{n}"), 1), ["one"]);
         assert_eq!(info(&server, &format!("t/{n}"))["messages"], 1, "t/{n}");
     }
-    // A line is the same publish as a request that says the same.
+    // A line and a single request with the same key, topic and content are the same publish.
     let request = post(&mut conn, "t/0", "key-0", "one");
     assert_eq!(
         request.header(REPLAYED).as_deref(),
@@ -245,7 +246,7 @@ fn answers_are_kept_for_the_window() {
 fn no_more_answers_are_kept_than_may_be() {
     let server = Server::with("[publish]\nidempotency_keys = 8\n");
     let mut conn = Conn::open(&server);
-    // One topic, one home: its share is four.
+    // All keys are of one topic, so of one home, which keeps four of the eight.
     for n in 0..6 {
         post(&mut conn, "a", &format!("k{n}"), "x");
     }
@@ -263,7 +264,7 @@ fn no_more_answers_are_kept_than_may_be() {
     assert_eq!(info(&server, "a")["messages"], 7);
 }
 
-/// No key goes before its time there, so that the room for keys ends, and it must not end early.
+/// With durable messages no key is dropped before its time. So the room for keys can be used up, but it must not be used up early.
 #[test]
 fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is_told() {
     let state = State::new();
@@ -271,7 +272,7 @@ fn one_publisher_to_one_topic_may_use_the_room_of_all_homes_and_the_end_of_it_is
     let server = Server::with_admin(&settings);
     let mut conn = Conn::open(&server);
     let kept = (0..30).take_while(|n| post(&mut conn, "a", &format!("k{n}"), "x").status != 503);
-    // Four fifths of all keys, though one home of two keeps them.
+    // Four fifths of all keys, although one of the two homes keeps all of them.
     assert_eq!(kept.count(), 16);
     assert_eq!(
         post(&mut conn, "a", "k0", "x").header(REPLAYED).as_deref(),

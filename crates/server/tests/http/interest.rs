@@ -1,5 +1,5 @@
-//! Following which topics have subscribers: the snapshot, the events after it, and that both together are
-//! exact, whatever subscribers come and go meanwhile.
+//! Tests followers of interest: clients that are told which topics have subscribers, by a snapshot and the events after it. Both together
+//! must be exact, whatever subscribers come and go meanwhile.
 
 use crate::support::http::{Conn, once, publish};
 use crate::support::interest::{Follower, Told, names, subscriber};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Changes are told at once.
+/// With this setting changes are reported without delay.
 const AT_ONCE: &str = "[interest]\ndebounce_s = 0\n";
 
 #[test]
@@ -49,7 +49,7 @@ fn a_snapshot_comes_first_and_then_what_happens() {
 fn a_websocket_gets_the_same_as_text_frames() {
     let server = Server::with(AT_ONCE);
     let here = subscriber(&server, "a");
-    // The subprotocol of messages means nothing here and is not taken.
+    // The subprotocol for messages has no meaning here, so the server does not select it.
     let mut ws = Ws::open(
         &server,
         "/interest",
@@ -149,7 +149,7 @@ fn subscriber_that_returns_within_the_debounce_was_never_away() {
         server.await_subscribers("a", 0);
     }
     assert_eq!(follower.next(), Told::First("a".into()));
-    // The snapshot says the same: it is not over yet.
+    // The topic is still in a new snapshot, since its interest has not ended yet.
     let mut other = Follower::open(&server, "/interest");
     assert_eq!(*other.whole(), names(["a"]));
     let _last = subscriber(&server, "b");
@@ -167,8 +167,8 @@ fn subscriber_that_stays_away_is_gone_after_the_debounce() {
     assert_eq!(follower.next(), Told::Last("a".into()));
 }
 
-/// The whole of what a follower is told, whenever it came and whatever happened then, is the topics that have
-/// subscribers; `Follower` sees to it that nothing is told twice on the way.
+/// Followers that connect at different times, while subscribers come and go, must end with exactly the topics that have subscribers.
+/// `Follower` checks that no event repeats.
 fn replay_is_exact(shards: u32, settings: &str) {
     const TOPICS: usize = 300;
     let server = Server::with_shards(shards, settings);
@@ -206,7 +206,7 @@ fn replay_is_exact(shards: u32, settings: &str) {
     });
     let expected: BTreeSet<String> = (0..TOPICS).step_by(3).map(|n| format!("t/{n}")).collect();
     for mut follower in followers {
-        // It may be right for a moment while more is on its way, but must be when nothing comes any more.
+        // The set may be right for a moment while more events are on their way. It must be right when no more come.
         let quiet = Duration::from_millis(200);
         while follower.present != expected || !follower.stream.conn.is_silent_for(quiet) {
             follower.next();
@@ -301,11 +301,11 @@ fn pages_of_other_sites_may_not_follow() {
 
 #[test]
 fn slow_follower_is_told_and_may_come_again() {
-    /// Events of this size, so many that two kernels' buffers and an outbox cannot hold them.
+    /// The size of an event. With this number of events, two kernels' buffers and an outbox are too small for all of them.
     const NAME_BYTES: usize = 900;
     const TOPICS: usize = 60;
     const ROUNDS: usize = 300;
-    // However long the rounds take, the ends are there to be read behind them.
+    // The deadlines are long, so that the ends of the slow followers' streams can still be read after the rounds.
     let server = Server::with(
         "[interest]\ndebounce_s = 0\n\
          [limits]\noutbox_bytes = 100000\ntopic_bytes = 1000\nhead_bytes = 65536\ntopics_per_connection = 60\n\
@@ -327,7 +327,7 @@ fn slow_follower_is_told_and_may_come_again() {
         last = event.kind;
     }
     assert_eq!(last, "crore.slow");
-    // Both made room, and a new snapshot is right again.
+    // The ended followers made room, and a new follower gets a right snapshot.
     server.await_subscribers(&format!("0{}", "x".repeat(NAME_BYTES)), 0);
     assert!(Follower::open(&server, "/interest").whole().is_empty());
 }

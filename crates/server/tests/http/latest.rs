@@ -1,5 +1,5 @@
-//! Keys, and topics that keep only the newest message of each: what every transport says of a key, whole
-//! snapshots, resumes that are told no gap over what was superseded, and slow readers that get the newest.
+//! Tests message keys, and topics that keep only the newest message of each key: the key in each transport, complete snapshots, resumes
+//! without a gap for superseded messages, and slow readers, which receive the newest messages.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -19,7 +19,7 @@ fn publish(server: &Server, topic: &str, key: &str, body: impl AsRef<[u8]>) -> R
     response
 }
 
-/// Six messages of three keys, one of them the empty one; then `a2`, `2` and `b2` are left, in this order.
+/// Publishes six messages of three keys, one of them the empty key. Afterwards `a2`, `2` and `b2` are left, in this order.
 fn fill(server: &Server, topic: &str) {
     for (key, text) in [
         ("b", "b1"),
@@ -165,7 +165,7 @@ fn a_topic_keeps_no_more_keys_than_its_rule_allows() {
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["b1", "a2"]);
     publish(&server, "news", "c", "c1");
     assert_eq!(Ws::open(&server, "/sub/news", &[]).texts(2), ["a2", "c1"]);
-    // A subscriber that has not seen a key that the limit took away is told a gap.
+    // The limit of keys removed a key that this subscriber has not seen, so it is told a gap.
     let mut stream = Stream::open(&server, "/sub/news", &[("Last-Event-ID", &first)]);
     assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["a2", "c1"]);
@@ -204,8 +204,8 @@ fn number_of(payload: &[u8]) -> usize {
     digits.parse().expect("a number")
 }
 
-/// Two kernels' buffers hold the first messages; of all that did not fit there only the newest of each key comes,
-/// although the outbox had room for everything.
+/// Checks a slow reader's messages: first those that the two kernels' buffers held, then only the newest of each key, although the outbox
+/// had room for all.
 fn check_conflated(numbers: &[usize]) {
     let before = numbers
         .iter()

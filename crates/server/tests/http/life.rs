@@ -1,4 +1,4 @@
-//! The life of a server: settings read again, clients moved off, and a restart that leaves positions valid.
+//! Tests reloading of settings, draining of clients, and a restart after which positions stay valid.
 
 use std::net::TcpListener;
 
@@ -10,11 +10,11 @@ use crate::support::stream::Stream;
 use crate::support::ws::Ws;
 use crate::support::{Server, until};
 
-/// The output of a server that must not start with these settings; `name` is of this test alone.
+/// The output of a server that must not start with these settings. `name` is used by this test only.
 pub fn does_not_start(listen: &str, name: &str, settings: &str) -> String {
     let file = std::env::temp_dir().join(format!("crore-test-{name}-{}", std::process::id()));
     std::fs::write(&file, settings).expect("settings");
-    // One that served would have to be ended.
+    // If the server did start, `timeout` would end it.
     let ended = std::process::Command::new("timeout")
         .arg("30")
         .arg(crate::support::program())
@@ -43,7 +43,7 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
         "{said}"
     );
     assert!(!state.0.exists(), "nothing of the other's is touched");
-    // All who come still come to the first.
+    // All new clients still reach the first server.
     for _ in 0..20 {
         publish(&server, "a", "here");
     }
@@ -51,12 +51,12 @@ fn a_second_server_at_the_same_address_does_not_start_and_takes_no_state() {
 
 #[test]
 fn an_address_that_cannot_be_had_is_told_with_what_to_do() {
-    // It never answers.
+    // The other program listens and never answers.
     let other = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = other.local_addr().expect("an address");
     let said = does_not_start(&taken.to_string(), "taken", "");
     assert!(said.contains("by another program"), "{said}");
-    // Of documentation: no machine has it (RFC 5737).
+    // An address for documentation, which no machine has (RFC 5737).
     let said = does_not_start("192.0.2.1:8800", "foreign", "[access]");
     assert!(said.contains("this machine has no such address"), "{said}");
 }

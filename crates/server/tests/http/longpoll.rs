@@ -1,10 +1,10 @@
-//! Long-poll: one message a response, the position in its validators.
+//! Tests long-polling: one message in each response, with the position in its validators (ETag, Last-Modified).
 
 use crate::support::Server;
 use crate::support::http::{Conn, info, once, publish};
 
 fn is_date(text: &str) -> bool {
-    // Sun, 06 Nov 1994 08:49:37 GMT
+    // A date has this form: Sun, 06 Nov 1994 08:49:37 GMT
     text.len() == 29
         && text.ends_with(" GMT")
         && text.as_bytes()[3] == b','
@@ -60,7 +60,7 @@ fn following_the_validators_gives_each_message_once_and_in_order() {
                 response = conn.response();
             }
         }
-        // Nothing is newer, so it waits.
+        // There is no newer message, so the poll waits.
         server.await_subscribers("news", 1);
         publish(&server, "news", "live");
         assert_eq!(conn.response().text(), "live");
@@ -174,11 +174,11 @@ fn a_timeout_is_304_to_a_condition_and_else_204() {
         "it stands where it stood"
     );
     assert!(response.lists("vary", "If-None-Match"), "{response:?}");
-    // The connection goes on after both.
+    // The connection can be used after both.
     assert_eq!(conn.get("/sub/news", &[]).text(), "one");
 }
 
-/// By the ETag of each timeout, whatever the first request said.
+/// The poll goes on from the ETag of each timeout, whatever the first request said.
 #[test]
 fn message_between_a_timeout_and_the_next_poll_comes_or_its_loss_is_told() {
     let server = Server::with(

@@ -1,8 +1,7 @@
-//! The server's doors, held against the table of its documentation and the RFCs, over raw sockets.
+//! Tests the server's HTTP, SSE and WebSocket interface over raw sockets, against its documentation and the RFCs.
 //!
-//! An exact expectation stands only where a text fixes it: RFC 9110, 9112, 6455, 7692, the HTML
-//! standard's event streams, Nchan's documentation, or our own. The clients here are written from
-//! those texts and share no code with the server.
+//! A test expects an exact value only if a text fixes it: RFC 9110, 9112, 6455, 7692, the HTML standard's event streams, Nchan's
+//! documentation, or the project's own. The clients here are written from those texts and share no code with the server.
 
 #[path = "../support/mod.rs"]
 mod support;

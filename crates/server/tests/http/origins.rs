@@ -1,4 +1,5 @@
-//! The log tells the operator, and the answer tells the page, where a page of another origin cannot read an answer or is refused.
+//! Tests that a page of another origin which is refused, or cannot read an answer, is told so in the answer, and that the log tells the
+//! operator.
 
 use crate::support::http::{once, publish};
 use crate::support::{Server, until};
@@ -33,7 +34,7 @@ fn a_page_that_cannot_read_the_answer_is_in_the_log_with_the_setting() {
     }
 }
 
-/// Browsers tell a page only that its `EventSource` or `WebSocket` failed.
+/// Browsers tell a page only that its `EventSource` or `WebSocket` failed, so the reason must be in the log.
 #[test]
 fn a_stream_that_is_refused_is_in_the_log_with_the_reason() {
     let server = Server::with("");

@@ -1,5 +1,5 @@
-//! The server refuses a request with an unknown parameter and names it, and ignores those that clients, caches and proxies add; a refusal for a
-//! limit names the limit, its number and its setting.
+//! Tests parameters of requests. The server refuses a request with an unknown parameter and names it, but ignores those that clients,
+//! caches and proxies add. A refusal because of a limit names the limit, its number and its setting.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::support::ws::{Ws, handshake};
 
 const EVENTS: (&str, &str) = ("Accept", "text/event-stream");
 
-/// The answer's status, and whether it says all of these.
+/// Checks the status of an answer, and that its text contains all of these words.
 pub fn says(response: &Response, status: u16, words: &[&str], what: &str) {
     let said = response.text();
     assert_eq!(response.status, status, "{what}: {said}");
@@ -108,20 +108,21 @@ fn parameters_that_clients_caches_and_proxies_add_pass() {
             assert_eq!(answer.status, 200, "{target}: {answer:?}");
         }
     }
-    // A client opens all its sockets with one query.
+    // A client may open all its sockets with the same query, so parameters for subscribers are accepted here.
     let target = "/pub/a?since=live&envelope=json";
     let upgrade = Conn::open(&server).get(target, &handshake(&[]));
     assert_eq!(upgrade.status, 101, "{upgrade:?}");
-    // A polyfill repeats the last id on any path.
+    // A polyfill adds the last id to any path.
     let mut follower = Conn::open(&server);
     follower.ask("GET", "/interest?lastEventId=1&_=2", &[EVENTS], "");
     assert_eq!(follower.head().status, 200);
-    // As many as a head has room for.
+    // As many parameters as fit into a head.
     let many = format!("/sub/a?{}", "abcd=1&".repeat(1_000));
     assert_eq!(once(&server, "GET", &many, &[], "").status, 200);
 }
 
-/// Nothing adds parameters to these by itself, so that each has a wish of the client in it.
+/// No client or proxy adds parameters to these requests by itself, so each parameter is something that the client wants. An unknown one is
+/// refused.
 #[test]
 fn a_request_that_changes_something_has_no_parameter_that_nothing_reads() {
     let server = Server::start();
@@ -184,7 +185,7 @@ fn a_request_that_changes_something_has_no_parameter_that_nothing_reads() {
         404,
         "nothing is published"
     );
-    // The token may stand there, as the settings say.
+    // The token may be a parameter, if the settings say so.
     assert_eq!(
         once(&server, "POST", "/pub/a?token=t", &[], "x").status,
         202
@@ -229,7 +230,7 @@ fn a_header_of_a_publish_that_is_nearly_one_that_is_read_is_refused() {
         &["`LastEventId`", "did you mean Last-Event-ID?"],
         "a position",
     );
-    // A request that reads has no use for them, whoever added them.
+    // A request that only reads ignores these headers.
     let read = once(&server, "GET", "/history/a", &[("TTL", "5")], "");
     assert_eq!(read.status, 200);
     let others = [
@@ -307,7 +308,7 @@ fn a_value_that_means_nothing_is_refused_and_named() {
             header,
         );
     }
-    // A template without a value asks for nothing.
+    // A template without a value gives an empty parameter, which asks for nothing.
     publish(&server, "a", "kept");
     assert_eq!(
         once(&server, "GET", "/sub/a?envelope=&since=", &[], "").text(),
@@ -315,7 +316,7 @@ fn a_value_that_means_nothing_is_refused_and_named() {
     );
 }
 
-/// Limits that a request can pass by a few bytes.
+/// Small limits, which a request can exceed by a few bytes.
 const SMALL: &str = "[limits]\nmessage_bytes = 1000\nbatch_bytes = 2000\nbatch_lines = 2\ntopic_bytes = 20\n\
     topics_per_connection = 2\nhead_bytes = 4096\ntopics_per_address_per_s = 7\ntopics_per_address_burst = 7\n";
 

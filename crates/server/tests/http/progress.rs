@@ -1,4 +1,5 @@
-//! Anything that has begun must come on at a rate: a byte now and then holds no connection, and no memory that others need.
+//! Tests that anything that has begun must arrive at a minimum rate. A client that sends a byte now and then holds no connection, and no
+//! memory that others need.
 
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{BINARY, FIN, TEXT, Ws, handshake, head, masked};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 const SHORT: &str = "[timeouts]\nbody_s = 1\n";
 
-/// Sends these pieces in turn, one each fifth of a second, until the peer closes; what it says until then.
+/// Sends these two pieces in turn, one each fifth of a second, until the peer closes. Returns what the peer sends.
 fn dribble(what: &str, mut stream: &TcpStream, pieces: [&[u8]; 2]) -> Vec<u8> {
     let wait = Some(Duration::from_millis(200));
     stream.set_read_timeout(wait).expect("a timeout");
@@ -48,7 +49,7 @@ fn a_byte_now_and_then_holds_nothing() {
     let mut frame = Ws::open(&server, "/pub/a", &[]);
     frame.conn.send(head(FIN | BINARY, 100_000, true));
     let mut tcp = connect(server.address());
-    // MQTT 5 CONNECT without a keep alive, then the beginning of a PUBLISH.
+    // An MQTT 5 CONNECT without a keep alive, then the beginning of a PUBLISH.
     let connect = b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x03one";
     tcp.write_all(connect).expect("sent");
     tcp.write_all(b"\x30\xff\xff\x03\x00\x01a\x00")
@@ -65,10 +66,10 @@ fn a_byte_now_and_then_holds_nothing() {
     connect[17] = b'w';
     framed.send(masked(FIN | BINARY, &connect));
     framed.send(masked(FIN | BINARY, b"\x30\xff\xff\x03\x00\x01a\x00"));
-    // A frame for each byte, and each of them cut in two.
+    // Each byte has a frame, and each frame is cut in two.
     let one = masked(FIN | BINARY, b"x");
     let (cut, byte) = ([&one[..3], &one[3..]], [&b"x"[..]; 2]);
-    // The status; the close code 1001; a DISCONNECT with 0x83, which stands behind the CONNACK.
+    // How each protocol refuses: the status 408; the close code 1001; a DISCONNECT with 0x83, after the CONNACK.
     let status = |said: &[u8]| said.starts_with(b"HTTP/1.1 408 ");
     let code = |said: &[u8]| said[0] == 0x88 && said[2..4] == 1001_u16.to_be_bytes();
     let reason = |said: &[u8]| said.windows(3).any(|it| it[0] == 0xe0 && it[2] == 0x83);
@@ -98,7 +99,7 @@ fn client_that_makes_progress_is_never_cut_off() {
     post(&mut slow, 20_000, 0);
     let frame = masked(FIN | TEXT, &[b'x'; 20_000]);
     frames.conn.send(&frame[..frame.len() - 20_000]);
-    // Several times the allowance, at twice the rate and more.
+    // In total several times the allowance, at more than twice the required rate.
     for n in 0..20 {
         slow.send([b'x'; 1_000]);
         let at = frame.len() - 20_000 + n * 1_000;
@@ -110,7 +111,7 @@ fn client_that_makes_progress_is_never_cut_off() {
     assert_eq!(info(&server, "frames")["messages"], 1);
 }
 
-/// A server of one shard whose received bytes are soon too many.
+/// A server with one shard and little memory for received bytes.
 fn small() -> Server {
     Server::with_shards(
         1,
@@ -118,7 +119,7 @@ fn small() -> Server {
     )
 }
 
-/// A publish in two pieces with some time between them.
+/// Sends a publish in two pieces with some time between them, and expects that it is accepted.
 fn split_post(server: &Server, number: usize) {
     let mut conn = Conn::open(server);
     post(&mut conn, 2_000, 1_000);
@@ -136,19 +137,19 @@ fn half_sent_bodies_do_not_shut_out_those_who_send_theirs() {
         conn
     };
     let mut held: Vec<Conn> = (0..16).map(|_| hold()).collect();
-    // The room that they leave is less than a piece of a publish.
+    // Smaller incomplete bodies fill the rest, so that less room is left than one piece of a publish needs.
     held.extend((0..16).map(|_| {
         let mut conn = Conn::open(&server);
         post(&mut conn, 65_000, 200);
         conn
     }));
-    // Until they count as connections that do not come on.
+    // Waits until these connections count as stalled.
     server.passes(4.0);
     for number in 0..10 {
         split_post(&server, number);
         held.push(hold());
     }
-    // While they still come.
+    // New incomplete bodies keep coming during the publishes.
     std::thread::scope(|scope| {
         let attack = scope.spawn(|| (0..100).map(|_| hold()).collect::<Vec<Conn>>());
         for number in 0..20 {
@@ -164,12 +165,13 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
         memory_bytes = 524288\n[[rule]]\nmatch = 'big'\nkeep = 'latest'\n";
     let server = Server::with_shards(1, settings);
     let mut deaf = connect_from(2, server.address());
-    // MQTT 5: CONNECT, SUBSCRIBE with QoS 1, and never a PUBACK.
+    // MQTT 5: CONNECT and SUBSCRIBE with QoS 1. The client never sends a PUBACK.
     let packets =
         b"\x10\x10\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x03one\x82\x09\x00\x01\x00\x00\x03big\x01";
     deaf.write_all(packets).expect("sent");
     server.await_subscribers("big", 1);
-    // With what the shard has drawn beforehand more than seven eighths of the limit. The topic keeps the last.
+    // Together with the memory that the shard has reserved ahead, this is more than seven eighths of the limit. The topic keeps only the
+    // last message.
     for _ in 0..7 {
         publish(&server, "big", "x".repeat(58_000));
     }
@@ -179,12 +181,12 @@ fn client_with_little_memory_is_not_ended_for_the_unacknowledged_messages_of_oth
         std::thread::sleep(Duration::from_millis(50)); // the pace of the load
         conn
     };
-    // A little from each of them, and more than the shard has drawn beforehand from all.
+    // Little from each address, but in total more than the shard has reserved ahead.
     let _others: Vec<Conn> = (40..68).map(|host| half(host, 14_000)).collect();
-    // Not from the address of the publisher, which has just made the server hold much.
+    // This client has another address than the publisher, which has just made the server hold much.
     let mut honest = half(31, 15_000);
     let _smaller = half(30, 1_000);
-    // In pieces, since the server may read a part of what has come. With all of them it still holds little.
+    // The server may read the body in pieces. With all of them this client still holds little.
     for _ in 0..5 {
         honest.send([b'x'; 1_500]);
         std::thread::sleep(Duration::from_millis(20)); // the pace of the load
@@ -210,7 +212,7 @@ fn junk_behind_polls_does_not_shut_out_those_who_send_theirs() {
     for number in 0..10 {
         split_post(&server, number);
     }
-    // Each poll is answered all the same.
+    // Each poll is answered nevertheless.
     for (n, mut conn) in polls.into_iter().enumerate().skip(190) {
         once(&server, "POST", &format!("/pub/silent/{n}"), &[], "y");
         assert_eq!(conn.response().text(), "y");

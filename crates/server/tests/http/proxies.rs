@@ -1,4 +1,4 @@
-//! Behind a proxy: the PROXY protocol, version 2, before the first request; and handshakes that a proxy has changed.
+//! Tests the server behind a proxy: the PROXY protocol (version 2) before the first request, and handshakes that a proxy has changed.
 
 use std::io::{Read, Write};
 
@@ -6,7 +6,7 @@ use crate::support::http::{Conn, attempt, once};
 use crate::support::ws::handshake;
 use crate::support::{Server, connect, until};
 
-/// The signature, version 2 and the command PROXY, TCP over IPv4, twelve bytes of addresses.
+/// The header: the signature, version 2 and the command PROXY, TCP over IPv4, twelve bytes of addresses.
 fn header() -> Vec<u8> {
     let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     bytes.extend([0x21, 0x11, 0, 12]);
@@ -16,7 +16,7 @@ fn header() -> Vec<u8> {
     bytes
 }
 
-/// The tests are the proxy.
+/// Settings that trust the tests' own address as a proxy.
 const FROM_HERE: &str = "proxy_protocol = true\ntrusted_proxies = [\"127.0.0.0/8\"]";
 
 fn server() -> Server {
@@ -39,7 +39,7 @@ fn a_header_comes_before_the_first_request_and_only_there() {
         conn.send(&request);
         assert_eq!(conn.response().status, 202);
     }
-    // LOCAL, as health checks send it: no addresses.
+    // The command LOCAL, which health checks send, has no addresses.
     let mut conn = Conn::open(&server);
     let request = conn.text_of("GET", "/pub/news", &[], b"");
     conn.send([&b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..], &request].concat());
@@ -71,13 +71,13 @@ fn a_header_of_anybody_but_a_trusted_proxy_is_not_read() {
     for before in [header(), Vec::new(), header(), header()] {
         let mut stream = connect(server.address());
         let request = b"POST /pub/news HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
-        // It may be over already.
+        // The server may have closed the connection already.
         let _ = stream.write_all(&[&before[..], request].concat());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(String::from_utf8_lossy(&answer), "");
     }
-    // Each shard says so, and not for each of them.
+    // Each shard logs this at most once, not once for each connection.
     let told = "came from peers that are not in http.trusted_proxies";
     server.await_log(told);
     let log = server.log();
@@ -94,7 +94,7 @@ fn proxy_header_is_noise_where_it_is_not_configured() {
     assert!(conn.ends());
 }
 
-/// Each client address may hold two connections.
+/// A server where each client address may hold two connections.
 fn limited(http: &str) -> Server {
     Server::with(&format!(
         "[http]\n{http}\n[limits]\nconnections_per_address_max = 2\n"
@@ -107,7 +107,7 @@ fn behind(client: u8) -> Vec<u8> {
     bytes
 }
 
-/// A connection that has sent a request behind these bytes, and its status.
+/// Sends a request after the bytes `before`. Returns the status and the connection.
 fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Conn) {
     let mut conn = Conn::open(server);
     let request = conn.text_of("GET", "/pub/news", headers, b"");
@@ -123,7 +123,7 @@ fn status(server: &Server, before: &[u8], headers: &[(&str, &str)]) -> (u16, Con
     (response.status, conn)
 }
 
-/// Waits until the limit lets one more in: the server may notice an ended connection a little later.
+/// Waits until the limit admits one more. The server may notice a closed connection a little later.
 fn await_room(server: &Server, before: &[u8], headers: &[(&str, &str)]) {
     until("room", || status(server, before, headers).0 == 404);
 }
@@ -143,7 +143,7 @@ fn limits_mean_the_client_that_a_proxy_header_names() {
     }
     let other = status(&server, &behind(8), &[]);
     assert_eq!(other.0, 404, "another client of the same proxy");
-    // A client's own claims are not believed: its address is in no trusted network.
+    // The client's own header is ignored, since its address is in no trusted network.
     let claims = [("X-Forwarded-For", "192.0.2.9")];
     assert_eq!(status(&server, &behind(7), &claims).0, 429);
     drop(held);
@@ -158,7 +158,7 @@ fn a_forwarded_client_is_believed_of_trusted_proxies_only() {
     let held: Vec<_> = (0..2).map(|_| of(&xff("198.51.100.1"))).collect();
     assert!(held.iter().all(|(status, _)| *status == 404));
     assert_eq!(of(&xff("198.51.100.1")).0, 429);
-    // The rightmost that is no proxy counts: what stands before it the client wrote itself.
+    // The rightmost address that is no trusted proxy counts. The client itself may have written those before it.
     for chain in [
         "203.0.113.5, 198.51.100.1",
         "198.51.100.1, 10.1.2.3",
@@ -167,7 +167,7 @@ fn a_forwarded_client_is_believed_of_trusted_proxies_only() {
         assert_eq!(of(&xff(chain)).0, 429, "{chain}");
     }
     assert_eq!(of(&xff("198.51.100.1, 203.0.113.5")).0, 404);
-    // Requests that name no client count for none, however many there are.
+    // Requests that name no client count for no client, however many there are.
     let nobody: Vec<_> = (0..5).map(|_| of(&[])).collect();
     assert!(nobody.iter().all(|(status, _)| *status == 404));
     drop(held);

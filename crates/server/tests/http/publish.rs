@@ -1,10 +1,10 @@
-//! Publishing and a topic's info, in Nchan's terms.
+//! Tests publishing, and a topic's info in the format of Nchan.
 
 use crate::support::Server;
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::ws::{Ws, line};
 
-/// The four lines of Nchan's text, and their values.
+/// The names and values of the four lines of Nchan's text.
 fn fields(text: &str) -> Vec<(String, String)> {
     let lines = text.lines().map(|line| {
         line.split_once(": ")
@@ -77,7 +77,7 @@ fn the_answer_tells_the_topics_info_as_text() {
     assert_eq!(fields[0].1, "1");
     assert_eq!(fields[2].1, "0");
     assert!(!fields[3].1.is_empty());
-    // The same without a body of its own.
+    // A GET answers the same text as the POST.
     let asked = once(&server, "GET", "/pub/news", &[], "");
     assert_eq!((asked.status, asked.text()), (200, response.text()));
 }
@@ -292,7 +292,7 @@ fn fields_of_a_message_are_text_without_control_characters() {
             "{field}: {reason}"
         );
     }
-    // Whitespace around a header's value is no part of it (RFC 9110 section 5.5).
+    // Whitespace around a header's value is not part of the value (RFC 9110 section 5.5).
     let around = [
         ("Content-Type", "\ttext/pl\u{e4}in\t"),
         ("Crore-Key", "\u{e9}"),
@@ -400,7 +400,7 @@ fn many_publishes_to_many_homes_are_answered_in_order() {
     let json = [("Accept", "application/json")];
     let mut text = Vec::new();
     for number in 0..200 {
-        // Each topic has as many messages as its number says, so that an answer names its request.
+        // The number of messages of a topic depends on its number, so that each answer can be assigned to its request.
         for _ in 0..=number % 3 {
             text.extend(conn.text_of("POST", &format!("/pub/pipeline/{number}"), &json, b"x"));
         }

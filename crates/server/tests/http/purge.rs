@@ -1,4 +1,4 @@
-//! Purged topics: the messages go, and what stays is the topic, its subscribers, and the word that something is lost.
+//! Tests purged topics: their messages go. The topic and its subscribers stay, and clients with an older position are told a gap.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -26,11 +26,11 @@ fn a_purge_empties_the_topic_and_leaves_it_there() {
     assert_eq!(told["last_message_id"], before["last_message_id"]);
     assert_eq!(info(&server, "news"), told);
     assert_eq!(info(&server, "other")["messages"], 2);
-    // The first message is now the one that came after the purge.
+    // The first message is now the one published after the purge.
     publish(&server, "news", "three");
     let first = Conn::open(&server).get("/sub/news", &[]);
     assert_eq!(first.text(), "three");
-    // Again, with nothing to take.
+    // A purge of an empty topic succeeds too.
     for _ in 0..2 {
         assert_eq!(once(&server, "DELETE", PURGE, &[], "").status, 200);
     }

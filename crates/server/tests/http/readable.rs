@@ -1,5 +1,5 @@
-//! A page of a listed origin reads each refusal: its status, its words and when to come back. Without `Access-Control-Allow-Origin` the browser
-//! shows the page a network error in place of any of them (Fetch standard, CORS check).
+//! Tests that a page of a listed origin can read each refusal: status, text, and when to try again. Without `Access-Control-Allow-Origin`
+//! the browser shows the page a network error instead (Fetch standard, CORS check).
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};

@@ -1,4 +1,4 @@
-//! The body of a refusal: a line of text, or a problem (RFC 9457) for a client that prefers JSON.
+//! Tests the body of a refusal: a line of text, or a problem document (RFC 9457) for a client that prefers JSON.
 
 use crate::support::Server;
 use crate::support::http::{Conn, Response, once};
@@ -6,7 +6,7 @@ use crate::support::ws::handshake;
 
 const JSON: (&str, &str) = ("Accept", "application/json");
 
-/// The answer's status, and that it is a problem which says this.
+/// Checks the answer's status, and that its body is a problem document with these words.
 fn is_problem(answer: &Response, status: u16, words: &str, what: &str) {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let form = answer.header("content-type");
@@ -42,7 +42,7 @@ fn a_client_that_prefers_json_gets_each_refusal_as_a_problem() {
         is_problem(&answer, status, words, target);
         assert_eq!(answer.header("allow").is_some(), status == 405, "{target}");
     }
-    // The field that axios sends.
+    // The Accept header that axios sends.
     let axios = [("Accept", "application/json, text/plain, */*")];
     is_problem(
         &once(&server, "GET", "/nowhere", &axios, ""),
@@ -96,7 +96,7 @@ fn other_clients_get_a_line_of_text() {
             "{text}"
         );
     }
-    // A connection of a proxy carries requests of many clients.
+    // One connection of a proxy carries requests of many clients, so each answer has the form for its own request.
     let mut conn = Conn::open(&server);
     assert!(conn.get("/nowhere", &[JSON]).text().starts_with('{'));
     assert!(conn.get("/nowhere", &[]).text().starts_with("no such path"));

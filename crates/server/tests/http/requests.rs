@@ -1,4 +1,4 @@
-//! HTTP itself: methods, versions, bodies, limits and timeouts.
+//! Tests the basics of HTTP: methods, versions, bodies, limits and timeouts.
 
 use crate::support::http::{Conn, info, once, publish};
 use crate::support::port::ask;
@@ -24,7 +24,7 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
                 "{method} {target}: {other} in {response:?}"
             );
         }
-        // The answer to a POST to the path of subscribers names the path for publishers.
+        // The answer to a POST on a subscriber path names the publisher path.
         assert_eq!(said.contains("/pub/{topic}"), method == "POST", "{said}");
         assert!(
             !response.lists("allow", method),
@@ -33,7 +33,8 @@ fn a_wrong_method_is_405_and_told_the_right_ones() {
     }
 }
 
-/// OPTIONS and unknown methods get their answer without credentials: a browser sends none with OPTIONS, and no right covers TRACE.
+/// OPTIONS and unknown methods are answered without credentials, since a browser sends none with OPTIONS, and no right covers a method
+/// like TRACE.
 #[test]
 fn methods_are_answered_alike_whoever_asks() {
     let access = "[[access.key]]\nalg = 'HS256'\nsecret = '0123456789abcdef0123456789abcdef'\n";
@@ -79,7 +80,7 @@ fn each_port_names_the_other_to_whom_has_taken_it_for_that() {
 #[test]
 fn a_load_balancer_may_ask_at_the_root() {
     let server = Server::start();
-    // HAProxy's `option httpchk`, and with a version and a host.
+    // The request of HAProxy's `option httpchk`, and the same with a version and a host.
     for request in [
         "OPTIONS / HTTP/1.0\r\n\r\n",
         "OPTIONS / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -164,7 +165,7 @@ fn chunks_extensions_and_trailers_make_one_body() {
         &[("Transfer-Encoding", "chunked"), ("Content-Type", "text/x")],
         "",
     );
-    // `ask` adds a Content-Length to a POST; this connection is lost, on purpose.
+    // `ask` adds a Content-Length to a POST. The test gives up this connection for that reason.
     assert_eq!(
         conn.response().status,
         400,
@@ -188,10 +189,10 @@ fn a_body_is_asked_for_when_its_sender_waits() {
     assert_eq!(conn.response().status, 100);
     conn.send("body");
     assert_eq!(conn.response().status, 202);
-    // A request that is refused by its head is refused before the body is asked for.
+    // A request whose head is refused is answered before the server asks for the body.
     conn.send("POST /pub/news HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
     assert_eq!(conn.response().status, 413);
-    // RFC 9110 section 10.1.1: a body that is there already needs no 100.
+    // RFC 9110 section 10.1.1: a server may leave out the 100 if the body has already arrived.
     let mut conn = Conn::open(&server);
     conn.send("POST /pub/news HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody");
     let first = conn.response().status;
@@ -220,7 +221,7 @@ fn a_large_head_is_431() {
         assert_eq!(conn.response().status, 431);
         assert!(conn.ends());
     }
-    // A long target too, by our own table.
+    // A long target gets 431 too, by the project's own table of statuses.
     let mut conn = Conn::open(&server);
     conn.send(format!(
         "GET /pub/{long} HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -271,7 +272,7 @@ fn slow_senders_are_timed_out() {
     );
     assert_eq!(mute.response().status, 408);
     assert!(mute.ends());
-    // A head that trickles is bounded by its whole time, not by the pause between two bytes.
+    // A head that comes byte by byte is limited by its total time, not by the pause between two bytes.
     let mut trickle = Conn::open(&server);
     until("the end of a head that trickles", || {
         trickle.send("G");
@@ -305,7 +306,7 @@ fn an_absolute_target_and_a_leading_empty_line_are_understood() {
     let server = Server::start();
     let host = server.address();
     let mut conn = Conn::open(&server);
-    // RFC 9112 section 3.2.2: a server accepts the absolute form; section 2.2: and an empty line before.
+    // RFC 9112 section 3.2.2: a server must accept the absolute form. Section 2.2: it ignores an empty line before the request.
     conn.send(format!(
         "POST http://{host}/pub/news HTTP/1.1\r\nHost: {host}\r\nContent-Length: 1\r\n\r\nx"
     ));

@@ -1,5 +1,5 @@
-//! How a subscriber comes back: with the position as it was given, as a proxy or a polyfill altered it, or with none that can be
-//! read. Messages that it has seen never come again and again.
+//! Tests how a subscriber resumes: with its position as the server gave it, as a proxy or a polyfill changed it, or with one that cannot
+//! be read. Messages that the subscriber has seen never come again and again.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -8,7 +8,7 @@ use crate::support::http::{Conn, Response, once, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{Ws, handshake};
 
-/// A tag as it may come back of one that went out as `"x"`.
+/// Forms in which a client may send back the tag `"x"`.
 const DRESSES: &[&str] = &[
     "\"x\"",
     "x",
@@ -105,7 +105,7 @@ fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_m
     {
         let mut conn = Conn::open(&server);
         for round in 0..2 {
-            // The answer to the poll before may come sooner than its end is counted.
+            // The client may receive the answer before the server has counted the end of the previous poll.
             server.await_subscribers("a", 0);
             conn.ask("GET", "/sub/a", &[("If-None-Match", tag)], "");
             server.await_subscribers("a", 1);
@@ -116,7 +116,7 @@ fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_m
             assert!(answer.header("crore-gap").is_some(), "{tag}: {answer:?}");
         }
     }
-    // A stream is told the gap once, and goes on with all that is kept.
+    // A stream is told the gap once, and then receives all messages that are kept.
     let mut stream = Stream::open(&server, "/sub/a", &[("Last-Event-ID", "urn:uuid:7")]);
     assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["one", "two"]);
@@ -138,7 +138,7 @@ fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
         "last-event-id",
         "evs_last_event_id",
     ] {
-        // A polyfill adds it behind the query of its first URL, and again each time.
+        // A polyfill appends the position to the query of its first URL, and appends it again at each reconnect.
         for query in [
             format!("{name}={at}"),
             format!("since=oldest&{name}={at}"),
@@ -157,7 +157,7 @@ fn a_last_event_id_in_the_query_counts_by_all_its_names_and_more_than_since() {
             let mut ws = Ws::open(&server, &target, &[]);
             assert_eq!(ws.texts(1), ["two"], "{query}");
         }
-        // Empty is none, and the header is newer.
+        // An empty value counts as absent. If the header is there too, the header counts, since it is newer.
         let oldest = once(&server, "GET", &format!("/sub/a?{name}="), &[], "");
         assert_eq!(oldest.text(), "one");
         let mut newer = Stream::open(
@@ -184,7 +184,7 @@ fn a_last_event_id_that_is_none_is_400_where_a_program_reads_it_and_else_a_gap()
         let status = once(&server, "HEAD", &target, &events, "").status;
         assert_eq!(status, if query.starts_with("since") { 400 } else { 200 });
     }
-    // An event source gives up for good when it gets another status than 200.
+    // An EventSource gives up for good after another status than 200, so even a meaningless position gets 200 and a gap.
     let mut stream = Stream::open(&server, "/sub/a?lastEventId=bogus", &[]);
     assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(stream.data(1), ["one"]);

@@ -1,4 +1,4 @@
-//! Several topics over one connection: whose message it is, and one position for all.
+//! Tests several topics on one connection: each message names its topic, and one position covers all topics.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -134,7 +134,7 @@ fn there_are_at_most_as_many_topics_as_can_be_resumed() {
     let refused = once(&server, "GET", &target(most + 1), &[], "");
     assert_eq!(refused.status, 400, "{refused:?}");
     assert!(refused.text().contains("limits.head_bytes"), "{refused:?}");
-    // With long offsets, too: so many messages that no offset has one digit.
+    // Also with long offsets: enough messages that each offset has more than one digit.
     for n in 0..most {
         publish(&server, &format!("t{n}"), "x");
     }

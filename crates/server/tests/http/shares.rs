@@ -1,4 +1,4 @@
-//! One client address that takes all that it gets of a place for all leaves room for another one.
+//! Tests shares: a client address that takes all it can get of something that all clients use still leaves room for another address.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -12,7 +12,7 @@ use crate::support::port::metric;
 use crate::support::ws::{Ws, handshake};
 use crate::support::{Server, connect_from, until};
 
-/// The greedy one's address, 127.0.0.`GREEDY`. The others have 127.0.0.1.
+/// The greedy client has the address 127.0.0.`GREEDY`, and the others have 127.0.0.1.
 const GREEDY: u8 = 2;
 
 fn greedy(server: &Server) -> Conn {
@@ -20,7 +20,7 @@ fn greedy(server: &Server) -> Conn {
     Conn::over(stream, server)
 }
 
-/// Filters of eight levels, each with its `+` at other levels, three at least.
+/// Filters of ten levels with at least three `+`, each at other levels than in the other filters.
 fn shapes(count: usize) -> Vec<String> {
     let shapes = (0_u32..1 << 10).filter(|shape| shape.count_ones() > 2);
     let text = |shape: u32| {
@@ -30,7 +30,7 @@ fn shapes(count: usize) -> Vec<String> {
     shapes.map(text).take(count).collect()
 }
 
-/// The greedy one's subscriptions to these filters, 32 on a connection: the statuses of the answers.
+/// Subscribes the greedy client to these filters, four on each connection. Returns the connections and the statuses.
 fn subscribe(server: &Server, filters: &[String]) -> Vec<(Conn, u16)> {
     let all = filters.chunks(4).map(|filters| {
         let mut conn = greedy(server);
@@ -43,7 +43,7 @@ fn subscribe(server: &Server, filters: &[String]) -> Vec<(Conn, u16)> {
     all.collect()
 }
 
-/// Connections of the greedy one that were served and stay open, of so many.
+/// Opens this many connections of the greedy client. Returns those that were accepted; they stay open.
 fn served(server: &Server, count: usize) -> Vec<Conn> {
     let conns = (0..count).map(|_| greedy(server));
     let served = conns.filter_map(|mut conn| {
@@ -57,7 +57,7 @@ fn served(server: &Server, count: usize) -> Vec<Conn> {
 #[test]
 fn connections_of_one_address_leave_room_for_those_of_another() {
     let all = "[limits]\nconnections_max = 36\n";
-    // The room of two shards: as far as descriptors reach, too, which bind in the same way.
+    // The limit of two shards together. A limit of file descriptors works in the same way.
     let by_shard = "[limits]\nconnections_per_shard = 18\n";
     for (settings, places) in [(all, 36), (by_shard, 36)] {
         let server = Server::with(settings);
@@ -71,7 +71,7 @@ fn connections_of_one_address_leave_room_for_those_of_another() {
         drop(Ws::open(&server, "/sub/modest", &[]));
         let mut sensor = Mqtt::at(&server, Version::V5);
         sensor.connect(&plain(Version::V5, "sensor"));
-        // One that has few may always have one more, while there is room.
+        // A client with few connections may always open one more, while there is room.
         let few: Vec<u16> = (0..3)
             .map(|_| Conn::open(&server).get("/pub/nothing", &[]).status)
             .collect();
@@ -118,7 +118,7 @@ fn topics_that_one_address_publishes_to_leave_room_for_those_of_another() {
 #[test]
 fn an_address_past_its_share_gives_up_its_own_idle_topics_and_no_other() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 100\n");
-    // Made while nobody needs a share, and idle since.
+    // The topic is created before the limit is reached, and idle since then.
     assert_eq!(once(&server, "PUT", "/pub/early", &[], "").status, 201);
     let make = |many: std::ops::Range<u32>| {
         let mut conn = greedy(&server);
@@ -142,7 +142,7 @@ fn an_address_past_its_share_gives_up_its_own_idle_topics_and_no_other() {
 #[test]
 fn topics_that_an_address_has_deleted_leave_room_for_its_next_ones() {
     let server = Server::with_shards(1, "[limits]\ntopics_per_shard = 200\n");
-    // All that may be had, and each with a message: not idle.
+    // The greedy client creates as many topics as it can, each with a message, so that none is idle.
     let mut conn = greedy(&server);
     let taken = (0..300).filter(|n| {
         let target = format!("/pub/greedy/{n}");
@@ -203,7 +203,7 @@ fn filters_of_one_address_leave_room_for_one_of_another() {
 
 #[test]
 fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
-    // With two shards one is the other's home, where the filters of both meet.
+    // With two shards, the filters of both meet at the home of one (the part of a shard that keeps topics).
     for shards in [1, 2] {
         let server = Server::with_shards(shards, "");
         let shapes = shapes(513);
@@ -216,7 +216,7 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
     }
 }
 
-/// WebSockets of the greedy one that read nothing of what a topic gets: more than the kernel's buffers hold.
+/// WebSockets of the greedy client that read nothing, while a topic sends more than the kernel's buffers hold.
 fn deaf(server: &Server, count: usize) -> Vec<Conn> {
     let open = |_| {
         let mut conn = greedy(server);
@@ -241,11 +241,11 @@ fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
     let outboxes = || metric(server.admin(), OUTBOXES).expect("a metric");
     let held = deaf(&server, 40);
-    // 128 KiB and a piece of 64 KiB each.
+    // For each connection 128 KiB, and a piece of 64 KiB.
     let kernel = f64::from(40 * (192 << 10));
     until("the charge", || outboxes() >= kernel);
     assert!(outboxes() < 2.0 * kernel, "{}", outboxes());
-    // Who reads on is charged no more.
+    // A client that reads again is no longer charged.
     let readers: Vec<_> = held
         .into_iter()
         .map(|mut conn| std::thread::spawn(move || drop(conn.rest())))
@@ -264,7 +264,7 @@ fn kernel_buffers_of_one_address_leave_memory_for_others() {
     );
     let mut honest = Ws::open(&server, "/sub/modest", &[]);
     let _held = deaf(&server, 120);
-    // 120 of them hold 22 MiB.
+    // 120 such connections would hold 22 MiB, so the server closes some.
     until("room", || {
         let connections = metric(server.admin(), "crore_connections{transport=\"websocket\"}");
         connections.is_some_and(|count| count < 100.0)
@@ -278,21 +278,21 @@ fn kernel_buffers_of_one_address_leave_memory_for_others() {
     assert!(charged <= f64::from(16 << 20), "{charged}");
 }
 
-/// What the greedy one publishes to fill the logs.
+/// The messages by which the greedy client fills the logs.
 #[derive(Clone, Copy, Debug)]
 enum Flood {
-    /// Many topics with one message each, of so many bytes.
+    /// Many topics with one message of this many bytes each.
     Topics(usize),
-    /// The same, retained.
+    /// Many topics with one retained message of this many bytes each.
     Retained(usize),
-    /// The newest message of each key, in a topic that keeps the latest.
+    /// Many keys in a topic that keeps the newest message of each key.
     Keys,
-    /// Messages of other and other sizes, so that those that go leave holes.
+    /// Messages of changing sizes, so that deleted messages leave holes in memory.
     Sizes,
 }
 
 impl Flood {
-    /// Publishes about so many MiB.
+    /// Publishes about this many MiB.
     fn publish(self, server: &Server, mib: usize) {
         let bytes_all = mib << 20;
         match self {
@@ -320,7 +320,7 @@ impl Flood {
                 }
                 encode::pingreq(&mut bytes);
                 stream.write_all(&bytes).expect("they are read");
-                // The answer to the ping stands behind that to CONNECT.
+                // The bytes of the PINGRESP, which comes after the CONNACK.
                 let mut answers = Vec::new();
                 while !answers.ends_with(&[0xd0, 0]) {
                     let mut some = [0; 1024];
@@ -375,7 +375,7 @@ fn messages_of_one_address_leave_those_of_another_in_the_logs() {
     }
 }
 
-/// Publishes so many messages in batches, each with the topic, key and size that `of` gives.
+/// Publishes this many messages in batches. `of` gives the topic, the key and the size of each.
 fn batches(server: &Server, count: usize, of: impl Fn(usize) -> (String, String, usize)) {
     let kind = [("Content-Type", "application/x-ndjson")];
     let mut conn = greedy(server);

@@ -1,7 +1,6 @@
-//! Subscribers that stop reading and come back, where the rule is `skip`: they are told what they missed
-//! and go on with what the log still holds; a WebSocket with plain frames is closed with the position instead, since it
-//! cannot be told otherwise. Whatever the rule, nothing is missed where the log holds everything, and a client that names a
-//! position that is too old is told.
+//! Tests subscribers that stop reading and continue. With the rule `skip` they are told that they missed messages, and go on with what the
+//! log still holds. A WebSocket with plain frames cannot be told, so it is closed with the position as the reason. With any rule nothing
+//! is missed if the log holds everything, and a client whose position is too old is told.
 
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use serde_json::Value;
@@ -11,11 +10,11 @@ use crate::support::http::{Conn, info, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{CLOSE, TEXT, Ws, line};
 
-/// Messages of this size, so many that two kernels' buffers and an outbox cannot hold them.
+/// The size of a message. With this number of messages, two kernels' buffers and an outbox are too small for all of them.
 const MESSAGE_BYTES: usize = 100_000;
 const MESSAGES: usize = 200;
 
-/// An outbox of two messages, and a log of so many. However late a client reads its end, it is still there.
+/// A server with outboxes of two messages, and logs of this many. With long deadlines the end of a stream can be read however late.
 fn server(slow: &str, log_messages: usize) -> Server {
     server_with(slow, log_messages, "")
 }
@@ -47,14 +46,14 @@ fn flood(server: &Server) {
     }
 }
 
-/// The next message of a WebSocket with envelopes.
+/// The next message of a WebSocket with JSON envelopes.
 fn envelope(ws: &mut Ws) -> Value {
     let frame = ws.message();
     assert_eq!(frame.opcode(), TEXT);
     serde_json::from_slice(&frame.payload).expect("an object")
 }
 
-/// The first messages without a hole, then the last ones: what a reader sees that fell behind.
+/// Checks the messages of a reader that fell behind: the first ones without a hole, then the last ones.
 fn check_skipped(numbers: &[usize]) {
     let before = numbers
         .iter()
@@ -69,7 +68,7 @@ fn check_skipped(numbers: &[usize]) {
     );
 }
 
-/// Reads a plain WebSocket until it is closed: how many messages came, without a hole, and the position to go on from.
+/// Reads a plain WebSocket until it is closed. Returns how many messages came (without a hole), and the position to resume from.
 fn until_closed(slow: &mut Ws) -> (usize, String) {
     for number in 0.. {
         let frame = slow.frame();
@@ -118,7 +117,7 @@ fn kernel_keeps_little_unsent_for_a_client_that_does_not_read() {
         until_closed(&mut slow).0
     };
     let (small, free) = (taken(""), taken("send_buffer_bytes = 0"));
-    // The outbox holds two of them, both ends' buffers some more.
+    // The outbox holds two of them, and the buffers of both ends some more.
     assert!((2..10).contains(&small), "{small} messages were taken");
     assert!(
         small + 10 < free,
@@ -158,7 +157,7 @@ fn an_envelope_tells_the_gap_where_it_is() {
         if of == "news" {
             server.await_subscribers("news", 1);
         } // By filter a stream begins when it is on.
-        // The position to begin with.
+        // The first object is the position before the first message.
         assert!(envelope(&mut slow)["data"].is_null());
         flood(&server);
         let (mut numbers, mut gap_at) = (Vec::new(), None);
@@ -268,7 +267,7 @@ fn late_reader_misses_nothing_that_the_log_holds() {
 
 #[test]
 fn reader_with_a_constant_lag_takes_constant_memory() {
-    // The outbox is never empty, and never full: one message comes for each that is read.
+    // The outbox is never empty and never full, since one message is published for each that is read.
     const OUTBOX_BYTES: u64 = 16 << 20;
     let server = Server::with(&format!(
         "[limits]\noutbox_bytes = {OUTBOX_BYTES}\nmessage_bytes = {MESSAGE_BYTES}\n\
@@ -292,7 +291,8 @@ fn reader_with_a_constant_lag_takes_constant_memory() {
     assert!(grown < 2 * OUTBOX_BYTES, "grown by {grown} bytes");
 }
 
-/// A position by filter has an offset for each partition. A position that does not fit into a Close frame is left out, never cut.
+/// A position by filter has an offset for each partition, so it may be long. If it does not fit into a Close frame it is left out, and
+/// never cut.
 #[test]
 fn a_close_for_a_gap_has_the_whole_position_or_none() {
     for (partitions, fits) in [(1, true), (16, true), (64, true), (90, false), (256, false)] {
@@ -300,7 +300,7 @@ fn a_close_for_a_gap_has_the_whole_position_or_none() {
         for n in 0..20 {
             publish(&server, &format!("a/{n}"), "kept");
         }
-        // Of a server without partitions.
+        // This position is from a server without partitions, so it is told a gap.
         let mut ws = Ws::open(&server, "/sub?filter=a/%2B&since=266696c01-DQcAAAA", &[]);
         let close = ws.frame();
         assert_eq!(close.close_code(), Some(4412), "{partitions}");

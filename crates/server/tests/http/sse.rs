@@ -1,4 +1,4 @@
-//! Server-Sent Events, as the HTML standard reads them.
+//! Tests Server-Sent Events, as the HTML standard reads them.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -30,7 +30,7 @@ fn whoever_names_event_streams_gets_one_and_nobody_else() {
     publish(&server, "news", "x");
     for (fields, streams) in [
         (&["text/event-stream"][..], true),
-        // Clients of the Model Context Protocol.
+        // The Accept headers of clients of the Model Context Protocol.
         (&["application/json, text/event-stream"], true),
         (&["application/json", "text/event-stream"], true),
         (&["TEXT/Event-Stream;q=0.1, text/html"], true),
@@ -45,13 +45,13 @@ fn whoever_names_event_streams_gets_one_and_nobody_else() {
         let kind = conn.head().header("content-type").unwrap_or_default();
         assert_eq!(kind == "text/event-stream", streams, "{fields:?}: {kind}");
     }
-    // Info has no event stream: it is in the form that is accepted besides.
+    // The topic's info cannot be an event stream, so it has the other accepted form.
     let accept = [("Accept", "text/event-stream, application/json")];
     let info = once(&server, "GET", "/pub/news", &accept, "");
     assert_eq!(info.json()["messages"], 1);
 }
 
-/// Libraries such as fetch-event-source and httpx-sse take every empty line for the end of an event.
+/// Libraries such as fetch-event-source and httpx-sse end an event at every empty line.
 #[test]
 fn no_empty_line_ends_anything_but_an_event() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
@@ -73,13 +73,13 @@ fn no_empty_line_ends_anything_but_an_event() {
             event.data.contains('x') && !event.id.is_empty(),
             "{event:?}"
         );
-        // A heartbeat has none either.
+        // A heartbeat has no empty line either.
         assert_eq!(stream.conn.chunk(), b":\n", "{target}");
         once(&server, "DELETE", "/pub/news?purge", &[], "");
     }
 }
 
-/// The standard's clients say `no-cache`: an id without data counts for them at once, and is no event.
+/// The standard's clients send `no-cache`. For them an id without data sets the position at once, and makes no event.
 #[test]
 fn an_event_source_has_a_position_before_the_first_message() {
     let server = Server::start();
@@ -137,7 +137,7 @@ fn an_id_resumes_exactly() {
             expected,
             "Last-Event-ID of {number}"
         );
-        // An event source that comes back sends its URL again.
+        // An event source that reconnects sends its URL again.
         for query in ["since=oldest", "since=live", "since=-1"] {
             let target = format!("/sub/news?{query}");
             let mut again = Stream::open(&server, &target, &[("Last-Event-ID", &event.id)]);
@@ -171,7 +171,7 @@ fn data_comes_through_as_far_as_the_standard_can_carry_it() {
     let server = Server::start();
     let mut stream = Stream::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 1);
-    // CR, LF and CRLF all are line ends to a reader, which sees LF.
+    // CR, LF and CRLF all end a line for a reader, which turns them into LF.
     let table = [
         ("plain", "plain"),
         ("two\nlines", "two\nlines"),
@@ -229,7 +229,7 @@ fn an_event_has_the_name_that_its_publisher_gave() {
     }
 }
 
-/// Some readers take an id when its line comes, and resume behind an event that was cut.
+/// Some readers store an id when its line arrives, even if the event is then cut. So the id must be the last line of its event.
 #[test]
 fn an_id_comes_behind_all_that_it_stands_for() {
     let server = Server::with(
@@ -255,7 +255,7 @@ fn an_id_comes_behind_all_that_it_stands_for() {
         ("/sub/news?since=oldest&envelope=json", 5),
         ("/sub?topic=news&topic=none&since=oldest", 5),
         ("/sub?filter=news&since=oldest", 5),
-        // A gap, and the message behind it.
+        // A gap, and the message after it.
         ("/sub/short?last_event_id=lost", 2),
     ] {
         let mut conn = Conn::open(&server);
@@ -273,7 +273,7 @@ fn an_id_comes_behind_all_that_it_stands_for() {
         for event in text.split_terminator("\n\n") {
             let last = event.lines().next_back().expect("a line");
             assert!(last.starts_with("id: "), "{target}: {last:.40}");
-            // The position before the first message stands alone.
+            // Only the position before the first message has an id without data.
             let begun = event.find("data: ").expect("data");
             assert_eq!(event[begun..].matches("\nid: ").count(), 1, "{target}");
         }
@@ -316,14 +316,14 @@ fn a_gap_is_told_as_an_event_with_a_new_id() {
 fn silence_is_broken_by_comments() {
     let server = Server::with("[heartbeat]\ninterval_s = 5\njitter_percent = 0\n");
     let mut stream = Stream::open(&server, "/sub/news", &[]);
-    // The first lines of a stream, and the comment that is due.
+    // The first lines of a stream, and the comment that is due as a heartbeat.
     for begins in [":\nretry: ", "id: ", ":\n"] {
         let chunk = String::from_utf8(stream.conn.chunk()).expect("text");
         assert!(chunk.starts_with(begins), "{chunk:?}");
     }
 }
 
-/// A page whose connection dropped while an answer streamed to it gets all of it: many small messages in a short time.
+/// A page whose connection breaks while an answer is streamed to it (many small messages in a short time) still receives the whole answer.
 #[test]
 fn a_streamed_answer_survives_a_drop_by_default() {
     let server = Server::start();

@@ -1,7 +1,7 @@
-//! Many subscribers that never read, WebSockets and event streams, while others get every message in order:
-//! memory stays below a bound that follows from the settings, and a second crowd finds what the first had.
+//! Tests many subscribers that never read (WebSockets and event streams), while others receive every message in order. Memory stays below
+//! a bound that follows from the settings, and a second crowd takes no more than the first.
 //!
-//! The crowd is the program's own load tool with small receive buffers, stopped by a signal.
+//! The crowd is the project's own load tool with small receive buffers, stopped by a signal.
 
 use crate::support::http::Conn;
 use crate::support::stream::Stream;
@@ -9,21 +9,21 @@ use crate::support::ws::{TEXT, Ws};
 use crate::support::{Server, bench_program};
 use std::process::{Child, Command, Stdio};
 
-/// Each goes to all subscribers.
+/// The size of a message. Each goes to all subscribers.
 const MESSAGE_BYTES: usize = 8_000;
-/// Bytes that wait for one connection in the process, and the size of the topic's log.
+/// The limit of bytes that wait for one connection, and the size of the topic's log.
 const OUTBOX_BYTES: u64 = 32_000;
-/// A connection's rows, its side rows with their spare room, and the allocator's share: a vector of bytes
-/// grows by doubling.
+/// Memory of a connection: its outbox (a vector of bytes grows by doubling), its table rows with their spare room, and the allocator's
+/// overhead.
 const CONNECTION_BYTES: u64 = 2 * OUTBOX_BYTES + 4_000;
-/// Logs, turns under way and what one publish touches, whatever the number of subscribers.
+/// Memory that does not depend on the number of subscribers: logs, messages between shards, and the allocations of one publish.
 const FIXED_BYTES: u64 = 24 << 20;
 
-/// Subscribers that do not read any more.
+/// Subscribers that no longer read.
 struct Stalled(Child);
 
 impl Stalled {
-    /// So many of this protocol, subscribed and then stopped; `before` are there already.
+    /// Subscribes this many clients over this protocol, and then stops them. `before` subscribers exist already.
     fn crowd(server: &Server, protocol: &str, count: u64, before: u64) -> Stalled {
         let tool = Command::new(bench_program())
             .args(["subscribe", "--quiet", "--topics", "news"])
@@ -51,7 +51,8 @@ impl Drop for Stalled {
     }
 }
 
-/// Publishes the messages; the healthy read each before the next one comes, so that none of them falls behind.
+/// Publishes the messages. The healthy clients read each message before the next one is published, so that they never fall behind. Returns
+/// the highest memory.
 fn flood(server: &Server, healthy: &mut (Ws, Stream), round: usize, messages: usize) -> u64 {
     let mut publisher = Conn::open(server);
     let mut most = 0;
@@ -68,8 +69,8 @@ fn flood(server: &Server, healthy: &mut (Ws, Stream), round: usize, messages: us
     most
 }
 
-/// `messages` are several times what the sockets of so many take: on the loopback the kernel lets a send buffer
-/// grow to some 4 MB, until `tcp_mem` is used up.
+/// `messages` must be several times what the sockets of the crowd hold. On the loopback the kernel lets a send buffer grow to about 4 MB,
+/// until `tcp_mem` is used up.
 fn run(crowd: u64, messages: usize) {
     let server = Server::with(&format!(
         "[limits]\noutbox_bytes = {OUTBOX_BYTES}\n\
@@ -96,7 +97,7 @@ fn run(crowd: u64, messages: usize) {
         drop((sockets, streams));
         server.await_subscribers("news", 2);
     }
-    // No subscriber is missed and nothing is stuck.
+    // The server has forgotten no subscriber, and still works.
     flood(&server, &mut healthy, 2, messages);
 }
 

@@ -1,4 +1,4 @@
-//! Corners of the standards that implementations have tripped over, and answers that clients of Nchan expect to the byte.
+//! Tests details of the standards in which implementations have had errors, and answers that clients of Nchan expect to the byte.
 
 use crate::support::Server;
 use crate::support::http::{Conn, attempt, info, once, publish};
@@ -10,7 +10,7 @@ fn malformed_request_is_400_and_the_end() {
     let chunked = "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut wrong = Vec::new();
     for text in [
-        // RFC 9112 sections 3.2, 7.1.1 and 7.1.2.
+        // Requests against RFC 9112 sections 3.2, 7.1.1 and 7.1.2.
         "GET /pub/a HTTP/1.1\r\nHost:\r\n\r\n".to_string(),
         "GET /pub/a HTTP/1.1\r\nHost: localhost:abc\r\n\r\n".to_string(),
         format!("{chunked}5;\r\nhello\r\n0\r\n\r\n"),
@@ -32,7 +32,7 @@ fn malformed_request_is_400_and_the_end() {
 fn options_of_the_server_as_a_whole_are_told() {
     let server = Server::start();
     let mut conn = Conn::open(&server);
-    // RFC 9110 section 9.3.7.
+    // RFC 9110 section 9.3.7: OPTIONS for `*`.
     for _ in 0..2 {
         let response = conn.request("OPTIONS", "*", &[], "");
         assert_eq!(response.status, 204);
@@ -52,14 +52,14 @@ fn http_2_client_is_refused_in_http_2() {
             true => conn.dribble(preface),
             false => conn.send(preface),
         }
-        // A client's SETTINGS, as RFC 9113 section 3.4 has them follow.
+        // The client's SETTINGS frame, which RFC 9113 section 3.4 demands after the preface.
         conn.send([0, 0, 0, 4, 0, 0, 0, 0, 0]);
         let frames = conn.rest();
         assert_eq!(frames[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0], "SETTINGS");
         let goaway = &frames[9..];
         assert_eq!(goaway.len(), 9 + usize::from(goaway[2]), "one frame");
         assert_eq!(goaway[3..9], [7, 0, 0, 0, 0, 0], "GOAWAY");
-        // The last stream, and HTTP_1_1_REQUIRED (section 7).
+        // The GOAWAY frame: the last stream, and the error HTTP_1_1_REQUIRED (section 7).
         assert_eq!(goaway[9..17], [0, 0, 0, 0, 0, 0, 0, 0xd]);
     }
 }
@@ -88,10 +88,10 @@ fn the_infos_text_is_what_nchans_clients_compare_and_match() {
         response.header("content-type").as_deref(),
         Some("text/plain")
     );
-    // Ruby's /^queued messages: (.*)\r$/ and /^last message id: (.*)$/.
+    // A Ruby client reads these lines with /^queued messages: (.*)\r$/ and /^last message id: (.*)$/.
     let lines: Vec<&str> = response.text().split('\n').collect();
     assert_eq!(lines[0], "queued messages: 1\r");
-    // Nobody has subscribed.
+    // Nobody has subscribed yet.
     assert_eq!(lines[1], "last requested: -1 sec. ago\r");
     assert_eq!(info(&server, "news")["requested"], -1);
     assert_eq!(lines[2], "active subscribers: 0\r");

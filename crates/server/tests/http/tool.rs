@@ -1,4 +1,5 @@
-//! `crore sub` against the real server: what it is told besides messages, and what is published while it asks.
+//! Tests `crore sub` against the real server: the notices that it prints besides messages, and messages that are published between its
+//! requests.
 
 use crore_wire::sse::GAP_EVENT;
 
@@ -27,7 +28,7 @@ fn said(output: &Output) -> (&str, &str) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// It stands still while its poll times out and a message is published, and then goes on from where the poll stood.
+/// The program is stopped while its poll times out and a message is published. Then it goes on from the position of that poll.
 #[test]
 fn poll_misses_nothing_between_a_timeout_and_its_next_request() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\n");
@@ -59,7 +60,7 @@ fn filters_are_subscribed_to_over_every_protocol() {
             let child = sub(&server, &[filters, &rest].concat());
             let output = finished(child);
             let (printed, complaints) = said(&output);
-            // Of two homes either may come first.
+            // The topics are at two homes (the parts of shards that keep topics), so either message may come first.
             let mut lines: Vec<&str> = printed.lines().collect();
             lines.sort_unstable();
             assert_eq!(
@@ -71,7 +72,7 @@ fn filters_are_subscribed_to_over_every_protocol() {
     }
 }
 
-/// Each message that is kept comes all the same.
+/// Each message that is still kept arrives.
 #[test]
 fn a_gap_is_told_over_every_protocol() {
     let server = Server::start();
@@ -97,7 +98,7 @@ fn a_gap_is_told_over_every_protocol() {
     }
 }
 
-/// Nothing that is kept follows: the timeout tells it.
+/// No kept message follows the gap. The timeout of the poll tells the gap.
 #[test]
 fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");
@@ -131,12 +132,12 @@ fn history_prints_what_is_kept_and_ends() {
         command.output().expect("it runs")
     };
     let lines = |range: std::ops::Range<u32>| range.map(|n| format!("{n}\n")).collect::<String>();
-    // More than one page.
+    // The history is longer than one page.
     let all = history(&["long/a b"]);
     assert_eq!(said(&all), (&lines(0..300)[..], ""));
     let some = history(&["long/a b", "--since", "-200", "--limit", "150"]);
     assert_eq!(said(&some), (&lines(100..250)[..], ""));
-    // The newest, over two pages too.
+    // The newest messages, also over two pages.
     let newest = history(&["long/a b", "--limit", "200"]);
     assert_eq!(said(&newest), (&lines(100..300)[..], ""));
     let oldest = history(&["long/a b", "--since", "oldest", "-n", "2"]);

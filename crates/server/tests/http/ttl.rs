@@ -1,11 +1,11 @@
-//! Messages that expire: never read from the log after their time, and never missed either.
+//! Tests messages that expire: none is read from the log after its time, and none counts as missed.
 
 use crate::support::Server;
 use crate::support::http::{Conn, once, publish};
 use crate::support::stream::Stream;
 use crate::support::ws::{FIN, TEXT, Ws};
 
-/// Seconds are counted whole, so that a message may expire up to one before its time.
+/// The server counts whole seconds, so a message may expire up to one second early.
 const TTL_S: u64 = 3;
 
 fn publish_for(server: &Server, topic: &str, ttl_s: u64, body: &str) {
@@ -96,7 +96,7 @@ fn a_message_without_time_reaches_those_who_are_there() {
     assert_eq!(ws.texts(1), ["value"]);
     publish_for(&server, "news", 0, "removed");
     assert_eq!(ws.texts(1), ["removed"]);
-    // It took the place of the value before it.
+    // The message replaced the value before it, so the late subscriber gets neither.
     let mut late = Ws::open(&server, "/sub/news", &[]);
     server.await_subscribers("news", 2);
     publish(&server, "news", "again");

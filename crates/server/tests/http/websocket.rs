@@ -1,4 +1,4 @@
-//! WebSocket as it should be used: RFC 6455's handshake and framing, the meta subprotocol, resume.
+//! Tests WebSocket when used correctly: RFC 6455's handshake and framing, the meta subprotocol, and resuming.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn the_handshake_is_the_rfcs() {
         None,
         "none was offered"
     );
-    // Browsers send lists, and names in any case.
+    // Browsers send lists of values, and names in any case.
     let other = [
         ("Connection", "keep-alive, UPGRADE"),
         ("Upgrade", "WebSocket"),
@@ -96,7 +96,7 @@ fn a_wrong_handshake_is_refused_in_http() {
         let mut conn = Conn::open(&server);
         conn.ask("GET", "/sub/news", &headers, "");
         let head = conn.head();
-        // RFC 6455 section 4.2.2: the answer names the version that we speak.
+        // RFC 6455 section 4.2.2: the answer names the version that the server speaks.
         assert_eq!(head.status, 426, "{head:?}");
         assert_eq!(
             head.header("sec-websocket-version").as_deref(),
@@ -209,7 +209,7 @@ fn envelopes_tell_the_position_before_the_first_message() {
         let begun = object(&mut ws);
         let id = begun["id"].as_str().expect("a position").to_string();
         assert_eq!(begun, json!({ "id": id }), "{target}");
-        // It was cut off before its first message, which another one gets.
+        // The client is cut off before its first message, and resumes with the position of the first object.
         drop(ws);
         let data = format!("missed by {target}");
         publish(&server, topic, &data);
@@ -217,7 +217,7 @@ fn envelopes_tell_the_position_before_the_first_message() {
         let mut ws = Ws::open(&server, &format!("{path}&since={id}"), &[]);
         assert_eq!(object(&mut ws)["data"], data, "{target}");
     }
-    // Where a message comes at once it has its position, and other frames have no place for one.
+    // If a message comes at once, it carries its own position. Without envelopes there is no place for a position before it.
     let mut ws = Ws::open(&server, "/sub/old?envelope=json&since=oldest", &[]);
     assert_eq!(object(&mut ws)["data"], "kept");
     let opens: [fn(&Server, &str) -> Ws; 2] =
@@ -256,7 +256,7 @@ fn resuming_while_messages_arrive_loses_none_and_doubles_none() {
     assert_eq!(seen, expected);
 }
 
-/// One keep-alive connection that publishes a number every few milliseconds.
+/// A keep-alive connection that publishes a number every few milliseconds.
 struct PublisherOnly(std::net::TcpStream);
 
 impl PublisherOnly {
@@ -323,7 +323,7 @@ fn fragments_are_one_message_however_slowly_they_come() {
     server.await_subscribers("news", 1);
     let text = "caf\u{e9} \u{1f600}".as_bytes();
     for split in 1..text.len() {
-        // Splits amid characters are allowed (RFC 6455 section 5.6).
+        // A text may be split within a character (RFC 6455 section 5.6).
         let frames = [
             masked(TEXT, &text[..split]),
             masked(CONTINUATION, b""),
@@ -425,7 +425,7 @@ fn silence_is_broken_by_pings_and_ended_when_they_stay_unanswered() {
     assert_eq!(ping.opcode(), PING);
     alive.send(FIN | PONG, &ping.payload);
     assert_eq!(deaf.frame().opcode(), PING);
-    // The third interval ends it, with or without a close frame.
+    // After the third interval without a pong the server ends the connection, with or without a Close frame.
     let ended = deaf.conn.fill();
     assert!(ended == 0 || deaf.conn.take()[0] == FIN | CLOSE);
     let mut next = alive.frame();
@@ -439,11 +439,11 @@ fn silence_is_broken_by_pings_and_ended_when_they_stay_unanswered() {
 
 #[test]
 fn the_key_is_the_rfcs() {
-    // Guards the constants of this test program.
+    // Checks the constants of this test.
     assert_eq!((KEY.len(), ACCEPT.len()), (24, 28));
 }
 
-/// Nchan's own client reads `id`, perhaps `content-type`, an empty line, and breaks on any other line.
+/// Nchan's own client reads `id`, perhaps `content-type`, and an empty line. Any other line breaks it.
 #[test]
 fn the_topic_is_named_only_where_there_are_several() {
     let server = Server::start();
@@ -464,7 +464,7 @@ fn the_topic_is_named_only_where_there_are_several() {
             assert_eq!(data, text.as_bytes(), "{target}");
         }
     }
-    // Live ones come by another way.
+    // The server frames live messages by other code.
     let mut ws = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);
     once(
@@ -477,7 +477,7 @@ fn the_topic_is_named_only_where_there_are_several() {
     let (lines, data) = ws.meta_message();
     let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!((names, &data[..]), (vec!["id"], &b"live"[..]));
-    // A gap, too.
+    // A gap names no topic either.
     let mut ws = Ws::meta(&server, "/sub/news?since=1a-0");
     let (lines, _) = ws.meta_message();
     let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();

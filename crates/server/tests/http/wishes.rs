@@ -1,4 +1,5 @@
-//! A request that asks in the form of another path or another server is refused with the form that this path reads: otherwise it would not get its wish.
+//! Tests requests that ask for something in the form of another path or another server. They are refused with the form that this path
+//! reads, since otherwise the server would ignore what the client asked for.
 
 use crate::parameters::says;
 use crate::support::Server;
@@ -80,7 +81,7 @@ fn two_forms_of_a_message_are_refused_together() {
         let words = ["envelope=json", "ws+meta.nchan", "leave one of them out"];
         says(&answer, 400, &words, target);
     }
-    // A publisher is sent no messages.
+    // A publisher receives no messages, so envelopes mean nothing to it.
     for target in ["/pub/a?envelope=json", "/sub/a?envelope=", "/sub/a"] {
         let answer = Conn::open(&server).get(target, &meta);
         assert_eq!(answer.status, 101, "{target}: {answer:?}");
@@ -114,7 +115,7 @@ fn a_field_that_no_line_of_a_batch_has_is_told_what_was_meant() {
         let reason = failed["reason"].as_str().unwrap();
         assert!(reason.contains(words), "{field}: {reason}");
     }
-    // curl's -d makes one line of all.
+    // curl's `-d` removes the line breaks, so all lines become one.
     let joined = "{\"topic\":\"a\",\"data\":1}{\"topic\":\"a\",\"data\":2}";
     let answer = once(&server, "POST", "/pub", &[ndjson], joined);
     says(

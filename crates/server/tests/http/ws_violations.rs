@@ -1,10 +1,10 @@
-//! Violations of RFC 6455 by a client, and the close code that each earns.
+//! Tests violations of RFC 6455 by a client, and the close code for each.
 
 use crate::support::Server;
 use crate::support::http::{attempt, publish};
 use crate::support::ws::{BINARY, CLOSE, CONTINUATION, FIN, PING, RSV1, TEXT, Ws, head, masked};
 
-/// The name of each violation, its bytes, and the code that the server must close with.
+/// The name of each violation, its bytes, and the code with which the server must close.
 fn violations() -> Vec<(&'static str, Vec<u8>, u16)> {
     let close = |payload: &[u8]| masked(FIN | CLOSE, payload);
     let code = |code: u16| close(&code.to_be_bytes());
@@ -155,7 +155,7 @@ fn frames_after_a_violation_are_not_published() {
     .concat();
     ws.conn.send(bytes);
     assert_eq!(ws.closed(), Some(1002));
-    // Nothing acknowledges a plain frame, so it may still be on its way.
+    // A plain frame has no acknowledgement, so the message may still be on its way to the topic.
     let mut oldest = Ws::open(&server, "/sub/news?since=oldest", &[]);
     assert_eq!(oldest.message().text(), "good");
     publish(&server, "news", "next");
