@@ -1,11 +1,12 @@
 //! The data types of access control: rights, grants, revocations and credentials.
 //!
-//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks up its verdict in a cache (`budget::verdict_cache`). On a miss the
-//! shard sends a [`Question`] to the verifier, and the [`Verdict`](crate::base::verdict::Verdict) arrives as an input. The shard then stores the grants
-//! in the connection's row of `budget::connection_grants`.
+//! Nothing is verified here. A shard reads a [`Credential`] from a request and looks for the verifier's answer in a cache
+//! (`budget::verdict_cache`). Without a cached answer the shard sends a [`Question`] to the verifier, and the answer
+//! ([`Verdict`](crate::base::verdict::Verdict)) arrives as an input. The shard then stores the grants in the connection's row
+//! (entry) of `budget::connection_grants`.
 //!
-//! Invariants: without a verdict, credentials grant nothing. A subscription by filter needs a granted filter that covers the whole filter. Credentials
-//! are compared only by a keyed cryptographic hash, whose key never leaves the process.
+//! Invariants: without a verdict, credentials grant nothing. A subscription by filter needs a granted filter that covers the whole
+//! filter. Credentials are compared only by a keyed cryptographic hash, whose key never leaves the process.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

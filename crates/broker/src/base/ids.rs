@@ -13,7 +13,7 @@ pub struct Link(pub u32);
 /// Identifies a connection within its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId {
-    /// The connection's row.
+    /// The connection's row in the table of its shard.
     pub slot: u32,
     /// Distinguishes the successive connections of this row.
     pub generation: u16,

@@ -1,5 +1,5 @@
-//! Placement determines which home keeps a topic or a session. The name hashes to one of [`SLOTS`] slots (`crore_wire::topic::slot`). Each slot belongs
-//! to a partition, and each partition to a home.
+//! Placement determines which home (the part of a shard that keeps topics and sessions) keeps a topic or a session. The name hashes
+//! to one of [`SLOTS`] slots (`crore_wire::topic::slot`). Each slot belongs to a partition, and each partition to a home.
 //!
 //! Invariant: the partition of a name depends only on the number of partitions, not on the number of homes or shards.
 

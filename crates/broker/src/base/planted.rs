@@ -1,5 +1,8 @@
-//! Faults that the simulator plants on purpose, to prove that its checks find them. Without the feature `planted` each check is a constant `false`, so
-//! the product contains no fault.
+//! Faults that the simulator plants on purpose, to prove that its checks find them. Without the feature `planted` each check is a
+//! constant `false`, so the product contains no fault.
+//!
+//! Words: a *home* is the part of a shard that keeps topics. A *carrier* is a shard with subscribers. A *tell* is mail from a home
+//! to a carrier. A *row* is an entry of a table, here of a topic. A *page* is a bounded run of past messages.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,7 +17,7 @@ pub enum Fault {
     OldSerial,
     /// A connection that leaves during a fan-out leaves no tombstone.
     NoTombstone,
-    /// A forgotten topic does not raise the floor of its slot.
+    /// A forgotten topic does not raise the floor of its slot, below which positions get a gap (see `home.rs`).
     NoFloor,
     /// Publishers do not wait for credit.
     NoCredit,
@@ -22,7 +25,7 @@ pub enum Fault {
     LostWake,
     /// A subscription that continues from the log asks for a page twice.
     DoubleResume,
-    /// A carrier does not detach a counted subscription.
+    /// A carrier does not tell the home that a counted subscription has ended.
     NoDetach,
     /// The rest of a partially written frame is dropped.
     HalfFrame,
@@ -46,7 +49,7 @@ pub enum Fault {
     FarPosition,
     /// A subscription that continues from the log repeats messages that the client got by its other subscriptions.
     OwnCopies,
-    /// A page that ends early names an offset that is one too high.
+    /// A page that ends early has an end offset that is one too high.
     LostSeam,
     /// A position by filter lacks earlier messages of other partitions in the same run.
     StaleVector,
@@ -58,7 +61,7 @@ pub enum Fault {
     GapAccepted,
     /// A batch that is appended again has a new number.
     NewNumber,
-    /// The sequence of a batch ignores the batches in flight.
+    /// The sequence number of a batch ignores the batches in flight.
     StaleSequence,
     /// A fence does not wait for the batches in flight.
     EarlyFence,

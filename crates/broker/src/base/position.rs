@@ -47,10 +47,11 @@ pub enum Since {
     After(u32),
     /// The first message after this position.
     At(Position),
-    /// The client's position belongs to another server or to another set of topics: the client gets a gap, then the oldest message.
+    /// The client's position belongs to another server or to another set of topics. The client is told of a gap (lost messages),
+    /// then gets the oldest message.
     Unknown,
-    /// A long-poll sent back text that is no position: the client gets a gap, then the next message. With the oldest message, a client whose proxy
-    /// alters every position would get the same answer for ever.
+    /// A long-poll sent back text that is no position. The client is told of a gap, then gets the next message. If it got the
+    /// oldest message, a client whose proxy alters every position would get the same answer for ever.
     Unreadable,
 }
 

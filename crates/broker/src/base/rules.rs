@@ -1,5 +1,5 @@
-//! The rules of topics: what the server keeps of a topic, and for how long. The first rule whose filter matches a topic governs it, else the default
-//! rule. The topic's row has the rule's number.
+//! The rules of topics: what the server keeps of a topic, and for how long. The first rule whose filter matches a topic governs it,
+//! else the default rule. A topic's row (its entry in the table of topics) has the number of its rule.
 //!
 //! The server's own topics, below `$SYS/`, have a built-in rule that keeps the newest message of each topic. Its other fields are copied from the
 //! operator's rule for `$SYS/broker`.
@@ -174,8 +174,8 @@ impl Rules {
     }
 }
 
-/// The rule. A rule that keeps only the latest values loses its limits of the log's bytes and age: latest values are state, which stays until it is
-/// replaced, is removed or expires.
+/// A copy of the rule as it is applied. If the rule keeps only the latest values, the copy has no limits of the log's bytes and
+/// age: latest values are state, which stays until it is replaced, is removed or expires.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {
         Keep::Log => rule.clone(),

@@ -1,5 +1,6 @@
-//! The format of a snapshot: the state that a home leaves to the homes of the next process at a planned restart. It has the offsets and logs of topics,
-//! retained messages, groups, and MQTT sessions, so that clients with a position or a session continue as if there had been no restart.
+//! The format of a snapshot: the state that a home (the part of a shard that keeps topics) leaves to the homes of the next process
+//! at a planned restart. It has the offsets and logs of topics, retained messages, groups, and MQTT sessions, so that clients with
+//! a position or a session continue as if there had been no restart.
 //!
 //! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`]. The last block has the number of records.
 //! The snapshot is written and read block by block, so that writer and reader hold only one block in memory.
@@ -214,7 +215,7 @@ pub fn check_block(
 
 /// The kinds of records in a snapshot.
 pub(crate) mod kind {
-    /// What concerns the whole home.
+    /// State of the home as a whole.
     pub const HOME: u8 = 1;
     pub const TOPIC: u8 = 2;
     /// A filter whose subscriptions of QoS 1 and 2 make the home keep messages.
@@ -230,7 +231,7 @@ pub(crate) mod kind {
     pub const MESSAGE: u8 = 8;
     /// The answer to an idempotency key.
     pub const ANSWER: u8 = 9;
-    /// An MQTT session whose client is away.
+    /// An MQTT session whose client is absent.
     pub const SESSION: u8 = 10;
     /// A row of the session table without such a session. It keeps the row's serial.
     pub const NO_SESSION: u8 = 11;

@@ -1,7 +1,11 @@
-//! The limits of a shard's work in one turn. The server uses the defaults. The simulator uses small limits, so that cases that are rare in a server occur
-//! often.
+//! The limits of a shard's work in one turn. In a turn, the shard processes the inputs that are ready, delivers messages, and then
+//! the sockets are polled again. The server uses the defaults. The simulator uses small limits, so that cases that are rare in a
+//! server occur often.
+//!
+//! Words: a *home* is the part of a shard that keeps topics. A *carrier* is a shard with subscribers. A *lane* is the ordered queue of mail
+//! from one shard to another. A *page* is a bounded run of past messages in a lane. A *party* is an address or a user.
 
-/// Rows that are prefetched together: about the number of cache misses that a core can have in flight.
+/// The rows (entries of a table) that are prefetched together: about the number of cache misses that a core can have in flight.
 pub(crate) const PREFETCHED: usize = 16;
 
 /// Limits of a turn.
@@ -13,14 +17,16 @@ pub struct TurnLimits {
     /// The most steps (see [`crate::base::work`]) of all inputs of a turn together. The end of a turn may take as many again. The default takes about
     /// 0.5 ms, or 2 ms with cold memory. A publish is one or two steps, so a turn handles 2,000 to 4,000 publishes.
     pub steps_per_turn: u32,
-    /// The most messages in a page of history. A subscriber that resumes far back must not block the lane.
+    /// The most messages in a page of history. A subscriber that resumes at an old position must not block the lane.
     pub page_messages: usize,
-    /// The most bytes in a page of history. A longer message is a page of its own, and such pages wait in a separate queue (`home/page_queue.rs`).
+    /// The most bytes in a page of history. A longer message has its own page, and such pages wait in a separate queue
+    /// (`home/page_queue.rs`).
     pub page_bytes: usize,
     /// The most log entries that one page of history examines, if it reads by filter or seeks in a long log. An entry that is read by filter takes
     /// several steps, so a page takes up to a third of a turn's steps.
     pub page_entries: usize,
-    /// The most topics that one page of an interest snapshot examines: a quarter of a turn's steps.
+    /// The most topics that one page of an interest snapshot (the topics that have subscribers) examines: a quarter of a turn's
+    /// steps.
     pub interest_rows: u32,
     /// Backpressure begins when carriers hold the frames of this many turns: parties with much in flight wait before they publish or subscribe. From
     /// four times this number on, all parties wait. This bounds the memory of messages in flight when carriers fall behind, and the time that a message

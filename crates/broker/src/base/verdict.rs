@@ -1,4 +1,4 @@
-//! The verifier's answers about credentials: who the client is, or why the credentials are refused.
+//! The verifier's answers (verdicts) about credentials: who the client is, or why the credentials are refused.
 
 use crate::base::access::{Digest, Known};
 use crate::base::reason::Reason;

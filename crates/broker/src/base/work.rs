@@ -1,13 +1,15 @@
-//! The measure of a shard's work in a turn. A shard counts all kinds of work in steps, and ends the turn when its budget of steps is spent.
+//! The measure of a shard's work in a turn. A shard counts all work in steps, and ends the turn when its budget of steps is spent.
 //!
-//! A step is the time to examine one row or log entry, which is probably in cold memory: some hundred nanoseconds. Copied bytes count as one step for
-//! each [`STEP_BYTES`]. Steps count the work, not the bytes of the request: compressed blocks and their inflated bytes, frames, chunks, nodes of a trie.
-//! Code that walks a list counts as it walks ([`Steps`]). Between two units of work the shard checks whether the budget is spent
+//! A step is the time to examine one row (entry of a table) or log entry, which is probably in cold memory: some hundred
+//! nanoseconds. Copied bytes count as one step for each [`STEP_BYTES`]. Steps count the work, not the bytes of the request:
+//! compressed blocks and their inflated bytes, frames, chunks, nodes of a trie. Code that walks a list counts as it walks
+//! ([`Steps`]). Between two units of work the shard checks whether the budget is spent
 //! ([`Shard::is_spent`](crate::Shard::is_spent)).
 //!
-//! Invariants: [`TurnLimits`](crate::base::turn_limits::TurnLimits) bounds each unit of work (a request, a packet, a page, a visit). So the
-//! inputs of a turn take at most the budget and one unit, and its end at most the budget and one unit of each kind. Work that is left waits in a queue
-//! for the next turn: received bytes in the connection's spill, asks in their lane, pages in the home's queue.
+//! Invariants: [`TurnLimits`](crate::base::turn_limits::TurnLimits) bounds each unit of work (a request, a packet, a page, a
+//! visit). So the inputs of a turn take at most the budget and one unit, and its end at most the budget and one unit of each kind.
+//! Remaining work waits in a queue for the next turn: received bytes at their connection, requests to a home (the part of a shard
+//! that keeps topics) in the lane to the home, pages (bounded runs of past messages) in the home's queue.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +28,7 @@ pub(crate) fn page_visits(count: u32) -> u32 {
     1 + count / TOLD_PER_VISIT
 }
 
-/// Filters that are compared in the time of a step, if they are adjacent in memory, as in a client's grants or in the rules.
+/// Filters that are compared in the time of a step. They are adjacent in memory, as in a client's grants or in the rules.
 pub(crate) const FILTERS_PER_STEP: usize = 4;
 
 /// A counter of steps, which only rises. All clones refer to the same counter. Only one thread counts at a time.

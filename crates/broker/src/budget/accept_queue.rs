@@ -1,10 +1,11 @@
-//! The accept queue of a shard: connections that the transport has accepted and the shard has not admitted yet. The queue decides which connection is
-//! next, and limits the rate of admissions.
+//! The accept queue of a shard: connections that the transport has accepted and the shard has not yet admitted. The queue decides
+//! which connection is next, and limits the rate of admissions.
 //!
 //! The queue is fair between addresses ([`FairQueue`]), so that a crowd from one address does not delay others. When the rate is used up, the queue admits
 //! nobody for some milliseconds. A connection that leaves the queue and is then refused costs a quarter of an admitted one.
 //!
-//! Deliberately elsewhere: how many connections the server has room for ([`admission`](super::admission)), and how it accepts them (the transport).
+//! Other modules decide how many connections the server has room for ([`admission`](super::admission)), and accept them (the
+//! transport).
 
 use core::net::IpAddr;
 

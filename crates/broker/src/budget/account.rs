@@ -4,7 +4,7 @@
 //! The sum may exceed the limit by one input of each shard: an input is charged after its bytes have arrived, and the shard frees memory before the next
 //! input.
 //!
-//! Rows, names and logs are not part of the sum, since they have their own limits.
+//! Rows (table entries), names and logs are not part of the sum, since they have their own limits.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

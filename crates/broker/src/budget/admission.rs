@@ -62,23 +62,23 @@ impl Deref for Admission {
 #[repr(align(128))]
 pub struct Counts {
     connections: Quota<CountsByClient>,
-    /// The connections for which all shards together have descriptors; 0 if no shard has reported.
+    /// The number of connections for which all shards together have descriptors. 0 if no shard has reported.
     connections_room: AtomicU64,
-    /// MQTT sessions, connected or away.
+    /// MQTT sessions, with or without a connection.
     sessions: Quota<CountsByClient>,
-    /// Followers of interest.
+    /// Followers of interest (which topics have subscribers).
     followers: Quota<CountsByClient>,
     kept: Kept,
-    /// Bytes of absent MQTT sessions (sessions without a connection), by party.
+    /// Bytes of absent MQTT sessions (sessions without a connection), by party (address or user).
     absent: Option<CountsByClient>,
     rates: Rates,
     /// The memory that clients make all shards hold.
     pub account: Account,
     /// Sums over all shards, for reports.
     pub totals: Totals,
-    /// The number of idempotency keys of all homes.
+    /// The number of idempotency keys of all homes (parts of shards that keep topics).
     pub keys: Keys,
-    /// Backpressure: the parties that must wait while carriers are behind.
+    /// Backpressure: the parties that must wait while carriers (shards with subscribers) are behind.
     pub valve: Valve,
     /// MQTT clients of a cluster whose sessions are shorter than they asked for, and which the operator's log has named recently.
     pub short_sessions: RecentNames,

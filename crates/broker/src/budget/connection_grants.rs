@@ -1,5 +1,5 @@
-//! The grants of connections with credentials: a table with a row of 12 bytes for each connection. The table has pages of rows. A page exists only while
-//! one of its rows is used.
+//! The grants of connections with credentials: a table with a row (entry) of 12 bytes for each connection. The rows are allocated
+//! in pages of 512 rows. A page exists only while one of its rows is used.
 //!
 //! Invariant: the index of a row is the slot of its connection. The row is removed with the connection.
 

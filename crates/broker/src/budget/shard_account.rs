@@ -73,7 +73,7 @@ impl ShardAccount {
         let bytes = bytes.min(self.parts[part as usize]);
         self.parts[part as usize] -= bytes;
         self.held_bytes -= bytes;
-        // Above the floor, the shard keeps one lot in reserve.
+        // Above its floor, the shard keeps one lot in reserve.
         let needed = self.held_bytes.next_multiple_of(self.lot_bytes) + self.lot_bytes;
         let needed = match self.held_bytes <= self.floor_bytes {
             true => self.floor_bytes,

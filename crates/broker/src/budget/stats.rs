@@ -1,8 +1,9 @@
 //! The statistics of a shard: counters of events ([`Stats`]), and gauges of what the shard holds ([`Accounts`]).
 //!
-//! To add a counter, add a row to [`COUNTERS`]; to add a gauge, add a row to [`Accounts`]. A refusal needs no row: the code that tells a client the reason
-//! counts it ([`Refusals`]). A metric for several reasons is a row in the second part of the table of counters. The metrics and docs/OPERATIONS.md are
-//! generated from these tables. `crore admin stats` lists the rows that have a `refusal` text.
+//! A new counter is a row in [`COUNTERS`]. A new gauge is a row in [`Accounts`]. A refusal needs no row: the code that tells a
+//! client the reason counts it ([`Refusals`]). A metric for several reasons is a row in the second part of the table of counters.
+//! The metrics and docs/OPERATIONS.md are generated from these tables. `crore admin stats` lists the rows that have a `refusal`
+//! text.
 //!
 //! Invariant: when the last connection is closed, the last mail has arrived and the last topic is removed, all gauges are zero. The simulator checks
 //! this.
@@ -186,7 +187,7 @@ macro_rules! holdings {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Accounts {
             $(#[doc = $help] pub $name: $type,)*
-            /// The number of connections by [`Transport`], as the last sweep counted them.
+            /// The number of connections by [`Transport`], as the last walk over all connections counted them.
             pub transports: [u32; Transport::ALL.len()],
             /// Bytes that clients make the shard hold, by [`Part`]. The first shard counts the large messages of the whole process.
             pub parts: [usize; Part::ALL.len()],

@@ -6,7 +6,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::Settings;
 use crate::budget::admission::Admission;
 
-/// Who assigns the offsets and times of records.
+/// Whether this process or a log assigns the offsets and times of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offsets {
     /// This process, which is the only writer of its log.
@@ -25,11 +25,11 @@ pub struct World {
     pub rules: Rules,
     /// The number of shards.
     pub shards: ShardId,
-    /// The number of homes: the first shards are homes.
+    /// The number of homes (parts of shards that keep topics). The first shards are homes.
     pub homes: ShardId,
     /// The number of partitions.
     pub partitions: PartitionId,
-    /// The epoch of the logs.
+    /// The epoch of the logs, which identifies the present start of the server (`base/lives.rs`).
     pub epoch: u32,
     /// Identifies this process among the writers of the engine's log. `None` without an engine: then homes apply writes at once.
     pub writer: Option<u64>,

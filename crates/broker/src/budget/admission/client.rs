@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean count of a counter is the limit of an address divided
-/// by this.
+/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean of the counters is the limit of
+/// an address divided by this.
 const LOAD_PART: usize = 8;
 
 /// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.

@@ -12,10 +12,11 @@ use super::client::Client;
 /// The counters of each table. Few are enough: compared with a client that holds very much, the sum of all other clients of a counter is small.
 const COUNTERS: usize = 256;
 
-/// Only a client that holds more than one part in this many loses entries in favour of others. So at least this many clients must collude to evict the
-/// entries of others.
+/// Only a client that holds more than the resource divided by this loses entries for the sake of others. So at least this many
+/// clients must collude to evict the entries of others.
 const LARGE_PART: u64 = 16;
-/// The client must also hold more than this many times as much as a spared client. Clients that hold about the same are treated alike.
+/// The client must also hold more than this many times what a spared client holds. Clients that hold about the same are treated
+/// alike.
 const LARGER_TIMES: u64 = 2;
 
 /// The bytes that each client holds. All clones refer to the same counts. Only one thread at a time changes them.

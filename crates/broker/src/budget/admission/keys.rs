@@ -1,10 +1,12 @@
-//! Counts the idempotency keys of all homes. With a log on disk, no key may be evicted early, so a new key needs a free place. The limit is for all homes
-//! together, so a publisher to one topic may use the places of all homes.
+//! Counts the idempotency keys of all homes (the parts of shards that keep topics). With a log on disk, no key may be evicted
+//! early, so a new key needs a free place. The limit is for all homes together, so a publisher to one topic may use the places of
+//! all homes.
 //!
 //! Publishers (users, or addresses of clients without a name) are hashed into [`GROUPS`] groups. A group may take one more place while it holds less
 //! than [`MOST`] times the free places.
 //!
-//! Invariant: each added key is removed once. Homes that reserve concurrently may each take the last place, and so exceed the limit by one each.
+//! Invariant: each added key is removed once. Homes that reserve at the same time may each take the last place, so the limit may be
+//! exceeded by the number of homes less one.
 
 use core::array::from_fn;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -65,7 +67,7 @@ impl Keys {
         let groups = self.groups.iter().map(|group| group.load(Relaxed));
         let own = groups.max().unwrap_or(0) as usize;
         let free = most.saturating_sub(self.all.load(Relaxed) as usize);
-        // Each key that the group takes also leaves one free place less.
+        // If the group takes a key, one place less is free.
         let more = (MOST * free).saturating_sub(own).div_ceil(MOST + 1);
         (own as u64, (own + more) as u64)
     }

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// Token buckets in each of the two tables of a rate limit. A bucket is full again after a second or two, so fewer buckets are enough than counters of
-/// connections.
+/// The token buckets in each of the two tables of a rate limit. A bucket is full again after a second or two, so fewer buckets are
+/// needed than counters of connections.
 const BUCKETS: usize = 1 << 14;
 
 /// A rate limit by client address. An address has a token bucket in each of two tables. Another address may share one of these buckets, but hardly both.

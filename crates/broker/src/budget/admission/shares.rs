@@ -27,8 +27,8 @@ pub fn may_take(own: usize, free: usize, times: usize) -> bool {
     free > 0 && own < free.saturating_mul(times).max(LITTLE)
 }
 
-/// The clients that hold rows of a table. Recorded only while the table is more than half full: before, nobody can hold too many, and the records would
-/// cost memory.
+/// The clients that hold rows of a table. Rows are recorded only while the table is more than half full. Before that nobody can
+/// hold too many, and the records would cost memory.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// The client of each recorded row.

@@ -1,11 +1,13 @@
-//! Backpressure while carriers are behind: the parties that have most deliveries in flight must wait.
+//! Backpressure while carriers (shards with subscribers) are behind: the parties (addresses or users) that have most deliveries in
+//! flight must wait.
 //!
-//! For each turn, a home counts the visits that carriers must make for each party's messages and requests ([`Weights`]). While too many of its turns are
-//! in flight, the home stops the parties that have at least the average in flight ([`Heavy`]). Other parties continue. Every shard checks the [`Valve`]
-//! before it takes a publish or a subscription.
+//! For each turn, a home (the part of a shard that keeps topics) counts the visits (writes to sockets) that carriers must make for
+//! each party's messages and requests ([`Weights`]). While too many of its turns are in flight, the home stops the parties that
+//! have at least the average in flight ([`Heavy`]). Other parties continue. Every shard checks the [`Valve`] before it takes a
+//! publish or a subscription.
 //!
-//! Parties are hashed into groups, so that a turn has few counts, however many parties it serves. Two parties are in the same group with a probability
-//! of 1 in `GROUPS`, and then wait together.
+//! Parties are hashed into groups, so that a turn has few counts, however many parties it serves. Two parties are in the same group
+//! with a probability of 1 in `GROUPS`, and then wait together.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -41,7 +43,7 @@ impl Weights {
     }
 }
 
-/// A set of groups: those that one home stops.
+/// The set of groups that one home stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heavy([u64; GROUPS / 64]);
 
@@ -64,7 +66,7 @@ impl Heavy {
         heavy
     }
 
-    /// Whether the set has a group.
+    /// Whether the set has any group.
     pub fn is_any(&self) -> bool {
         *self != Heavy::default()
     }

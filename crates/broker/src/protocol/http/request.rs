@@ -1,8 +1,8 @@
-//! Reads requests: their heads, their credentials, their bodies.
+//! Reads HTTP requests: heads, credentials and bodies.
 //!
-//! Invariants: a body is waited for only when its head was judged and the request would be carried out; a client refused before
-//! that gets no `100 Continue`, the answer says `Connection: close`, and the bytes that still come are discarded. So bytes that
-//! may be a body are never read as a request, and the answers do not depend on how the bytes were cut.
+//! Invariants: the server waits for a body only after its head was judged and the request would be processed. A client that is
+//! refused before that gets no `100 Continue`. Its answer says `Connection: close`, and its further bytes are discarded. So bytes
+//! that may be a body are never read as a request, and answers do not depend on how the bytes were split.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -40,14 +40,14 @@ use crate::protocol::http::task::{Answered, Flow};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// Bytes of a body in chunks that are decoded in the time of a step: a chunk may have one byte.
+/// The bytes of a chunked body that are decoded in the time of a step. A chunk may have one byte.
 const CHUNKED_PER_STEP: usize = 64;
 
 /// The request was refused, and its connection closes.
 struct Refused;
 
 impl Front {
-    /// Bytes of a connection that speaks HTTP.
+    /// Processes received bytes of an HTTP connection.
     pub(crate) fn http_received<I: Io>(
         &mut self,
         slot: u32,
@@ -59,7 +59,7 @@ impl Front {
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
                 if is_upgraded(&self.clients.conns, slot) {
-                    // The bytes are not HTTP, or follow an upgrade that attached to nothing.
+                    // The bytes are not HTTP, or they follow an upgrade without a subscription.
                     return self.bytes_came(slot, &mut input[rest], home, io);
                 }
                 kept.data = input[rest].to_vec();
@@ -98,7 +98,7 @@ impl Front {
         }
     }
 
-    /// Goes on with pipelined requests after an answer.
+    /// Continues with pipelined requests after an answer.
     pub(crate) fn http_resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
         if self.clients.conns.get(conn.slot).outbox != NONE {
             return;
@@ -114,7 +114,7 @@ impl Front {
         }
     }
 
-    /// Carries out all whole requests of `buf`; returns the range that is left, unless the connection ends.
+    /// Processes all complete requests in `buf`. Returns the range that is left. `None` if the connection ends.
     fn run<I: Io>(
         &mut self,
         slot: u32,
@@ -138,7 +138,7 @@ impl Front {
             }
             self.clients.meter.work.steps.add(1);
             let head_bytes = self.clients.ctx.world.settings.limits.head_bytes;
-            // A head has a kilobyte: it stays where it is.
+            // A parsed head takes a kilobyte, so it is borrowed and not moved.
             let mut parsed = head::parse(&buf[at..end], head_bytes);
             let mut head = match &parsed {
                 Ok(Some(head)) => head,
@@ -160,7 +160,7 @@ impl Front {
                     (start + len as usize <= end).then_some((len as usize, len as usize))
                 }
                 Body::Chunked => {
-                    // It borrows from the buffer, which is written to now.
+                    // The head borrows from the buffer, which is now changed.
                     drop(parsed);
                     let steps = &self.clients.meter.work.steps;
                     let found = dechunk(&mut buf[start..end], &mut kept, limit, steps);
@@ -195,7 +195,7 @@ impl Front {
         (at < end).then_some((kept, at..end))
     }
 
-    /// Judges a whole request and carries it out.
+    /// Judges a complete request and processes it.
     fn request_came<I: Io>(
         &mut self,
         slot: u32,
@@ -216,13 +216,13 @@ impl Front {
     }
 }
 
-/// A head that was whole before, read from the same bytes.
+/// The head that was just parsed again from the same bytes.
 fn read_again<'a, 'b>(parsed: &'a Result<Option<Head<'b>>, HeadError>) -> &'a Head<'b> {
     let head = parsed.as_ref().ok().and_then(Option::as_ref);
     head.expect("the head was read before")
 }
 
-/// Goes on with a request that waits.
+/// Continues a request that waits.
 pub(crate) fn request_resume<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -237,7 +237,7 @@ pub(crate) fn request_resume<I: Io>(
     }
 }
 
-/// Reads the header with which a proxy names its client; returns its length, once it is whole.
+/// Reads the header with which a proxy names its client. Returns its length, or `None` if it is incomplete.
 fn proxy_header(
     clients: &mut Clients,
     gate: &mut Gate,
@@ -261,7 +261,7 @@ fn proxy_header(
     }
 }
 
-/// Whether a request is read from these bytes now. If not, they wait, or are no HTTP.
+/// Whether a request may be read from these bytes now. If not, they wait, or they are not HTTP.
 fn may_read_request<I: Io>(
     clients: &mut Clients,
     lanes: &Lanes,
@@ -298,7 +298,7 @@ fn may_read_request<I: Io>(
     true
 }
 
-/// Refuses bytes that do not begin with a head.
+/// Refuses bytes that are not a valid head.
 fn refuse_head<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -326,7 +326,7 @@ fn refuse_head<I: Io>(
     refuse_line(clients, slot, error.status(), &words, io);
 }
 
-/// Refuses a request for its body. The head is judged before the fault of the body.
+/// Refuses a request because of its body. The head is judged first.
 fn refuse_body<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -346,7 +346,7 @@ fn refuse_body<I: Io>(
     }
 }
 
-/// A body has not come whole: its head is judged, once, and the client asked for the rest if it waits for that.
+/// Handles an incomplete body: judges the head once, and sends `100 Continue` if the client waits for it.
 fn wait_for_body<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -383,7 +383,7 @@ fn keep_request<I: Io>(
     io: &mut I,
 ) {
     let bytes = kept.bytes();
-    // A head of which a part has come is parsed anew when more of it comes.
+    // An incomplete head is parsed again when more bytes arrive.
     let head_bytes = clients.ctx.world.settings.limits.head_bytes;
     clients.meter.work.steps.add_bytes(bytes.min(head_bytes));
     if !has_receive_room(clients, queues, census, slot, bytes, io) {
@@ -391,7 +391,7 @@ fn keep_request<I: Io>(
         let answer_due = matches!(row.state, State::Waiting | State::Poll);
         return match answer_due && !row.wants(UPGRADE) && !kept.asked {
             true => forget_pipelined(&mut clients.conns, queues, slot, io),
-            // The bytes are part of a request, or frames behind one.
+            // The bytes are part of a request, or frames after an upgrade.
             false => {
                 clients.conns.set_spill(slot, Spill::Http(kept));
                 end_for_room(clients, slot, io)
@@ -400,11 +400,11 @@ fn keep_request<I: Io>(
     }
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
-    // A connection with a full socket keeps its deadline.
+    // A connection with bytes in its outbox keeps its deadline.
     if row.state == State::Http && row.outbox == NONE {
         let head_until_s = clients.ctx.now.s + head_s;
         if kept.held || kept.judged {
-            // It waits for us, or the sweep counts its seconds.
+            // The client waits for the server, or the check of slow senders (`client/progress.rs`) limits the time.
             row.deadline_s = 0;
         } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
             row.deadline_s = head_until_s;
@@ -413,7 +413,7 @@ fn keep_request<I: Io>(
     clients.conns.set_spill(slot, Spill::Http(kept));
 }
 
-/// How the body of a request is delimited and the most that it may have.
+/// How the body of a request is delimited, and its size limit.
 fn body_of<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -421,7 +421,7 @@ fn body_of<I: Io>(
     io: &mut I,
 ) -> Result<(Body, usize), Refused> {
     let (limit, reason) = longest_body(&clients.ctx, head);
-    // A client that is turned away is answered all the same, but its body is not waited for.
+    // The server does not wait for the body of a client that is refused for a limit.
     if clients.conns.get(slot).is(TURNED_AWAY) {
         return Ok((Body::None, limit));
     }
@@ -440,8 +440,8 @@ fn body_of<I: Io>(
     Err(Refused)
 }
 
-/// Decodes a body in chunks in place, as far as it was received. Once it is whole, returns how many bytes it has decoded and
-/// how many it took encoded.
+/// Decodes the received part of a chunked body in place. If the body is complete, returns its decoded length and its encoded
+/// length.
 fn dechunk(
     bytes: &mut [u8],
     kept: &mut HttpSpill,
@@ -458,13 +458,13 @@ fn dechunk(
     Ok(None)
 }
 
-/// Whether the request that begins here publishes, judged by its method alone: only publishes use POST.
+/// Whether the request publishes, judged by its method: only publishes use POST.
 fn is_post(bytes: &[u8]) -> bool {
     let blank = bytes.iter().take_while(|b| matches!(b, b'\r' | b'\n'));
     bytes[blank.count()..].starts_with(b"POST ")
 }
 
-/// The most bytes that the body may have, and why it is refused past that.
+/// The size limit of the body, and the reason to refuse a larger one.
 fn longest_body(ctx: &Context, head: &Head<'_>) -> (usize, Reason) {
     let limits = &ctx.world.settings.limits;
     match is_batch(head) {
