@@ -1,4 +1,4 @@
-//! The signature algorithms of tokens, and the type of a key. Each key is bound to one algorithm.
+//! The signature algorithms of tokens, and the type of a key. Each key may be used with one algorithm only.
 
 use jsonwebtoken::{Algorithm, DecodingKey};
 
@@ -20,7 +20,7 @@ pub struct Key {
     pub key: DecodingKey,
 }
 
-/// The algorithm of this name, if it is supported.
+/// The algorithm with this name, if it is supported.
 pub fn algorithm(name: &str) -> Option<Algorithm> {
     ALGORITHMS
         .iter()
@@ -28,7 +28,7 @@ pub fn algorithm(name: &str) -> Option<Algorithm> {
         .map(|(_, algorithm)| *algorithm)
 }
 
-/// The error message for an unsupported name.
+/// The error message for an unsupported algorithm name.
 pub fn not_offered(name: &str) -> String {
     format!("`{name}` is not offered; write HS256, RS256, ES256 or EdDSA")
 }

@@ -28,11 +28,11 @@ pub struct Callback {
     endpoint: Endpoint,
     /// Seconds for which an answer without `cache_s` is cached.
     pub cache_s: u32,
-    /// Limit of requests at the same time.
+    /// The maximum number of requests at the same time.
     pub concurrency: usize,
 }
 
-/// The callback's answer, and the seconds for which it may be cached.
+/// The callback's answer, and how many seconds it may be cached.
 pub type TimedAnswer = (Result<Known, Reason>, u32);
 
 impl Callback {
@@ -57,7 +57,7 @@ impl Callback {
         })
     }
 
-    /// Asks the endpoint, over the connection `kept` if it is still open. Blocks.
+    /// Asks the endpoint. Uses the connection `kept` if that is still open. Blocks.
     pub fn ask(&self, question: &Question, kept: &mut Option<Connection>) -> TimedAnswer {
         let body = match question_body(question) {
             Some(body) => body.to_string(),
@@ -133,7 +133,7 @@ impl Callback {
 /// The members of an answer.
 ///
 /// # Errors
-/// Why the answer has no members. The message quotes nothing of the answer, which may be secret.
+/// Why the answer has no members. The message quotes nothing of the answer, since the answer may be secret.
 fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     let text = answer.strip_prefix(BYTE_ORDER_MARK).unwrap_or(answer);
     match serde_json::from_slice(text) {
@@ -154,7 +154,7 @@ fn members(head: &Head, answer: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The question as JSON; none if the credential is not UTF-8.
+/// The question as JSON; `None` if the credential is not UTF-8.
 fn question_body(question: &Question) -> Option<Value> {
     let secret = std::str::from_utf8(&question.secret).ok()?;
     Some(match &question.user {

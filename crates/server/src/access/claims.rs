@@ -59,7 +59,7 @@ pub fn unix_time(claims: &Map<String, Value>, name: &str) -> Result<Option<u64>,
     }
 }
 
-/// The type of a value, for messages: the value itself may be long, or a secret.
+/// The type of a value, for messages. Messages do not show the value itself, since it may be long or a secret.
 pub fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

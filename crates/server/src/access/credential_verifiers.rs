@@ -1,4 +1,4 @@
-//! Reads the operator's settings of access into a form that is ready to verify credentials with.
+//! Reads the operator's settings of access, and prepares keys, users and the callback so that they can verify credentials.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use super::keys::Keys;
 use super::users::Users;
 use crate::settings::access::Access;
 
-/// All that is needed to verify credentials: read once, then shared by all threads.
+/// All that is needed to verify credentials. It is read once, then shared by all threads.
 pub struct CredentialVerifiers {
     pub keys: Keys,
     pub(super) users: Users,
     pub(super) callback: Option<Callback>,
-    /// Seconds for which an answer is cached.
+    /// How many seconds an answer is cached.
     pub(super) cache_s: u32,
     pub(super) cache_entries: usize,
     pub(super) questions_max: usize,
@@ -52,7 +52,7 @@ impl CredentialVerifiers {
     }
 }
 
-/// A quarter of the cores; the rest is for the shards.
+/// The default number of threads: a quarter of the cores, since the shards need the rest.
 fn default_threads() -> usize {
     crore_net::affinity::cores().len().div_ceil(4)
 }

@@ -11,9 +11,9 @@ use crate::http_client::http::{Connection, Head};
 use crate::http_client::server::{Server, without_password};
 use crate::http_client::tls::Trust;
 
-/// Least time between two log lines with the same reason.
+/// The minimum time between two log lines with the same reason.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// Limit of different reasons that are logged within [`LOG_EVERY`].
+/// The maximum number of different reasons that are logged within [`LOG_EVERY`].
 const LOGGED_MAX: usize = 16;
 
 /// The settings of an endpoint, with their keys for error messages.
@@ -32,7 +32,7 @@ pub struct Request<'a> {
     pub method: &'static str,
     pub headers: &'a [(&'a str, &'a str)],
     pub body: Option<&'a [u8]>,
-    /// Limit of the answer's body.
+    /// The maximum size of the answer's body.
     pub answer_bytes_max: usize,
 }
 
@@ -89,7 +89,7 @@ impl Endpoint {
         })
     }
 
-    /// Sends a request, over the connection `kept` if it is still open, and reads the whole answer. Blocks for at most the timeout.
+    /// Sends a request, and reads the whole answer. Uses the connection `kept` if that is still open. Blocks for at most the timeout.
     ///
     /// # Errors
     /// Why there is no answer, as text for the log.

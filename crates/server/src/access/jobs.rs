@@ -31,7 +31,7 @@ impl Job {
     }
 }
 
-/// The queues, by what verifies the credential.
+/// The queues. What verifies a credential decides its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Tokens,
@@ -39,7 +39,7 @@ pub enum Queue {
     Callback,
 }
 
-/// The number of jobs that wait in a queue or are in progress: all of them, and those of each address.
+/// The number of jobs that wait in a queue or are in progress: in total, and for each address.
 #[derive(Default)]
 pub struct QueueLoad {
     all: usize,
@@ -78,7 +78,7 @@ pub struct JobQueue {
 #[derive(Default)]
 struct JobQueueState {
     fair_queue: FairQueue<Job>,
-    /// No job will follow: the threads end once the queue is empty.
+    /// Whether no further job will come: then the threads end when the queue is empty.
     is_closed: bool,
 }
 
@@ -87,7 +87,7 @@ impl JobQueue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next job: a job of the address whose jobs have cost the least so far. None once the queue is closed and empty.
+    /// Waits for the next job. Takes it from the address whose jobs have cost the least so far. `None` when the queue is closed and empty.
     pub fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {

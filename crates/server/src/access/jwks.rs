@@ -1,8 +1,8 @@
 //! Reads sets of keys in JSON: JWKS (RFC 7517, RFC 7518 section 6, RFC 8037).
 //!
-//! Accepts harmless faults of issuers: numbers with too many or too few leading zeros, padded base64, and the standard base64 alphabet in
-//! place of base64url. Keys for other uses and algorithms are left out, since most sets have some. A key that should verify but cannot is
-//! an error, which names the key's `kid` and the faulty member.
+//! Some harmless faults of issuers are accepted: numbers with too many or too few leading zeros, padded base64, and the standard base64
+//! alphabet in place of base64url. Keys for other uses and algorithms are left out, since most sets have some. A key that is meant to
+//! verify but cannot be used is an error, which names the key's `kid` and the faulty member.
 
 use aws_lc_rs::signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents};
 use base64::Engine as _;
@@ -25,7 +25,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 /// Bytes of a coordinate of P-256 (RFC 7518 section 6.2.1.2), and of an Ed25519 key (RFC 8032 section 5.1.5).
 const COORDINATE_BYTES: usize = 32;
-/// Number of digits of a coordinate in hex. In base64url, a coordinate or an RSA exponent has fewer digits.
+/// The minimum number of digits of a number in hex. In base64url, a coordinate or an RSA exponent has fewer digits.
 const HEX_DIGITS_MIN: usize = 64;
 
 /// The keys of a JWKS that verify signatures with a supported algorithm. If the settings name an algorithm (`only`) or a `kid`, other keys
@@ -63,7 +63,7 @@ pub fn keys(file: &[u8], only: Option<Algorithm>, kid: Option<&str>) -> Result<V
     Ok(keys)
 }
 
-/// Reads a key. The outer error is a fault of the key. The inner error is why a key without fault is left out.
+/// Reads a key. The outer error is a fault of the key. The inner error is the reason why a key without fault is left out.
 fn read_key(
     jwk: &Map<String, Value>,
     only: Option<Algorithm>,
@@ -102,7 +102,7 @@ fn read_key(
     let algorithm = match named {
         None => usual,
         Some(Some((_, named))) if *named == usual => usual,
-        // The name of EdDSA with this curve (RFC 9864).
+        // RFC 9864 gives EdDSA with this curve a name of its own.
         Some(None) if usual == Algorithm::EdDSA && alg == Some("Ed25519") => usual,
         Some(None) => return left_out("its alg is not offered"),
         Some(Some((named, _))) => {
@@ -165,8 +165,8 @@ fn verifies(jwk: &Map<String, Value>) -> Result<bool, String> {
 fn number(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let digits = text(jwk, name)?.unwrap_or_default();
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // A number in hex would decode too, since hex digits are base64 digits. A modulus in base64url is not taken for hex: it has at least
-    // 342 digits, which are all hex digits by accident in one of 2^526 keys.
+    // A number in hex would decode as base64 too, since hex digits are base64 digits. A modulus in base64url is not mistaken for hex: it
+    // has at least 342 digits, and in only one of 2^526 keys all of them are hex digits.
     if digits.len() >= HEX_DIGITS_MIN && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(format!(
             "{name} is a number in hex or decimal digits, and a JWK has base64url; write the key anew"
@@ -192,7 +192,7 @@ fn without_leading_zeros(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// A coordinate in its full length: some libraries omit leading zeros, or write one too many.
+/// A coordinate in its full length. Some libraries omit leading zeros, or write one too many.
 fn coordinate(jwk: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
     let number = without_leading_zeros(jwk, name)?;
     let zeros = COORDINATE_BYTES.checked_sub(number.len()).ok_or_else(|| {

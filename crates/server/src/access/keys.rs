@@ -1,7 +1,7 @@
 //! Verifies tokens: JWT (RFC 7519) signed with HS256, RS256, ES256 or EdDSA (RFC 7518 section 3, RFC 8037).
 //!
 //! Invariants: each key is bound to one algorithm, and verifies only tokens that name this algorithm, so that a public key never serves as
-//! an HMAC secret; `none` is no algorithm; keys that a token itself contains or names (`jwk`, `jku`, `x5c`) are ignored.
+//! an HMAC secret. `none` is no algorithm. Keys that a token itself contains or names (`jwk`, `jku`, `x5c`) are ignored.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl Keys {
         self.own.is_empty() && self.remote.is_empty()
     }
 
-    /// Starts the threads that fetch keys from URLs. Each thread calls `fetched` after a fetch. Until its first fetch succeeds, an entry
-    /// that also stands in `former` uses the keys from there.
+    /// Starts the threads that fetch keys from URLs. Each thread calls `fetched` after a fetch. If `former` has the same entry, the entry
+    /// uses the keys from there until its first fetch succeeds.
     pub fn start(
         &self,
         former: &Keys,
@@ -76,13 +76,13 @@ impl Keys {
         self.remote.iter().for_each(RemoteKeys::fetch);
     }
 
-    /// Whether a fetch is due or under way.
+    /// Whether a fetch is due or in progress.
     pub fn is_pending(&self) -> bool {
         self.remote.iter().any(RemoteKeys::is_pending)
     }
 
-    /// Requests newer keys if this refused token names an unknown `kid`. True if a fetch is due or under way: then the token is to be
-    /// verified again after the fetch.
+    /// Requests newer keys if this refused token names an unknown `kid`. Returns true if a fetch is due or in progress. Then the token must
+    /// be verified again after the fetch.
     pub fn request_newer(&self, token: &[u8]) -> bool {
         if self.remote.is_empty() {
             return false;
@@ -94,7 +94,7 @@ impl Keys {
         if self.own.iter().any(is_known) || self.remote.iter().any(has_it) {
             return false;
         }
-        // No short circuit, since each URL must be asked.
+        // `any` would stop at the first URL with a request, but each URL must be asked.
         let requested = self.remote.iter().map(RemoteKeys::request);
         requested.fold(false, |any, requested| any | requested)
     }
@@ -130,7 +130,7 @@ impl Keys {
         if !fitting.any(|key| is_signed(token, key)) {
             return refused(Reason::TokenSignature);
         }
-        // Checked only after the signature: then the issuer has signed this text, and a fault in it is reported as the issuer's.
+        // This is checked only after the signature: the issuer has then signed this text, so a fault in the text is the issuer's.
         jsonwebtoken::decode_header(token).map_err(|_| Reason::CredentialsMalformed)?;
         self.known(
             token,
@@ -168,7 +168,7 @@ impl Keys {
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
         let grants = grants.issued(Issue {
             token: Revoked::token(token_id(token, claims).as_bytes()),
-            // `u32::MAX` is reserved: a user's revocation without `issued_before` has this value, which must be later than every `iat`.
+            // `u32::MAX` is reserved: a revocation of a user without `issued_before` has this value, which must be later than every `iat`.
             issued_unix_s: (issued as u32).min(u32::MAX - 1),
         });
         Ok(Known {
@@ -178,7 +178,7 @@ impl Keys {
     }
 }
 
-/// The members of a token's header, which is not verified.
+/// The members of a token's header, without verifying the token.
 pub fn header(token: &[u8]) -> Option<Map<String, Value>> {
     part(token, 0)
 }

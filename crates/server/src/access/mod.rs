@@ -1,9 +1,9 @@
-//! Authentication: verifies the credentials of clients on threads of its own, and answers the shards that ask.
+//! Authentication: verifies the credentials of clients on separate threads, and answers the shards that ask.
 //!
-//! [`CredentialVerifiers`] are the operator's settings, ready to verify with: [`keys`] for tokens, [`users`] for passwords, [`callback`] for an endpoint
-//! of the operator. [`revocations`] lists the tokens and users that are refused before they expire. The [`verifier`] takes the questions of
-//! the shards, verifies each credential once, and caches the answers for a while. Deliberately not here: authorization. The shards decide
-//! what the rights permit.
+//! [`CredentialVerifiers`] has the operator's settings in a form that can verify: [`keys`] for tokens, [`users`] for passwords,
+//! [`callback`] for an endpoint of the operator. [`revocations`] lists the tokens and users that are refused before they expire. The
+//! [`verifier`] takes the questions of the shards, verifies each credential once, and caches the answers for a while. Deliberately not
+//! here: authorization. The shards decide what the rights permit.
 //!
 //! Invariants: each accepted question gets one answer; a check that fails refuses the client; no secret is logged.
 

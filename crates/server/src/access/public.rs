@@ -57,7 +57,7 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
         .map_err(|what| format!("line {}: {what}", first.line))
 }
 
-/// Whether the certificate `by` is that of the issuer of `certificate`.
+/// Whether the certificate `by` belongs to the issuer of `certificate`.
 fn is_issued_by(certificate: &Block, by: &Block) -> bool {
     let certificates = [certificate, by].map(|block| block.form == Some(Form::Certificate));
     let names = (der::names(&certificate.der), der::names(&by.der));
@@ -111,7 +111,7 @@ pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, Str
 
 /// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3). `aws-lc-rs` checks it only when it verifies.
 fn check_point(key: &[u8]) -> Result<(), String> {
-    // The point is the end of the key, in DER too.
+    // The point is at the end of the key, also in DER.
     let encoded = key.last_chunk().map(|point| CompressedEdwardsY(*point));
     let point = encoded.and_then(|encoded| Some((encoded, encoded.decompress()?)));
     match point {

@@ -19,9 +19,9 @@ use super::threads::spawn;
 use crate::http_client::http::Connection;
 use crate::settings::access::Key as Entry;
 
-/// Least time between two fetches because of an unknown `kid`, and the time before a failed fetch is retried.
+/// The minimum time between two fetches because of an unknown `kid`, and the time before a failed fetch is retried.
 const REFETCH_AFTER: Duration = Duration::from_secs(10);
-/// How long an issuer may take to answer.
+/// The timeout of a fetch.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The keys at one URL. Dropping this value ends the thread that fetches them.
@@ -43,7 +43,7 @@ struct State {
     fetched: Option<(Instant, bool)>,
     /// When an unknown `kid` last caused a fetch.
     requested: Option<Instant>,
-    /// A fetch is due, or under way.
+    /// Whether a fetch is due or in progress.
     pending: bool,
     is_over: bool,
 }
@@ -104,18 +104,18 @@ impl RemoteKeys {
         Arc::clone(&self.0.state().keys)
     }
 
-    /// Whether the issuer's present keys are unknown: the last fetch failed, or none has ended yet.
+    /// Whether the issuer's present keys are unknown, because the last fetch failed or no fetch has ended yet.
     pub fn is_unknown(&self) -> bool {
         !self.0.state().fetched.is_some_and(|(_, good)| good)
     }
 
-    /// Whether a fetch is due or under way.
+    /// Whether a fetch is due or in progress.
     pub fn is_pending(&self) -> bool {
         self.0.state().pending
     }
 
-    /// Requests a fetch because of an unknown `kid`. True if a fetch is due or under way. Otherwise the last such request was less than
-    /// [`REFETCH_AFTER`] ago, and the keys stay as they are.
+    /// Requests a fetch because of an unknown `kid`. Returns true if a fetch is due or in progress. Otherwise the last such request was
+    /// less than [`REFETCH_AFTER`] ago, and the keys stay as they are.
     pub fn request(&self) -> bool {
         let mut state = self.0.state();
         let is_due = state
@@ -142,7 +142,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: fetches whenever a fetch is due.
+    /// The body of the thread: fetches whenever a fetch is due.
     fn run(&self, fetched: &impl Fn()) {
         let mut connection = None;
         while self.wait() {
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Waits until a fetch is due. False once the keys are dropped.
+    /// Waits until a fetch is due. Returns false when the keys are dropped.
     fn wait(&self) -> bool {
         let mut state = self.state();
         loop {

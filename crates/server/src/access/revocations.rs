@@ -24,7 +24,7 @@ use crate::settings::access::MAX_LEEWAY_S;
 const ENTRIES_MAX: usize = 100_000;
 /// The maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 32 << 20;
-/// The maximum length of the name in an id, in bytes. It is the same as for names of users.
+/// The maximum length of the name in an id, in bytes. Names of users have the same limit.
 const NAME_BYTES_MAX: usize = 255;
 
 /// The prefixes of ids, which say what is revoked: a user, a token by its `jti`, or a token by its hash.
@@ -59,7 +59,7 @@ impl Revocation {
         Revocation::named(format!("{JTI}{jti}"))
     }
 
-    /// A revocation of a token. It ends when the token has expired at every server, even at one with the largest possible
+    /// A revocation of a token. The entry expires when the token has expired at every server, even at one with the largest possible
     /// `access.leeway_s`. The token's signature is not verified.
     pub fn of_token(token: &str) -> Result<Revocation, String> {
         let claims = part(token.as_bytes(), 1).ok_or("the token is no JWT of three parts")?;

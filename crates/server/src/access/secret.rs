@@ -1,16 +1,16 @@
 //! Reads and checks secrets for HS256. A public key is refused as a secret, since everyone who has the key could sign tokens.
 //!
-//! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding.
-//! Keys of elliptic curves can be as short as a secret. They are recognized by byte patterns of the usual file formats ([`key_detection`]).
+//! Invariants: a secret is shorter than any RSA key of 2,048 bits and any certificate, which have 256 bytes or more in every encoding. Keys
+//! of elliptic curves can be as short as a secret. Such keys are recognized by byte patterns of the usual file formats ([`key_detection`]).
 //! A bare key (32 raw bytes) has no such pattern: it cannot be distinguished from a secret, and is accepted as one.
 
 mod decodings;
 mod key_detection;
 
-/// Least length of a secret for HS256, in bytes (RFC 7518 section 3.2).
+/// The minimum length of a secret for HS256, in bytes (RFC 7518 section 3.2).
 pub const BYTES_MIN: usize = 32;
-/// Largest length of a secret. A longer value may be an RSA key: its modulus alone has 256 bytes, or 342 digits in base64. A longer secret
-/// would be no better, since HMAC first hashes a key of more than 64 bytes to 32 (RFC 2104 section 2).
+/// The maximum length of a secret. A longer value may be an RSA key: its modulus alone has 256 bytes, or 342 digits in base64. A longer
+/// secret would not be safer, since HMAC first hashes a key of more than 64 bytes to 32 (RFC 2104 section 2).
 const BYTES_MAX: usize = 255;
 
 /// Some editors write these bytes at the beginning of UTF-8 text.
@@ -18,9 +18,9 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The error message for a file in UTF-16.
 pub const UTF16_ERROR: &str = "is text in UTF-16, which editors of Windows write; `iconv -f UTF-16 -t UTF-8 FILE` converts it";
 
-/// Reads the secret in a file: its bytes without byte order mark and line end.
+/// Reads the secret in a file: the bytes without byte order mark and line end.
 pub fn parse(bytes: &[u8]) -> Result<&[u8], String> {
-    // Searched before line ends are trimmed, since the last byte of a key in DER may look like a line end.
+    // The search comes before line ends are trimmed, since the last byte of a key in DER may look like a line end.
     if let Some(key) = key_detection::find_key(bytes) {
         return Err(key_error(key));
     }

@@ -13,9 +13,9 @@ use crore_broker::access::{Grants, Known};
 
 use crate::settings::access::Access;
 
-/// Limit of argon2's memory for one verification, in KiB. Each password thread may use that much.
+/// The maximum memory of argon2 for one verification, in KiB. Each password thread may use that much.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
-/// Limit of argon2's passes over that memory.
+/// The maximum number of argon2's passes over that memory.
 const PASSES_MAX: u32 = 100;
 
 struct User {
@@ -27,7 +27,7 @@ struct User {
 #[derive(Default)]
 pub struct Users {
     users: HashMap<Box<[u8]>, User>,
-    /// Passwords of unknown names are verified against this hash, so that the answer takes as long.
+    /// The hash against which passwords of unknown names are verified, so that the answer takes as long.
     stand_in: Option<PasswordHash>,
 }
 

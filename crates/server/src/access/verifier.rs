@@ -5,9 +5,9 @@
 //! separate queues and threads, so a storm of passwords does not delay tokens.
 //!
 //! A question is refused at once if its queue has `access.questions_max` jobs. The client tries again later; by then the answers to the
-//! other questions are cached. Client addresses share each queue: no address may fill it ([`QueueLoad::may_add`]), and jobs run in fair
-//! turns, so a storm from one address does not delay the others. The thread that owns the state decodes no credential, so every question
-//! costs it the same small work before the share of the address is checked.
+//! other questions are cached. Client addresses share each queue: no address may fill a queue ([`QueueLoad::may_add`]), and jobs run in
+//! fair turns, so a storm from one address does not delay the others. The thread that owns the state decodes no credential. So this thread
+//! has the same small work for every question, before it checks the share of the address.
 //!
 //! Invariants: each question that was accepted gets one answer; a refused question leaves no state behind.
 
@@ -36,14 +36,14 @@ use super::threads::spawn;
 
 /// The number of threads that verify signatures. Two are enough, since a signature takes little time.
 const TOKEN_THREADS: usize = 2;
-/// Seconds for which a refusal is cached: long enough that a client that keeps trying costs nothing, short enough for a client that has
-/// just been given the right.
+/// How many seconds a refusal is cached. That is long enough that a client which keeps trying costs nothing, and short enough for a client
+/// that has just been given the right.
 const REFUSAL_CACHE_S: u32 = 5;
-/// Least time between two log lines about one kind of refusal.
+/// The minimum time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Limit of connections that wait for an answer. Each takes an entry in a flight, but causes no work: connections with the same credential
-/// share the flight.
+/// The maximum number of connections that wait for an answer. Each of them takes an entry in a flight, but causes no work: connections with
+/// the same credential share the flight.
 const OPEN_QUESTIONS_MAX: usize = 1 << 20;
 
 /// An input of the thread that owns the state.
@@ -71,7 +71,7 @@ struct Done {
     /// The address of the client that asked.
     asker: u64,
     found: Result<Known, Reason>,
-    /// Seconds for which the result may be cached.
+    /// How many seconds the result may be cached.
     cache_s: u32,
 }
 
@@ -86,8 +86,8 @@ pub struct QuestionSender {
 }
 
 impl QuestionSender {
-    /// Sends a question. Returns false if too many questions are open, or the verifier's thread has ended: then nobody will answer, and the
-    /// question does not count as open.
+    /// Sends a question. Returns false if too many questions are open, or if the verifier's thread has ended. Then nobody will answer, and
+    /// the question does not count as open.
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
         let asked = self.open.fetch_add(1, Relaxed) < OPEN_QUESTIONS_MAX
             && (self.events)
@@ -139,8 +139,8 @@ impl Verifier {
     }
 }
 
-/// The cache of answers. Refusals are evicted first: anybody can make up credentials that are refused, and would otherwise evict
-/// the accepted ones.
+/// The cache of answers. Refusals are evicted first: anybody can make up credentials that are refused, and would otherwise evict the
+/// accepted credentials.
 #[derive(Default)]
 struct AnswerCache {
     accepted: Cache<Known>,
@@ -381,7 +381,7 @@ impl VerifierState {
                 (true, _) => Ok(Queue::Passwords),
                 (false, true) => Ok(Queue::Callback),
                 (false, false) if verifiers.users.is_empty() => Err(Reason::WrongPassword),
-                // Verified like a wrong password, so that an unknown name takes as long.
+                // An unknown name is verified like a wrong password, so that its answer takes as long.
                 (false, false) => Ok(Queue::Passwords),
             },
         }
@@ -400,7 +400,7 @@ impl VerifierState {
         }
     }
 
-    /// Passes a job, which `load` already counts, to the threads of its queue. Returns false if they cannot be started.
+    /// Passes a job, which `load` already counts, to the threads of its queue. Returns false if the threads cannot be started.
     fn push(&mut self, queue: Queue, job: Job) -> bool {
         if self.senders[queue as usize].is_none() {
             self.senders[queue as usize] = self.start_threads(queue);
@@ -453,7 +453,7 @@ impl VerifierState {
             found => found,
         };
         let cache_s = match &found {
-            // For lack of room, the credential was not verified.
+            // The credential was not verified, for lack of room. So the answer is not cached.
             Err(reason) if reason.row().closed == Closed::Full => 0,
             Err(_) => cache_s.min(REFUSAL_CACHE_S),
             Ok(_) => cache_s,
@@ -485,7 +485,7 @@ impl VerifierState {
         }
     }
 
-    /// Logs a refusal, each reason once in [`LOG_EVERY`], with the count since the last line.
+    /// Logs a refusal. Each reason is logged once in [`LOG_EVERY`], with the number of refusals since its last line.
     fn log(&mut self, refusal: Reason) {
         let now = Instant::now();
         let refused = match self.logged.iter_mut().find(|it| it.reason == refusal) {

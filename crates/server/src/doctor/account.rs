@@ -1,7 +1,7 @@
 //! Adds up the memory that is used when everything that has a limit is full, and compares the sum with the available memory.
 //!
-//! The bounds and the memory checks count idle connections only. The account also counts what else clients can make the server and the
-//! kernel hold.
+//! The other parts of the doctor that estimate memory (`bounds.rs`, `checks/memory.rs`) count idle connections only. The account also
+//! counts all else that clients can make the server and the kernel hold: kept messages, unsent bytes, socket buffers.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Part {
 pub struct Account {
     /// In the order of the report.
     pub parts: Vec<Part>,
-    /// The memory available to the server: that of the machine, or what remains of a control group's limit if that is less.
+    /// The memory available to the server: the available memory of the machine, or what remains of a control group's limit if that is less.
     pub room: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! For each limit of the host and of the server: how many connections it permits. The lowest number decides.
+//! Computes how many connections each limit of the host and of the server permits. The lowest of these numbers decides.
 
 use serde::Serialize;
 

@@ -16,7 +16,7 @@ pub struct Card {
     pub queues: usize,
     /// Cores that handled the interrupts of the receive queues; empty if none is known.
     pub interrupts: BTreeSet<usize>,
-    /// The largest number of cores to which a queue passes packets (RPS).
+    /// The largest number of cores to which one queue passes packets (RPS).
     pub steered: usize,
 }
 

@@ -44,8 +44,8 @@ pub const TLS_BYTES: u64 = 80 + 4;
 /// Bytes of an entry of the connection tracker: `nf_conn` (256 bytes in Linux 6), its extensions, and a bucket.
 pub const TRACKED_BYTES: u64 = 328;
 
-/// Memory of a server without connections: its heap, its stacks, and the pages of the program that it has written. docs/internals/MEMORY.md
-/// has 4.5 MB resident with two shards, mostly pages of the program.
+/// Memory of a server without connections: its heap, its stacks, and the pages of the program that it has written. According to
+/// docs/internals/MEMORY.md, 4.5 MB are resident with two shards, mostly pages of the program.
 const EMPTY_SERVER_BYTES: u64 = 6_000_000;
 /// Memory of each shard (docs/internals/MEMORY.md).
 const SHARD_BYTES: u64 = 75_000;
@@ -80,7 +80,7 @@ const QUEUE_MS: u64 = 500;
 /// Milliseconds for which packets may wait for a busy core.
 const PACKETS_MS: u64 = 10;
 
-/// Limit of connections in a bucket of the hash table: each packet costs a cache miss for each connection of its bucket.
+/// The maximum number of connections in a bucket of the hash table. Each packet costs a cache miss for each connection of its bucket.
 const CHAIN_MAX: u64 = 8;
 /// Connections in a bucket of a hash table of the recommended size.
 const CHAIN_WANTED: u64 = 2;
@@ -105,7 +105,7 @@ const FLOWS_MAX: u64 = 1 << 20;
 
 /// Bytes of a heap arena of the C library. Each arena is two mappings.
 const ARENA_BYTES: u64 = 64 << 20;
-/// Mappings of the program and its libraries; below, mappings of each shard (stack, guard, arena).
+/// The number of mappings of the program and its libraries. The next constant is that of each shard (stack, guard, arena).
 const PROGRAM_MAPPINGS: u64 = 256;
 const SHARD_MAPPINGS: u64 = 8;
 
@@ -135,8 +135,8 @@ pub fn descriptors_for(connections: u64, shards: u64) -> u64 {
     limit
 }
 
-/// The smallest number of shards that hold the connections with descriptor tables of `limit` entries; none if `shards_max` shards are too
-/// few.
+/// The smallest number of shards that hold the connections with descriptor tables of `limit` entries; `None` if even `shards_max` shards
+/// are too few.
 pub fn shards_for(connections: u64, limit: u64, shards_max: u64) -> Option<u64> {
     (1..=shards_max).find(|shards| room_by_descriptors(limit, *shards) >= connections)
 }
@@ -146,9 +146,9 @@ pub fn busy_sockets(connections: u64, cores: u64) -> u64 {
     connections.min(cores * SENDS_PER_CORE_AND_S * ROUND_TRIP_MS / 1_000)
 }
 
-/// The recommended `net.ipv4.tcp_mem` (low, pressure and maximum, in pages). The pressure is a sixteenth of the memory, as by the kernel's
-/// default, but not more than the connections leave, and not less than the busy sockets need. As in the kernel, low is 3/4 of the pressure,
-/// and the maximum 3/2.
+/// The recommended `net.ipv4.tcp_mem` (low, pressure and maximum, in pages). The pressure is a sixteenth of the memory, as in the kernel's
+/// default, but at most the memory that the connections leave, and at least the memory that the busy sockets need. As in the kernel, low is
+/// 3/4 of the pressure, and the maximum is 3/2 of it.
 pub fn tcp_mem(memory_bytes: u64, left_bytes: u64, busy: u64) -> [u64; 3] {
     let by_kernel = memory_bytes / 16 / PAGE_BYTES;
     let left = left_bytes / PAGE_BYTES * 2 / 3;
@@ -203,7 +203,8 @@ pub fn time_waits(connections: u64, accepts_per_s: u64) -> u64 {
     connections.min(accepts_per_s * TIME_WAIT_S)
 }
 
-/// Number of entries in the connection tracker: the connections, and a quarter more for those that have ended and are still remembered.
+/// Number of entries in the connection tracker: one for each connection, and a quarter more for connections that have ended but are still
+/// tracked.
 pub fn conntrack_entries(connections: u64) -> u64 {
     connections + connections / 4
 }
@@ -237,7 +238,7 @@ pub fn rfs_entries(connections: u64) -> u64 {
         .next_power_of_two()
 }
 
-/// The most connections that one local address can open to one server address and port, for a range of local ports.
+/// The maximum number of connections that one local address can open to one server address and port, for a range of local ports.
 pub fn connections_per_local_address(range: [u64; 2]) -> u64 {
     (range[1] + 1).saturating_sub(range[0])
 }
@@ -249,8 +250,8 @@ mod tests {
     #[test]
     fn a_socket_costs_what_was_measured() {
         assert_eq!(KERNEL_BYTES, 4_074);
-        // Measured per connection: 4,018 B with 768 MiB of WebSocket connections, 164 B of them the process's; 3,890 B with 10,000 sockets
-        // that a script accepted, or 1,486 B in a group that does not count sockets.
+        // Measured per connection: 4,018 B with 768 MiB of WebSocket connections, of which 164 B were memory of the process; 3,890 B with
+        // 10,000 sockets that a script accepted, or 1,486 B in a group that does not count sockets.
         assert_eq!(charged_bytes(true), 3_832);
         assert_eq!(charged_bytes(false), 1_456);
     }

@@ -11,7 +11,7 @@ use super::card::{self, Card};
 use crate::config::cgroups::{self, Group, Tasks};
 use crate::config::host_files::{HostFiles, field};
 
-/// The state of a host at the time of `Host::read`. Only kernel settings are read later.
+/// The state of a host at the time of `Host::read`. Only kernel settings are read later, when a check asks for them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// The directory below which the files of the host are.
@@ -27,7 +27,7 @@ pub struct Host {
     pub cores: Option<usize>,
     /// The control groups' limit of processor time, in cores.
     pub quota_cores: Option<f64>,
-    /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX`: none.
+    /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX` if there is no limit.
     pub descriptors: Option<u64>,
     pub cards: Vec<Card>,
     /// Packets that were dropped because a core's queue was full.
@@ -113,7 +113,7 @@ impl Host {
         machine.into_iter().chain(groups).min()
     }
 
-    /// Whether the kernel tracks connections, which shows in the number of entries: the module may be loaded while no rule uses it.
+    /// Whether the kernel tracks connections. The number of entries shows this, since the module may be loaded while no rule uses it.
     pub fn tracks_connections(&self) -> bool {
         self.number("net.netfilter.nf_conntrack_count")
             .is_some_and(|count| count > 0)

@@ -1,4 +1,4 @@
-//! `crore doctor`: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
+//! `crore doctor` answers: can this host hold a given number of connections, which limit is reached first, and what has to be changed?
 //!
 //! [`host`] reads the host, [`workload`] is the planned load, and [`formula`] has the source of every number. [`bounds`] computes how many
 //! connections each limit permits. [`account`] adds up the memory when everything is full. [`checks`] judges each setting and names the
@@ -43,7 +43,7 @@ Examples:
 /// settings.
 pub const USUAL_CONNECTIONS: u64 = 10_000;
 
-/// Connections have numbers of 32 bits.
+/// The maximum number of connections, since connections have numbers of 32 bits.
 const CONNECTIONS_MAX: u64 = u32::MAX as u64 - 1;
 
 /// `crore doctor`

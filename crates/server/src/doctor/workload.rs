@@ -128,13 +128,13 @@ impl Workload {
         formula::server_bytes(self.shards) + self.log_bytes
     }
 
-    /// Memory of the process for a connection.
+    /// Memory of the process for one connection.
     pub fn process_bytes(&self) -> u64 {
         let tls = if self.tls { formula::TLS_BYTES } else { 0 };
         self.protocol.process_bytes() + tls
     }
 
-    /// Memory of the process and of the kernel for a connection.
+    /// Memory of the process and of the kernel for one connection.
     pub fn connection_bytes(&self, host: &Host) -> u64 {
         let tracked = if host.tracks_connections() {
             formula::TRACKED_BYTES

@@ -1,5 +1,5 @@
-//! The start of a node of a cluster. Before the node serves clients, it restores its homes: from the newest checkpoint of each partition,
-//! and from the log after that checkpoint.
+//! The start of a node of a cluster. Before the node serves clients, it restores its homes (the shards that keep topics): from the newest
+//! checkpoint of each partition, and from the log after that checkpoint.
 //!
 //! A node stores nothing on disk. It uses the epoch, the seed and the number of partitions of the cluster, so that a position from one node
 //! is valid at all nodes.
@@ -28,16 +28,16 @@ use crate::settings::file::File;
 
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///
-/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if it knows a newer one. So nodes of two successive versions
-/// work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the cluster's format;
-/// a node that does not know it ends. There is one format so far. A version that adds a row here must be able to write the formats of both
-/// rows.
+/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if the node knows a newer one. So nodes of two successive
+/// versions work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the
+/// cluster's format. A node that does not know that format then ends. There is one format so far. A version that adds a row here must be
+/// able to write the formats of both rows.
 const FORMATS: [(u8, u16); 1] = [(1, 9)];
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
-/// Maximum bytes of records in a batch, not counting a single longer record. `max_payload` of NATS must have room for both.
+/// Maximum bytes of records in a batch; a single record may be longer. `max_payload` of NATS must have room for both cases.
 const BATCH_BYTES: usize = 640 << 10;
-/// If this machine's clock differs from that of NATS by more seconds than this, it is reported as wrong.
+/// If this machine's clock differs from that of NATS by more seconds than this, the clock is reported as wrong.
 pub const CLOCK_AHEAD_S: u32 = 60;
 /// Time between two checks whether the readers have finished, and between two log lines about their progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -140,7 +140,7 @@ pub fn join(
 fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
     crore_nats::Numbers {
         id: memory::random_u64(),
-        // An epoch of 0 means none.
+        // 0 stands for no epoch, so the lowest bit is set.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
@@ -265,8 +265,8 @@ fn restore_home(
 }
 
 /// Checks that the log of a partition continues the newest of these checkpoints, or is complete from its beginning. If not, newer
-/// checkpoints may have been stored meanwhile: returns those, without the ones in `damaged`. If there are none, fails: this node would lack
-/// batches that other nodes may have.
+/// checkpoints may have been stored meanwhile: returns these, without those in `damaged`. If there are none, fails, since this node would
+/// lack batches that other nodes may have.
 fn check_log_continues(
     store: &Store,
     partition: PartitionId,

@@ -34,15 +34,15 @@ use checkpoint::{CheckpointContext, CheckpointStats, Checkpoints, node};
 use shards::Shards;
 use signals::SignalQueue;
 
-/// The restored state of a server that starts, and the engine that appends its messages to a log.
+/// The restored state of a server that starts, and the engine (the log) to which its messages are appended.
 pub struct RestoredServer {
     /// The data that all shards share.
     pub world: Arc<World>,
     /// The restored shards, by number.
     pub shards: VecDeque<Shard>,
-    /// The engine, if there is one.
+    /// The engine, if the messages are logged.
     pub engine: Option<Engine>,
-    /// The changes of files that complete the start; to be committed before any client is served.
+    /// The changes of files that complete the start. They must be committed before any client is served.
     pub start_commit: Option<state::StartCommit>,
     /// How long restoring took.
     pub took: Duration,
@@ -223,7 +223,7 @@ impl Lifecycle {
                 }
             };
             match signal {
-                // A reload that fails changes nothing, and its error is logged already.
+                // A reload that fails changes nothing, and its error has been logged already.
                 Signal::Hangup => drop(self.reload().await),
                 Signal::Terminate => tracing::info!("SIGTERM: stopping"),
                 Signal::Interrupt => tracing::info!("SIGINT: stopping; again ends at once"),

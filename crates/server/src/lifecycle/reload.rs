@@ -34,7 +34,7 @@ impl Lifecycle {
     /// # Errors
     /// The errors of the file, one a line, as at the start.
     pub async fn reload(&self) -> Result<Reloaded, String> {
-        // Runs in its own task, because the client of the admin API may hang up: a reload that has begun must be finished.
+        // The reload runs in its own task. The client of the admin API may hang up, but a reload that has begun must be finished.
         let lifecycle = self.clone();
         let all = tokio::spawn(async move { lifecycle.reload_now().await });
         all.await.expect("it does not panic, and nobody aborts it")
@@ -88,8 +88,8 @@ impl Lifecycle {
             .map_err(|error| error.to_string())?;
         let revoked = listed(&next, self.member())?;
         if let Some(tls) = &self.0.tls {
-            // Reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last step that
-            // can fail, so that settings and certificate change together.
+            // TLS is reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last
+            // step that can fail, so that settings and certificate change together.
             tls.reload(&next.file.tls)
                 .map_err(|error| format!("{error:#}"))?;
         }
@@ -122,15 +122,15 @@ impl Lifecycle {
             running.world = world;
         }
         if let Err(silent) = told {
-            // The order is not lost: the late shard still handles it.
+            // The shard has not lost the order: it handles the order later.
             let shard = silent.0;
             tracing::warn!(shard, "a shard is busy and takes the new settings later");
         }
         Ok(reloaded)
     }
 
-    /// Lets the homes prepare for the new rules. A home does a part of the work in each turn, so that no client waits for all of it at
-    /// once.
+    /// Lets the homes (the shards that keep topics) prepare for the new rules. A home does a part of the work in each turn (a pass of its
+    /// loop), so that no client waits for all of the work at once.
     async fn prepare_rules(&self, world: &Arc<World>) {
         let homes = (0..world.homes as ShardId).map(async |home| {
             // A home that does not answer does the rest of the work when it gets the settings.
@@ -145,7 +145,7 @@ impl Lifecycle {
     }
 }
 
-/// The settings `asked`, but with the current values of those that change only with a restart. For access, see [`Effective::take_access`].
+/// The settings `asked`, but with the current values where a change needs a restart. For access, see [`Effective::take_access`].
 fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
@@ -165,7 +165,7 @@ fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
     }
     let mut file = File::deserialize(table).expect("both were read from files");
     file.access.clone_from(&now.access);
-    // Without a log on disk, only a stop uses the directory, so its settings may change.
+    // Without a log on disk, the directory is used only at a stop, so its settings may change.
     if !now.state.is_durable() && !asked.state.is_durable() {
         file.state.clone_from(&asked.state);
     }

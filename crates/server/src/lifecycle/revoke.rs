@@ -1,7 +1,8 @@
 //! Revocation of tokens and users while the server runs. A change is first stored in the list of revocations, then given to the verifier,
 //! then to the shards.
 //!
-//! The list is a file. In a cluster it is a table that all nodes share, and the file, if the settings name one, adds entries for this node.
+//! The list is a file. In a cluster the list is a table that all nodes share; the file, if the settings name one, adds entries for this
+//! node.
 //!
 //! Open connections of a revoked client are closed by the next sweep over the table of connections, which begins within a second.
 
@@ -55,7 +56,7 @@ fn entries_in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
     }
 }
 
-/// The entries in the cluster's table. Invalid ones are ignored, because others may be able to write to the bucket.
+/// The entries in the cluster's table. Invalid entries are ignored, because others may be able to write to the bucket of the table.
 fn entries_in_cluster(member: &Member) -> Vec<Revocation> {
     let rows = member.revoked.rows();
     let now_unix_s = clock::unix_s();
@@ -98,7 +99,7 @@ impl Lifecycle {
         Ok(entries)
     }
 
-    /// Adds an entry. It replaces one with the same id.
+    /// Adds an entry. The entry replaces one with the same id.
     ///
     /// # Errors
     /// The entry is invalid, or the list cannot be written.
@@ -220,7 +221,7 @@ impl Lifecycle {
         });
         let order = || Control::Settings(Arc::clone(&world));
         if let Err(silent) = self.0.shards.ask_all::<()>(order).await {
-            // The order is not lost: the late shard still handles it.
+            // The shard has not lost the order: it handles the order later.
             tracing::warn!(
                 shard = silent.0,
                 "a shard is busy and takes revocations later"

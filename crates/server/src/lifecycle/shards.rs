@@ -2,9 +2,10 @@
 //! arrives in the mailbox of the control thread, and is passed to the task that waits for the ticket.
 //!
 //! Invariants:
-//! * Every wait has a deadline. A report that no task waits for is dropped.
-//! * A shard never wakes the runtime of the control thread: the runtime's descriptors do not exist in a shard's descriptor table, where the
-//!   same number may be a client's socket. The eventfd of the mailbox exists in both tables, and [`forward_reports`] waits for it.
+//! * Every wait has a deadline. A report is dropped if no task waits for it.
+//! * A shard must not wake the runtime of the control thread. The reason: shard threads and the control thread have separate descriptor
+//!   tables. The number of the runtime's wake-up descriptor may be a client's socket in the table of a shard. The eventfd of the mailbox is
+//!   in both tables, so a shard writes to that eventfd, and [`forward_reports`] waits for it.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -121,7 +122,7 @@ impl Shards {
     /// Passes a report to the task that waits for it.
     fn complete(&self, ticket: Ticket, report: Report) {
         if let Some(answer) = self.pending().by_ticket.remove(&ticket) {
-            let _ = answer.send(report); // the caller may not wait any more
+            let _ = answer.send(report); // an error means that the caller no longer waits
         }
     }
 }

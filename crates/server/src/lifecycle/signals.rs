@@ -1,13 +1,13 @@
 //! The signals of the process, as a queue for the control thread.
 //!
-//! Signals are blocked in all threads, so that no handler ever interrupts a shard. A small thread waits for them. It has the descriptor
-//! table of the process, so that it can wake the runtime of the control thread.
+//! Signals are blocked in all threads, so that no handler ever interrupts a shard. A small thread waits for the signals. This thread uses
+//! the descriptor table of the process, so that it can wake the runtime of the control thread.
 
 use anyhow::Context as _;
 use crore_net::signal::{Signal, Signals};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Stack of the thread, which only waits.
+/// Stack of the thread. It is small, because the thread only waits.
 const STACK_BYTES: usize = 64 << 10;
 
 pub struct SignalQueue(UnboundedReceiver<Signal>);

@@ -17,10 +17,10 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the shards to close the connections that remain at the deadline.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
 
-/// What is lost, with a log, if a stop cannot write a base (the snapshot that the log continues).
+/// What a stop loses if it cannot write a base (the snapshot that the log continues), with a log.
 const LOSS_WITH_LOG: &str = "the next start has all acknowledged messages, from the log, and neither MQTT sessions, shared subscriptions nor messages of \
      topics with durable = false, as after a crash";
-/// What is lost, without a log, if a stop cannot write a base.
+/// What a stop loses if it cannot write a base, without a log.
 const LOSS_WITHOUT_LOG: &str =
     "the next start goes on with nothing, and clients with positions of before are told a gap";
 

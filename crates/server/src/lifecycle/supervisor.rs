@@ -84,7 +84,7 @@ pub fn writing(budget_s: u32) {
     ]);
 }
 
-/// Feeds the supervisor's watchdog twice in each interval, as long as all shards answer. If a shard hangs, the watchdog ends the server.
+/// Notifies the supervisor's watchdog twice in each interval, as long as all shards answer. If a shard hangs, the watchdog ends the server.
 pub fn watch(shards: Shards) {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return;

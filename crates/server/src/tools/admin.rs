@@ -1,6 +1,6 @@
 //! `crore admin`: the admin API on the command line.
 //!
-//! Prints tables for people, or with `--json` the JSON of the API. The exit code is 0 if the server carried out the request.
+//! The command prints tables for people, or with `--json` the JSON of the API. The exit code is 0 if the server carried out the request.
 
 mod list;
 mod overview;
@@ -25,13 +25,13 @@ use crate::stdout::print;
 use list::List;
 pub use port::AdminPort;
 
-/// The default of `--url`.
+/// The default of the flag `--url`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8801";
-/// The port of a URL without one.
+/// The port that is used if a URL has none.
 const DEFAULT_PORT: u16 = 8801;
-/// The environment variable instead of `--url`.
+/// The environment variable that can replace `--url`.
 const URL_VARIABLE: &str = "CRORE_ADMIN_URL";
-/// The environment variable for the token. It is safer than the flag `--token`, which other users of the host can see.
+/// The environment variable for the token. The variable is safer than the flag `--token`, which other users of the host can see.
 const TOKEN_VARIABLE: &str = "CRORE_ADMIN_TOKEN";
 const LIMIT_COLUMNS: &[&str] = &["name", "used", "limit", "unit", "share", "shard"];
 const REVOCATION_COLUMNS: &[&str] = &["id", "issued_before", "expires"];
@@ -305,7 +305,7 @@ struct Limit {
     limit: u64,
 }
 
-/// The number that topics are sorted by, largest first.
+/// The number by which topics are sorted, largest first.
 #[derive(Clone, Copy, Debug, ValueEnum, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 enum SortBy {

@@ -35,8 +35,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The servers that the flags, the profile or the environment variable name, at least one. In a profile and in the variable, spaces
-    /// separate servers.
+    /// The servers that the flags, the profile or the environment variable name, at least one. In a profile and in the variable, the
+    /// servers are separated by spaces.
     ///
     /// # Errors
     /// A value is faulty. The error names its flag or variable, and the remedy.

@@ -14,8 +14,8 @@ use crate::http_client::http::Connection;
 use crate::http_client::server::Server;
 use crate::stdout;
 
-/// Maximum size of an answer, in bytes. An answer is a page of messages. A page may have a single message of the largest size that a server
-/// can permit, which base64 or escapes make longer.
+/// Maximum size of an answer, in bytes. An answer is a page of messages. The page may be a single message of the largest size that a server
+/// can permit, and base64 or escapes make the message longer.
 const MAX_BYTES: usize = 64 << 20;
 
 /// The value of `since` for the position before all kept messages.
@@ -103,7 +103,7 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
         match messages.last().and_then(|last| last.id.clone()) {
             Some(last) if page.more && left > 0 => since = last,
             None if left == limit => {
-                // An empty history is no error. If stderr is closed, nobody reads this notice, which is no error either.
+                // An empty history is no error. If stderr is closed, nobody reads this notice, and that is no error either.
                 let behind = match args.since.as_deref() {
                     None | Some(OLDEST) => String::new(),
                     Some(since) => format!(" from {since} on"),

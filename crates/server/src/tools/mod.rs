@@ -1,7 +1,7 @@
 //! The command-line tools: `crore pub`, `sub`, `history`, `admin`, `cluster`, `token` and `log`.
 //!
 //! Tools that connect to a server use only public protocols (HTTP/1.1, Server-Sent Events, WebSocket). Tools write data to stdout and
-//! everything else to stderr. When the reader of a tool's stdout closes it, the tool ends without an error.
+//! everything else to stderr. If the reader of a tool's stdout closes it, the tool ends without an error.
 
 pub mod admin;
 pub mod cluster;

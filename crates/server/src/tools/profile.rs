@@ -1,7 +1,7 @@
 //! Profiles: named servers with their tokens, in a file of the user, so that `crore pub --profile live` needs no further flags.
 //!
-//! A profile has values that can replace the tools' environment variables. The precedence is: a flag, the profile that `--profile` names,
-//! an environment variable, the profile that `CRORE_PROFILE` names.
+//! A profile has values that can replace the tools' environment variables. The first of these sources that has a value is used: a flag, the
+//! profile that `--profile` names, an environment variable, the profile that `CRORE_PROFILE` names.
 
 use std::collections::BTreeMap;
 use std::env::VarError;
@@ -18,7 +18,7 @@ const NO_TOKEN: &str = "has a character that no header may carry: a space, a con
 const VARIABLE: &str = "CRORE_PROFILE";
 /// The path of the file below the user's configuration directory.
 const FILE: &str = "crore/profiles.toml";
-/// The permission bits of the group and of others. None of them may be set on a file with tokens.
+/// The permission bits of the group and of others. A file with tokens must have none of these bits.
 const OTHERS: u32 = 0o077;
 
 /// The flag of the tools that connect to a server.
@@ -41,7 +41,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The profile's key that replaces an environment variable, and its value.
+    /// The key of the profile that replaces this environment variable, and the value of the key.
     fn of(&self, variable: &str) -> Option<(&'static str, &String)> {
         let (key, value) = match variable {
             "CRORE_SERVER" => ("server", &self.server),
@@ -90,7 +90,7 @@ impl ProfileFlag {
 }
 
 impl Profile {
-    /// As [`Profile::value`], for a value that belongs to the server, such as its token. If the profile names a server, the value comes
+    /// Like [`Profile::value`], for a value that belongs to the server, such as its token. If the profile names a server, the value comes
     /// from the same source as the server: the profile, or the environment.
     fn value_for_server(
         &self,
@@ -113,8 +113,8 @@ impl Profile {
         Some((format!("{key} of profile {}", self.name), value.clone()))
     }
 
-    /// The value of this environment variable or of the profile's key for it, by their precedence. The first text names the source, for
-    /// error messages.
+    /// The value of this environment variable or of the profile's key for it, whichever comes first. The first text in the result names the
+    /// source, for error messages.
     pub fn value(&self, name: &'static str) -> Result<Option<(String, String)>, Usage> {
         let of_profile = self.of_profile(name);
         if self.is_explicit && of_profile.is_some() {
@@ -125,8 +125,8 @@ impl Profile {
     }
 
     /// The token of `--token`, of the profile or of this environment variable. A token of the profile or the variable must come from the
-    /// same source as the server, so that no server gets the token of another. `is_server_given` is whether a flag names the server.
-    /// Whitespace around a token is ignored, since files with a token end with a line end.
+    /// same source as the server, so that no server gets the token of another. `is_server_given` tells whether a flag names the server.
+    /// Whitespace around a token is ignored, since files with a token often end with a line end.
     ///
     /// # Errors
     /// The token is empty, or has characters that a header cannot carry (RFC 6750 section 2.1). The error does not show the token.

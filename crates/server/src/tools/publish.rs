@@ -1,4 +1,4 @@
-//! `crore pub`: publishes an argument, files or stdin, each as one message, or each line as a message.
+//! `crore pub`: publishes an argument, or files, or stdin. Each of them is one message, or each line is a message.
 //!
 //! Messages may be any bytes. An input that is longer than the largest message that a server can permit ([`MAX_MESSAGE_BYTES`]) is not read
 //! to its end, since an endless input would fill the memory.
@@ -165,7 +165,7 @@ fn read_whole(source: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// The maximum number of bytes to read: one more than the largest message has, so that a larger input is noticed.
+/// The maximum number of bytes to read: one byte more than the largest message has, so that a larger input is noticed.
 const READ_MAX: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// The file name for stdin.
@@ -212,7 +212,7 @@ impl Publisher<'_> {
         let name = source_name(source);
         let mut input = open(source).with_context(|| name.clone())?;
         let (mut line, mut number) = (Vec::new(), 0u64);
-        // A line end has up to two bytes, and one of them is already in `READ_MAX`.
+        // A line end has up to two bytes, and `READ_MAX` has room for one of them already.
         while (&mut input)
             .take(READ_MAX + 1)
             .read_until(b'\n', &mut line)

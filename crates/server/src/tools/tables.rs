@@ -1,4 +1,4 @@
-//! Formats JSON answers for people: rows in columns, and values with their names.
+//! Formats JSON answers for people: rows in columns, and single values as lines with their names.
 //!
 //! Invariant: control characters in text from a client do not reach the terminal.
 
@@ -35,7 +35,7 @@ fn field_text(name: &str, value: &Value) -> String {
     if name.ends_with(SECONDS) && !name.ends_with(PER_S) {
         return match (value.as_u64(), value.is_number()) {
             (Some(seconds), _) => format_seconds(seconds),
-            // The number is a fraction or negative.
+            // The number has a fraction, or is negative.
             (None, true) => format!("{value}s"),
             (None, false) => value_text(value),
         };
@@ -97,7 +97,7 @@ pub fn table(answer: &Value, columns: &[&str]) -> String {
     out
 }
 
-/// The values of an answer, each on a line with its name. Tables with the answer's lists follow.
+/// The values of an answer, each on a line with its name. Then the lists of the answer follow as tables.
 pub fn sheet(answer: &Value) -> String {
     let (mut values, mut lists) = (Vec::new(), Vec::new());
     flatten(String::new(), answer, &mut values, &mut lists);

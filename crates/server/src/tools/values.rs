@@ -9,8 +9,8 @@ use crate::http_client::server::without_password;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
-/// An error for wrong usage that `clap` does not detect. The exit code is 2, as for all wrong usage. A command whose exit code 1 has
-/// another meaning uses this type for all its errors.
+/// An error for wrong usage that `clap` does not detect. The exit code is 2, as for all wrong usage. If the exit code 1 of a command has
+/// another meaning, the command uses this type for all its errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(String);
@@ -56,7 +56,7 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// A hint for a filter that no topic matches, to append to a message.
+/// A hint about a filter, for the message that no topic matches the filter.
 pub fn tip_for_none(filter: &str) -> String {
     match foreign_wildcards(filter) {
         Some(hint) => format!("; {hint}"),
@@ -80,7 +80,7 @@ pub fn hints(topic: &str) -> impl Iterator<Item = String> {
     ])
 }
 
-/// The hints of `hints`, about a filter for which a token grants rights.
+/// The hints of `hints`, for a filter for which a token grants rights.
 pub fn hints_of_grant(filter: &str) -> impl Iterator<Item = String> {
     let one = || format!("`{filter}` is one filter; for several repeat the flag");
     let list = filter.contains(',').then(one);
@@ -154,7 +154,7 @@ pub fn positive_time(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Checks the value of a header: as [`text`], and the value must not begin or end with a space, which a header would lose.
+/// Checks the value of a header: as [`text`] does, and the value must not begin or end with a space, which a header would lose.
 pub fn header_value(text: &str) -> Result<String, String> {
     match text.trim() == text {
         true => self::text(text),

@@ -14,7 +14,7 @@ pub fn decodings(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
         .chain(decodings_of_all_digits(text))
 }
 
-/// Decodes all digits of the text, regardless of what separates them: escaped line ends, quotes, `<br>`, the addresses of a dump. Letters of words
+/// Decodes all digits of the text, whatever separates them: escaped line ends, quotes, `<br>`, the addresses of a dump. Letters of words
 /// count as digits too, so each alignment of digits to bytes is tried.
 fn decodings_of_all_digits(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, bool)> {
     let of = |digit: fn(u8) -> Option<u32>| text.iter().filter_map(move |byte| digit(*byte));
@@ -65,7 +65,7 @@ const ESCAPES: &[(&str, &str)] = &[
     ("\\\\", "\\"),
 ];
 
-/// The text with its escapes decoded; none if it has no escape.
+/// The text with its escapes decoded; `None` if the text has no escape.
 fn unescape(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

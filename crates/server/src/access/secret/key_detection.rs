@@ -13,14 +13,14 @@ use crore_net::der::{self, Form};
 
 use super::decodings::{decode_hex_only, decodings};
 
-/// Limit of the bytes that are searched. A longer file is refused anyway; the search only gives it a better error message.
+/// The maximum number of bytes that are searched. A longer file is refused anyway; the search only gives it a better error message.
 const SEARCHED_BYTES_MAX: usize = 4 << 10;
-/// Limit of nested encodings: room for base64 three times, with escapes.
+/// The maximum depth of nested encodings: enough for base64 three times, with escapes.
 const DEPTH_MAX: u8 = 4;
 /// The same limit for input that is longer than any secret, since the search of long input takes longer.
 const DEPTH_MAX_LONG: u8 = 2;
 const LONG_BYTES: usize = 512;
-/// Every complete key with a mark is longer than this; the shortest is an Ed25519 key in DER.
+/// Every complete key with a mark is longer than this. The shortest is an Ed25519 key in DER.
 const KEY_BYTES_MIN: usize = 40;
 /// Shorter decodings are not searched. Every binary mark is shorter than this.
 const DECODING_BYTES_MIN: usize = 16;
@@ -48,11 +48,11 @@ const WORDS: &[(&str, &str)] = &[
     ("x509v3", "a certificate"),
     ("modulus", "an RSA key"),
 ];
-/// Members of a JWK. Random text of all 95 printable characters contains a given one in one of 2^24 secrets.
+/// Members of a JWK. Random text of all 95 printable characters contains a given member in one of 2^24 secrets.
 const JWK_MEMBERS: &[&str] = &["\"kty\"", "'kty'", "\"x5c\""];
 /// The values of a JWK's member `kty`, in lower case.
 const KTY: &[&str] = &["rsa", "ec", "okp", "oct", "akp"];
-/// Limit of characters between `kty` and its value, such as `\": \"`.
+/// The maximum number of characters between `kty` and its value, such as `\": \"`.
 const KTY_GAP_MAX: usize = 16;
 
 /// Object identifiers, and the kind of key that has them. Keys in DER and PGP keys contain them, even truncated keys.
@@ -94,7 +94,7 @@ pub fn find_key(bytes: &[u8]) -> Option<&'static str> {
     find_compressed_point(bytes).or_else(|| search(bytes, true, depth))
 }
 
-/// The kind of key in these bytes. With `at_start`, the bytes are not cut out of something larger, so a key may begin at the first byte.
+/// The kind of key in these bytes. `at_start`: the bytes are not cut out of something larger, so a key may begin at the first byte.
 fn search(bytes: &[u8], at_start: bool, depth: u8) -> Option<&'static str> {
     let at_start = || at_start.then(|| find_at_start(bytes)).flatten();
     if let Some(key) = find_anywhere(bytes).or_else(at_start) {
@@ -115,9 +115,9 @@ fn search(bytes: &[u8], at_start: bool, depth: u8) -> Option<&'static str> {
 
 /// A compressed point of P-256 (SEC 1 section 2.3.3), as 33 bytes or 66 digits in hex, and nothing else.
 ///
-/// One in 256 random secrets of exactly this length is such a point, and is refused. No command that we recommend makes this length, and if
-/// the operator tries again, the next secret is another. Base64 of 33 bytes is not searched: it needs no padding, so it is in use for
-/// secrets.
+/// One in 256 random secrets of exactly this length is such a point, and is refused. No command that the documentation recommends makes
+/// this length, and an operator who tries again gets another secret. Base64 of 33 bytes is not searched: it needs no padding, so operators
+/// use it for secrets.
 fn find_compressed_point(bytes: &[u8]) -> Option<&'static str> {
     const BYTES: usize = 33;
     let point = match bytes.len() {

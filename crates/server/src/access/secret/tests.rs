@@ -204,7 +204,7 @@ fn bytes_that_are_all_one_are_no_secret() {
 fn random_secrets_are_secrets_in_every_encoding() {
     let mut state = 88_172_645_463_325_252;
     for round in 0..400 {
-        // The lengths begin at 34, since one in 256 secrets of 33 bytes is a compressed point.
+        // The lengths begin at 34, since one in 256 secrets of 33 bytes is a compressed point, which is refused.
         let bytes: Vec<u8> = (0..34 + round % 80).map(|_| random(&mut state)).collect();
         let printable = each(&bytes, |byte| char::from(b' ' + 1 + byte % 94).to_string());
         for secret in [
@@ -230,7 +230,7 @@ fn a_mark_before_a_text_is_no_part_of_the_secret_and_utf16_is_refused_by_name() 
     let text = "0123456789abcdef0123456789abcdef";
     let marked = format!("\u{feff}{text}\r\n");
     assert_eq!(parse(marked.as_bytes()), Ok(text.as_bytes()));
-    // Random bytes that begin with the three bytes of the mark keep them.
+    // Random bytes that begin with the three bytes of the byte order mark keep these bytes.
     let bytes = [&b"\xef\xbb\xbf"[..], &(0x80..0xa8).collect::<Vec<u8>>()].concat();
     assert_eq!(parse(&bytes), Ok(&bytes[..]));
     for line_end in ["", "\r\n"] {

@@ -32,8 +32,8 @@ fn state() -> (VerifierState, Receiver<Event>) {
     )
 }
 
-/// Decoding a large token takes a millisecond. If this thread did it, a question behind thousands of such tokens would wait for all of
-/// them.
+/// Tests that the thread which owns the state decodes no token. Decoding a large token takes a millisecond, so a question behind thousands
+/// of large tokens would wait for all of them.
 #[test]
 fn the_thread_of_the_state_decodes_no_token() {
     let (state, _inbox) = state();
@@ -75,7 +75,7 @@ fn a_token_that_is_no_jwt_leaves_the_queue_of_tokens_and_is_counted_in_the_callb
     assert!(has_room(Queue::Tokens) && !has_room(Queue::Callback));
 }
 
-/// One client sends the largest tokens, the other small ones: both get the same amount of work done.
+/// Tests that a client with the largest tokens and a client with small ones get the same amount of work done.
 #[test]
 fn a_large_token_counts_as_much_work_as_many_small_ones() {
     let queue = Arc::<JobQueue>::default();

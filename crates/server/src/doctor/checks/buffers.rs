@@ -18,7 +18,7 @@ pub fn checks(host: &Host, workload: &Workload) -> Vec<Check> {
     ]
 }
 
-/// The recommended value of `net.ipv4.tcp_mem`; none if the memory is unknown.
+/// The recommended value of `net.ipv4.tcp_mem`; `None` if the memory is unknown.
 fn wanted(host: &Host, workload: &Workload) -> Option<[u64; 3]> {
     let memory = host.memory?;
     let left = memory.available.saturating_sub(workload.memory_bytes(host));
@@ -40,7 +40,7 @@ fn tcp_mem(host: &Host, workload: &Workload) -> Check {
     };
     let fix = || [sysctl(NAME, spaced(wanted))];
     let [_, pressure, most] = value.unwrap_or(wanted);
-    // The value is too large if it exceeds the memory that the connections leave, and a smaller value would suffice.
+    // The value is too large if it exceeds the memory that is left beside the connections, and a smaller value would suffice.
     let too_large = most > wanted[2] && wanted[1] > busy;
     let left = host.memory.map_or(0, |memory| {
         memory.available.saturating_sub(workload.memory_bytes(host))

@@ -47,7 +47,7 @@ pub struct Check {
     pub recommended: String,
     /// The formula of the recommended value, and what happens if the value is worse.
     pub why: String,
-    /// How to change the value if it is not good.
+    /// How to change the value, if the value is not good.
     #[serde(rename = "change")]
     pub fixes: Vec<String>,
 }

@@ -95,7 +95,7 @@ fn topics(workload: &Workload) -> Check {
     const NAME: &str = "limits.topics_per_shard";
     let each = workload.topics_max / workload.homes;
     let wanted = workload.connections.div_ceil(workload.homes);
-    // Topics are distributed by a hash of their names, so some homes get more topics than others.
+    // Topics are distributed by a hash of their names, so some homes (shards that keep topics) get more topics than others.
     let wanted = wanted + wanted / 16;
     Check::new(NAME, Some(format_count(each)), format!("at least {}", format_count(wanted)))
         .because(format!(

@@ -1,8 +1,8 @@
 //! The checks of the doctor. A check has a setting, its value, the recommended value, the reason, and how to change it.
 //!
 //! A check only reads the host and the workload. It *demands* a change if the host cannot hold the connections without the change, and
-//! *advises* one if the host would serve them worse. A value that cannot be read is reported as unknown, and the verdict does not depend on
-//! it. Settings that old guides recommend are here too, some of them marked as obsolete.
+//! *advises* a change if the host would serve the connections worse without it. A value that cannot be read is reported as unknown, and
+//! does not change the verdict. Settings that old guides recommend are here too, some of them marked as obsolete.
 
 mod buffers;
 mod check;

@@ -1,5 +1,5 @@
-//! Checks of what the kernel needs to open and close connections: accept queues, half-open connections, packet queues, the table of
-//! sockets, closed connections, local ports.
+//! Checks of the kernel's tables and queues for opening and closing connections: accept queues, half-open connections, packet queues, the
+//! table of sockets, closed connections, local ports.
 
 use super::check::{Check, State, set_line, sysctl};
 use crate::doctor::formula;

@@ -1,5 +1,5 @@
-//! Reads and writes documents. A document is a snapshot of the partitions of a home, or of one partition, in blocks with checksums. On disk
-//! it is a file, in a cluster an object of NATS.
+//! Reads and writes documents. A document is a snapshot, in blocks with checksums, of one partition or of all partitions of a home (a shard
+//! that keeps topics). On disk a document is a file, in a cluster an object of NATS.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +17,7 @@ use crore_net::{clock, memory};
 pub enum Unusable {
     /// The document is damaged.
     Damaged(String),
-    /// The store cannot return it now. A later attempt may succeed.
+    /// The store cannot return the document now. A later attempt may succeed.
     Unreadable(PathBuf, io::Error),
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for Unusable {
 }
 
 impl Unusable {
-    /// Classifies an error of reading the document with this name.
+    /// The reason why the document with this name cannot be used, for an error of reading it.
     pub fn of(name: &Path, error: io::Error) -> Unusable {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Unusable::damaged(name, "it is not whole"),
@@ -42,13 +42,13 @@ impl Unusable {
         }
     }
 
-    /// The document with this name is damaged.
+    /// The reason `Damaged` for the document with this name.
     pub fn damaged(name: &Path, why: impl fmt::Display) -> Unusable {
         Unusable::Damaged(format!("{}: {why}", name.display()))
     }
 }
 
-/// The head of a document that is written now. It names the first home; for another home the caller changes that.
+/// The head of a document that is written now. It names the first home; for a document of another home the caller changes the head.
 pub fn head_now(world: &World) -> Head {
     Head {
         stop_id: memory::random_u64(),

@@ -1,10 +1,11 @@
-//! Checkpoints. A thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint. Then it
-//! removes the part of the log that is no longer needed. So the size of the log and the duration of a start depend on the kept messages,
-//! not on all that were ever published.
+//! Makes checkpoints. A thread of low priority combines the last checkpoint of a partition and the log after it into the next checkpoint.
+//! Then it removes the part of the log that is no longer needed. So the size of the log and the duration of a start depend on the kept
+//! messages, not on all messages that were ever published.
 //!
-//! The homes continue to serve meanwhile. For one partition at a time, a [`Shadow`] is restored from the last checkpoint and the log after
-//! it. Then the thread asks the home which topics still exist, and which messages of them it has dropped. Invariants: of the
-//! log nothing is removed before a checkpoint is complete and stored; a failed checkpoint loses nothing.
+//! The homes (shards that keep topics) continue to serve meanwhile. For one partition at a time, a [`Shadow`] (a home without clients) is
+//! restored from the last checkpoint and the log after it. Then the thread asks the home which topics still exist, and which messages of
+//! them it has dropped. Invariants: nothing of the log is removed before a checkpoint is complete and stored; a failed checkpoint loses
+//! nothing.
 //!
 //! This file has what checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`) have in common.
 
@@ -31,7 +32,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub const RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Number of topics in one order to a home, which takes the home some ten microseconds.
 const TOPICS_PER_ORDER: usize = 256;
-/// Maximum number of checks whether a home has applied the log, and the time between two of them.
+/// Maximum number of checks whether a home has applied the log. The next constant is the time between two checks.
 const CATCH_UP_CHECKS_MAX: u32 = 1000;
 const CATCH_UP_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -42,7 +43,7 @@ pub struct CheckpointStats {
     pub made: AtomicU64,
     /// Unix second at which the last checkpoint was completed; 0 if none was yet.
     pub made_unix_s: AtomicU64,
-    /// The duration of that checkpoint in milliseconds.
+    /// The duration of the last completed checkpoint, in milliseconds.
     pub took_ms: AtomicU64,
     /// Failed checkpoints.
     pub failed: AtomicU64,
@@ -63,7 +64,7 @@ impl CheckpointStats {
     }
 }
 
-/// What checkpoints need of the server. `S` are the settings, and `E` is the engine that has the log.
+/// What checkpoints need of the server. `S` is the type of the settings, and `E` is the type of the engine that has the log.
 pub struct CheckpointContext<S, E> {
     pub settings: S,
     pub engine: E,
@@ -76,7 +77,7 @@ pub struct CheckpointContext<S, E> {
 
 /// A handle to the thread that makes checkpoints.
 pub struct Checkpoints {
-    /// The thread ends when this is dropped. Nothing is sent.
+    /// Nothing is sent. The thread ends when this sender is dropped.
     ends: mpsc::Sender<()>,
     stops: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -168,7 +169,8 @@ impl CheckpointWorker {
 
     /// Checks that the server is not stopping.
     ///
-    /// # Errors [`CheckpointError::Stops`] if it is: the checkpoint must then be abandoned.
+    /// # Errors
+    /// [`CheckpointError::Stops`] if the server is stopping: the checkpoint must then be abandoned.
     pub fn check_not_stopping(&self) -> Result<(), CheckpointError> {
         match self.stops.load(Relaxed) {
             true => Err(CheckpointError::Stops),
@@ -176,7 +178,7 @@ impl CheckpointWorker {
         }
     }
 
-    /// Sends an order to a shard. None if it does not answer.
+    /// Sends an order to a shard. `None` if the shard does not answer.
     pub fn ask<T: TryFrom<Report>>(&self, shard: ShardId, order: Control) -> Option<T> {
         self.runtime.block_on(self.shards.ask(shard, order)).ok()
     }
@@ -188,7 +190,7 @@ impl CheckpointWorker {
     }
 
     /// Completes the shadow of a partition of this home: removes the messages that have expired or that the home has dropped. Then passes
-    /// the blocks of the document to `write`.
+    /// the blocks of the partition's document to `write`.
     pub fn complete(
         &self,
         shadow: &mut Shadow,

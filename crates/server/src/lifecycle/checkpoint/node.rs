@@ -1,8 +1,9 @@
-//! Checkpoints of a cluster. The steward of a partition combines its last checkpoint and the batches after it into the next one, and writes this to
-//! the object store in NATS. A node that joins starts from the newest checkpoints.
+//! Makes the checkpoints of a cluster. The *steward* of a partition is the node that makes its checkpoints: it combines the last checkpoint
+//! and the batches after it into the next checkpoint, and writes the new one to the object store in NATS. A node that joins starts from the
+//! newest checkpoints.
 //!
-//! Invariants: the log alone determines a checkpoint, so two stewards at once write the same and do no harm. Two checkpoints of each
-//! partition are kept, and the log is purged only up to the older one, so that a damaged newest checkpoint loses nothing.
+//! Invariants: the log alone determines a checkpoint, so two stewards at the same time write the same and do no harm. Two checkpoints of
+//! each partition are kept, and the log is purged only up to the older one, so that a damaged newest checkpoint loses nothing.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -26,16 +27,19 @@ use crate::settings::cluster::Cluster as Settings;
 
 /// Time between two listings of the stored checkpoints.
 const LIST_INTERVAL: Duration = Duration::from_secs(10);
-/// Greatest age of a checkpoint that has batches after it, so that a joining node reads little even of a partition with few writes.
+/// A checkpoint of this age is replaced if there are batches after it. So a joining node reads few batches, even of a partition with few
+/// writes.
 const AGE_MAX_S: u64 = 6 * 3600;
-/// The next checkpoint is due when the batches after the last one are 1/`HISTORY_DIVISOR` of the log's history, long before they are purged.
+/// The next checkpoint is due when the batches after the last one fill 1/`HISTORY_DIVISOR` of the log's history. That is long before these
+/// batches are purged.
 const HISTORY_DIVISOR: u64 = 4;
-/// A checkpoint is reported as overdue when the batches after the last one exceed the threshold this many times, or their age exceeds it twice.
+/// A checkpoint is reported as overdue when the batches after the last one exceed the threshold this many times, or when their age exceeds
+/// the threshold twice.
 const OVERDUE_FACTOR: u64 = 4;
 /// Buffer size for reading an object.
 const READ_BYTES: usize = 256 << 10;
 
-/// If the log stays full this long, its steward is not working: a dead steward would have been replaced in less time.
+/// If the log of a partition stays full this long, its steward is not working. A dead steward would have been replaced in less time.
 const FULL_WITHOUT_STEWARD: Duration = Duration::from_secs(15);
 /// The full partitions, and since when each is full.
 type FullPartitions = BTreeMap<PartitionId, Instant>;
@@ -50,7 +54,7 @@ pub fn describe_hole(Hole { until }: Hole, partition: PartitionId) -> String {
     )
 }
 
-/// The node that makes the checkpoints.
+/// The context of the node that makes the checkpoints.
 type CheckpointContext = super::CheckpointContext<Settings, Member>;
 
 /// Starts the thread. Must be called on the control thread.
@@ -66,13 +70,13 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
 /// When a checkpoint of a partition is due.
 #[derive(Clone, Copy)]
 struct Threshold {
-    /// With this many bytes of batches after the last one.
+    /// A checkpoint is due with this many bytes of batches after the last one.
     bytes: u64,
     age_s: u64,
 }
 
 impl Threshold {
-    /// For one of `partitions`, by these settings.
+    /// The threshold for one of `partitions` partitions, by these settings.
     fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Threshold {
         let share = settings.checkpoint_bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
@@ -82,7 +86,7 @@ impl Threshold {
             age_s => u64::from(age_s) / HISTORY_DIVISOR,
         };
         Threshold {
-            // As much as the last checkpoint has: so checkpoints never write more than was published.
+            // As many bytes as the last checkpoint has. So checkpoints never write more than was published.
             bytes: former.max(share).min(history / HISTORY_DIVISOR),
             age_s: age_s.min(AGE_MAX_S),
         }
@@ -103,7 +107,8 @@ impl Threshold {
     }
 }
 
-/// The limit of the log of one of `partitions`, in bytes, if there is one. The stream may have less room than the settings ask for.
+/// The limit of the log of one of `partitions` partitions, in bytes, if there is one. The stream may have less room than the settings ask
+/// for.
 fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Option<u64> {
     let asked = settings.history_bytes as u64 / partitions.max(1) as u64;
     let limits = [asked, of.bytes_max / MAX_BYTES_FACTOR];
@@ -122,7 +127,7 @@ pub fn age_s(of: &PartitionStatus) -> Option<u64> {
     Some(clock::unix_s().saturating_sub(checkpoint.unix_s))
 }
 
-/// The usable checkpoints of a partition, the newest first. Others are logged.
+/// The usable checkpoints of a partition, the newest first. Checkpoints that cannot be used are logged.
 ///
 /// # Errors
 /// NATS does not answer, or another version has written a checkpoint.
@@ -211,7 +216,7 @@ impl CheckpointMaker {
                 match self.make_checkpoint(partition) {
                     Ok(()) => {
                         stats.count_completed(began);
-                        // Batches that it makes unnecessary are purged at once.
+                        // Batches that the new checkpoint makes unnecessary are purged at once.
                         list_at = began;
                     }
                     Err(CheckpointError::Stops) => return,
@@ -231,8 +236,9 @@ impl CheckpointMaker {
         &self.context.engine.store
     }
 
-    /// Whether this node makes the checkpoints of a partition and purges its log: it is the steward, or the log has been full for long. (A full
-    /// log may not even have room for the record that replaces a dead steward.) Two nodes that do it at once do no harm.
+    /// Whether this node makes the checkpoints of a partition and purges its log. It does if it is the steward, or if the log has been full
+    /// for long: a full log may not even have room for the record that replaces a dead steward. Two nodes that do so at the same time do no
+    /// harm.
     fn is_responsible(&self, partition: PartitionId, full: &FullPartitions) -> bool {
         let is_full_for_long = |since: &Instant| since.elapsed() >= FULL_WITHOUT_STEWARD;
         self.is_steward(partition) || full.get(&partition).is_some_and(is_full_for_long)
@@ -259,7 +265,7 @@ impl CheckpointMaker {
         let (last, read_bytes) = store.read_progress(partition);
         let (mut shadow, former) = self.load_shadow(&world, partition)?;
         if former >= last {
-            // Another node has already made it.
+            // Another node has already made this checkpoint.
             store.list_and_update_status()?;
             return Ok(());
         }
@@ -292,7 +298,7 @@ impl CheckpointMaker {
         self.worker
             .complete(&mut shadow, home, &head_now(&world), write)?;
         let bytes = blocks.bytes;
-        // The checkpoint is stored from here on.
+        // From here on the checkpoint is stored.
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");
         let removed = self.remove_needless(partition);
@@ -310,7 +316,8 @@ impl CheckpointMaker {
         partition: PartitionId,
     ) -> Result<(Shadow, u64), CheckpointError> {
         let store = self.store();
-        // Before the list: another node may purge what a newer checkpoint contains, and the list has that checkpoint then.
+        // This is read before the list of checkpoints. If another node purges batches meanwhile, the list already has the newer checkpoint
+        // that contains them.
         let first = store.first_sequence(partition)?;
         let all = store.list_and_update_status()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
@@ -350,7 +357,7 @@ impl CheckpointMaker {
         Ok((shadow, 0))
     }
 
-    /// Removes checkpoints and batches that the newest checkpoints make unnecessary.
+    /// Removes checkpoints and batches that are unnecessary because of the newest checkpoints.
     fn remove_needless(&self, partition: PartitionId) -> anyhow::Result<()> {
         let store = self.store();
         let all = store.list_and_update_status()?;
@@ -381,7 +388,8 @@ impl CheckpointMaker {
         of.take(KEPT).cloned().collect()
     }
 
-    /// Purges batches past `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the next check.
+    /// Purges the batches beyond `cluster.history_bytes` and `cluster.history_age_s` that checkpoints contain. A failure is retried at the
+    /// next check.
     fn purge_all(&self, full: &FullPartitions) -> Result<(), crore_nats::Error> {
         let all = self.store().list_and_update_status()?;
         let partitions = self.context.engine.cluster.status().partitions;
@@ -478,7 +486,7 @@ mod tests {
             (&settings, None, 128 * MIB, true, true),
             (&settings, Some((50 * MIB, 0)), 50 * MIB - 1, false, false),
             (&settings, Some((50 * MIB, 0)), 50 * MIB, true, false),
-            // At the latest with a quarter of the history.
+            // A checkpoint is due at the latest when the batches fill a quarter of the history.
             (&settings, Some((900 * MIB, 0)), 64 * MIB, true, false),
             (&settings, Some((900 * MIB, 7 * 3600)), 1, true, false),
             (&settings, Some((900 * MIB, 7 * 3600)), 0, false, false),

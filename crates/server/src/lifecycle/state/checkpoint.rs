@@ -1,11 +1,12 @@
 //! Checkpoints on disk. A checkpoint combines the last base (the snapshot that the log continues) and the sealed segments of the log into a
 //! new base, partition by partition. Then it removes these segments.
 //!
-//! If there is no room for two bases, the documents are replaced one by one in the last base. This needs room for one document, which a
-//! file keeps ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. The next document is written into that file, which
-//! then changes places with the last document. The largest document is the first one, so that the room is enough for each of them. Until
-//! all are replaced, some documents are newer than the end that the base names. A start applies the log to them from that end, and skips
-//! batches that a document contains already: their offsets are not higher than the partition's last one.
+//! If there is no room for two bases, the documents (each a snapshot of one partition) are replaced one by one in the last base. This needs
+//! room for one document, and a reserve file keeps that room ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. The
+//! next document is written into the reserve file, which then changes places with the last document. The largest document is replaced
+//! first, so that the room is enough for each of the others. Until all are replaced, some documents are newer than the end that the base
+//! names. A start applies the log to them from that end, and skips batches that a document contains already: the offsets of these batches
+//! are not higher than the partition's last offset.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -39,16 +40,16 @@ use crate::settings::state::State as Settings;
 
 /// On a full disk, the delay after a checkpoint that found no sealed segments to replace.
 const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
-/// On a full disk, the delay before a checkpoint for which there is probably no room, or which probably frees nothing. It is attempted all
-/// the same, because both are estimates.
+/// On a full disk, the delay before a checkpoint for which there is probably no room, or which probably frees nothing. The checkpoint is
+/// attempted all the same, because both are estimates.
 const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
-/// On a full disk a checkpoint is worth its work if it probably frees 1/64 of the base.
+/// On a full disk a checkpoint is made only if it probably frees 1/64 of the base.
 const WORTHWHILE_DIVISOR: u64 = 64;
 /// The reserve for the next base is its estimated size, plus 1/8 of that, plus one segment.
 const RESERVE_DIVISOR: u64 = 8;
 /// Delay after a checkpoint that found the log damaged: an attempt soon after would find the same damage.
 const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
-/// Minimum number of segments for which a checkpoint is worth its work.
+/// A checkpoint is made only if there are at least this many segments to replace.
 const SEGMENTS_MIN: u64 = 2;
 
 /// What checkpoints on disk need of the server. The settings name the directory.
@@ -104,17 +105,18 @@ struct CheckpointMaker {
     reserved_at: Cell<u64>,
     /// Bytes of the file that keeps room for the next checkpoint.
     reserve_file: Cell<u64>,
-    /// That file may contain a replaced document.
+    /// The reserve file may contain a replaced document.
     is_reserve_used: bool,
     /// The documents of the last base; None if they cannot be listed.
     base_shape: Option<BaseShape>,
-    /// The last checkpoint failed. It may have needed more room than was estimated.
+    /// The last checkpoint failed. The reason may be that it needed more room than was estimated.
     has_failed: bool,
 }
 
 /// Results of the last completed checkpoints.
 struct LastCheckpoint {
-    /// When the last checkpoint began that erased all messages deleted before it. None if that is earlier than `Instant` can express.
+    /// When the last checkpoint began that erased all messages deleted before its beginning. `None` if that is earlier than `Instant` can
+    /// express.
     erased: Option<Instant>,
     /// Two sizes after the last checkpoint: bytes of the base and the open segment, and bytes of memory of their messages. None if another
     /// process wrote the base.
@@ -139,7 +141,7 @@ impl LastCheckpoint {
     }
 }
 
-/// Writes the note of the last erasure: messages deleted before this time are no longer in the files.
+/// Writes the note of the last erasure: messages deleted before this Unix second are no longer in the files.
 fn note_erased(directory: &Path, unix_s: u64) {
     if let Err(error) = write_note(directory, ERASED, &unix_s.to_string()) {
         tracing::debug!("state.directory: {ERASED} cannot be written: {error}");
@@ -206,7 +208,7 @@ impl CheckpointMaker {
                     .set(reserve_bytes(&self.context.settings.directory));
                 self.is_reserve_used = true;
             }
-            // At once, before another program takes the room that has become free.
+            // The reserve file is restored at once, before another program takes the room that has become free.
             self.keep_reserve_file();
             match made {
                 Ok(()) => {
@@ -227,7 +229,7 @@ impl CheckpointMaker {
                     if state.figures.sealed_bytes == 0 {
                         not_before = Instant::now() + FULL_DISK_DELAY;
                     }
-                    // The open segment could not be sealed, so it still has deleted messages.
+                    // If the open segment could not be sealed, it still has deleted messages.
                     if due == Due::Garbage && !erases {
                         not_before = Instant::now() + NO_ROOM_DELAY;
                     }
@@ -246,7 +248,7 @@ impl CheckpointMaker {
                 }
                 Err(CheckpointError::Damaged(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
-                    // Logged once, because the damage remains until the server starts again.
+                    // The damage is logged once, because it remains until the server starts again.
                     if !stats.damaged.swap(true, Relaxed) {
                         tracing::error!(
                             "state.directory: no checkpoint, so that the log only grows: {why}; what it says is in memory still: stop the server in \
@@ -281,7 +283,7 @@ impl CheckpointMaker {
             let live = self.live_bytes(state, kept);
             (base + sealed).saturating_sub(live) >= live.max(least)
         };
-        // The shards are asked for exact values only if the sum that they publish suggests a checkpoint.
+        // The shards are asked for exact values only if the sum that they publish suggests that a checkpoint is due.
         let is_worth_it =
             has_garbage(self.kept_bytes()) && self.worker.kept_bytes().is_some_and(has_garbage);
         (is_worth_it || self.last.erased.is_none_or(is_old)).then_some(Due::Garbage)
@@ -316,7 +318,7 @@ impl CheckpointMaker {
         live.min(all)
     }
 
-    /// Estimates the size of the next base. Until this process has written a base, the estimate is at least the size of the last one,
+    /// Estimates the size of the next base. Until this process has written a base, the estimate is at least the size of the last base,
     /// because the sum of kept messages does not include topics and keys.
     fn needed_bytes(&self, state: &State, kept: u64) -> u64 {
         let least = match self.last.size {
@@ -343,8 +345,8 @@ impl CheckpointMaker {
         self.context.engine.reserve(reserve, from);
     }
 
-    /// Keeps room on the disk for what a checkpoint needs at a time: makes the reserve file larger or smaller, if the file system has room
-    /// for that, and overwrites what is in it. Returns whether its size may have changed.
+    /// Keeps room on the disk for the next document of a checkpoint: makes the reserve file larger or smaller, if the file system has room
+    /// for that, and overwrites its content. Returns whether the size of the file may have changed.
     fn keep_reserve_file(&mut self) -> bool {
         let directory = &self.context.settings.directory;
         if self.base_shape.is_none() {
@@ -374,7 +376,7 @@ impl CheckpointMaker {
         true
     }
 
-    /// The room for a checkpoint now.
+    /// The room that a checkpoint would find now.
     fn room(&self, state: &State) -> Room {
         let directory = &self.context.settings.directory;
         let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
@@ -415,7 +417,7 @@ impl CheckpointMaker {
         let mut reader = Reader::new(open()?);
         let mut partitions: Vec<u16> = (0..world.partitions).collect();
         match room.way {
-            // The largest document is the first one: the file of each document has room enough for the next one.
+            // The largest document is replaced first, so that the file of each replaced document has room enough for the next one.
             Way::InPlace => {
                 partitions.sort_by_key(|it| Reverse(last_base.document_bytes(directory, *it)))
             }
@@ -456,7 +458,7 @@ impl CheckpointMaker {
                     written += bytes;
                     self.reserve(self.kept_bytes(), written);
                 }
-                // The documents of other partitions may become smaller: then this one has room at the next attempt.
+                // The documents of other partitions may become smaller. Then this document has room at the next attempt.
                 Err(CheckpointError::Other(why)) if is_in_place => {
                     not_replaced = Some(why);
                 }

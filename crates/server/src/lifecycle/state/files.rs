@@ -10,17 +10,17 @@ use crore_disk::{End, exchange, reserve};
 
 use crate::lifecycle::checkpoint::document::Blocks;
 
-/// The directory to which an unusable base is moved. An earlier one in it is removed.
+/// The directory to which an unusable base is moved. A base that is already in this directory is removed.
 pub const SET_ASIDE: &str = "set-aside";
 /// The directory of the log.
 pub const LOG: &str = "log";
-/// A document is synced each time this many bytes were written, because a sync of the log may have to wait for all unsynced bytes.
+/// A document is synced each time this many bytes were written. The reason: a sync of the log may have to wait for all unsynced bytes.
 const SYNC_BYTES: u64 = 8 << 20;
 /// The directory of a base that is being written.
 const INCOMPLETE_BASE: &str = "base.part";
 /// The note with the durability rules of the last server, which decide which topics are in the log.
 pub const RULES: &str = "rules";
-/// The note with the Unix second of the last erasure: messages deleted before it are no longer in the files.
+/// The note with the Unix second of the last erasure: messages that were deleted before this second are no longer in the files.
 pub const ERASED: &str = "erased";
 /// The file that keeps room on the disk for the next checkpoint. Its content is never read.
 const RESERVE: &str = "reserve";
@@ -29,11 +29,11 @@ const INCOMPLETE_NOTE: &str = "note.part";
 /// The file in a base that marks the base as clean: written by a stop, and not yet used by a start.
 const CLEAN: &str = "clean";
 
-/// A base: the snapshot that the log continues. It has one document for each home or partition. Its directory is named
-/// `base-NUMBER-SEGMENT-GROUP`.
+/// A base: the snapshot that the log continues. It has one document for each home (a shard that keeps topics) or partition. Its directory
+/// is named `base-NUMBER-SEGMENT-GROUP`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Base {
-    /// 1, 2, 3, ...; the base with the highest number is used.
+    /// The number of the base: 1, 2, 3, ... The base with the highest number is used.
     pub number: u64,
     /// The end of the log in this base, as segment and group: the base replaces all earlier segments, and contains all groups up to this
     /// one.
@@ -148,7 +148,7 @@ impl Base {
         sync(directory)
     }
 
-    /// Whether a stop wrote the base, and no server has served clients since. Then the state outside of the log is valid too.
+    /// Whether a stop wrote the base, and no server has served clients since then. If so, the state outside of the log is valid too.
     pub fn is_clean(&self, directory: &Path) -> bool {
         self.path(directory).join(CLEAN).exists()
     }
@@ -209,7 +209,7 @@ pub fn reserve_bytes(directory: &Path) -> u64 {
     fs::symlink_metadata(directory.join(RESERVE)).map_or(0, |it| it.len())
 }
 
-/// Gives the file that keeps room for the next checkpoint this length, and overwrites what is in it if it was used.
+/// Gives the file that keeps room for the next checkpoint this length, and overwrites its content if the file was used.
 ///
 /// # Errors
 /// Those of the file system. The file may be shorter then.
@@ -221,8 +221,8 @@ pub fn keep_reserve(directory: &Path, bytes: u64, is_used: bool) -> io::Result<(
     reserve(&path, bytes, is_used)
 }
 
-/// Removes the file that keeps room for the next checkpoint, so that a base can use its room. If that fails, the base may have room
-/// nevertheless.
+/// Removes the file that keeps room for the next checkpoint, so that a base can use the room. A failure is ignored, since the base may have
+/// room nevertheless.
 pub fn release_reserve(directory: &Path) {
     let _ = remove_note(directory, RESERVE);
 }
@@ -265,7 +265,7 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
         return Ok(());
     }
     let part = directory.join(INCOMPLETE_NOTE);
-    // Removed first, so that the new file is not written through a link.
+    // The old file is removed first, so that the new one is not written through a link.
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(with_path(&part)(error));
@@ -282,8 +282,8 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
-/// Overwrites the note with this name in place, so that it needs no more space: writes as much of `text` as fits into the present size. At
-/// least `needed` bytes must fit.
+/// Overwrites the note with this name in place, so that the note needs no more space. Writes as much of `text` as fits into the present
+/// size of the file. At least `needed` bytes must fit.
 ///
 /// # Errors
 /// The note is too small, and those of the file system.
@@ -398,7 +398,7 @@ impl Document {
     }
 }
 
-/// Creates the directory, which only this user can read, and checks that files can be created in it.
+/// Creates the directory, which only this user can read, and checks that files can be created in the directory.
 ///
 /// # Errors
 /// No file can be created, or the directory has files of a version that this build does not read.
@@ -409,7 +409,7 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory);
     let probe = directory.join("probe");
-    // A start that was killed may have left the file. It is removed first, so that the new one is not written through a link.
+    // A start that was killed may have left the file. The file is removed first, so that the new one is not written through a link.
     let _ = fs::remove_file(&probe);
     let tried = made
         .and_then(|()| File::create_new(&probe))

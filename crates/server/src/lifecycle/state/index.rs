@@ -12,10 +12,10 @@ pub struct Index {
     pub damaged: Option<String>,
 }
 
-/// The places of the batches of a partition, in order.
+/// The places of the batches of one partition, in order.
 #[derive(Clone, Default)]
 struct List {
-    /// Varints, which encode each place relative to the one before. In the same segment: twice the distance of the offsets. In a later
+    /// Varints, which encode each place relative to the place before. In the same segment: twice the distance of the offsets. In a later
     /// segment: twice the distance of the segments plus one, then the offset.
     bytes: Vec<u8>,
     last: (u64, u64),

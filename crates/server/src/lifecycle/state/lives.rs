@@ -1,8 +1,8 @@
-//! The note of the log's lives: a small file in `state.directory`. Each start of the server begins a new life of the log and adds it to the
-//! note. See [`Lives`].
+//! The note of the log's lives: a small file in `state.directory`. A *life* of the log is the time between two starts of a server on it.
+//! Each start begins a new life and adds it to the note. See [`Lives`].
 //!
 //! Invariant: clients get positions of a new life only after the note with this life is on disk. If there is no note, the log has had only
-//! one life, which its documents name.
+//! one life, which is named in its documents (the snapshots of the base).
 
 use std::io;
 use std::path::Path;
@@ -34,8 +34,8 @@ pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<L
     })
 }
 
-/// Adds the life that begins now. In each partition it begins at the end of the data that these homes have restored. If no earlier lives
-/// are known, this is the first one.
+/// Adds the life that begins now. In each partition the new life begins at the end of the data that these homes have restored. If no
+/// earlier lives are known, the new life is the first one.
 pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);

@@ -1,4 +1,5 @@
-//! Loads the newest base: its documents are opened and their heads checked, then each home reads its part of them.
+//! Loads the newest base (the snapshot that the log continues): opens its documents and checks their heads. Then each home (a shard that
+//! keeps topics) reads its part of the documents.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
@@ -123,7 +124,7 @@ impl Documents {
     }
 }
 
-/// Restores the shard of a home. Any document may have a part of it, because the number of homes may have changed.
+/// Restores the shard of a home. Any document may have a part of the home, because the number of homes may have changed.
 ///
 /// # Errors
 /// The documents cannot be used.

@@ -1,14 +1,14 @@
 //! The state that outlives the process, in `state.directory`: the log of durable messages, and a *base*, the snapshot that the log
 //! continues.
 //!
-//! A base consists of documents: snapshots of the broker's homes, in blocks. Invariants:
-//! * A complete base becomes visible by one rename, after all of it is on disk. An incomplete base is ignored.
+//! A base consists of documents: snapshots of the broker's homes (the shards that keep topics), in blocks. Invariants:
+//! * A complete base becomes visible by one rename, after all of its files are on disk. An incomplete base is ignored.
 //! * If there is no room for another base, a checkpoint replaces each document of the base by one rename. Until all are replaced, the base
 //!   keeps its name, and the log after it stays.
 //! * State outside of the log (MQTT sessions, shared subscriptions) is restored only from a base that a stop has written, and only once.
 //!   The next server marks the base as used before it serves a client, so that a start after a later crash does not restore old sessions.
 //!   Without a log the whole base is used only once.
-//! * Unusable files are set aside, and that is logged.
+//! * Unusable files are moved to another directory, and that is logged.
 
 mod checkpoint;
 mod files;
@@ -85,7 +85,7 @@ pub fn resume(
 ) -> anyhow::Result<RestoredState> {
     let began = Instant::now();
     let new = Numbers {
-        // An epoch of 0 means none.
+        // 0 stands for no epoch, so the lowest bit is set.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
         partitions,
@@ -166,7 +166,8 @@ pub fn resume(
     }
 }
 
-/// The seed is that of these documents or of this log. The epoch is always new, because each start begins a new life of the log.
+/// The numbers of this server. The seed is that of these documents or of this log. The epoch is always new, because each start begins a new
+/// life (a new numbering) of the log.
 fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::Result<Numbers> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
@@ -194,7 +195,7 @@ fn effective_partitions(asked: PartitionId, before: Option<PartitionId>) -> Part
 }
 
 /// Begins a new epoch in the partitions that the damage may have affected, so that clients with older positions are told of a gap. `base`
-/// is the first offset of the last life.
+/// is the first offset of the log's last life (the time since its last start).
 fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     let Some((why, touched)) = &replayed.damage else {
         return;
@@ -209,9 +210,9 @@ fn begin_epochs(replayed: &mut Replayed, world: &World, base: u64) {
     }
 }
 
-/// The reason to tell all clients of a gap, if topics outside of the log may be lost unnoticed. After a crash, the topics that were only in
-/// the last server's memory are lost. If the rules have changed since and make such a topic durable now, its clients would not learn of the
-/// gap otherwise.
+/// The reason to tell all clients of a gap, because topics outside of the log may have been lost unnoticed. After a crash, the topics that
+/// were only in the last server's memory are lost. If the rules have changed since then and make such a topic durable now, the topic's
+/// clients would not learn of the loss otherwise.
 fn unlogged_topics_lost(
     directory: &Path,
     documents: Option<&Documents>,
@@ -274,9 +275,9 @@ fn build_restored_state(
     if let Some(log) = &mut log
         && (base.is_none() || voids_positions || damage.is_some() || is_damaged)
     {
-        // The new base will contain what is left of the log, so that no later start reads the damaged part again.
+        // The new base will contain what is left of the log. So no later start reads the damaged part again.
         log.seal();
-        // Written before the base, because the base belongs to this life.
+        // The note is written before the base, because the base belongs to this life of the log.
         lives::write_note(directory, &lives)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
@@ -327,7 +328,7 @@ impl StartCommit {
         }
         match self.base {
             Some(base) => {
-                // Written before the clean mark is removed: only a clean base proves that a change of these rules has lost nothing.
+                // This is written before the clean mark is removed: only a clean base proves that a change of these rules has lost nothing.
                 write_note(&self.directory, RULES, &self.rules)?;
                 base.clear_clean_mark(&self.directory)?;
             }

@@ -1,5 +1,5 @@
-//! Restores the homes at the start: one thread for each home reads the documents of the base, then applies the batches of the log that
-//! follow.
+//! Restores the homes (the shards that keep topics) at the start. One thread for each home reads the documents of the base (the snapshot
+//! that the log continues), then applies the batches of the log that follow.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,9 +32,9 @@ pub struct Replayed {
     pub homes: Vec<Shard>,
     /// The log, ready for appends.
     pub log: Option<Log<Directory>>,
-    /// Set if the log ends before the end that the documents name, so that all positions are uncertain: the reason.
+    /// Why all positions are uncertain: set if the log ends before the end that the documents name.
     pub lost: Option<String>,
-    /// Set if batches are missing in the log: the reason, and the partitions that may be affected.
+    /// Why batches are missing in the log, and the partitions that may be affected; `None` if no batch is missing.
     pub damage: Option<(String, Vec<PartitionId>)>,
     /// Whether a part of the log is damaged. The documents may contain the lost batches.
     pub is_damaged: bool,
@@ -107,7 +107,7 @@ fn combine(
     } = of_homes;
     let ReadLog { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
-        // The batch has a valid checksum, so the number of partitions must be wrong. Without documents the right number is unknown.
+        // The batch has a valid checksum, so the number of partitions must be wrong. The documents, which have the right number, are lost.
         return Err(ReplayError::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
@@ -151,7 +151,7 @@ fn combine(
     })
 }
 
-/// Tells all homes which messages the restored sessions need.
+/// Tells all homes which messages the restored sessions need. The homes keep these messages.
 fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
     let filters: Vec<_> = homes.iter().flat_map(Shard::session_filters).collect();
     for home in homes {
@@ -189,7 +189,7 @@ fn join(
 struct RestoredHomes {
     /// The shards of the homes, by number.
     homes: Vec<Shard>,
-    /// For each partition the last batch in the documents: its writer and its number.
+    /// The last batch of each partition in the documents: its writer and its number.
     before: Vec<(PartitionId, (u64, u64))>,
     /// Partitions with unreadable batches, and the reason why the first such batch is unreadable.
     damaged: Vec<PartitionId>,

@@ -1,4 +1,5 @@
-//! The room that a checkpoint needs on the file system, and how it writes the next base with the room that is there.
+//! Estimates the room that a checkpoint needs on the file system, and chooses how the checkpoint writes the next base (the snapshot that
+//! the log continues) with the room that is there.
 
 use std::path::Path;
 
@@ -6,14 +7,15 @@ use super::files::{Base, LOG};
 
 /// The documents of a base.
 pub struct BaseShape {
-    /// Each document is of one partition, so that checkpoints can replace it. A stop writes one for each home.
+    /// Whether each document is of one partition. Only then checkpoints can replace single documents. A stop writes a document for each
+    /// home.
     pub is_by_partition: bool,
     pub all_bytes: u64,
     pub largest_bytes: u64,
 }
 
 impl BaseShape {
-    /// That of the newest base in this directory. None if it cannot be read.
+    /// The shape of the newest base in this directory. `None` if the base cannot be read.
     pub fn of(directory: &Path, partitions: u16) -> Option<BaseShape> {
         let newest = Base::all(directory).ok()?.pop()?;
         let documents = newest.documents(directory).ok()?;
@@ -39,26 +41,26 @@ impl BaseShape {
 /// How a checkpoint writes the next base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Beside the last base, which is removed afterwards.
+    /// Writes the next base beside the last one, which is removed afterwards.
     Beside,
-    /// Document by document in the last base.
+    /// Replaces the documents in the last base one by one.
     InPlace,
 }
 
 /// The room that a checkpoint finds on the file system.
 pub struct Room {
     pub way: Way,
-    /// The checkpoint needs the room of the reserve file.
+    /// Whether the checkpoint needs the room of the reserve file.
     pub needs_reserve: bool,
-    /// Even with that there is probably not enough.
+    /// Whether the room is probably not enough, even with that of the reserve file.
     pub is_lacking: bool,
     free: u64,
     needed: u64,
 }
 
 impl Room {
-    /// The room if `free` bytes are free, the next base needs about `needed` bytes, and the reserve file has `reserve_file`. If the last
-    /// checkpoint has failed, the estimate may be too low.
+    /// The room if `free` bytes are free, the next base needs about `needed` bytes, and the reserve file has `reserve_file` bytes. If the
+    /// last checkpoint has failed, the estimate may be too low.
     pub fn of(
         free: u64,
         needed: u64,
@@ -80,12 +82,12 @@ impl Room {
         }
     }
 
-    /// The error message if there is no room for a base beside the last one in this directory, and clients or the log feel that.
+    /// The error message if this directory has no room for a base beside the last one, and clients or the log are affected by that.
     pub fn lack(&self, directory: &Path, shares_disk: bool) -> Option<String> {
         let meanwhile = match shares_disk {
             true => "publishes are refused".to_string(),
-            // A checkpoint in place lets the log go on. Publishes are refused only if the log's own file system is full, or `bytes_max` is
-            // reached.
+            // A checkpoint in place frees space in the log. Publishes are refused only if the log's own file system is full, or `bytes_max`
+            // is reached.
             false if !self.is_lacking => return None,
             false => format!(
                 "{}, which is on another file system, only grows",
@@ -133,7 +135,7 @@ mod tests {
         let (beside, in_place) = (Way::Beside, Way::InPlace);
         let expected = [(beside, false), (in_place, true), (in_place, true)];
         assert_eq!(ways(&BY_PARTITION), expected);
-        // The document of a home has several partitions.
+        // The document of a home has several partitions, so it cannot be replaced in place.
         let expected = [(beside, false), (beside, true), (beside, true)];
         assert_eq!(ways(&OF_A_STOP), expected);
     }
@@ -145,7 +147,7 @@ mod tests {
             assert!(!room(0, needed, false, base, file).is_lacking);
             assert!(room(0, needed, false, base, file - 1).is_lacking);
         }
-        // Most was deleted.
+        // Most messages were deleted, so the next base needs little room.
         assert!(!room(0, 2, false, &BY_PARTITION, 2).is_lacking);
     }
 
@@ -166,7 +168,7 @@ mod tests {
             let room = room(0, 7, false, &BY_PARTITION, 10);
             room.lack(Path::new("/s"), shares_disk).is_some()
         };
-        // The log on another disk goes on.
+        // A log on another disk can continue.
         assert_eq!([true, false].map(with_file), [true, false]);
     }
 }

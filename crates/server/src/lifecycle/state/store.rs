@@ -1,5 +1,5 @@
-//! Saves the state at a stop. When no work is in flight any more, each home returns its document block by block, and each block is written
-//! at once.
+//! Saves the state at a stop. When no work is in flight any more, each home (a shard that keeps topics) returns its document block by
+//! block, and each block is written at once.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ async fn write(
 ) -> Result<u64, String> {
     prepare(directory).map_err(|error| format!("{error:#}"))?;
     wait_until_idle(shards).await?;
-    // Called after all work is done: batches that were in flight are in the documents, so the end must be after them.
+    // The end is read after all work is done. Batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     release_reserve(directory);
@@ -157,7 +157,7 @@ async fn write_home(
                 state.bytes_max
             ));
         }
-        // Writing does not let the timer run, so the deadline is checked here too.
+        // The timer does not run during writing, so the deadline is checked here too.
         if began.elapsed() > Duration::from_secs(u64::from(state.deadline_s)) {
             return Err("state.deadline_s has passed".to_string());
         }

@@ -45,20 +45,20 @@ pub struct List {
     rows: &'static str,
     /// The query parameter that says where the next page begins.
     cursor: &'static str,
-    /// The value of `cursor`'s parameter for the first page.
+    /// The value of the parameter `cursor` for the first page.
     begin: Value,
     /// Further query parameters, each with a leading `&`.
     query: String,
-    /// Only the newest entries, newest first.
+    /// Whether only the newest entries are read, newest first.
     newest: bool,
-    /// Sort by this number, largest first. Without it topics are sorted by name.
+    /// The number to sort by, largest first. Without it topics are sorted by name.
     sort: Option<SortBy>,
     limit: usize,
     pub columns: &'static [&'static str],
 }
 
 impl List {
-    /// The list that a command shows. None if the command shows no list.
+    /// The list that a command shows. `None` if the command shows no list.
     pub(super) fn of(command: &Command) -> Option<List> {
         let list = match command {
             Command::Topics {

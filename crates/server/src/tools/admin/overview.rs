@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::super::tables::{align, sheet, table, value_text};
 use crate::settings::numbers;
 
-/// The number of limits in the summary. They are the ones of which the largest share is used.
+/// The number of limits in the summary. The summary shows the limits of which the largest share is used.
 const NEAREST: usize = 3;
 /// The last lines of the summary.
 const MORE: &str = "\ncrore admin stats --all has every figure, crore admin limits every limit, crore admin memory every table\n";

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::source::Source;
 use super::survey::hex;
 
-/// Suffix of the names of fields whose bytes, which a client chose, are not UTF-8.
+/// Suffix of the names of fields that contain base64, because a client chose their bytes and these are not UTF-8.
 const BASE64: &str = "_base64";
 
 /// Prints the records that match the filter and the partition. Returns whether the log is undamaged.
@@ -88,7 +88,7 @@ fn is_wanted(entry: &Entry<'_>, filter: Option<&str>) -> bool {
     }
 }
 
-/// The fields of a record.
+/// The fields of a record, by name.
 fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<String, Value> {
     let mut row = Map::new();
     let mut put = |name: &str, value: Value| _ = row.insert(name.to_string(), value);
@@ -184,7 +184,7 @@ fn kind(fact: &Fact<'_>) -> &'static str {
     }
 }
 
-/// Adds a field with bytes that a client chose: as text if they are UTF-8, otherwise in base64.
+/// Adds a field whose bytes a client chose: as text if the bytes are UTF-8, otherwise in base64.
 fn put_bytes(put: &mut impl FnMut(&str, Value), name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => put(name, json!(text)),

@@ -55,7 +55,7 @@ enum Command {
     Dump {
         #[command(flatten)]
         place: Place,
-        /// Records of topics that it matches
+        /// Print only records of topics that match this filter
         #[arg(long, value_name = "FILTER", value_parser = values::filter)]
         topic: Option<String>,
         /// Records of this partition
@@ -66,7 +66,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Place {
-    /// The directory of state.directory, or the log in it
+    /// The directory that the setting state.directory names, or the log directory in it
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -74,7 +74,7 @@ struct Place {
 /// Runs `crore log`.
 ///
 /// # Errors
-/// The log cannot be read. The error is a [`Usage`], so that the exit code is 2: 1 means damage.
+/// The log cannot be read. The error is a [`Usage`], so that the exit code is 2, since 1 means damage.
 pub fn run(args: &LogArgs) -> anyhow::Result<ExitCode> {
     let is_good = match &args.command {
         Command::Inspect(place) => inspect(place, args.json),

@@ -10,16 +10,16 @@ use crate::lifecycle::state::{Base, LOG};
 
 /// A log and its base, as found in a directory.
 pub struct Source {
-    /// The directory of `state.directory`. None if the log is in a directory of another name, as a copy may be.
+    /// The directory that the setting `state.directory` names. `None` if the log is in a directory of another name, as a copy may be.
     pub state: Option<PathBuf>,
-    /// The directory of the log. None if there is only a base.
+    /// The directory of the log. `None` if there is only a base.
     pub log: Option<PathBuf>,
     /// The newest base.
     pub base: Option<Base>,
 }
 
 impl Source {
-    /// Finds the log and the base. `directory` is the directory of `state.directory`, or the log's directory in it.
+    /// Finds the log and the base. `directory` is the directory that `state.directory` names, or the log's directory in it.
     ///
     /// # Errors
     /// The directory cannot be read, or has neither a log nor a base.
@@ -59,7 +59,7 @@ impl Source {
         })
     }
 
-    /// The first segment that a server would read at its start. None if that is unknown.
+    /// The first segment that a server would read at its start. `None` if the number of that segment is unknown.
     pub fn first_segment(&self) -> Option<u64> {
         (self.state.is_some()).then(|| self.base.map_or(1, |base| base.end.0.max(1)))
     }
@@ -85,7 +85,7 @@ pub fn segments(log: &Path) -> anyhow::Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-/// Whether the reason of the error is a missing file. This is no fault of the log: a running server removes files after a checkpoint.
+/// Whether the error is a missing file. A missing file is no damage of the log: a running server removes files after a checkpoint.
 pub fn is_missing_file(error: &anyhow::Error) -> bool {
     let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     error.chain().any(|cause| {

@@ -63,7 +63,7 @@ struct BaseFound {
     number: u64,
     /// The first segment that a server reads after the base.
     segment: u64,
-    /// The last group of the log that the base contains.
+    /// The last group of batches that the base contains.
     group: u64,
     homes: u16,
     partitions: u16,
@@ -104,7 +104,7 @@ struct Fault {
 }
 
 impl Survey {
-    /// Reads the whole log and the base. A running server may write and remove files at the same time, so if a fault is found, everything
+    /// Reads the whole log and the base. A running server may write and remove files at the same time. So if a fault is found, everything
     /// is read once more.
     pub fn of(directory: &Path) -> anyhow::Result<Survey> {
         match Survey::once(&Source::find(directory)?) {

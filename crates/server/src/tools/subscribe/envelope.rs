@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::format::{Format, Part, Piece};
 
-/// A message. Missing fields are left out of the output, and unknown fields are ignored.
+/// A message and its fields. Missing fields are left out of the output, and unknown fields are ignored.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Envelope<'a> {
-    /// The message's id, which is the position after the message.
+    /// The message's id, which is also the position after the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]

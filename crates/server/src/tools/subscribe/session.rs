@@ -18,8 +18,8 @@ pub const MAX_ENVELOPE_BYTES: usize = 512 << 20;
 /// Maximum size of the body of a refusal, in bytes. The body is usually one line.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
-/// A connection without bytes for this time counts as dead, if there is a position to continue from. The
-/// server's heartbeats are 50 s apart by default.
+/// A connection without bytes for this time counts as dead, if there is a position to continue from. The server's heartbeats are 50 s apart
+/// by default.
 const DEAD_AFTER: Duration = Duration::from_secs(180);
 
 /// Why a connection ended.
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
         self.servers.count()
     }
 
-    /// Fails over to the next server.
+    /// Changes to the next server.
     pub fn move_on(&mut self) {
         self.servers.move_on();
     }
@@ -128,7 +128,8 @@ impl<'a> Session<'a> {
         self.server().subscribe_target(self.topics, since)
     }
 
-    /// The timeout of reads. None if there is no position to continue from, since messages could be lost until a new connection is open.
+    /// The timeout of reads. `None` if there is no position to continue from: then messages between two connections would be lost, so the
+    /// connection is kept as long as possible.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.position.as_ref().map(|_| DEAD_AFTER)
     }
@@ -165,7 +166,7 @@ impl<'a> Session<'a> {
     /// Prints the message in an envelope.
     ///
     /// # Errors
-    /// This was the last message to print (`Stop::Done`), the envelope is malformed, or stdout fails.
+    /// `Stop::Done` after the last message to print; otherwise the envelope is malformed, or stdout fails.
     pub fn deliver(&mut self, envelope: &[u8]) -> Result<(), Stop> {
         let envelope = Envelope::parse(envelope).map_err(|error| {
             Stop::Refused(format!(

@@ -19,7 +19,7 @@ use crate::tools::refusals::reason;
 const READ_BYTES: usize = 16 << 10;
 
 /// Whether a retry would end with the same close code. The server's codes 4400 to 4499 stand for the HTTP status 4xx, and 1008 is a policy
-/// violation (RFC 6455 section 7.4.1). `CLOSE_GAP` is the exception: after it a retry can succeed, and the close reason has the position to
+/// violation (RFC 6455 section 7.4.1). The exception is `CLOSE_GAP`: a retry can then succeed, and the close reason has the position to
 /// continue from.
 fn is_final(code: u16) -> bool {
     code == 1008 || (4400..4500).contains(&code) && code != CLOSE_GAP
@@ -56,7 +56,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                     reason: words,
                 }) => {
                     let payload = code.map(u16::to_be_bytes);
-                    // The server closes the connection even if our answer is lost.
+                    // If this answer is lost, the server closes the connection all the same.
                     let _ = send(
                         &mut stream,
                         Opcode::Close,
