@@ -1,8 +1,8 @@
 //! Counts connections when they begin and end. If a limit in [`admission`](crate::budget::admission) is reached, the connection is
 //! marked, and its first request will be refused.
 //!
-//! Invariants: connections that wait to be refused count only in the gate, which bounds their number. An accepted connection is
-//! never marked later, but a request of another client through the same proxy may be refused.
+//! Invariants: connections that wait to be refused count only in the gate (`gate.rs`), which bounds their number. An accepted
+//! connection is never marked later, but a request of another client through the same proxy may be refused.
 
 use core::net::IpAddr;
 
@@ -25,7 +25,7 @@ impl Context {
     }
 }
 
-/// Counts a new connection, or marks it as refused. False if it cannot even have a row.
+/// Counts a new connection, or marks it to be refused. False if it cannot even have a row (an entry in the table of connections).
 pub(crate) fn enter<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,
@@ -59,7 +59,7 @@ pub(crate) fn enter<P: ProtocolTypes>(
     gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row)
 }
 
-/// Counts the client that a PROXY header has named, or marks the connection as refused.
+/// Counts the client that a PROXY header has named, or marks the connection to be refused.
 pub(crate) fn enter_proxied<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     gate: &mut Gate,

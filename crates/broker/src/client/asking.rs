@@ -2,8 +2,8 @@
 //!
 //! A request goes into the lane (the ordered queue of mail) to the home, even if the home is on the same shard. The shard processes
 //! such requests after the input, by the same code as requests of other shards. The exception is a publish to the shard's own home:
-//! it is applied at once, so that its bytes need no copy. It waits in the lane if an engine must store it first, or if earlier
-//! requests wait.
+//! it is applied at once, so that its bytes need no copy. It waits in the lane if an engine (a durable log) must store it first, or
+//! if earlier requests wait.
 
 use alloc::vec::Vec;
 
@@ -74,8 +74,8 @@ pub(crate) fn publish_as<P: ProtocolTypes>(
     publish(clients, subs, home, to, &named, answer)
 }
 
-/// Publishes a message. Returns the outcome if `home`, on this shard, can apply the message at once. Else the outcome comes as a
-/// tell.
+/// Publishes a message. Returns the outcome if `home`, on this shard, can apply the message at once. Else the outcome comes later,
+/// as mail from the home.
 pub(crate) fn publish<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -98,7 +98,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     None
 }
 
-/// The state of this shard that its home needs to apply a fact or a request.
+/// The state of this shard that its home needs to apply a fact (a publish or a change of a topic) or a request.
 #[inline]
 pub(crate) fn home_context<'a>(subs: &'a mut Subscriptions, ctx: &'a Context) -> HomeContext<'a> {
     HomeContext {

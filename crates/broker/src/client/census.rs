@@ -1,6 +1,6 @@
 //! The census counts the bytes that each party (address or user) makes the shard hold. It walks over the connections and the
 //! sessions of absent clients, some rows in each turn. It runs while the memory account is near its limit, and finds the sessions
-//! and connections of the party that holds most.
+//! and connections of the party that holds most. A party that holds at most `little_bytes` (a setting) counts as holding little.
 //!
 //! Invariant: results come from a complete walk, never from a part of one.
 
@@ -25,7 +25,7 @@ pub(crate) enum Holder {
 }
 
 impl Holder {
-    /// The order in which holders end, last first: sessions, since no client is connected to them, then the largest.
+    /// The sort key of a holder. The highest key ends first: sessions, since no client is connected to them, then larger holders.
     fn order(&self, bytes: usize) -> (bool, usize) {
         (matches!(self, Holder::Session(_)), bytes)
     }

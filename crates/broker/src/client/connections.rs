@@ -45,7 +45,7 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     pub(crate) grants: ConnectionGrants,
     /// The client addresses that proxies have named. The part of an address that limits need is in the row.
     relayed: BTreeMap<u32, IpAddr>,
-    /// Connections whose side rows may have changed since they were last weighed.
+    /// Connections whose side rows may have changed since they were last weighed (charged by their size).
     touched: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
@@ -226,7 +226,7 @@ impl<P: ProtocolTypes> Connections<P> {
         self.extras.get(self.rows.get(slot).extra())
     }
 
-    /// The same side row, mutably. The caller must not change its weight.
+    /// The side row of a connection that must have one, mutably. The caller must not change its size.
     #[inline]
     pub(crate) fn extra_mut(&mut self, slot: u32) -> &mut Extra<P> {
         self.extras.get_mut(self.rows.get(slot).extra())
@@ -241,7 +241,7 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// The same, mutably. The caller must not change its weight.
+    /// The side row of a connection, if it has one, mutably. The caller must not change its size.
     #[inline]
     pub(crate) fn find_extra_mut(&mut self, slot: u32) -> Option<&mut Extra<P>> {
         match self.rows.get(slot).extra() {

@@ -8,7 +8,8 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-/// If a client reads nothing for this many seconds, it is charged for what the kernel holds. A slow link may pause for less.
+/// If a client reads nothing for this many seconds, it is charged for the bytes in the kernel's socket buffer. A slow link may
+/// pause for a shorter time.
 const DEAF_S: u32 = 2;
 
 /// Handles the passed deadline of a connection.
@@ -36,7 +37,7 @@ pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u
         return;
     }
     let settings = &clients.ctx.world.settings;
-    // The deadline was set when the socket last accepted a byte.
+    // The deadline was set when the socket last accepted a byte, so it tells how long the client has read nothing.
     let left_s = row.deadline_s.saturating_sub(clients.ctx.now.s);
     if left_s + DEAF_S <= settings.timeouts.body_s {
         let kernel_bytes = settings.limits.kernel_bytes();

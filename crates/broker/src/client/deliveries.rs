@@ -1,11 +1,10 @@
-//! The order of waiting deliveries: first the answers, then what homes (the parts of shards that keep topics) told, in order of
-//! arrival. If a fan-out (a message to all its subscribers) does not end within its part of a turn, it leaves that queue. It
-//! continues as a
-//! *flow*, in fair turns with other flows ([`FairQueue`]), while later deliveries overtake it.
+//! The order of waiting deliveries: first the answers, then the other tells (mail from homes, the parts of shards that keep topics)
+//! in order of arrival. If a fan-out (a message to all its subscribers) does not end within its part of a turn, it leaves that
+//! queue. It then continues as a *flow*, in fair turns with other flows ([`FairQueue`]), while later deliveries overtake it.
 //!
 //! A flow has one topic. It is charged to the party (address or user) of the topic's subscribers if all examined ones are of one
-//! party, else to the topic. The work is done for the subscribers. It is not charged to the publisher, since often one program
-//! publishes everything, and then all topics would be one party. So a client with many topics of its own has one share, and nobody
+//! party, else to the topic. It is not charged to the publisher: the work is done for the subscribers, and often one program
+//! publishes everything, so that all topics would be one party. So a client with many topics of its own has one share, and nobody
 //! can slow the topic of another client by subscribing to it.
 //!
 //! Invariants: the tells of one home about one topic keep their order. Tells that arrive while their topic has a flow join the flow

@@ -27,11 +27,11 @@ pub struct Delivery {
     pub(crate) turns: Vec<Arc<Frames>>,
 }
 
-/// In the high half of a key: 0 for an answer, the topic's row + 1 for a tell about a topic, and this number for tells that must
-/// keep the order in which they were told.
+/// The high half of a key for tells that must keep the order in which they were told. (An answer has 0, and a tell about a topic
+/// has the topic's row + 1.)
 pub(crate) const IN_ORDER: u32 = NONE - 1;
-/// In the high half of a key: a tell to a single connection about no topic (a message for a group member, or news of which topics
-/// have subscribers). These tells come last.
+/// The high half of a key for tells to single connections about no topic: messages for group members, and news of which topics have
+/// subscribers. These tells come last.
 pub(crate) const OTHERS: u32 = NONE;
 
 /// The key of the tell with index `n`.

@@ -1,13 +1,13 @@
-//! Falls back to the log for a slow consumer. If a connection cannot take a message, its subscription stops being live, and keeps
-//! the offset up to which it has seen the topic. It continues from the log when the connection takes messages again. All protocols
-//! call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback and record the position. The behaviour is
-//! documented for users in `docs/PROTOCOL-DETAILS.md`.
+//! Falls back to the log for a slow consumer. If a connection cannot take a message, its subscription stops being live (getting
+//! messages when they are published), and keeps the offset up to which it has seen the topic. It continues from the log when the
+//! connection takes messages again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
+//! and record the position. `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
 //! Three steps are elsewhere: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading
-//! (`subscribe/leave`, `filtered`), and the gap if the log has lost messages (`gap` of `http/subscribe` and `websocket`). Two kinds
-//! of connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages that it
-//! cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have subscribers) must lose
-//! nothing, so it ends (`http/interest.rs`).
+//! (`subscribe/leave`, `filtered`), and the report of messages that the log has lost (`gap` of `http/subscribe` and `websocket`).
+//! Two kinds of connections do not fall back here. A stream that has not begun has no position, so its first page brings the
+//! messages that it cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have
+//! subscribers) must lose nothing, so it ends (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
@@ -18,14 +18,14 @@ use crate::client::types::ProtocolTypes;
 use crate::filters::matching::GroupPosition;
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Makes a subscription to a topic fall back, which has seen the topic up to `offset`.
+    /// Makes a subscription fall back that has seen its topic up to `offset`.
     pub(crate) fn fall_back(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         self.read_on(slot, part, offset);
     }
 
-    /// Makes a subscription of a stream that has not begun fall back. Messages before `offset` are held unsent, so its position
-    /// stays.
+    /// Makes a subscription of a stream that has not begun fall back. Messages before `offset` are held unsent, so the position of
+    /// the subscription does not change.
     pub(crate) fn fall_back_unsent(&mut self, slot: u32, part: u32, offset: u64) {
         self.meter.stats.fallbacks += 1;
         ask_again(self, slot, part, offset);
@@ -42,7 +42,7 @@ impl<P: ProtocolTypes> Clients<P> {
         ask_again(self, slot, part, offset);
     }
 
-    /// Makes a group of filters fall back in a partition, which it has seen up to `offset`.
+    /// Makes a group of filters fall back in a partition that it has seen up to `offset`.
     pub(crate) fn fall_back_in(
         &mut self,
         matching: &Matching,

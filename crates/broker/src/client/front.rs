@@ -31,7 +31,7 @@ pub struct Front<P: ProtocolTypes> {
 }
 
 impl<P: ProtocolTypes> Front<P> {
-    /// A shard's side without connections, at time `now`. `home` counts the steps of the home on the same shard.
+    /// The state of a shard without connections, at time `now`. `home` counts the steps of the home on the same shard.
     pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front<P> {
         let work = Work::new(home);
         let account = ShardAccount::new(world.admission.clone(), world.shards as usize);

@@ -1,8 +1,9 @@
 //! Bounds the received bytes that the server holds, frees memory for new ones, and ends inputs that are too slow (`progress`).
 //!
-//! If the account of memory has no room for received bytes, room is made in this order. Bytes behind waiting polls are dropped.
-//! Then inputs end that are behind by some seconds. Then connections end whose address holds more than the newcomer's address, and
-//! connections of the newcomer's address that hold more than the newcomer needs. Addresses that hold little are spared.
+//! If the account of memory has no room for the bytes of a connection (the newcomer), room is made in this order. Bytes behind
+//! waiting polls are dropped. Then inputs end that are behind by some seconds. Then connections end whose address holds more than
+//! the newcomer's address, and connections of the newcomer's address that hold more than the newcomer needs. Addresses that hold
+//! little are spared.
 //!
 //! Invariant: a second in which the server does not read a connection does not count against its input.
 
@@ -26,8 +27,8 @@ const ROWS_MAX: u32 = 4_096;
 const ROOM_PART: usize = 32;
 /// An input ends before large connections if it is behind by more than the bytes due in this many seconds.
 const SLOW_S: u64 = 2;
-/// A connection that may lose bytes or end to make room, the first one being the largest in this order: its class, the bytes that
-/// its input is behind, the bytes that its address holds, the bytes that it holds, its slot.
+/// A connection that may lose bytes or end to make room. The fields are compared in this order, and the greatest connection is used
+/// first: its class, the bytes that its input is behind, the bytes that its address holds, the bytes that it holds, its slot.
 type Hoarder = (Class, u64, usize, usize, u32);
 
 /// How a connection makes room. The last class is used first.

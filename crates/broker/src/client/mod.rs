@@ -1,15 +1,16 @@
-//! The state and the functions of every connection, whatever its protocol. Nothing here names a protocol: what the protocols must decide is asked by
-//! the functions of [`protocols::Protocols`], which the switchboard above (`protocol/contract`) implements.
+//! The clients' side of a shard: the state and the functions of every connection, whatever its protocol. Nothing here names a
+//! protocol. Where the protocol decides, the code calls the trait [`protocols::Protocols`], which `protocol/contract` implements.
 //!
-//! * The seam: `types` and `protocols`.
-//! * The table: `connections` with the rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with all that the
-//!   clients' side of a shard has.
-//! * Coming and going: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
-//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (the way to the homes), `publishing` (the checks of a
-//!   message).
-//! * Messages: `delivery` and `deliveries` (what homes told), `walk` and `together` (fan-outs that take long), `run` (the messages at hand), `push`,
-//!   `send`, `outbox`, and `fallback` for slow consumers.
-//! * Turns and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch` (buffers).
+//! * The interface to the protocols: `types` and `protocols`.
+//! * The tables: `connections` with rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with the
+//!   whole state.
+//! * Begin and end of connections: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
+//! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (requests to homes, the parts of shards
+//!   that keep topics), `publishing` (the checks of a message).
+//! * Messages: `delivery` and `deliveries` (mail from homes), `walk` and `together` (fan-outs that take several turns), `run` (the
+//!   messages that are being delivered), `push`, `send`, `outbox`, and `fallback` for slow consumers.
+//! * Work and memory: `queues`, `credit`, `work`, `hold` and `progress` (received bytes), `census` and `relief`, `scratch`
+//!   (buffers).
 //! * For the operator: `journal` (the log of clients).
 
 pub(crate) mod admission;

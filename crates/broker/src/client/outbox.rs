@@ -192,7 +192,7 @@ fn len_of(parts: &[Part<'_>]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
 }
 
-/// Sends a rope. Returns the number of bytes that the socket accepted.
+/// Sends a rope (a list of byte strings). Returns the number of bytes that the socket accepted.
 pub(crate) fn send_rope<I: Io>(link: Link, rope: &Rope, io: &mut I) -> usize {
     let mut sent = 0;
     for parts in rope.parts().chunks(PARTS_MAX) {

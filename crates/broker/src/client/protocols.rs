@@ -50,8 +50,8 @@ pub(crate) trait Protocols: ProtocolTypes {
     fn holds(conns: &Connections<Self>, slot: u32) -> Holds;
     /// The partly received input that the protocol itself holds: its bytes, and how many bytes it is behind (see `progress.rs`).
     fn partial_of(conns: &Connections<Self>, slot: u32) -> (usize, u64);
-    /// Counts a second of a partly received input. Returns whether the input is too slow, which it is not while the server does not
-    /// read.
+    /// Counts a second of a partly received input. Returns whether the input is too slow. False while the server does not read the
+    /// connection.
     fn input_lags(clients: &mut Clients<Self>, slot: u32, allowance: Allowance) -> bool;
     /// Drops the bytes behind a waiting request to make room. The client sends them again.
     fn drop_pipelined<I: Io>(clients: &mut Clients<Self>, queues: &Queues, slot: u32, io: &mut I);

@@ -30,8 +30,8 @@ impl Queues {
         self.resumed.len() + self.paging.len() + self.stalled.len()
     }
 
-    /// Queues a connection of this party (address or user) to continue. Does nothing if it is the last one that the party has
-    /// queued.
+    /// Queues a connection of this party (address or user) to continue. Does nothing if this connection is the party's last entry
+    /// already.
     #[inline]
     pub(crate) fn resume(&mut self, party: u64, conn: ConnId) {
         self.resumed.push_once(party, conn);

@@ -26,7 +26,7 @@ use crate::io::Io;
 const ENDS_PER_TURN: usize = 64;
 /// The topics whose losses a home (a part of a shard that keeps topics) remembers for readers by filter. They need 13 MiB.
 const LOSSES_MAX: usize = 1 << 18;
-/// The same while the sum is near its limit.
+/// The number of topics whose losses are remembered while the sum is near its limit.
 const LOSSES_NEAR: usize = 1 << 10;
 /// The topics whose losses are dropped in a turn, which takes about 100 us.
 const LOSSES_PER_TURN: usize = 1 << 10;
@@ -142,7 +142,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     census.begin_turn();
     let is_near = conns.level() >= Level::Near;
     let trims = home.as_mut().is_some_and(|home| {
-        // All that exceed the limit: this turn has added them.
+        // Drops all losses above the limit at once, since this turn has added them.
         home.trim_losses(LOSSES_MAX, usize::MAX);
         is_near && home.trim_losses(LOSSES_NEAR, LOSSES_PER_TURN)
     });

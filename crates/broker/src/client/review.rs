@@ -5,7 +5,7 @@
 //! subscribers) or an MQTT client ends with a reason, if it has something that it would now be refused.
 //!
 //! Invariant: grants of a token or a user are valid until they expire or are revoked. Everything else is judged by the current
-//! settings. A request that waits for a home is dropped if it would now be refused.
+//! settings. A request that waits for a home (a part of a shard that keeps topics) is dropped if it would now be refused.
 //!
 //! Publishes are not reviewed, since each one is judged when it arrives.
 

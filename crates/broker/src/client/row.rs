@@ -79,7 +79,7 @@ const NO_EXTRA: u32 = 1 << 31;
 
 /// The row of a connection.
 pub struct Row {
-    /// The descriptor.
+    /// The descriptor of the socket.
     pub link: Link,
     /// Side row: received bytes that wait to be processed or completed.
     pub spill: u32,
@@ -108,7 +108,7 @@ pub struct Row {
     pub request: u16,
     /// The state of the connection.
     pub state: State,
-    /// `COUNTED` to `TURNED_AWAY`.
+    /// The flags `COUNTED` to `TURNED_AWAY`, one bit each.
     pub flags: u8,
 }
 

@@ -18,7 +18,7 @@ pub(crate) trait Held: Default {
     fn bytes(&self) -> usize;
     /// The connection's part of the large messages that it shares with others.
     fn shared_weight(&self) -> usize;
-    /// Whether the protocol needs this state no more.
+    /// Whether the protocol does not need this state any more.
     fn is_idle(&self) -> bool;
 }
 

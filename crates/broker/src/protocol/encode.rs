@@ -27,7 +27,7 @@ pub enum Encoding {
     Frame,
     /// The home's compressed frame.
     Packed,
-    /// `ws+meta.nchan`.
+    /// Frames of the subprotocol `ws+meta.nchan`.
     Meta,
     /// JSON objects in text frames.
     FrameEnvelope,
@@ -140,7 +140,7 @@ impl Message<'_> {
             },
             Encoding::Meta => {
                 meta_line(&mut out.own, b"id", self.id);
-                // Nchan's own client accepts no unknown line here.
+                // Nchan's own client accepts no unknown line here, so a subscriber of one topic gets neither topic nor time.
                 if !self.topic.is_empty() {
                     meta_line(&mut out.own, b"topic", self.topic);
                     out.own.extend_from_slice(b"time: ");

@@ -20,7 +20,8 @@ pub(crate) type Connections = client::connections::Connections<AllProtocols>;
 /// The side row of a connection.
 pub(crate) type Extra = client::side::Extra<AllProtocols>;
 
-/// State that lasts only until an answer is behind a pointer, because a connection with several topics always has this side row.
+/// State that lasts only until a request is answered is stored behind a pointer, to keep this side row small: a connection with
+/// several topics always has one.
 const _: () = assert!(size_of::<Extra>() <= 176);
 /// One of several topics of a connection.
 pub(crate) type Sub = client::side::Sub<Subscribed>;

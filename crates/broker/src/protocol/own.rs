@@ -10,11 +10,13 @@ use crate::base::time::Now;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
 pub(crate) struct Own {
-    /// Sessions of ended connections, which are returned when the publishes of the connections have been answered.
+    /// Sessions of ended connections. Each is given back to its home (the part of a shard that keeps the session) when the
+    /// publishes of its connection have been answered.
     pub closing_sessions: ClosingSessions,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
-    /// The number of ids that the server has assigned to MQTT clients, counted from the start time.
+    /// The last number used for the id of an MQTT client. It begins with the start time in the high half, so that ids differ
+    /// between starts.
     pub clients_named: u64,
     /// A buffer for the MQTT properties that are being written.
     pub properties: PropertyBuf,

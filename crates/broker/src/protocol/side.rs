@@ -18,7 +18,7 @@ pub enum Spill {
     Http(HttpSpill),
     /// A part of a WebSocket frame, or of a fragmented message.
     WebSocket(Box<Partial>, Progress),
-    /// WebSocket frames that wait for credit, after a partly received message if there is one.
+    /// WebSocket frames that wait for credit or for the next turn, after a partly received message if there is one.
     Frames(Option<Box<Partial>>, SpillBuffer, Progress),
     /// MQTT packets.
     Mqtt(SpillBuffer, Progress),

@@ -101,7 +101,7 @@ impl Protocols for AllProtocols {
             State::Http | State::WebSocket => end_connection(clients, slot, Reason::TooSlow, io),
             State::Poll => end_poll(clients, subs, deliveries, queues, slot, io),
             State::Waiting | State::Sse => row.deadline_s = 0,
-            // The client has sent no CONNECT, or no next packet.
+            // The client has sent no CONNECT, or no further packet, in time.
             State::Mqtt => mqtt_end(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
                 clients.scratch.because(Closed::Timeout);

@@ -6,8 +6,9 @@
 //! after it on the connection. A stream, a waiting poll and an MQTT client keep their verdict while they last, and end when it
 //! expires.
 //!
-//! Invariants: a request is processed only after the verdict on its credential. A request with an invalid credential is refused,
-//! even if the request needs no credential. A verdict applies to one request and is forgotten before the next.
+//! Invariants: a request is processed only after the verdict on its credential. While access control is on, a request with an
+//! invalid credential is refused, even if the request needs no credential. A verdict applies to one request and is forgotten before
+//! the next.
 
 use alloc::vec::Vec;
 
@@ -57,7 +58,8 @@ pub(crate) fn knows_who<I: Io>(
     io: &mut I,
 ) -> bool {
     let closed = clients.ctx.world.settings.access.closed;
-    // Every client gets the same answer to OPTIONS and to unknown methods. Browsers send OPTIONS without a credential.
+    // Every client gets the same answer to OPTIONS and to unknown methods, so no credential is checked. A browser sends OPTIONS
+    // with the query of the request to come, which may contain a token.
     let open = !closed || matches!(head.method, Method::Options | Method::Other);
     if open || kept.who.is_some() || clients.conns.get(slot).is(TURNED_AWAY) {
         return true;

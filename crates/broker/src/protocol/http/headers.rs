@@ -12,7 +12,7 @@ macro_rules! headers {
      answer { $first:literal, $first_help:literal; $($answer:literal, $answer_help:literal;)* }) => {
         /// The publish headers with this server's prefix.
         pub(crate) const OURS: [&str; [$($ours),*].len()] = [$($ours),*];
-        /// The other publish headers, whose names are of other origin.
+        /// The other publish headers, whose names come from standards and other servers.
         pub(crate) const FOREIGN: [&str; [$($foreign),*].len()] = [$($foreign),*];
         /// All headers of a publish.
         pub const OF_PUBLISH: &[Row] = &[

@@ -182,7 +182,7 @@ impl Opening {
         };
         let before = answered.start.max(offset - 1);
         if !answered.live {
-            // A later message of the partition may not have been taken already.
+            // If a later message was not taken either, `end` is already lower than the page's end. The lowest offset counts.
             answered.end = answered.end.min(before);
             return;
         }
@@ -239,8 +239,8 @@ impl Opening {
         self.partitions.iter().map(at).collect()
     }
 
-    /// Whether a client that gave no position may be told this one. While a log is still being read, the position would skip
-    /// messages that the client has not received.
+    /// Whether a client that gave no position may be told this one. Not while a log is still being read: a position promises a
+    /// report of all later losses, which is more than the client has asked for.
     pub(crate) fn may_tell_position(&self) -> bool {
         let is_past_begin = self
             .partitions

@@ -113,7 +113,7 @@ pub(crate) fn is_read(
     };
     let known = parameters(door, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
-    // Nothing adds parameters to such requests by itself, and a client could not undo a change that ignored its wish.
+    // Nothing adds parameters to such requests by itself, and a change that ignored a parameter cannot be undone.
     let changes = matches!(head.method, Method::Post | Method::Put | Method::Delete);
     let is_known = |key: &[u8]| {
         let is_read = known.iter().any(|name| name.as_bytes() == key);

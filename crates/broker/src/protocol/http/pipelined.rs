@@ -10,8 +10,8 @@ use crate::protocol::front::{Census, Clients, Connections, Queues};
 use crate::protocol::http::options::{KEEP, UPGRADE};
 use crate::protocol::side::Spill;
 
-/// Holds bytes received while a request waits. If they exceed the size limit of a head, the socket is not read any more. A poll's
-/// socket must be read, so that its end is noticed, so the bytes after a poll are dropped then.
+/// Holds bytes received while a request waits. If they exceed the size limit of a head, the socket is not read any more. After a
+/// poll they are dropped instead, because the socket of a poll must be read to notice its end.
 pub(crate) fn hold_pipelined<I: Io>(
     clients: &mut Clients,
     queues: &Queues,

@@ -93,8 +93,8 @@ pub(crate) fn admit(
     }
 }
 
-/// Admits a request without `Origin`, as `curl` sends it, and a browser for a page of the same origin, for an image or for a
-/// script.
+/// Decides about a request without `Origin`. `curl` sends such requests, and browsers do for a page of the same origin, for an
+/// image or for a script.
 fn admit_unnamed(meter: &mut Meter, ctx: &Context, head: &Head<'_>) -> Result<(), String> {
     let Some(site) = elsewhere(head) else {
         return Ok(());

@@ -25,7 +25,7 @@ use crate::protocol::http::subscribe::leave::catch_up;
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
-/// After this much work of receiving, the turn's budget is checked. In bytes, which count as 256 steps.
+/// The work of receiving after which the turn's budget is checked. The unit is bytes: 64 KiB count as 256 steps.
 const WORK_AT_ONCE: usize = 64 << 10;
 
 /// An incomplete frame or message, and the progress of its arrival.
@@ -220,8 +220,8 @@ fn hold_partial<I: Io>(
         return;
     };
     if row.outbox == NONE && row.state == State::WebSocket {
-        // No idle deadline: the check of slow senders (`progress.rs`) limits the time of an incomplete frame. A keep alive still
-        // applies.
+        // An incomplete frame has no idle deadline, because the check of slow senders (`progress.rs`) limits its time. The keep
+        // alive of an MQTT client still applies.
         row.deadline_s = 0;
     }
     if !has_receive_room(clients, queues, census, slot, partial.buffered_bytes(), io) {
