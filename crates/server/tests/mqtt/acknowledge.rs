@@ -1,11 +1,11 @@
-//! QoS 1 and 2 packet by packet, both ways, across connections of one session.
+//! Tests QoS 1 and 2 packet by packet, in both directions, across connections of one session.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PacketType, ReasonCode, Version};
 
-/// A subscriber of `t` with a session and a publisher.
+/// A subscriber of `t` with a session, and a publisher.
 fn pair(broker: &Broker, version: Version) -> (Conn, Conn) {
     let mut subscriber = Conn::open(broker, version);
     subscriber.resume(&format!("{version:?}-subscriber"));
@@ -32,7 +32,7 @@ fn quality_1_is_acknowledged_with_its_packet_id() {
         let mut conn = Conn::connected(&broker, version, "it");
         for id in [1, 65_535, 300] {
             conn.publish(&message("t", 1, id, b"x"));
-            // There is no subscriber, which 5 is told.
+            // There is no subscriber. MQTT 5 has a reason code for that.
             let reason = match version {
                 Version::V5 => ReasonCode::NO_MATCHING_SUBSCRIBERS,
                 Version::V311 => ReasonCode::SUCCESS,
@@ -57,7 +57,7 @@ fn quality_2_is_published_once_however_often_it_is_sent() {
         publish.dup = true;
         conn.publish(&publish);
         assert_eq!(conn.packet().ack(PubRec).0, 9);
-        // Another connection of the same session knows the id too.
+        // Another connection of the same session knows the packet id too.
         conn.cut();
         let mut conn = Conn::open(&broker, version);
         assert!(conn.resume(&client));
@@ -68,7 +68,7 @@ fn quality_2_is_published_once_however_often_it_is_sent() {
             assert_eq!(conn.packet().ack(PubComp).0, 9);
         }
         assert_eq!(subscriber.packet().publish().payload, b"once");
-        // Released, the id stands for a new message, and nothing comes before that.
+        // After the release the id may be used for a new message. The subscriber receives nothing before that message.
         conn.deliver(&message("t", 2, 9, b"twice"));
         assert_eq!(subscriber.packet().publish().payload, b"twice");
         conn.disconnect();
@@ -93,7 +93,7 @@ fn quality_1_comes_again_until_it_is_acknowledged() {
                     .get()
             })
             .collect();
-        // Acknowledgements may come in any order; the middle one does.
+        // Acknowledgements may come in any order; here the middle one comes first.
         subscriber.acknowledge(PubAck, ids[1]);
         assert!(subscriber.is_served());
         let mut subscriber = again(&broker, subscriber);
@@ -134,14 +134,14 @@ fn quality_2_goes_on_where_it_stood() {
             .packet_id
             .expect("an id")
             .get();
-        // Not received: the message again.
+        // The client did not acknowledge the message, so it comes again.
         let mut subscriber = again(&broker, subscriber);
         let got = subscriber.packet();
         assert!(got.publish().dup);
         assert_eq!(got.publish().packet_id.expect("an id").get(), id);
         subscriber.acknowledge(PubRec, id);
         assert_eq!(subscriber.packet().ack(PubRel).0, id);
-        // Received and not complete: PUBREL again and never the message.
+        // The client has received but not completed the message, so PUBREL comes again and never the message.
         let mut subscriber = again(&broker, subscriber);
         assert_eq!(subscriber.packet().ack(PubRel).0, id);
         subscriber.acknowledge(PubComp, id);
@@ -196,7 +196,7 @@ fn a_session_s_packet_ids_are_not_used_twice_at_once() {
     }
 }
 
-/// A connection of the session `it`, over TCP or WebSocket.
+/// A connection of the session `it`, over TCP or WebSocket, and whether the session was present.
 fn of_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
     let mut conn = match framed {
         true => Conn::websocket(broker, version, "/", "mqtt").0,
@@ -206,7 +206,7 @@ fn of_it(broker: &Broker, version: Version, framed: bool) -> (Conn, bool) {
     (conn, present)
 }
 
-/// The quality of service of a message, and wrong acknowledgements of it.
+/// The QoS of a message, and wrong acknowledgements for it.
 const WRONG: [(u8, &[PacketType]); 5] = [
     (1, &[PubRec]),
     (1, &[PubComp]),
@@ -243,7 +243,7 @@ fn an_acknowledgement_of_the_wrong_kind_ends_the_connection_and_settles_nothing(
                 }
                 let why = (version == Version::V5).then_some(ReasonCode::PROTOCOL_ERROR);
                 assert_eq!(conn.end(), why, "{told}");
-                // The session's state is unchanged: the message comes again, or its release.
+                // The session's state is unchanged: the message comes again, or its PUBREL.
                 let (mut conn, present) = of_it(&broker, version, framed);
                 assert!(present, "{told}");
                 let got = conn.packet();
@@ -275,7 +275,7 @@ fn message_waiting_to_be_sent_again_can_be_acknowledged() {
     };
     let (first, one, two) = (sent(1, 1), sent(1, 2), sent(2, 3));
     subscriber.cut();
-    // It takes one at a time now, and has the others since before.
+    // The client now accepts one message at a time, but others are in flight since before.
     let (mut subscriber, present) = Conn::with(&broker, "V5-subscriber", false, |set| {
         set.session_expiry_interval_s(600).receive_maximum(1);
     });
@@ -296,7 +296,8 @@ fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
     if !broker.is_ours() {
         return;
     }
-    // Homes on other shards owe their answers for some turns: among many topics are some of theirs.
+    // A home (the part of a shard that keeps topics) on another shard answers some turns later. Among many topics some belong to such a
+    // home.
     let refused = (0..64).filter(|n| {
         let topic = format!("of/{n}");
         let mut conn = Conn::connected(&broker, Version::V5, &format!("{n}"));
@@ -317,7 +318,7 @@ fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
             other => panic!("PUBREC is due before anything else, {other:?} came"),
         }
     });
-    // Those of the connection's own shard are answered at once.
+    // Publishes to homes on the connection's own shard are answered at once.
     assert!(refused.count() < 64);
 }
 

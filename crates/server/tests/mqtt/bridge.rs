@@ -1,4 +1,5 @@
-//! Bridges of other brokers: protocol level 4 with the bit that Mosquitto's bridges set (`try_private`, on by default).
+//! Tests bridges of other brokers, which connect with protocol level 4 and the bit that Mosquitto's bridges set (`try_private`, on by
+//! default).
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message, plain, will};
@@ -25,7 +26,7 @@ fn the_bytes_of_a_bridge_s_connect_are_answered_in_3_1_1() {
     conn.send(b"\x10\x0e\0\x04MQTT\x84\x02\0\x3c\0\x02it");
     conn.disconnect();
     assert_eq!(conn.rest(), b"\x20\x02\0\0");
-    // Over WebSocket as well.
+    // Bridges may use WebSocket as well.
     let (mut conn, _) = Conn::websocket(&broker, Version::V311, "/mqtt", "mqtt");
     conn.connect(&of_bridge("it"));
     assert!(conn.is_served());
@@ -92,7 +93,7 @@ fn a_bridge_may_share_a_subscription() {
         conn.subscribe("$share/g/b/#", 0),
         ReasonCode::granted(crore_wire::mqtt::Qos::AtMostOnce)
     );
-    // Shared subscriptions have no No Local.
+    // For shared subscriptions the option No Local does not exist, so the bridge gets its own message.
     conn.publish(&message("b/x", 0, 0, b"own"));
     assert_eq!(conn.packet().publish().payload, b"own");
 }
@@ -115,7 +116,7 @@ fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
     assert_eq!(watcher.packet().publish().payload, b"1");
     conn.cut();
     assert_eq!(watcher.packet().publish().payload, b"0");
-    // Nothing else that begins with $, and nothing of a client that is no bridge.
+    // A bridge may not publish to other topics that begin with $, and a client that is no bridge to none.
     let mut conn = bridge(&broker, "bridge");
     conn.publish(&message("$SYS/broker/version", 1, 1, b"x"));
     assert_eq!(conn.end(), None);

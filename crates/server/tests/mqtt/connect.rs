@@ -1,4 +1,4 @@
-//! The first packet: what it must be, and how it is refused.
+//! Tests the first packet of a connection: it must be a valid CONNECT, and is refused otherwise.
 
 use crate::support::broker::Broker;
 use crate::support::eventually;
@@ -8,11 +8,11 @@ use crore_wire::mqtt::{
     Packet, Properties, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, encode,
 };
 
-/// Answers of a port that speaks HTTP too: when no request came in time, and when none can come.
+/// Answers of a port that also speaks HTTP: no request came in time, or the bytes cannot be a request.
 const TIMEOUT: &[u8] = b"HTTP/1.1 408 ";
 const NO_REQUEST: &[u8] = b"HTTP/1.1 400 ";
 
-/// A CONNECT with this version, these flags and this rest.
+/// A CONNECT with this protocol level, these flags, and this rest after the keep alive.
 fn connect(version: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut body = b"\0\x04MQTT".to_vec();
     body.extend([version, flags, 0, 0]);
@@ -24,7 +24,7 @@ fn connect(version: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
 fn a_malformed_connect_is_refused() {
     let broker = Broker::start();
     let mut wrong = Vec::new();
-    // The bytes of version 5 between keep alive and client id: no properties.
+    // Version 5 has properties between keep alive and client id: here none, a zero byte.
     for (version, none) in [(4u8, &b""[..]), (5, b"\0")] {
         let with = |rest: &[u8]| [none, rest].concat();
         let rows = [
@@ -66,7 +66,7 @@ fn a_malformed_connect_is_refused() {
                 wrong.push(format!("{version}, {what}"));
                 continue;
             };
-            // 5 tells it in a CONNACK, 3.1.1 has no code for it.
+            // MQTT 5 tells the fault in a CONNACK; 3.1.1 has no code for it.
             let wanted = (version == 5 && broker.is_ours()).then_some(ReasonCode::MALFORMED_PACKET);
             if refused != wanted {
                 wrong.push(format!("{version}, {what}: {refused:?}"));
@@ -76,7 +76,7 @@ fn a_malformed_connect_is_refused() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The reason of the CONNACK that refuses these bytes, or none when the connection just ends.
+/// The reason of the CONNACK that refuses these bytes. `None` if the connection ends without one.
 fn refusal(broker: &Broker, version: u8, bytes: &[u8]) -> Option<ReasonCode> {
     let version = if version == 5 {
         Version::V5
@@ -100,7 +100,7 @@ fn refusal(broker: &Broker, version: u8, bytes: &[u8]) -> Option<ReasonCode> {
     Some(reason)
 }
 
-/// What a PUBLISH may not say a will may not say either, and for the same reason.
+/// Properties that are not allowed in a PUBLISH are not allowed in a will either, and are refused with the same code.
 #[test]
 fn properties_of_a_will_are_refused_as_those_of_a_publish() {
     let Some(broker) = Broker::ours("") else {
@@ -112,7 +112,7 @@ fn properties_of_a_will_are_refused_as_those_of_a_publish() {
     );
     let name = ReasonCode::TOPIC_NAME_INVALID;
     let rows: [(&[u8], ReasonCode); 7] = [
-        // A response topic is a topic name: not empty [MQTT-4.7.3-1], and without a wildcard [MQTT-3.3.2-14].
+        // A response topic is a topic name: it must not be empty [MQTT-4.7.3-1], nor have a wildcard [MQTT-3.3.2-14].
         (b"\x08\0\0", protocol),
         (b"\x08\0\x03a/#", name),
         (b"\x01\x02", protocol),
@@ -149,14 +149,14 @@ fn a_password_without_a_user_is_malformed_in_the_old_version() {
 #[test]
 fn a_version_that_is_not_spoken_is_refused() {
     let broker = Broker::start();
-    // 0x83 is a bridge of 3.1 under a later version's name, 0x85 no level of any broker.
+    // 0x83 is the level of a bridge of 3.1 under the name of later versions. 0x85 is no broker's level.
     for version in [0, 1, 3, 6, 0x7f, 0x80, 0x83, 0x85, 0xff] {
         let mut conn = Conn::open(&broker, Version::V311);
         conn.send(connect(version, 0x02, b"\0\0\x01a"));
-        // The CONNACK of 3.1.1, whatever comes behind the level [MQTT-3.1.2-2].
+        // The server answers with a CONNACK of 3.1.1, whatever comes after the level [MQTT-3.1.2-2].
         assert_eq!(conn.rest(), b"\x20\x02\0\x01", "{version}");
     }
-    // MQTT 3.1, and its bridges.
+    // MQTT 3.1, and bridges of MQTT 3.1.
     for version in [3, 0x83] {
         let mut conn = Conn::open(&broker, Version::V311);
         conn.send([&b"\x10\x0f\0\x06MQIsdp"[..], &[version], b"\x02\0\0\0\x01a"].concat());
@@ -180,7 +180,7 @@ fn a_connect_that_ends_too_soon_gets_a_connack_in_5_only() {
                 b"\0\x01a"
             },
         );
-        // Each field missing: client id, keep alive, flags, level; and parts of the name.
+        // The packet is cut before each field: client id, keep alive, flags, level; and within the name.
         for len in 2..whole.len() - 2 {
             let mut bytes = whole.clone();
             bytes.truncate(2 + len);
@@ -197,7 +197,7 @@ fn a_connect_that_ends_too_soon_gets_a_connack_in_5_only() {
 #[test]
 fn a_wrong_name_of_the_protocol_says_nothing_of_its_version() {
     let broker = Broker::start();
-    // A byte that would be a level of 5, or above, stands behind names of other lengths.
+    // After protocol names of other lengths, a byte in the wrong place could be read as a level of 5 or above.
     for body in [
         &b"\0\x05MQTT\x04\xc2\0\x3c\0\x01a"[..],
         b"\0\x05MQTTX\x05\x02\0\x3c\0\0\x01a",
@@ -269,7 +269,7 @@ fn nothing_is_heard_before_connect() {
     let broker = Broker::with("[timeouts]\nhead_s = 1\n");
     let mut bystander = Conn::connected(&broker, Version::V311, "bystander");
     bystander.subscribe("a", 0);
-    // The port speaks HTTP too, in which the first of these might begin a request.
+    // The port speaks HTTP too, and the first of these could begin a request. So it is answered only after a timeout.
     let firsts: [(&[u8], &[u8]); 5] = [
         (b"\x30\x05\0\x01ahi", TIMEOUT),
         (b"\x82\x06\0\x01\0\x01a\0", NO_REQUEST),
@@ -380,7 +380,7 @@ fn any_cut_of_the_bytes_gives_the_same_packets() {
 
 #[test]
 fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
-    // A maximum packet size so small that no property fits: the CONNACK is still right.
+    // With this maximum no reason string fits. The CONNACK is still valid.
     let broker = Broker::start();
     let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
         set.maximum_packet_size_bytes(64);
@@ -388,7 +388,7 @@ fn a_request_may_not_be_answered_with_more_than_the_client_takes() {
     assert!(conn.is_served());
 }
 
-/// The reason of the CONNACK that answers a client with a session that outlives its connection.
+/// Connects with a session that outlives its connection. Returns the reason of the CONNACK.
 fn session_of(broker: &Broker, version: Version, client_id: &str) -> (Conn, ReasonCode) {
     let mut properties = PropertyBuf::new();
     properties.session_expiry_interval_s(600);
@@ -406,7 +406,7 @@ fn session_of(broker: &Broker, version: Version, client_id: &str) -> (Conn, Reas
     (conn, reason)
 }
 
-/// Sessions end a moment after their connection.
+/// Connects with a lasting session, and tries again for a while: other sessions end a moment after their connection.
 fn session_in_time(broker: &Broker, version: Version, client_id: &str) -> Conn {
     eventually("room for a session", || {
         let (conn, reason) = session_of(broker, version, client_id);
@@ -435,7 +435,7 @@ fn an_address_has_so_many_sessions_and_again_when_some_have_ended() {
         away.cut();
         let mut clean = Conn::connected(&broker, version, "clean");
         refuse("third");
-        // One that exists makes no further one, whether its client is away or is taken over.
+        // A client that resumes or takes over its session needs no further session.
         let taken = session_in_time(&broker, version, "away");
         let away = session_in_time(&broker, version, "away");
         refuse("third");
@@ -445,7 +445,7 @@ fn an_address_has_so_many_sessions_and_again_when_some_have_ended() {
         clean.disconnect();
         session_in_time(&broker, version, "third").cut();
         refuse("fourth");
-        // A clean start ends what was away.
+        // A clean start ends the client's absent session.
         Conn::connected(&broker, version, "away").disconnect();
         session_in_time(&broker, version, "fourth").cut();
     }

@@ -1,5 +1,5 @@
-//! Corners of MQTT 5 that clients seldom reach: small maxima of one side, wills that wait, what is left of an expiry, members of
-//! a group that go with messages under way.
+//! Tests corners of MQTT 5 that clients rarely reach: small limits of one side, wills with a delay, the rest of a message's expiry, and
+//! group members that leave with messages in flight.
 
 use crate::support::broker::Broker;
 use crate::support::eventually;
@@ -36,7 +36,7 @@ fn retained_message_too_large_for_the_client_is_left_out() {
                 }
             }
             assert!(topics.iter().all(|topic| topic == "r/small"), "{topics:?}");
-            // It is live, and what was left out takes no room of it.
+            // The live message arrives: the retained one that was too large takes no place of the Receive Maximum.
             publisher.deliver(&message("r/large", qos, 7, b"y"));
             let got = conn.packet();
             assert_eq!(got.publish().payload, b"y", "{filter} {qos}");
@@ -57,7 +57,7 @@ fn one_message_of_quality_2_at_a_time_goes_both_ways() {
     });
     conn.subscribe("t", 2);
     for number in 1..=3_u16 {
-        // It is its own subscriber: what it sends comes back.
+        // The client is its own subscriber, so its messages come back.
         conn.publish(&message("t", 2, number, &number.to_be_bytes()));
         let mut came = None;
         let mut received = false;
@@ -83,7 +83,7 @@ fn one_message_of_quality_2_at_a_time_goes_both_ways() {
         conn.acknowledge(PubComp, came);
         assert!(conn.is_served());
     }
-    // One that was not released takes the only place.
+    // A message that is not released uses up the Receive Maximum of one.
     conn.publish(&message("u", 2, 8, b"x"));
     conn.packet().ack(PubRec);
     conn.publish(&message("u", 2, 8, b"x"));
@@ -111,7 +111,7 @@ fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_
         }
         for round in 0..4 {
             for topic in ["a", "b", "a", "c", "b"] {
-                // Not too large for any subscriber, with an expiry, and of a QoS that is lowered.
+                // The message fits every subscriber, has an expiry, and a QoS that is lowered for this one.
                 publisher.deliver(&message(topic, round % 3, 1, topic.as_bytes()));
                 let got = conn.packet();
                 let publish = got.publish();
@@ -127,7 +127,7 @@ fn aliases_of_the_server_hold_while_topics_alternate_and_subscriptions_come_and_
                 assert_eq!(name.as_bytes(), publish.payload);
                 assert_eq!(name, topic);
             }
-            // Its place is taken by another one.
+            // After the client unsubscribes, another topic may get the alias.
             conn.write(|out| {
                 let filters = ["a", "b"].into_iter();
                 let nothing = Default::default();
@@ -146,7 +146,7 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
     let broker = Broker::start();
     let mut watcher = Conn::connected(&broker, Version::V5, "watcher");
     watcher.subscribe("w/#", 0);
-    // Delay, expiry, what the client does, and whether its will comes.
+    // Connects with a will. Arguments: the will's name, its delay, the session's expiry, and Clean Start.
     let away = |name: &str, delay_s: u32, expiry_s: u32, clean: bool| {
         let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
         set.session_expiry_interval_s(expiry_s);
@@ -166,48 +166,48 @@ fn a_will_goes_with_its_delay_or_its_session_whichever_ends_first_and_not_when_t
         let got = watcher.packet();
         assert_eq!(got.publish().topic, format!("w/{name}"));
     };
-    // A takeover is an end of the connection, not of the session: the delay holds, and the return ends it.
+    // A takeover ends the connection, not the session. So the will waits for its delay, and the client's return cancels it.
     let first = away("kept", 1, 600, true);
     let second = away("kept", 600, 600, false);
-    // Another one's with a longer delay comes, and nothing before it.
+    // The will of another client with a longer delay comes, and nothing before it.
     away("witness", 2, 600, true).cut();
     came(&mut watcher, "witness");
     drop(first);
-    // A takeover with a clean start ends the session: the will comes at once, whatever its delay.
+    // A takeover with a clean start ends the session, so the will comes at once, whatever its delay.
     let third = away("kept", 600, 600, true);
     came(&mut watcher, "kept");
     drop(second);
-    // Without a delay it comes at a takeover too.
+    // A will without a delay comes at a takeover too.
     let fourth = away("at-once", 0, 600, true);
     let fifth = away("at-once", 600, 600, false);
     came(&mut watcher, "at-once");
     drop((fourth, fifth, third));
-    // A session that ends with its connection has no time for a delay.
+    // A session that ends with its connection does not wait for the delay.
     away("brief", 600, 0, true).cut();
     came(&mut watcher, "brief");
-    // Nor one that ends before it, though not at once: another's, which died later, comes first.
+    // Nor does a session wait for the delay when it expires first. Here another client's will, without a delay, comes before that.
     away("short", 600, 2, true).cut();
     away("now", 0, 600, true).cut();
     came(&mut watcher, "now");
     came(&mut watcher, "short");
-    // No client is told twice.
+    // No will comes twice.
     assert!(watcher.is_served());
-    // A farewell that asks for the will keeps its delay; the plain one takes it along.
+    // A DISCONNECT that asks for the will (reason 4) keeps the delay; a plain one cancels the will.
     let mut asks = away("asks", 1, 600, true);
     asks.send([0xE0, 1, 4]);
     assert_eq!(asks.end(), None);
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     watcher.expect_only_from(&mut publisher, "w/asks");
     came(&mut watcher, "asks");
-    // A farewell may end the session, and with it the delay.
+    // A DISCONNECT may set the session's expiry to 0, which also ends the delay.
     let mut ends = away("ends", 600, 600, true);
     ends.send([0xE0, 7, 4, 5, 0x11, 0, 0, 0, 0]);
     assert_eq!(ends.end(), None);
     came(&mut watcher, "ends");
 }
 
-/// A session that ends with its connection ends at a takeover too, so that its will is due, whatever the delay (sections 3.1.2.11.2 and
-/// 3.1.3.2.2): whether the client or the server made the expiry 0.
+/// A session that ends with its connection ends at a takeover too. So its will is due, whatever the delay (sections 3.1.2.11.2 and
+/// 3.1.3.2.2). The expiry is 0 by the client's wish or by the server's limit.
 #[test]
 fn a_takeover_of_a_session_that_ends_with_its_connection_sends_the_will() {
     for (settings, expiry_s) in [("", 0), ("[mqtt]\nsession_expiry_max_s = 0\n", 600)] {
@@ -269,7 +269,7 @@ fn remaining_expiry_is_sent_with_each_delivery() {
         let (at_once, _, first) = left(&mut conn);
         assert!((1..=100).contains(&at_once), "{at_once}");
         conn.cut();
-        // Sent again, until less is left of it, and what waited in the log.
+        // The message is sent again until less of its expiry is left. Then comes the one that waited in the log.
         let (mut conn, again, id) = eventually("a second less", || {
             let (mut conn, present) = Conn::with(&broker, "it", false, keep);
             assert!(present);
@@ -337,7 +337,7 @@ fn a_member_that_goes_for_ever_leaves_quality_1_to_others_and_takes_quality_2_al
                 assert_eq!(got.publish().packet_id.expect("an id").get(), first);
                 finish(&mut back, first);
                 assert!(back.is_served());
-                // It is a member again.
+                // The returned client is a member of the group again.
                 two.leave();
                 publisher.deliver(&message(&topic, qos, 3, b"last"));
                 assert_eq!(back.packet().publish().payload, b"last");
@@ -380,7 +380,7 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
         late.ask_for(filter, 0);
         check(&mut late);
     }
-    // A response topic is a topic name [MQTT-3.3.2-14].
+    // A response topic must be a topic name, without a wildcard [MQTT-3.3.2-14].
     for wrong in ["answers/+", "#"] {
         let mut conn = Conn::connected(&broker, Version::V5, "wrong");
         let len = wrong.len() as u8;
@@ -395,7 +395,7 @@ fn a_request_carries_where_it_is_answered_through_sessions_and_retained_messages
     }
 }
 
-/// A name that a session or a connection remembers is no longer than a topic may be.
+/// Names that the server stores for a session or a connection have the same maximum length as topics.
 #[test]
 fn names_that_are_remembered_are_as_short_as_topics() {
     let broker = Broker::start();
@@ -422,7 +422,7 @@ fn names_that_are_remembered_are_as_short_as_topics() {
         };
         assert_eq!(suback.reasons.iter().collect::<Vec<_>>(), [granted]);
 
-        // An alias stands for a topic that was taken, and for no other.
+        // An alias may only stand for a topic that the server accepted.
         let mut properties = PropertyBuf::new();
         properties.topic_alias(1);
         for (n, topic) in [(1, name), (2, "")] {

@@ -1,4 +1,4 @@
-//! Durable sessions (`mqtt.durable_sessions`): what a client finds again after `kill -9` of the server.
+//! Tests durable sessions (`mqtt.durable_sessions`): the state that a client finds after `kill -9` of the server.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::until;
 
 pub fn start(state: &State) -> Option<Broker> {
     let settings = state.settings();
-    // A base is written soon, although there is little to write.
+    // A checkpoint is made soon, although little is written.
     Broker::ours(&format!(
         "{settings}\nerase_within_s = 1\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n"
     ))
@@ -24,7 +24,7 @@ pub fn crash(state: &State, broker: Broker) -> Broker {
     start(state).expect("a server of ours")
 }
 
-/// Connects to the session of this client; whether it was there.
+/// Connects to the session of this client. Returns whether it was present.
 fn connect(broker: &Broker, version: Version, client: &str) -> (Conn, bool) {
     let mut conn = Conn::open(broker, version);
     let present = conn.resume(client);
@@ -38,7 +38,7 @@ fn publish(broker: &Broker, topic: &str, texts: &[&str]) {
     }
 }
 
-/// The text and the topic of the next message, which is acknowledged.
+/// Takes the next message and acknowledges it. Returns its text and its topic.
 fn take_both(conn: &mut Conn) -> (String, String) {
     let got = conn.packet();
     let publish = got.publish();
@@ -74,7 +74,7 @@ fn client_that_was_away_at_a_crash_finds_its_session_and_what_it_missed() {
         publish(&broker, "a/x/c", &["one"]);
         let broker = crash(&state, broker);
         publish(&broker, "none/x", &["two"]);
-        // The second crash reads the records of both servers.
+        // After the second crash, the server reads the records of both servers before it.
         let broker = crash(&state, broker);
         publish(&broker, "t", &["three"]);
 
@@ -99,7 +99,7 @@ fn client_that_was_connected_at_a_crash_gets_what_it_has_not_acknowledged() {
         let got = conn.packet();
         assert_eq!(got.publish().payload, text.as_bytes());
     }
-    // The record for this SUBACK is behind the messages.
+    // The record for this SUBACK comes after the messages in the log.
     conn.subscribe("other", 1);
     let broker = crash(&state, broker);
     let (mut conn, present) = connect(&broker, Version::V5, "it");
@@ -118,14 +118,14 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
         conn.subscribe("t", 1);
         conn.leave();
     }
-    // Clean Start ends the session of before.
+    // Clean Start ends the former session.
     let mut conn = Conn::open(&broker, Version::V5);
     assert!(!conn.connect(&plain(Version::V5, "cleans")));
     let (mut unsubscribed, present) = connect(&broker, Version::V5, "unsubscribes");
     assert!(present);
     unsubscribed.unsubscribe("t");
     unsubscribed.leave();
-    // The record of the last connection's end is before this message.
+    // The record of the last connection's end is in the log before this message.
     publish(&broker, "t", &["late"]);
     let broker = crash(&state, broker);
     let (_, present) = connect(&broker, Version::V5, "cleans");
@@ -136,7 +136,7 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
     conn.expect_nothing_from(&mut publisher);
 }
 
-/// Whether a file of the log has these bytes.
+/// Whether a file of the log contains these bytes.
 fn is_in_the_log(state: &State, bytes: &[u8]) -> bool {
     let files = fs::read_dir(state.0.join("log")).expect("the log");
     let mut files = files.map(|file| fs::read(file.expect("a file").path()).unwrap_or_default());
@@ -188,7 +188,7 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
         connect.properties = properties.properties();
         connect.will = Some(will(&topic));
         conn.connect(&connect);
-        // The SUBACK waits for the record.
+        // The SUBACK waits until the session's record is in the log.
         conn.subscribe("t", 1);
         conn
     };
@@ -202,7 +202,7 @@ fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
     let second = with_will(&broker, "second");
     let broker = crash(&state, broker);
     drop(second);
-    // The will of the first client would be due with that of the second one.
+    // If the first client's will were published again, it would come with that of the second client.
     let (mut watcher, _) = connect(&broker, Version::V5, "watcher");
     assert_eq!(take_topic(&mut watcher), "gone/second");
     let mut publisher = Conn::connected(&broker, Version::V5, "");

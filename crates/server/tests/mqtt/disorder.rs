@@ -1,5 +1,5 @@
-//! Clients that send well-formed packets without any order: ids that are in use, acknowledgements of messages that were never sent,
-//! subscriptions that are made, changed and ended at once, takeovers and deletions in the midst of it. Other clients notice nothing.
+//! Tests clients that send valid packets in any order: packet ids that are in use, acknowledgements of messages that were never sent,
+//! subscriptions that are made, changed and ended at once, takeovers, and deletions meanwhile. Other clients must notice nothing.
 
 use crate::doors::http;
 use crate::support::broker::Broker;
@@ -22,11 +22,11 @@ const FILTERS: [&str; 8] = [
 ];
 const TOPICS: [&str; 4] = ["t", "u", "t/a", "t/b"];
 const REASONS: [ReasonCode; 2] = [ReasonCode::SUCCESS, ReasonCode::UNSPECIFIED_ERROR];
-/// Connections, and packets of each.
+/// Number of connections, and of packets on each.
 const CONNECTIONS: u64 = 300;
 const PACKETS: u64 = 24;
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -185,7 +185,8 @@ fn message_returned_by_a_group_member_of_a_deleted_topic_leaves_others_alone() {
         message.retain = true;
         publisher.deliver(&message);
     }
-    // Topics of either home, and members on either shard.
+    // Twelve rounds, so that the topics belong to both homes (the parts of the shards that keep topics), and the members connect to both
+    // shards.
     for round in 0..12 {
         let topic = format!("t/{round}");
         let shared = format!("$share/g/{topic}");
@@ -197,7 +198,7 @@ fn message_returned_by_a_group_member_of_a_deleted_topic_leaves_others_alone() {
         other.subscribe(&shared, 1);
         let (head, _) = http(&broker, &format!("DELETE /pub/{topic}"), &[], b"");
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        // At once, so that a home hears both in one turn.
+        // Sends SUBSCRIBE and UNSUBSCRIBE in one write, so that a home receives both in one turn (one run of its event loop).
         let mut packets = Vec::new();
         let (nothing, options) = (
             Properties::default(),

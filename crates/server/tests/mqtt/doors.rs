@@ -1,4 +1,4 @@
-//! One message, any door: what HTTP headers and MQTT properties make of each other, row by row of the table in
+//! Tests messages that cross protocols: how HTTP headers become MQTT properties and the other way round, for each row of the table in
 //! `docs/MQTT.md`.
 
 use crate::support::broker::Broker;
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{PacketType, PropertyBuf, ReasonCode, Version};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-/// The answer to a request, head and body.
+/// The answer to an HTTP request, head and body.
 pub fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (String, Vec<u8>) {
     let mut stream = connect(([127, 0, 0, 1], broker.tcp()).into());
     let mut head = format!("{request} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n");
@@ -26,7 +26,7 @@ pub fn http(broker: &Broker, request: &str, headers: &[&str], body: &[u8]) -> (S
     (String::from_utf8(all).expect("text"), body)
 }
 
-/// The values of a header, in their order.
+/// All values of a header, in order.
 fn header<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
     head.lines()
         .filter_map(|line| line.split_once(": "))
@@ -35,7 +35,7 @@ fn header<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Checks the message that an MQTT 5 subscriber gets, when it was published with these headers.
+/// Publishes over HTTP with these headers, and checks the message that an MQTT 5 subscriber receives.
 fn from_http(headers: &[&str], body: &[u8], check: impl FnOnce(&crore_wire::mqtt::Publish<'_>)) {
     let broker = Broker::start();
     if !broker.is_ours() {
@@ -90,7 +90,7 @@ fn a_time_to_live_from_http_is_an_expiry() {
     });
 }
 
-/// It is kept for nobody, and those who are there get it: by the topic, by a filter and by a group.
+/// A time to live of 0: the message is not kept, and present subscribers receive it, whether by topic, by filter or in a group.
 #[test]
 fn a_message_that_lives_for_no_time_reaches_subscribers_that_are_there() {
     let broker = Broker::start();
@@ -162,7 +162,7 @@ fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
     for filter in ["doors", "doors/#"] {
         let mut conn = Conn::connected(&broker, Version::V5, "it");
         conn.ask_for(filter, 1);
-        // The acknowledgement may come before them or among them.
+        // The SUBACK may come before the messages or between them.
         let packets: Vec<_> = (0..3).map(|_| conn.packet()).collect();
         let messages = packets.iter().filter_map(|got| match got.packet() {
             crore_wire::mqtt::Packet::Publish(it) => Some((it.payload.to_vec(), it.retain)),
@@ -178,7 +178,7 @@ fn the_latest_values_of_a_topic_come_to_a_subscription_of_its_name() {
     }
 }
 
-/// The data of the next messages, each acknowledged, until so many have come; all marked as retained.
+/// Takes retained messages and acknowledges them, until `seen` has `count` payloads.
 fn values(conn: &mut Conn, seen: &mut BTreeSet<Vec<u8>>, count: usize) {
     while seen.len() < count {
         let got = conn.packet();
@@ -213,7 +213,7 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
     let (mut conn, present) = session(false);
     assert!(present);
     values(&mut conn, &mut seen, 300);
-    // Messages that are published from now on are no retained ones.
+    // A new message is not marked as retained.
     http(&broker, "POST /pub/doors", &["Crore-Key: 7"], b"new");
     let is_new = |got: &Got| match got.packet() {
         crore_wire::mqtt::Packet::Publish(it) => {
@@ -227,7 +227,7 @@ fn many_latest_values_come_as_the_client_takes_them_and_go_on_when_its_session_i
         if is_new(&got) {
             break;
         }
-        // The server sends the unacknowledged message of before the cut once more.
+        // The server sends the message again that was unacknowledged before the cut.
         conn.acknowledge(
             PacketType::PubAck,
             got.publish().packet_id.expect("an id").get(),
@@ -323,7 +323,7 @@ fn mqtt_properties_are_not_shown_over_http() {
     assert!(!head.to_ascii_lowercase().contains("answers"), "{head}");
 }
 
-/// Bytes of a head that nginx's `proxy_buffer_size` takes, and every client.
+/// The size of a response head that nginx accepts by default (`proxy_buffer_size`), and so does every client.
 const HEAD_BYTES: usize = 4096;
 
 #[test]
@@ -334,8 +334,8 @@ fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() 
     }
     let long = "x".repeat(60_000);
     let (key, text) = ("k".repeat(255), "t".repeat(255));
-    // Many; one that is long, before and behind one that fits; as many as a packet may have, with all that else makes a head long; and
-    // characters that no header has.
+    // Many properties; a long one before and after one that fits; as many as a packet may have, together with other long fields; and
+    // characters that no header may have.
     let many: Vec<_> = (0..60)
         .map(|n| (format!("property-{n}"), "v".repeat(200)))
         .collect();
@@ -386,7 +386,7 @@ fn user_properties_leave_the_head_of_an_answer_small_and_the_envelope_has_all() 
         assert_eq!(body["key"], key[..]);
         http(&broker, "DELETE /pub/doors", &[], b"");
     }
-    // Without any there is no such member.
+    // If the message has no user properties, the envelope has no such member.
     http(&broker, "POST /pub/doors", &[], b"x");
     let (_, body) = http(
         &broker,

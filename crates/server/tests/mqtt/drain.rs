@@ -1,4 +1,4 @@
-//! A server that stops tells its clients so in MQTT's words (MQTT 5.0 sections 3.14.2.1 and 3.14.2.2.5); 3.1.1 has none.
+//! Tests what MQTT clients are told when the server stops (MQTT 5.0 sections 3.14.2.1 and 3.14.2.2.5). MQTT 3.1.1 cannot tell a reason.
 
 use crate::support::Server;
 use crate::support::broker::Broker;
@@ -7,10 +7,10 @@ use crate::support::mqtt::{Conn, VERSIONS, plain, will};
 use crate::support::state::State;
 use crore_wire::mqtt::{Packet, ReasonCode, Version};
 
-/// Where clients are sent.
+/// The servers to which clients are sent.
 const ELSEWHERE: &str = "b.example:1883 c.example";
 
-/// The farewell that a client gets: the reason and where to go, or nothing.
+/// The DISCONNECT that a client receives: reason and Server Reference. `None` if there is no DISCONNECT.
 fn told(conn: &mut Conn) -> Option<(ReasonCode, Option<String>)> {
     let got = conn.packet_or_end()?;
     let said = match got.packet() {
@@ -24,7 +24,7 @@ fn told(conn: &mut Conn) -> Option<(ReasonCode, Option<String>)> {
     Some(said)
 }
 
-/// Clients of each version and door, with a subscription and without.
+/// Clients of each version over TCP and WebSocket, with a subscription and without.
 fn clients(broker: &Broker) -> Vec<Conn> {
     let mut all = Vec::new();
     for version in VERSIONS {
@@ -110,7 +110,7 @@ fn a_will_is_published_when_its_client_is_moved_off() {
     });
     broker.stop();
     drop(clients);
-    // The wills that were published then are in the log of the next server.
+    // The wills that were published at the stop are in the log of the next server.
     let server = Server::with(&settings);
     for version in VERSIONS {
         let target = format!("/sub/wills/{}?since=oldest", version.level());

@@ -1,4 +1,4 @@
-//! Quotas: the receive maximum of both ends, topic aliases of the server, small clients.
+//! Tests quotas: the Receive Maximum of both sides, topic aliases of the server, and clients with a small maximum packet size.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 };
 use std::collections::HashMap;
 
-/// More than any peer allows.
+/// A number of unreleased messages that no peer allows.
 const UNRELEASED_MAX: u16 = 20_000;
 
 fn subscriber(broker: &Broker, properties: &PropertyBuf, filter: &str) -> Conn {
@@ -38,7 +38,7 @@ fn a_client_that_releases_nothing_past_the_receive_maximum_is_ended() {
         conn.publish(&message("t", 2, id, b"x"));
         assert_eq!(conn.packet().ack(PubRec).0, id);
     }
-    // Completing one gives room for one.
+    // When one message is completed, one more may be sent.
     conn.acknowledge(PubRel, 1);
     conn.packet().ack(PubComp);
     conn.publish(&message("t", 2, 1, b"x"));
@@ -54,7 +54,7 @@ fn messages_that_are_not_released_count_however_they_came() {
     if !broker.is_ours() {
         return;
     }
-    // More than the maximum at once, which is fine; then further ones, one by one, with nothing released.
+    // More than the maximum in one write is accepted. Further messages, one by one and with nothing released, are not.
     let mut conn = Conn::connected(&broker, Version::V5, "it");
     conn.write(|out| {
         for id in 1..=20 {
@@ -84,7 +84,7 @@ fn a_burst_waits_for_our_answers_and_not_the_client_for_a_disconnect() {
         conn
     }];
     for mut conn in doors {
-        // QoS 1, QoS 2, and both; each message has a home of its own.
+        // QoS 1, QoS 2, and both. The topics belong to different homes (the parts of shards that keep topics).
         for qualities in [[1, 1], [2, 2], [1, 2]] {
             let qos = |id: u16| qualities[usize::from(id % 2)];
             conn.write(|out| {
@@ -119,7 +119,7 @@ fn a_burst_in_small_writes_is_served_if_its_client_releases_in_the_end() {
     for round in 0..2 {
         for id in 1..=MANY {
             conn.publish(&message("t", 2, id, b"x"));
-            // The server has read each by itself. In the second round the client has had its answer, too.
+            // Ensures that the server has read each message separately. In the second round the client has read each answer, too.
             match round {
                 0 => assert!(other.is_served()),
                 _ => assert_eq!(conn.packet().ack(PubRec).0, id),
@@ -141,7 +141,7 @@ fn a_burst_in_small_writes_is_served_if_its_client_releases_in_the_end() {
 
 #[test]
 fn an_old_client_may_have_many_messages_under_way() {
-    // 3.1.1 has no receive maximum, and clients send what their users publish.
+    // MQTT 3.1.1 has no Receive Maximum, so clients send whatever their users publish.
     let broker = Broker::start();
     let mut conn = Conn::connected(&broker, Version::V311, "it");
     for id in 1..=300 {
@@ -189,14 +189,14 @@ fn keep_to_the_receive_maximum(filter: &str) {
     for number in 1..=3 {
         open.push(take(&mut conn, number));
     }
-    // There is room for one when one is acknowledged to its end, and never for more.
+    // One more message comes when one is completely acknowledged, and never more than one.
     for number in 4..=11 {
         only_others(&mut conn, &mut publisher);
         let (id, qos) = open.remove(0);
         if qos == 2 {
             conn.acknowledge(PubRec, id);
             assert_eq!(conn.packet().ack(PubRel).0, id);
-            // PUBREC does not give room.
+            // A PUBREC does not make room yet.
             only_others(&mut conn, &mut publisher);
         }
         conn.acknowledge([PubAck, PubComp][usize::from(qos == 2)], id);
@@ -207,7 +207,7 @@ fn keep_to_the_receive_maximum(filter: &str) {
     only_others(&mut conn, &mut publisher);
 }
 
-/// Nothing comes before messages of QoS 0, which do not wait, on another topic: a stalled one is not reordered.
+/// Checks that only messages of QoS 0 come, which are on another topic and do not wait. No waiting message comes before them.
 fn only_others(conn: &mut Conn, publisher: &mut Conn) {
     for payload in [b"one", b"two", b"thr"] {
         publisher.publish(&message("other", 0, 0, payload));
@@ -215,7 +215,7 @@ fn only_others(conn: &mut Conn, publisher: &mut Conn) {
     }
 }
 
-/// The next message, which has this number; its packet id and QoS.
+/// Takes the next message, which must have this number. Returns its packet id and QoS.
 fn take(conn: &mut Conn, number: u16) -> (u16, u8) {
     let got = conn.packet();
     let publish = got.publish();
@@ -234,7 +234,7 @@ fn a_refusing_pubrec_gives_room() {
         publisher.deliver(&message("t", 2, number, number.to_string().as_bytes()));
     }
     let (id, _) = take(&mut conn, 1);
-    // PUBREC with 0x80: the message is not taken, and nothing more is due for it.
+    // A PUBREC with 0x80: the client refuses the message, so no further packet is due for it.
     conn.send([0x50, 3, (id >> 8) as u8, id as u8, 0x80]);
     take(&mut conn, 2);
 }
@@ -368,7 +368,7 @@ fn a_subscription_that_is_behind_gets_retained_messages_again_when_it_is_made_ag
         }
         conn.expect_only_from(&mut publisher, "q/t");
         assert_eq!((live.concat(), again), (b"123".to_vec(), 1), "{filter}");
-        // The next round begins without it.
+        // Deletes the retained message for the next round.
         retained.payload = b"";
         publisher.deliver(&retained);
         publisher.disconnect();

@@ -1,4 +1,4 @@
-//! Clients that ask for large messages and neither read nor acknowledge them: what is there once is held once.
+//! Tests clients that ask for large messages and neither read nor acknowledge them: each message is stored once.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, id, message, plain, will};
@@ -20,7 +20,7 @@ fn six_thousand_subscriptions_to_a_large_retained_message_hold_it_once() {
     publisher.deliver(&retained);
     let before = broker.server().pss_bytes();
     let mut hostile = Conn::connected(&broker, Version::V311, "hostile");
-    // 12 bytes each: SUBSCRIBE to `kept` with QoS 0 or 1.
+    // Each SUBSCRIBE to `kept`, with QoS 0 or 1, takes 12 bytes.
     let mut all = Vec::new();
     for n in 1..=6_000_u16 {
         let [high, low] = n.to_be_bytes();
@@ -58,7 +58,7 @@ fn message_unacknowledged_by_ten_sessions_is_stored_once() {
             &message(&topic, 1, n + 1, &payload),
         );
         publisher.send(&packet);
-        // Each message comes to every client, and none acknowledges it.
+        // Each client receives each message, and none acknowledges it.
         for conn in &mut sessions {
             assert_eq!(conn.packet().publish().payload.len(), LARGE);
         }
@@ -66,7 +66,7 @@ fn message_unacknowledged_by_ten_sessions_is_stored_once() {
     broker.server().never_grows(before, 128 << 20);
     drop(sessions);
     broker.server().never_grows(before, 128 << 20);
-    // Messages that were sent and not acknowledged are sent again.
+    // Unacknowledged messages are sent again.
     let mut back = Conn::open(&broker, Version::V311);
     assert!(back.resume("session-3"), "the session is there");
     for _ in 0..60 {
@@ -75,15 +75,16 @@ fn message_unacknowledged_by_ten_sessions_is_stored_once() {
     }
 }
 
-/// Settings of a small machine.
+/// Settings for a small machine.
 const SMALL: &str = "[limits]\nmemory_bytes = \"24 MiB\"\nlog_bytes = \"4 MiB\"\nbatch_bytes = \"1 MiB\"\n\
     outbox_bytes = \"1 MiB\"\n[[rule]]\nmatch = \"#\"\nlog_bytes = \"64 KiB\"\n";
-/// The memory that its clients may take: both limits, and half as much again for what the allocator has not given back.
+/// The memory that the clients of such a server may take: both limits, and half as much more for memory that the allocator has not given
+/// back.
 const SMALL_BYTES: u64 = 42 << 20;
-/// A session lasts so long without a connection.
+/// Session expiry in seconds.
 const EXPIRY_S: u32 = 3600;
 
-/// Connects from another address than the other clients' with a session that lasts; returns the reason of the CONNACK.
+/// Connects from another address than the other clients, with a lasting session. Returns the reason of the CONNACK.
 fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, ReasonCode) {
     let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
     set.session_expiry_interval_s(EXPIRY_S);
@@ -110,7 +111,7 @@ fn lasting(broker: &Broker, client_id: &str, will_bytes: usize) -> (Conn, Reason
     (conn, reason)
 }
 
-/// One client leaves `many` sessions behind, each by `leave`. Another's session stays, it is served, and memory is bounded.
+/// One client leaves `many` sessions behind, each by `leave`. The session of another client stays and is served, and memory stays bounded.
 fn leaves_behind(many: usize, will_bytes: usize, leave: impl Fn(&mut Conn, usize)) {
     let Some(broker) = Broker::ours(SMALL) else {
         return;
@@ -155,7 +156,7 @@ fn large_wills_that_one_client_leaves_behind_take_no_more_than_the_limit() {
     leaves_behind(1_200, 60_000, |_, _| {});
 }
 
-/// Filters of this client alone, with as many levels as there may be.
+/// Subscribes to filters that no other client uses, with the maximum of levels.
 fn subscribe_all(conn: &mut Conn, n: usize, group: &str) {
     let filters: Vec<String> = (0..60)
         .map(|part| {

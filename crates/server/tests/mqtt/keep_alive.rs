@@ -1,11 +1,11 @@
-//! Silence, and what ends it.
+//! Tests the keep alive: a silent client is disconnected, and its will is published.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
 use crate::support::{eventually, until};
 use crore_wire::mqtt::{Packet, ReasonCode, Version};
 
-/// Connected with a keep alive and a will.
+/// Connects with a keep alive and a will.
 fn mortal(broker: &Broker, version: Version, client_id: &str, keep_alive_s: u16) -> Conn {
     let mut connect = plain(version, client_id);
     connect.keep_alive_s = keep_alive_s;
@@ -75,7 +75,7 @@ fn a_packet_that_does_not_go_on_does_not_keep_its_client_alive() {
         return; // to Mosquitto any byte is a sign of life
     }
     let mut conn = mortal(&broker, Version::V311, "it", 1);
-    // Bytes of a PUBLISH that never ends.
+    // The bytes of a PUBLISH that never ends. They do not count as a sign of life.
     conn.send(b"\x30\xff\x7f\0\x01a");
     until("its end", || {
         conn.send(b"x");

@@ -1,6 +1,6 @@
-//! Durable sessions over many kills, drawn from seeds: clients come and go, subscribe and read, acknowledge or not, while others publish.
-//! Each client gets every message that was acknowledged to its publisher after the SUBACK, until it acknowledges it, in the order of its topic. A message may
-//! come again, but no new one may come late.
+//! Tests durable sessions over many kills of the server, by random seeds. Clients connect and leave, subscribe, read, and acknowledge or
+//! not, while others publish. Each client must receive every message that was acknowledged to its publisher after the client's SUBACK. The
+//! message comes until the client acknowledges it, in the order of its topic. A message may come again, but no new one may come late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ const TOPICS: [&str; 5] = ["a/x", "a/y", "b/x", "b/y", "none/x"];
 const FILTERS: [&str; 6] = ["a/x", "a/+", "+/x", "b/#", "none/#", "#"];
 const CLIENTS: usize = 8;
 const STEPS: usize = 150;
-/// So many looks are some seconds, of which only a test that fails needs more than a few.
+/// The maximum of looks for a message. They take some seconds; only a failing test needs more than a few looks.
 const LOOKS: usize = 400;
 
 struct Client {
     name: String,
     conn: Option<Conn>,
     has_session: bool,
-    /// By filter with a SUBACK: for each topic the last number that was published before.
+    /// For each filter with a SUBACK: the last number published to each topic before the SUBACK.
     filters: BTreeMap<&'static str, [u32; TOPICS.len()]>,
     seen: [BTreeSet<u32>; TOPICS.len()],
-    /// What it has acknowledged: all else must come again.
+    /// The numbers that the client has acknowledged, by topic. All others must come again.
     acknowledged: [BTreeSet<u32>; TOPICS.len()],
 }
 
@@ -38,12 +38,12 @@ struct Town {
     broker: Option<Broker>,
     publisher: Option<Conn>,
     clients: Vec<Client>,
-    /// By topic: how many messages were acknowledged to the publisher.
+    /// For each topic, how many messages were acknowledged to the publisher.
     published: [u32; TOPICS.len()],
 }
 
 impl Client {
-    /// Takes a packet; acknowledges a message if asked to. Returns whether it was a SUBACK.
+    /// Takes a packet, and acknowledges a message if asked to. Returns whether the packet was a SUBACK.
     fn take(&mut self, acknowledges: bool, seed: u64) -> bool {
         let conn = self.conn.as_mut().expect("it is connected");
         let got = conn.packet();
@@ -70,7 +70,7 @@ impl Client {
         false
     }
 
-    /// The first message that it has not acknowledged.
+    /// The first message that the client has not acknowledged.
     fn lacks(&self, published: &[u32]) -> Option<(&'static str, u32)> {
         for (filter, since) in &self.filters {
             for (at, name) in TOPICS.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Town {
         let mut conn = Conn::open(self.broker(), version);
         let present = conn.resume(&self.clients[at].name);
         let client = &mut self.clients[at];
-        // A session without a subscription need not survive a crash.
+        // A session without a subscription does not have to survive a crash.
         assert!(
             present || !client.has_session,
             "seed {}: the session of {} has gone",
@@ -167,7 +167,7 @@ impl Town {
         let Some(conn) = &mut client.conn else { return };
         conn.ask_for(filter, 1);
         if !waits {
-            // Nobody knows whether the session has it.
+            // Without a SUBACK it is unknown whether the session has the filter.
             return self.kill();
         }
         while !client.take(true, seed) {}
@@ -184,7 +184,7 @@ impl Town {
         }
     }
 
-    /// All come back, and get what they lack.
+    /// All clients connect, and receive what they still lack.
     fn settle(&mut self) {
         for at in 0..CLIENTS {
             self.connect(at);
@@ -201,7 +201,7 @@ impl Town {
     }
 }
 
-/// Whether something comes, however late.
+/// Whether a packet comes within the time of all looks.
 fn eventually_comes(conn: &mut Conn) -> bool {
     (0..LOOKS).any(|_| conn.is_coming())
 }

@@ -1,9 +1,8 @@
-//! MQTT over raw sockets: what libraries of others cannot send, or hide from their users. Malformed packets,
-//! packets out of turn, quotas, retransmission, keep alive, frames of any size.
+//! Tests MQTT over raw sockets, for what client libraries cannot send or hide from their users: malformed packets, packets out of order,
+//! quotas, retransmission, keep alive, and WebSocket frames of any size.
 //!
-//! Well-formed packets are written and read by the codec of `wire`, which has an oracle of its own;
-//! malformed ones stand here as bytes. With `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto` in the environment
-//! the same tests run against that broker.
+//! The codec of `wire`, which is tested against another implementation, writes and reads valid packets. Malformed ones are given as bytes.
+//! If the environment has `CRORE_MQTT_REFERENCE=/usr/sbin/mosquitto`, the same tests run against that broker.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
-//! Packets that no client may send, each after a good CONNECT: the reason code of the specification in a
-//! DISCONNECT in 5, a close without a word in 3.1.1, and nothing for other clients.
+//! Tests packets that no client may send, each after a valid CONNECT. In MQTT 5 the server answers with a DISCONNECT and the reason code
+//! of the specification, in 3.1.1 it just closes. Other clients notice nothing.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, attempt, message, plain};
@@ -14,7 +14,7 @@ const ALIAS: ReasonCode = ReasonCode::TOPIC_ALIAS_INVALID;
 /// The fault, the packet, and the reason code.
 type Row = (&'static str, &'static [u8], ReasonCode);
 
-/// Wrong in both versions, whatever stands where 5 has its properties.
+/// Malformed in both versions, also with version 5's properties.
 const BOTH: &[Row] = &[
     ("packet type 0", b"\x00\x00", MALFORMED),
     ("PINGREQ with flags", b"\xc1\x00", MALFORMED),
@@ -62,7 +62,7 @@ const BOTH: &[Row] = &[
     ("packet id 0 in PUBACK", b"\x40\x02\0\0", PROTOCOL),
 ];
 
-/// Wrong in 3.1.1.
+/// Malformed in 3.1.1.
 const OLD: &[Row] = &[
     ("packet type 15", b"\xf0\x00", MALFORMED),
     ("CONNACK from a client", b"\x20\x02\0\0", PROTOCOL),
@@ -106,7 +106,7 @@ const OLD: &[Row] = &[
     ("DISCONNECT with a body", b"\xe0\x01\0", MALFORMED),
 ];
 
-/// Wrong in 5.
+/// Malformed in 5.
 const NEW: &[Row] = &[
     ("CONNACK from a client", b"\x20\x03\0\0\0", PROTOCOL),
     ("SUBACK from a client", b"\x90\x04\0\x01\0\0", PROTOCOL),
@@ -247,7 +247,7 @@ const NEW: &[Row] = &[
         PROTOCOL,
     ),
     ("a server's reason to DISCONNECT", b"\xe0\x01\x8e", PROTOCOL),
-    // It was 0 in the CONNECT (section 3.14.2.2.2).
+    // The expiry was 0 in the CONNECT, so it may not be set here (section 3.14.2.2.2).
     (
         "a session expiry at the end of a session",
         b"\xe0\x07\0\x05\x11\0\0\0\x09",
@@ -307,7 +307,7 @@ fn a_packet_over_the_limit_is_refused_by_its_header() {
     let broker = Broker::with("[limits]\nmessage_bytes = 100000\n");
     for version in [Version::V311, Version::V5] {
         let mut conn = Conn::connected(&broker, version, "it");
-        // 256 MiB are announced and not sent.
+        // The packet announces 256 MiB, which are never sent.
         conn.send(b"\x30\xff\xff\xff\x7f\0\x01a");
         let wanted = (version == Version::V5).then_some(ReasonCode::PACKET_TOO_LARGE);
         assert_eq!(conn.end(), wanted);
@@ -327,7 +327,7 @@ fn the_maximum_that_is_told_is_the_one_that_holds() {
         .properties
         .maximum_packet_size_bytes()
         .expect("a maximum") as usize;
-    // One byte of type, three of length, three of topic, one of properties.
+    // The packet has one byte of type, three of length, three of topic, and one of properties.
     let fits = most - 8;
     let payload = vec![b'x'; fits.min(100_000)];
     conn.publish(&message("a", 0, 0, &payload));

@@ -1,4 +1,5 @@
-//! Subscriptions that match the same messages: one copy, also of what is read from the log.
+//! Tests that a client with several matching subscriptions receives one copy of each message, live and from the log, also when one of the
+//! subscriptions ends.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, id, message};
@@ -6,19 +7,19 @@ use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec};
 use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
 use std::collections::BTreeMap;
 
-/// Filters with their QoS; the identifier is the place in the list, from 1 on.
+/// Filters with their QoS. The subscription identifier is the place in the list, from 1 on.
 const FILTERS: [(&str, u8); 4] = [("a/b", 1), ("a/+", 2), ("a/#", 1), ("c/#", 1)];
-/// Topics with the identifiers and the QoS that a message of QoS 2 comes with.
+/// Topics. For each: the identifiers of the matching subscriptions, and the QoS at which a message published with QoS 2 arrives.
 const TOPICS: [(&str, &[u32], u8); 4] = [
     ("a/b", &[1, 2, 3], 2),
     ("a/c", &[2, 3], 2),
     ("a/b/d", &[3], 1),
     ("c/x", &[4], 1),
 ];
-/// Messages that the client takes at a time, so that it is behind for long.
+/// The client's Receive Maximum: small, so that the client is behind for long.
 const RECEIVE_MAX: u16 = 3;
 
-/// A message that came: QoS and identifiers.
+/// A received copy of a message: QoS and subscription identifiers.
 type Came = (u8, Vec<u32>);
 
 fn open(broker: &Broker, name: &str) -> (Conn, bool) {
@@ -51,17 +52,17 @@ fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
 /// The messages that a client received.
 #[derive(Default)]
 struct Taken {
-    /// The copies of each message.
+    /// The copies received of each message, by the message's number.
     came: BTreeMap<u16, Vec<Came>>,
     order: Vec<u16>,
-    /// Messages of QoS 2 that are not released yet.
+    /// Number of received messages of QoS 2 that the server has not released yet.
     unreleased: usize,
-    /// A filter has ended.
+    /// Whether an UNSUBACK has arrived.
     unsubscribed: bool,
 }
 
 impl Taken {
-    /// Takes one packet and answers it.
+    /// Takes one packet, and answers it.
     fn take(&mut self, conn: &mut Conn) {
         let got = conn.packet();
         match got.packet() {
@@ -90,7 +91,7 @@ impl Taken {
         }
     }
 
-    /// Takes all until each of these messages has come and is finished.
+    /// Takes packets until each of these messages has arrived and none of QoS 2 is left unreleased.
     fn take_until(&mut self, conn: &mut Conn, numbers: std::ops::Range<u16>) {
         let wanted = |came: &BTreeMap<u16, _>| numbers.clone().all(|n| came.contains_key(&n));
         while !wanted(&self.came) || self.unreleased > 0 {
@@ -98,7 +99,7 @@ impl Taken {
         }
     }
 
-    /// Each message came once, in the order of its topic, with what all subscriptions want of it.
+    /// Checks that each message came once, in the order of its topic, with all matching identifiers and the highest granted QoS.
     fn check(&self, numbers: std::ops::Range<u16>) {
         let came = &self.came;
         assert!(came.keys().copied().eq(numbers), "{came:?}");
@@ -121,7 +122,8 @@ impl Taken {
 }
 
 impl Taken {
-    /// Checks the copies of these messages that came while a filter ended: those before and those from 81 on.
+    /// Checks the copies that a client received while the filter `gone` ended. Messages up to 80 were published before the end, later ones
+    /// after it.
     fn check_without(&self, gone: &str, matched: &[u16]) {
         for number in matched {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
@@ -138,7 +140,7 @@ impl Taken {
             );
         }
         for topic in 0..TOPICS.len() {
-            // First copies in their order, and so the second ones.
+            // The first copies are in order, and so are the second copies.
             let mut seen = std::collections::BTreeSet::new();
             let of_topic = self
                 .order
@@ -163,7 +165,7 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
     let (mut conn, _) = open(&broker, "it");
     subscribe_all(&mut conn);
     let mut taken = Taken::default();
-    // A position of its own for each subscription.
+    // These messages make the subscriptions' positions differ: each has the offset of its own last message.
     publish(&mut publisher, 1..10);
     taken.take_until(&mut conn, 1..10);
     let mut next = 10;
@@ -173,7 +175,7 @@ fn message_missed_by_a_session_comes_once_for_several_matching_subscriptions() {
         let (back, present) = open(&broker, "it");
         assert!(present);
         conn = back;
-        // Live messages come while it is still behind; then it goes, and is back before it was through.
+        // The client is still behind when live messages come. Then it leaves and connects again before it has read everything.
         for _ in 0..30 {
             taken.take(&mut conn);
         }
@@ -209,8 +211,8 @@ fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
     taken.check(1..next);
 }
 
-/// The identifiers of the subscriptions that match a message, and the QoS that it comes with, while one filter is gone; none where no
-/// other one matches it.
+/// The identifiers of the remaining subscriptions that match a message, and the highest QoS of these, after the filter `gone` has ended.
+/// `None` if no remaining one matches.
 fn without(gone: &str, number: u16) -> Option<Came> {
     let (_, identifiers, _) = TOPICS[usize::from(number) % TOPICS.len()];
     let filter = |identifier: u32| FILTERS[identifier as usize - 1];
@@ -220,8 +222,9 @@ fn without(gone: &str, number: u16) -> Option<Came> {
     Some((qos, left))
 }
 
-/// Each message that a remaining subscription matches comes, in the order of its topic. A message that an ended subscription brought for others
-/// may come once more by one of them (MQTT 5.0 section 3.3.4); a message in which it had no part, or of a later time, comes once.
+/// Each message with a remaining matching subscription arrives, in the order of its topic. If the ended subscription matched too, a
+/// message from before the end may arrive twice: once with the ended subscription's identifier and once without (MQTT 5.0 section 3.3.4).
+/// All other messages arrive once.
 #[test]
 fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
     let broker = Broker::start();

@@ -1,4 +1,5 @@
-//! The server gives the reason of a refusal in plain words: in the answer, where it has a place for them, and in the log, once for many.
+//! Tests that the server gives the reason of a refusal in plain words: in the answer, if the answer can contain text, and in the log, once
+//! for many refusals.
 
 use crate::doors::http;
 use crate::support::broker::Broker;
@@ -6,7 +7,7 @@ use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Packet, Properties, PropertyBuf, ReasonCode, Version, encode};
 
-/// Topics with a control character each: of C0, DEL, and of C1, the next line among them.
+/// Topics with one control character each: of C0, DEL, and of C1 (among them U+0085, next line).
 const CONTROLS: [&str; 5] = ["a/\u{1}", "a\u{1f}/b", "\u{7f}", "a/\u{85}", "\u{9f}b"];
 
 #[test]
@@ -23,7 +24,7 @@ fn a_subscription_past_the_limit_is_told_with_the_setting() {
         assert!(conn.subscribe("fourth", 0).is_error());
         let log = broker.server();
         log.await_log("limits.topics_per_connection allows (3): fourth");
-        // Further ones are counted, and told later.
+        // Further refusals are counted, and logged later.
         assert!(conn.subscribe("fifth", 0).is_error());
         assert!(!broker.server().log().contains("fifth"));
     }
@@ -59,7 +60,7 @@ fn a_client_subscribes_to_a_thousand_topics_and_filters_and_to_as_many_bytes_as_
         assert!(refused > most / 2, "{refused}");
         let log = broker.server();
         log.await_log("limits.subscription_bytes allows (4096 bytes)");
-        // One that has gone leaves room.
+        // An ended subscription makes room.
         conn.write(|out| {
             let gone = format!("{prefix}0/+");
             let filters = std::iter::once(gone.as_str());
@@ -120,7 +121,7 @@ fn a_control_character_in_a_topic_is_told_by_its_name() {
             conn.subscribe(&format!("{topic}/#"), 0),
             ReasonCode::TOPIC_FILTER_INVALID
         );
-        // A message without QoS has no acknowledgement: the DISCONNECT says it.
+        // A message of QoS 0 has no acknowledgement, so the reason is in a DISCONNECT.
         conn.publish(&message(topic, 0, 0, b"x"));
         let got = conn.packet();
         let Packet::Disconnect(disconnect) = got.packet() else {
@@ -129,7 +130,7 @@ fn a_control_character_in_a_topic_is_told_by_its_name() {
         assert_eq!(disconnect.reason, ReasonCode::TOPIC_NAME_INVALID);
         let words = disconnect.properties.reason_string().unwrap_or_default();
         assert!(words.contains("U+007F to U+009F"), "{words}");
-        // And over HTTP the body of the 400.
+        // Over HTTP the reason is in the body of the 400.
         let mut query = String::new();
         topic
             .bytes()
@@ -182,7 +183,8 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
     let words = disconnect.properties.reason_string();
     assert_eq!(words, Some("the packet ends within a field"));
     broker.server().await_log("the packet ends within a field");
-    // Without room for a reason string, the client gets the CONNACK's code alone; the log has the reason.
+    // If the client's maximum packet size leaves no room for a reason string, it gets only the code of the CONNACK. The reason is in the
+    // log.
     let mut properties = PropertyBuf::new();
     properties.authentication_method("x").expect("it fits");
     let mut connect = plain(Version::V5, "it");
@@ -194,7 +196,8 @@ fn the_reason_string_says_what_is_wrong_with_a_packet() {
 
 #[test]
 fn a_websocket_without_the_subprotocol_is_told_which_one() {
-    // None, one of an older version, and one in other letters: the names of subprotocols are case-sensitive (RFC 6455 section 4.1).
+    // No subprotocol, one of an older version, and one in other letter case: names of subprotocols are case-sensitive (RFC 6455 section
+    // 4.1).
     for offer in ["", "mqttv3.1", "MQTT"] {
         let broker = Broker::start();
         if !broker.is_ours() {

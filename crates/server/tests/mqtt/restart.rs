@@ -1,5 +1,5 @@
-//! A planned restart as MQTT clients see it: sessions with wildcards, groups, what is under way both ways, retained
-//! messages and wills that wait stand after it as they stood before.
+//! Tests a planned restart, as MQTT clients see it. Sessions with wildcards, groups, messages in flight in both directions, retained
+//! messages and delayed wills are the same after it.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
@@ -9,30 +9,30 @@ use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version};
 use std::collections::HashSet;
 
-/// A server that goes on with what is there; none where the tests run against another broker.
+/// A server that continues with this state. `None` if the tests run against another broker.
 fn start(state: &State) -> Option<Broker> {
     Broker::ours(&state.settings())
 }
 
-/// Stops the server in order and starts another one.
+/// Stops the server with SIGTERM and starts another one.
 fn restart(state: &State, broker: Broker) -> Broker {
     broker.stop();
     start(state).expect("a server of ours")
 }
 
-/// A connection to a session that was there.
+/// Connects to a session, which must be present.
 fn again(broker: &Broker, version: Version, client: &str) -> Conn {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session of {client} has gone");
     conn
 }
 
-/// A publisher for this server's time.
+/// A publisher, connected to this server until its restart.
 fn publisher(broker: &Broker) -> Conn {
     Conn::connected(broker, Version::V5, "")
 }
 
-/// The next packet: a message with this payload, sent before or not; its packet id.
+/// Takes the next packet, a message with this payload and this DUP flag. Returns its packet id.
 fn take(conn: &mut Conn, payload: &str, dup: bool) -> u16 {
     let got = conn.packet();
     let publish = got.publish();
@@ -41,7 +41,7 @@ fn take(conn: &mut Conn, payload: &str, dup: bool) -> u16 {
     publish.packet_id.expect("an id").get()
 }
 
-/// Acknowledges a message of QoS 2 from the start to the end.
+/// Sends PUBREC and PUBCOMP for a message of QoS 2.
 fn complete(conn: &mut Conn, id: u16) {
     conn.acknowledge(PubRec, id);
     assert_eq!(conn.packet().ack(PubRel).0, id);
@@ -79,9 +79,9 @@ fn a_session_goes_on_after_a_restart_with_wildcards_and_what_was_under_way() {
             let mut conn = again(&broker, version, "it");
             assert_eq!(take(&mut conn, "one", true), one, "with its packet id");
             assert_eq!(take(&mut conn, "two", true), two, "with its packet id");
-            // Received before the stop: never the message again.
+            // The message was received before the stop, so it never comes again.
             assert_eq!(conn.packet().ack(PubRel).0, three);
-            // A message that came meanwhile may be behind it in the socket already; between topics there is no order.
+            // A message that came meanwhile may already be behind the PUBREL. Between topics there is no order.
             let missed = if stays {
                 &["late"][..]
             } else {
@@ -140,7 +140,7 @@ fn a_message_that_a_client_sent_halfway_is_published_once_across_a_restart() {
         assert_eq!(conn.packet().ack(PubRec).0, 9);
         conn.acknowledge(PubRel, 9);
         assert_eq!(conn.packet().ack(PubComp), (9, ReasonCode::SUCCESS));
-        // Released, the id stands for a new message, and nothing comes before that.
+        // After the release the id may be used for a new message. The subscriber receives nothing before that message.
         conn.deliver(&message("t", 2, 9, b"twice"));
         let id = take(&mut subscriber, "twice", false);
         subscriber.acknowledge(PubAck, id);
@@ -166,10 +166,10 @@ fn a_session_that_ends_with_its_connection_is_not_there_after_a_restart() {
     }
 }
 
-/// A message of a group as a member gets it: its number, its packet id and whether it was sent before.
+/// A message of a group as a member received it: its number, its packet id, and its DUP flag.
 type Share = (u16, u16, bool);
 
-/// So many messages of a group, whichever members get them; each is handed to `came` with its member.
+/// Takes this many messages of a group, whichever members receive them. Each is handed to `came` with its member.
 fn shares(members: &mut [Conn], count: usize, mut came: impl FnMut(&mut Conn, Share)) {
     let mut left = count;
     until("each message of the group", || {
@@ -212,7 +212,7 @@ fn a_group_goes_on_after_a_restart_and_each_message_goes_to_one_member() {
     };
     let mut from = publisher(&broker);
     publish(&mut from, 0..8);
-    // No message is acknowledged: each stays with the member that it was given to.
+    // No message is acknowledged, so each stays with the member that received it.
     let mut given = HashSet::new();
     shares(&mut members, 8, |conn, share| {
         given.insert((conn.version, share));
@@ -256,7 +256,7 @@ fn retained_messages_are_there_after_a_restart_with_their_properties() {
         for filter in ["r/a", "r/+", "#"] {
             let mut conn = Conn::open(&broker, version);
             conn.connect(&plain(version, ""));
-            // The retained message may come before the SUBACK of a filter.
+            // The retained message may come before the SUBACK of its filter.
             conn.ask_for(filter, 1);
             let mut granted = false;
             let mut came = 0;
@@ -289,7 +289,7 @@ fn a_will_that_waits_is_published_after_a_restart() {
     watcher.resume("watcher");
     watcher.subscribe("wills/+", 1);
     let mut later = PropertyBuf::new();
-    // Longer than a stop takes, so that it is the next server that publishes them.
+    // A delay longer than a stop takes, so that the next server publishes the wills.
     later.will_delay_interval_s(5);
     let mut lasting = PropertyBuf::new();
     lasting.session_expiry_interval_s(600);

@@ -1,4 +1,4 @@
-//! Subscriptions for which there is no room: a new one is refused, and one that a session had is not lost in silence.
+//! Tests subscriptions without room: a new one is refused, and if an old one of a session is lost, the client is told.
 
 use crate::support::Server;
 use crate::support::broker::Broker;
@@ -9,12 +9,12 @@ use crore_wire::mqtt::{
 };
 use std::collections::BTreeSet;
 
-/// Ours, with one shard, so that a limit of each is one of all.
+/// A Crore server with one shard, so that a limit for each shard is one for the server.
 fn small(settings: &str) -> Broker {
     Broker::Crore(Server::with_shards(1, settings))
 }
 
-/// Connects with a session that there is, and says with what words the server ends the connection.
+/// Resumes a session that is present. Returns the reason and the words with which the server then ends the connection.
 fn refused(broker: &Broker, version: Version, client: &str) -> Option<(ReasonCode, String)> {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session is there");
@@ -130,7 +130,7 @@ fn client_with_too_many_topics_is_refused_new_ones_and_keeps_the_others() {
             reason.is_error().then_some(reason)
         });
         assert_eq!(refused, Some(ReasonCode::QUOTA_EXCEEDED));
-        // The session comes back to all its topics at once.
+        // The session resumes all its topics at once.
         conn.cut();
         let mut back = Conn::open(&broker, Version::V5);
         assert!(back.resume("it"));
@@ -153,7 +153,7 @@ fn repeated_filters_of_one_subscribe_are_each_granted() {
     for version in VERSIONS {
         for filter in ["$share/group/t", "t", "+"] {
             let mut conn = Conn::connected(&broker, version, "it");
-            // The second time it is there already.
+            // In the second round the subscription exists already.
             for _ in 0..2 {
                 let mut packets = Vec::new();
                 for number in 1..=3 {
@@ -196,7 +196,7 @@ fn a_packet_id_that_is_in_use_by_another_subscribe_harms_nobody() {
     let broker = Broker::start();
     let mut witness = Conn::connected(&broker, Version::V5, "witness");
     for version in VERSIONS {
-        // Of different homes, so that the answers come in another order.
+        // The topics belong to different homes (the parts of shards that keep topics), so the answers come in another order.
         for round in 0..20 {
             let mut conn = Conn::connected(&broker, version, "it");
             let mut packets = Vec::new();
@@ -253,7 +253,7 @@ fn a_group_that_was_refused_is_not_subscribed_to() {
         };
         let reasons: Vec<_> = unsuback.reasons.iter().collect();
         assert_eq!(reasons, [ReasonCode::NO_SUBSCRIPTION_EXISTED]);
-        // Nor after it has been away.
+        // The session does not have the refused filter after a reconnect either.
         conn.cut();
         conn = Conn::open(&broker, Version::V5);
         assert!(conn.resume("member"));
@@ -261,7 +261,7 @@ fn a_group_that_was_refused_is_not_subscribed_to() {
     }
 }
 
-/// The greedy one's address, 127.0.0.`GREEDY`. The others have 127.0.0.1.
+/// The greedy client has the address 127.0.0.`GREEDY`, and the others have 127.0.0.1.
 const GREEDY: u8 = 2;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Filters with three and more `+` of sessions that are away: their shapes are few, and one address that has many of them leaves the
-//! sessions of another what they need.
+//! Tests filters with three and more `+` in absent sessions. A shape (the places of the `+` in a filter) is a limited resource. An address
+//! that uses many of them must leave the sessions of another address what they need.
 
 use crate::support::Server;
 use crate::support::broker::Broker;
@@ -8,14 +8,14 @@ use crate::support::state::State;
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
-/// The address with many sessions, 127.0.0.`GREEDY`.
+/// The address with many sessions is 127.0.0.`GREEDY`.
 const GREEDY: u8 = 2;
-/// More than there are shapes.
+/// Number of filters: more than there may be shapes.
 const MANY: usize = 400;
-/// No message is kept but for a subscription that needs it.
+/// The server keeps a message only for subscriptions that need it.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 0\n";
 
-/// Filters of twelve levels, each with its `+` at other levels, three at least.
+/// Filters of twelve levels with at least three `+`, each at other levels than in the other filters.
 fn shapes(count: usize) -> Vec<String> {
     let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
     let text = |shape: u32| {
@@ -25,7 +25,8 @@ fn shapes(count: usize) -> Vec<String> {
     shapes.map(text).take(count).collect()
 }
 
-/// The greedy one's sessions, one after the other, with all of these filters but the last; returns that one and how many were refused.
+/// Makes sessions of the greedy address with all of these filters except the last. Returns that last filter, and how many subscriptions
+/// were refused.
 fn leave_sessions(broker: &Broker, share: &str) -> (String, usize) {
     let shapes = shapes(MANY + 1);
     let (last, first) = shapes.split_last().expect("they are many");
@@ -42,7 +43,7 @@ fn leave_sessions(broker: &Broker, share: &str) -> (String, usize) {
     (last.clone(), refused)
 }
 
-/// Three messages that the filter matches.
+/// Publishes three messages that the filter matches.
 fn publish(broker: &Broker, filter: &str) {
     let mut publisher = Conn::connected(broker, Version::V5, "publisher");
     for (n, level) in (1..).zip(["a", "b", "c"]) {
@@ -52,7 +53,7 @@ fn publish(broker: &Broker, filter: &str) {
     publisher.leave();
 }
 
-/// The session is there, and gets the three messages; then nothing.
+/// Checks that the session is present, and receives the three messages and nothing else.
 fn assert_missed_nothing(broker: &Broker, version: Version, client: &str) {
     let mut conn = Conn::open(broker, version);
     assert!(conn.resume(client), "the session is there");

@@ -1,5 +1,5 @@
-//! The form of a state directory: `state-format-9` was written by a build that writes form 9, and every later build reads it, or names what it
-//! cannot read. A build that changes the form keeps this directory and adds one of its own (`write_a_state`).
+//! Tests the format of the state directory. A build with format 9 wrote `state-format-9`, and every later build must read it, or say what
+//! it cannot read. A build that changes the format keeps this directory and adds one of its own (`write_a_state`).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::support::http::{once, publish};
 use crate::support::mqtt::{Conn, message};
 use crate::support::state::State;
 
-/// Nothing runs out, however old the files are. Small segments, so that the files are small.
+/// Nothing expires, however old the files are. Segments are small, so that the files are small.
 const SETTINGS: &str = "bytes_max = 1048576\n\n[mqtt]\nsession_expiry_max_s = 4294967295\n\n\
     [[rule]]\nmatch = \"#\"\nlog_age_s = 4294967295\nposition_age_s = 4294967295\nlog_bytes = 65536\n\n[limits]\nlog_bytes = 1048576\n";
 
-/// The ways in which the last server ended: only a stop in order leaves sessions.
+/// How the last server ended. Only an orderly stop saves sessions.
 const ENDS: [&str; 2] = ["stopped", "killed"];
 
 fn kept(end: &str) -> PathBuf {
@@ -28,7 +28,7 @@ fn start(state: &State) -> Server {
     Server::with(&format!("{}{SETTINGS}", state.settings()))
 }
 
-/// Copies the files. In the repository they have no zeros at their ends, and on disk a segment has its full length.
+/// Copies the files. In the repository the zeros at their ends are cut off. The copy of a segment gets its full length again.
 fn copy(from: &Path, to: &Path, change: &impl Fn(&mut Vec<u8>)) {
     fs::create_dir_all(to).expect("a directory");
     for entry in fs::read_dir(from).expect("the directory") {
@@ -44,7 +44,7 @@ fn copy(from: &Path, to: &Path, change: &impl Fn(&mut Vec<u8>)) {
     }
 }
 
-/// Has each kind of record: messages, a deleted topic, a retained message that was replaced, a session that is away.
+/// Makes each kind of record: messages, a deleted topic, a replaced retained message, and an absent session.
 fn fill(server: &Server) {
     for text in ["1", "2", "3"] {
         publish(server, "history", text);

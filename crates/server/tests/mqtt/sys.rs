@@ -1,4 +1,4 @@
-//! The topics under `$SYS/broker`: each is there, says what it should, and moves with what it counts.
+//! Tests the topics under `$SYS/broker`: each exists, has the right form, and changes with what it counts.
 
 use crate::support::PATIENCE;
 use crate::support::broker::Broker;
@@ -43,16 +43,16 @@ pub struct Sys {
 }
 
 impl Sys {
-    /// Subscribes to some of them.
+    /// Subscribes to these topics.
     pub fn watch(broker: &Broker, filter: &str) -> Sys {
         let mut conn = Conn::connected(broker, Version::V311, "watcher");
-        // Retained messages of a home may come before another one has answered.
+        // Retained messages of one home (the part of a shard that keeps topics) may come before another home has answered.
         conn.ask_for(filter, 0);
         let last = HashMap::new();
         Sys { conn, last }
     }
 
-    /// Takes what comes until it is as wanted.
+    /// Takes messages until the values are as wanted.
     pub fn until(&mut self, what: &str, wanted: impl Fn(&HashMap<String, String>) -> bool) {
         let started = Instant::now();
         while !wanted(&self.last) {
@@ -74,7 +74,7 @@ impl Sys {
         number(&self.last, name)
     }
 
-    /// Until a number has grown by this much or more.
+    /// Takes messages until a number has grown by at least this much.
     pub fn until_more(&mut self, name: &str, before: &HashMap<String, String>, by: u64) {
         let wanted = number(before, name) + by;
         self.until(name, |last| number(last, name) >= wanted);
@@ -87,7 +87,7 @@ fn number(said: &HashMap<String, String>, name: &str) -> u64 {
         .unwrap_or_else(|_| panic!("{name}: {text:?} is no number"))
 }
 
-/// Has a client leave a session behind and another one subscribe and publish, which stays.
+/// One client leaves a session behind. Another subscribes, publishes and stays; it is returned.
 fn come_and_publish(broker: &Broker) -> Conn {
     let mut away = Conn::open(broker, Version::V5);
     away.resume("away");
@@ -142,14 +142,14 @@ fn every_topic_is_there_and_moves_with_what_it_counts() {
     sys.until_more("store/messages/bytes", &before, 50);
     sys.until_more("messages/stored", &before, 5);
     sys.until_more("clients/maximum", &before, 1);
-    // CONNECT, SUBSCRIBE twice, messages; and what answers them.
+    // Received: a CONNECT, two SUBSCRIBEs, and messages. Sent: the answers to them.
     sys.until_more("messages/received", &before, 9);
     sys.until_more("messages/sent", &before, 9);
     sys.until_more("bytes/received", &before, 51);
     sys.until_more("bytes/sent", &before, 51);
     sys.until_more("publish/bytes/sent", &before, 1);
     sys.until_more("crore/connections", &before, 1);
-    // And back.
+    // The count goes down again.
     let there = sys.number("clients/connected");
     other.disconnect();
     sys.until("clients/connected", |last| {
@@ -243,7 +243,7 @@ fn a_topic_keeps_its_newest_message_alone_whatever_the_rules_say_and_is_no_publi
         }
         assert_eq!(sys.number("store/messages/count"), COUNT as u64, "{rule}");
         assert_eq!(sys.number("publish/messages/received"), 0, "{rule}");
-        // A client that was away gets the newest value, and no loss is told.
+        // An absent client gets the newest value only, and no loss is counted.
         let mut back = Conn::open(&broker, Version::V5);
         assert!(back.resume("away"));
         let (told, newest) = (back.packet(), sys.last["uptime"].clone());

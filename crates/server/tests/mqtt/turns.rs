@@ -1,4 +1,4 @@
-//! Takeover and the order of things around it, packet by packet.
+//! Tests takeovers of sessions, and the order of packets around them.
 
 use super::sys::Sys;
 use crate::support::broker::Broker;

@@ -1,5 +1,5 @@
-//! Subscribers get the properties of an MQTT 5.0 message unaltered, on every way from MQTT to MQTT: at once, from the log, as
-//! the retained message, to a session that was away, sent again, as a will, to a group, and behind a planned restart.
+//! Tests that subscribers get the properties of an MQTT 5.0 message unaltered, on every way from MQTT to MQTT: live, from the log, as a
+//! retained message, in an absent session, sent again, as a will, in a group, and after a planned restart.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message, plain, will};
@@ -7,12 +7,12 @@ use crate::support::state::State;
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Properties, PropertyBuf, Version};
 
-/// The longest expiry that a packet can say, and the next ones of which the end is past 32 bits of seconds.
+/// The longest expiry that a packet can have. Like others near it, it ends at a time that does not fit into 32 bits of seconds.
 const NEVER_S: u32 = u32::MAX;
-/// Seconds that a test may take, at most, behind which an expiry is not the published one.
+/// By how many seconds a delivered expiry may be shorter than the published one: a test takes less time than this.
 const SLACK_S: u32 = 600;
 
-/// A message's properties as they are compared: the expiry apart.
+/// A message's properties, for comparison. The expiry is separate.
 #[derive(Debug, PartialEq)]
 struct Said {
     format: Option<u8>,
@@ -33,7 +33,7 @@ fn said(set: &Properties<'_>) -> Said {
     }
 }
 
-/// Sets of properties, each with a peculiarity, and an expiry.
+/// Sets of properties, each with some special case, and an expiry.
 fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
     let users: [&[(&str, &str)]; 6] = [
         &[],
@@ -91,7 +91,7 @@ fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
             set.response_topic(to).expect("it fits");
             set.correlation_data(text.as_bytes()).expect("it fits");
         }
-        // The user properties have an order among each other, whatever stands between them.
+        // The order among user properties must be kept, even with other properties between them.
         for (name, value) in &user[user.len() / 2..] {
             set.user_property(name, value).expect("it fits");
         }
@@ -107,7 +107,7 @@ fn sets() -> Vec<(PropertyBuf, Option<u32>)> {
     sets
 }
 
-/// Takes the messages of all sets, in their order, and compares.
+/// Takes the messages of all sets, in their order, and compares their properties.
 fn take_all(conn: &mut Conn, way: &str, acknowledges: bool) {
     for (n, (set, expiry_s)) in sets().iter().enumerate() {
         take_one(conn, way, n, (set, *expiry_s), acknowledges);
@@ -149,7 +149,7 @@ fn publish_all(conn: &mut Conn, topic: &str) {
     }
 }
 
-/// A session of the tests, and whether it was there.
+/// A connection to a session of the tests, and whether the session was present.
 fn session(broker: &Broker, name: &str, receive_max: u16) -> (Conn, bool) {
     Conn::with(broker, name, false, |set| {
         set.session_expiry_interval_s(600)
@@ -161,7 +161,7 @@ fn session(broker: &Broker, name: &str, receive_max: u16) -> (Conn, bool) {
 fn properties_come_out_as_they_went_in() {
     let broker = Broker::start();
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
-    // At once, in the row of a plain subscription, in one of several, and to a group.
+    // Delivered live: to a plain subscription, to one of several subscriptions, and to a group.
     let mut plain = Conn::connected(&broker, Version::V5, "plain");
     plain.subscribe("t/1", 0);
     let mut several = Conn::connected(&broker, Version::V5, "several");
@@ -169,7 +169,7 @@ fn properties_come_out_as_they_went_in() {
     several.subscribe("u", 1);
     let mut group = Conn::connected(&broker, Version::V5, "group");
     group.subscribe("$share/g/t/#", 1);
-    // From the log, since it takes one at a time; and away.
+    // Delivered from the log, since this client receives one at a time; and to an absent session.
     let (mut behind, _) = session(&broker, "behind", 1);
     behind.subscribe("t/1", 1);
     let (mut away, _) = session(&broker, "away", 100);
@@ -232,7 +232,7 @@ fn a_restart_keeps_all_properties() {
         take_all(&mut conn, "before", false);
         conn.leave();
     }
-    // The last one is away with nothing, the first one with all of them under way.
+    // The second client is absent and has received nothing. The first one has received all messages and acknowledged none.
     let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
     publish_all(&mut publisher, "t/2");
     broker.stop();

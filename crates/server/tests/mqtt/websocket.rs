@@ -1,4 +1,4 @@
-//! MQTT over WebSocket (MQTT 5.0 chapter 6): binary frames that have nothing to do with packets.
+//! Tests MQTT over WebSocket (MQTT 5.0 chapter 6): binary frames, whose borders are independent of the packets.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain};
@@ -51,11 +51,11 @@ fn a_text_frame_ends_the_connection() {
     let broker = Broker::start();
     let (mut conn, _) = Conn::websocket(&broker, Version::V5, PATH, "mqtt");
     conn.connect(&plain(Version::V5, "it"));
-    // A packet whose bytes are text too: a PUBLISH.
+    // A text frame with a PUBLISH whose bytes are also valid text.
     conn.send_frame(1, b"\x30\x04\0\x01tx");
     assert_eq!(conn.rest(), b"");
     if broker.is_ours() {
-        // RFC 6455 section 7.4.1: data that it cannot accept.
+        // RFC 6455 section 7.4.1: the server received a type of data that it cannot accept.
         assert_eq!(conn.close_code(), Some(1003));
     }
 }

@@ -1,6 +1,5 @@
-//! The broker that the MQTT clients of the tests connect to: our server, or the one that `CRORE_MQTT_REFERENCE` names
-//! (the path of a Mosquitto), which shows that a test asks for what the specification says and not for
-//! what we do.
+//! The broker that the tests' MQTT clients connect to: a Crore server, or the reference (a Mosquitto) whose path `CRORE_MQTT_REFERENCE`
+//! names. Tests that pass with the reference ask for what the specification says, and not for what Crore happens to do.
 
 use super::{Server, hold_port, until};
 use crore_net::kernel::listener::HeldPort;
@@ -8,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long the reference gets to have something expire after a second: it cannot be asked.
+/// How long to wait until messages have expired at the reference, which cannot be asked.
 const EXPIRED: Duration = Duration::from_secs(3);
 
 pub enum Broker {
@@ -28,7 +27,7 @@ impl Broker {
         Broker::with("")
     }
 
-    /// With settings of ours, which the reference does not have.
+    /// Starts the broker. The settings are for Crore; the reference ignores them.
     pub fn with(settings: &str) -> Broker {
         match std::env::var_os("CRORE_MQTT_REFERENCE") {
             Some(program) => Broker::Reference(Reference::start(program.into())),
@@ -36,17 +35,17 @@ impl Broker {
         }
     }
 
-    /// Ours with these settings; none where the tests run against the reference.
+    /// A Crore server with these settings. `None` if the tests run against the reference.
     pub fn ours(settings: &str) -> Option<Broker> {
         Some(Broker::with(settings)).filter(Broker::is_ours)
     }
 
-    /// Whether what only our server promises can be asked for.
+    /// Whether this is Crore, so that a test may check what only Crore promises.
     pub fn is_ours(&self) -> bool {
         matches!(self, Broker::Crore(_))
     }
 
-    /// Our server, where the test is of nothing else.
+    /// The Crore server. Panics with the reference.
     pub fn server(&self) -> &Server {
         match self {
             Broker::Crore(server) => server,
@@ -54,7 +53,7 @@ impl Broker {
         }
     }
 
-    /// Waits until so many messages of the topic are kept, the others having expired.
+    /// Waits until this many messages of the topic are kept, and the others have expired.
     pub fn await_kept(&self, topic: &str, count: u64) {
         match self {
             Broker::Crore(server) => server.await_kept(topic, count),
@@ -62,7 +61,7 @@ impl Broker {
         }
     }
 
-    /// Stops our server in order.
+    /// Stops a Crore server in order.
     pub fn stop(self) {
         match self {
             Broker::Crore(server) => drop(server.stop()),
@@ -70,7 +69,7 @@ impl Broker {
         }
     }
 
-    /// Ends our server at once, as a crash does.
+    /// Kills a Crore server, as a crash would.
     pub fn kill(self) {
         match self {
             Broker::Crore(server) => server.kill(),
@@ -86,7 +85,7 @@ impl Broker {
         }
     }
 
-    /// The port that speaks it over WebSocket.
+    /// The port that speaks MQTT over WebSocket.
     pub fn ws(&self) -> u16 {
         match self {
             Broker::Crore(server) => server.address().port(),

@@ -1,4 +1,4 @@
-//! The wall clock of a running server, set ahead and back by the library of `faketime`.
+//! Sets the wall clock of a running server ahead and back, by the library of `faketime`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// None where the library is missing, or the tests run on a clock that is set already.
+    /// Makes a clock. `None` if the library is missing, or if the tests themselves run under `faketime`.
     pub fn new(name: &str, ahead_s: i64) -> Option<Clock> {
         if !has("faketime") || std::env::var_os("FAKETIME").is_some() {
             return None;
@@ -32,15 +32,15 @@ impl Clock {
         Some(clock)
     }
 
-    /// The wall clock is ahead of the world's by so much from now on.
+    /// Sets by how many seconds the wall clock is ahead from now on.
     pub fn set(&self, ahead_s: i64) {
-        // It is read at any time, so it is replaced as a whole.
+        // The library may read the file at any time, so the file is replaced in one step.
         let whole = self.file.with_extension("next");
         std::fs::write(&whole, format!("{ahead_s:+}s\n")).expect("a file");
         std::fs::rename(&whole, &self.file).expect("a file");
     }
 
-    /// A server that follows it.
+    /// A server that follows this clock.
     pub fn server(&self, settings: &str) -> Server {
         let environment = [
             ("LD_PRELOAD", self.library.as_str()),
@@ -49,7 +49,7 @@ impl Clock {
                 self.file.to_str().expect("a path"),
             ),
             ("FAKETIME_NO_CACHE", "1"),
-            // The wall clock alone.
+            // Only the wall clock is changed.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
         ];
         Server::with_environment(settings, &environment)

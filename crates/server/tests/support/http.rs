@@ -1,13 +1,13 @@
-//! A client connection of the tests: bytes out, responses in. It repairs nothing.
+//! An HTTP client connection for tests. It sends bytes as given, and repairs nothing in the answers.
 
 use super::{Server, is_timeout, read_again};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// How long an answer or an end may take that is due: less than `timeouts.head_s`, after which one comes anyway.
+/// Timeout of an answer or an end. It is shorter than `timeouts.head_s`, after which the server would end the connection anyway.
 pub const PATIENCE: Duration = Duration::from_secs(8);
-/// The timeout of a read that is tried twice.
+/// Timeout of one read. Each read is tried twice.
 const HALF: Option<Duration> = Some(Duration::from_secs(PATIENCE.as_secs() / 2));
 
 pub struct Conn {
@@ -16,7 +16,7 @@ pub struct Conn {
     host: String,
 }
 
-/// A response as it came; names of fields in lower case.
+/// A response as received, with names of fields in lower case.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,7 +25,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// The value of a field; all of them with commas between when it came more than once.
+    /// The value of a field. Several fields of one name are joined with commas.
     pub fn header(&self, name: &str) -> Option<String> {
         let same = self
             .headers
@@ -35,7 +35,7 @@ impl Response {
         (!values.is_empty()).then(|| values.join(", "))
     }
 
-    /// Whether the field is a list that has `item`, in any case.
+    /// Whether the field is a list that contains `item`, in any letter case.
     pub fn lists(&self, name: &str, item: &str) -> bool {
         self.header(name).is_some_and(|value| {
             value
@@ -70,7 +70,7 @@ impl Conn {
         Conn::over(stream, server)
     }
 
-    /// Over a socket that the test prepared.
+    /// A connection over a socket that the test has prepared.
     pub fn over(stream: TcpStream, server: &Server) -> Conn {
         stream.set_read_timeout(HALF).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -86,12 +86,12 @@ impl Conn {
         &self.stream
     }
 
-    /// Sends bytes; a peer that has closed already is noticed when reading.
+    /// Sends bytes. If the peer has already closed, the next read notices that.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
-    /// Sends one byte after the other, each in a packet of its own.
+    /// Sends one byte after the other, each in its own packet.
     pub fn dribble(&mut self, bytes: impl AsRef<[u8]>) {
         for byte in bytes.as_ref() {
             self.send([*byte]);
@@ -99,7 +99,7 @@ impl Conn {
         }
     }
 
-    /// The text of a request with our `Host`; `Content-Length` is added when there is a body.
+    /// The bytes of a request with the server's `Host`. `Content-Length` is added if there is a body.
     pub fn text_of(
         &self,
         method: &str,
@@ -151,7 +151,7 @@ impl Conn {
         self.request("GET", target, headers, "")
     }
 
-    /// The next response, to a request that was no HEAD.
+    /// The next response, to a request other than HEAD.
     pub fn response(&mut self) -> Response {
         self.response_to("GET")
     }
@@ -172,7 +172,7 @@ impl Conn {
         response
     }
 
-    /// A response's head alone, the body left to the caller.
+    /// The head of the next response. The caller reads the body.
     pub fn head(&mut self) -> Response {
         let mut lines = Vec::new();
         loop {
@@ -201,7 +201,7 @@ impl Conn {
         }
     }
 
-    /// Up to the next CRLF, which is taken off.
+    /// The bytes up to the next CRLF, which is removed.
     pub fn line(&mut self) -> Vec<u8> {
         loop {
             if let Some(at) = self.buffer.windows(2).position(|pair| pair == b"\r\n") {
@@ -249,18 +249,18 @@ impl Conn {
         }
     }
 
-    /// Everything until the peer closes.
+    /// All bytes until the peer closes.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() > 0 {}
         std::mem::take(&mut self.buffer)
     }
 
-    /// The bytes that have arrived and were not taken.
+    /// The bytes that were received and not taken yet.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Reads once; 0 when the peer has closed or reset.
+    /// Reads once. Returns 0 if the peer has closed or reset.
     pub fn fill(&mut self) -> usize {
         let mut bytes = [0; 16 << 10];
         match read_again(&self.stream, &mut bytes) {
@@ -280,12 +280,12 @@ impl Conn {
         }
     }
 
-    /// Whether the peer closes (or resets) without saying anything more.
+    /// Whether the peer closes (or resets) without sending anything more.
     pub fn ends(&mut self) -> bool {
         self.buffer.is_empty() && self.fill() == 0
     }
 
-    /// Whether nothing at all happens for that long.
+    /// Whether nothing arrives for this time, and the connection stays open.
     pub fn is_silent_for(&mut self, wait: Duration) -> bool {
         if !self.buffer.is_empty() {
             return false;
@@ -304,13 +304,12 @@ impl Conn {
     }
 }
 
-/// The result of `try_it`, or nothing when an expectation in it fails (which is printed): for tables, so that
-/// every wrong row is seen.
+/// The result of `try_it`. `None` if an assertion in it fails (which is printed). For tables, so that every wrong row is reported.
 pub fn attempt<T>(try_it: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(try_it)).ok()
 }
 
-/// One request over a connection of its own.
+/// Sends one request over a new connection.
 pub fn once(
     server: &Server,
     method: &str,
@@ -321,7 +320,7 @@ pub fn once(
     Conn::open(server).request(method, target, headers, body)
 }
 
-/// Publishes, and expects that it is taken.
+/// Publishes, and expects that the message is accepted.
 pub fn publish(server: &Server, topic: &str, body: impl AsRef<[u8]>) -> Response {
     let response = Conn::open(server).request(
         "POST",

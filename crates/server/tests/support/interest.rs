@@ -1,11 +1,11 @@
-//! A follower of interest that checks what it is told.
+//! A follower of interest for tests (a client that is told which topics have subscribers). It checks the events that it receives.
 
 use std::collections::BTreeSet;
 
 use super::Server;
 use super::stream::Stream;
 
-/// An event that a follower of interest gets.
+/// An event that a follower of interest receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     First(String),
@@ -13,7 +13,7 @@ pub enum Told {
     Whole(u64),
 }
 
-/// An event of interest.
+/// Parses an event of interest.
 pub fn told(kind: &str, data: &serde_json::Value) -> Told {
     let topic = || data["topic"].as_str().expect("a topic").to_string();
     match kind {
@@ -24,7 +24,7 @@ pub fn told(kind: &str, data: &serde_json::Value) -> Told {
     }
 }
 
-/// A follower that checks what it is told: nothing begins twice, and nothing ends that had not begun.
+/// A follower that checks its events: no interest begins twice, and none ends that had not begun.
 pub struct Follower {
     pub stream: Stream,
     pub present: BTreeSet<String>,
@@ -66,7 +66,7 @@ pub fn names<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
     names.into_iter().map(String::from).collect()
 }
 
-/// A subscriber that is there: the head of its response has come.
+/// A subscriber whose response head has arrived, so that the server counts it.
 pub fn subscriber(server: &Server, topic: &str) -> Stream {
     let mut stream = Stream::open(server, &format!("/sub/{topic}"), &[]);
     stream.conn.chunk();

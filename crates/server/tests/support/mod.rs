@@ -1,8 +1,8 @@
-//! The real binary as a child process, for tests: started on a port of the kernel's choice with
-//! settings of the test's own, ended with the test.
+//! Runs the real binary as a child process for tests, on a port of the kernel's choice with the test's own settings. The server ends with
+//! the test.
 //!
-//! A server that ended or panicked while it was tested fails the test, whatever else was seen. Beside it stand the
-//! clients that several test programs use.
+//! If the server ends by itself or panics, the test fails, whatever else it checks. The submodules have the clients that several test
+//! programs use.
 
 #![allow(dead_code, reason = "no test program needs all of it")]
 
@@ -33,22 +33,22 @@ use program::REAL_MONOTONIC;
 use waiting::LOOKS_EVERY;
 pub use waiting::{PATIENCE, connect, connect_from, eventually, is_timeout, read_again, until};
 
-/// The words that the server prints, with its address behind them, once it accepts connections.
+/// The words in the log before the server's address, once it accepts connections.
 const READY: &str = "listening on http://";
 
-/// The same where it speaks TLS only.
+/// The words before the address if the server speaks TLS only.
 const READY_TLS: &str = "listening on https://";
 
-/// The same of the admin port.
+/// The words before the address of the admin port.
 const ADMIN: &str = "admin port at http://";
 
 /// The name of a server's settings file.
 const SETTINGS: &str = "crore.toml";
 
-/// An address of the loopback with a port of the kernel's choice.
+/// A loopback address with a port of the kernel's choice.
 const ANY_PORT: &str = "127.0.0.1:0";
 
-/// A port for another program that is told where to listen.
+/// Reserves a port for another program that must be told where to listen.
 pub fn hold_port() -> HeldPort {
     HeldPort::choose((Ipv4Addr::LOCALHOST, 0).into()).expect("a port")
 }
@@ -59,9 +59,9 @@ struct Launch<'a> {
     shards: u32,
     settings: &'a str,
     descriptors: Option<u32>,
-    /// Where it listens; none: where the settings say.
+    /// The address of the data port. `None`: as the settings say.
     listen: Option<&'a str>,
-    /// Where its admin port is, if it has one.
+    /// The address of the admin port, if the server has one.
     admin: Option<&'a str>,
     environment: &'a [(&'a str, &'a str)],
 }
@@ -83,7 +83,7 @@ impl<'a> Launch<'a> {
         Server::launch(self)
     }
 
-    /// The server's command, in the directory that has its settings.
+    /// The command that starts the server in the directory of its settings.
     fn command(&self, directory: &Path) -> Command {
         let mut command = match self.descriptors {
             None => Command::new(&self.program),
@@ -125,29 +125,29 @@ pub struct Server {
     admin: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     directory: PathBuf,
-    /// The test has asked it to end.
+    /// The test has asked the server to end, or expects its end.
     may_end: AtomicBool,
 }
 
 impl Server {
-    /// With the defaults, two shards.
+    /// A server with default settings and two shards.
     pub fn start() -> Server {
         Server::with("")
     }
 
-    /// With `settings`, the text of a `crore.toml`. Tables only: the top level is ours.
+    /// A server with `settings`, the text of a `crore.toml`. It may have only tables, since this module writes the top level.
     pub fn with(settings: &str) -> Server {
         Launch::new(settings).start()
     }
 
-    /// With an admin port, on a port of the kernel's choice too.
+    /// A server with an admin port, also on a port of the kernel's choice.
     pub fn with_admin(settings: &str) -> Server {
         let admin = Some(ANY_PORT);
         let launch = Launch::new(settings);
         Launch { admin, ..launch }.start()
     }
 
-    /// The same of another build.
+    /// A server from another build, with an admin port.
     pub fn of(program: &Path, settings: &str) -> Server {
         let launch = Launch::new(settings);
         Launch {
@@ -158,7 +158,7 @@ impl Server {
         .start()
     }
 
-    /// The same at this address, with an admin port.
+    /// A server from another build at this address, with an admin port.
     pub fn of_at(program: &Path, settings: &str, address: SocketAddr) -> Server {
         let address = address.to_string();
         let launch = Launch::new(settings);
@@ -171,9 +171,9 @@ impl Server {
         .start()
     }
 
-    /// With the data ports that `settings` name, which begin with the top level, and an admin port at this address.
+    /// A server with the data ports that `settings` name (which begin with the top level), and an admin port at this address.
     ///
-    /// A server that listens on all addresses is asked by that of the loopback.
+    /// Tests reach a server that listens on all addresses through the loopback.
     pub fn listening(settings: &str, admin: &str) -> Server {
         let launch = Launch::new(settings);
         let (listen, admin) = (None, Some(admin));
@@ -185,7 +185,7 @@ impl Server {
         .start()
     }
 
-    /// With an admin port, and these variables in its environment.
+    /// A server with an admin port, and with these environment variables.
     pub fn with_environment(settings: &str, environment: &[(&str, &str)]) -> Server {
         let admin = Some(ANY_PORT);
         let launch = Launch::new(settings);
@@ -197,7 +197,7 @@ impl Server {
         .start()
     }
 
-    /// With so many shards, and an admin port.
+    /// A server with this number of shards, and an admin port.
     pub fn with_shards(shards: u32, settings: &str) -> Server {
         let (launch, admin) = (Launch::new(settings), Some(ANY_PORT));
         Launch {
@@ -208,7 +208,7 @@ impl Server {
         .start()
     }
 
-    /// With `settings` and a limit on descriptors, which the server must live with.
+    /// A server with `settings` under a limit of open file descriptors.
     pub fn with_descriptors(settings: &str, descriptors: u32) -> Server {
         let descriptors = Some(descriptors);
         let launch = Launch::new(settings);
@@ -258,17 +258,17 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// The address of the data port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its admin port is.
+    /// The address of the admin port.
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("a server with an admin port")
     }
 
-    /// The process.
+    /// The id of the server's process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -278,22 +278,23 @@ impl Server {
         format!("http://{}{path}", self.address)
     }
 
-    /// The file that its settings were read from.
+    /// The file of the server's settings.
     pub fn settings_file(&self) -> PathBuf {
         self.directory.join(SETTINGS)
     }
 
-    /// Its proportional share of memory, in bytes, which the kernel counts page by page.
+    /// The server's proportional share of memory (PSS), in bytes.
     pub fn pss_bytes(&self) -> u64 {
         self.bytes_of("smaps_rollup", "Pss:")
     }
 
-    /// Its resident memory without pages of files: it lets go of its text after the start, and reads it back as it serves.
+    /// The server's resident memory without pages of files, in bytes. Pages of its program are excluded, since the server releases them
+    /// after the start and reads them again as it serves.
     pub fn resident_bytes(&self) -> u64 {
         self.bytes_of("status", "RssAnon:")
     }
 
-    /// A value of a file of `/proc` that is in kilobytes there, in bytes.
+    /// A value of a file of `/proc`, in bytes. The file has it in kilobytes.
     fn bytes_of(&self, file: &str, name: &str) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.pid()));
         let text = text.expect("it runs");
@@ -302,8 +303,8 @@ impl Server {
         kib.parse::<u64>().expect("kilobytes") * 1024
     }
 
-    /// Fails when it takes `most` bytes more than `before` within two seconds: for memory that it must not keep, where no event
-    /// tells when the danger is over.
+    /// Panics if the memory grows by `most` bytes above `before` within two seconds. This is for memory that the server must not take,
+    /// where no event shows when the danger is over.
     pub fn never_grows(&self, before: u64, most: u64) {
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
@@ -321,19 +322,19 @@ impl Server {
         assert!(sent.expect("kill").success());
     }
 
-    /// Ends it at once, as a crash does.
+    /// Kills the server, as a crash would.
     pub fn kill(mut self) {
         self.signal("KILL");
         self.child.wait().expect("it ends");
     }
 
-    /// Asks it to end, and waits until it has; returns what it printed.
+    /// Asks the server to end, and waits until it has. Returns what it printed.
     pub fn stop(self) -> String {
         self.signal("TERM");
         self.ended()
     }
 
-    /// Waits until it has ended in order, and returns what it printed.
+    /// Waits until the server has ended in order. Returns what it printed.
     pub fn ended(mut self) -> String {
         self.may_end.store(true, Ordering::Relaxed);
         let status = eventually("its end", || self.child.try_wait().expect("it runs"));
@@ -341,37 +342,38 @@ impl Server {
         self.log()
     }
 
-    /// Waits until it has ended by itself, in whatever way; returns its exit code and what it printed.
+    /// Waits until the server has ended by itself, in whatever way. Returns its exit code and what it printed.
     pub fn failed(mut self) -> (Option<i32>, String) {
         self.may_end.store(true, Ordering::Relaxed);
         let status = eventually("its end", || self.child.try_wait().expect("it runs"));
         (status.code(), self.log())
     }
 
-    /// Its output until now.
+    /// The server's output so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("the log").clone()
     }
 
-    /// Waits until it has printed this.
+    /// Waits until the server has printed this text.
     pub fn await_log(&self, text: &str) {
         until(text, || self.log().contains(text));
     }
 
-    /// Has it read these settings while it runs. Whether it took them stands in its log.
+    /// Makes the running server read these settings. Its log says whether it accepted them.
     pub fn reread(&self, settings: &str) {
         std::fs::write(self.settings_file(), settings).expect("a settings file");
         self.signal("HUP");
     }
 
-    /// Waits until the server's clock has gone on by so much: it needs an admin port.
+    /// Waits until the server's clock has advanced by this much. The server needs an admin port.
     pub fn passes(&self, seconds: f64) {
         let uptime = || port::metric(self.admin(), "crore_uptime_seconds").expect("a metric");
         let began = uptime();
         until("its time", || uptime() >= began + seconds);
     }
 
-    /// Waits until so many subscribe to the topic: one is counted when its request was read, which no answer tells.
+    /// Waits until the topic has this many subscribers. The server counts a subscriber when it has read the request, which no answer
+    /// shows.
     pub fn await_subscribers(&self, topic: &str, count: u64) {
         until(&format!("{count} subscribers of {topic}"), || {
             self.info(topic)
@@ -380,7 +382,7 @@ impl Server {
         });
     }
 
-    /// Waits until so many messages of the topic are kept.
+    /// Waits until this many messages of the topic are kept.
     pub fn await_kept(&self, topic: &str, count: u64) {
         until(&format!("{count} messages of {topic}"), || {
             self.info(topic)
@@ -389,7 +391,7 @@ impl Server {
         });
     }
 
-    /// The server's information on a topic, if there is one.
+    /// The topic's info. `None` if the topic does not exist.
     pub fn info(&self, topic: &str) -> Option<serde_json::Value> {
         let target = format!("/pub/{topic}");
         let json = [("Accept", "application/json")];
@@ -417,7 +419,7 @@ impl Drop for Server {
     }
 }
 
-/// Keeps what the server prints; returns where the addresses come that it tells, each with the words that announce it.
+/// Collects what the server prints in `log`. Returns a channel of the addresses in the output, each with the words before it.
 fn keep_log(
     stderr: ChildStderr,
     log: &Arc<Mutex<String>>,
@@ -440,7 +442,7 @@ fn keep_log(
     addresses
 }
 
-/// The address that a line of the log tells behind `what`, as a client on this machine reaches it.
+/// The address after `what` in a line of the log, as a client on this machine reaches it.
 fn address_behind(line: &str, what: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once(what)?;
     let text = rest.split([' ', '/', '"', '\u{1b}']).next()?;
@@ -461,7 +463,7 @@ fn eprint_log(log: &str) {
     eprintln!("--- the server's log\n{log}---");
 }
 
-/// The load tools, which cargo builds beside the server.
+/// The program of the load tools, which cargo builds beside the server.
 pub fn bench_program() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_crore")).with_file_name("crore-bench");
     assert!(
@@ -472,7 +474,7 @@ pub fn bench_program() -> PathBuf {
     path
 }
 
-/// The binary that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
+/// The server's program: the one that cargo built for this test, unless `CRORE_TEST_PROGRAM` names another build.
 pub fn program() -> PathBuf {
     std::env::var_os("CRORE_TEST_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_crore").into(), PathBuf::from)

@@ -1,4 +1,4 @@
-//! A client connection of the tests: bytes out, packets in. It repairs nothing and answers nothing by itself.
+//! An MQTT client connection for tests. It sends bytes as given, repairs nothing, and answers nothing by itself.
 
 use super::{broker::Broker, http::PATIENCE, is_timeout, read_again};
 use crore_wire::mqtt::{
@@ -9,21 +9,21 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-/// How long one look at a connection takes, when a test looks again and again.
+/// Timeout of one look at a connection, for tests that look again and again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How often nothing must come before what is due next, since what is wrong may take a longer way through the shards.
+/// How often a check that nothing comes is repeated, since a wrong packet may take a longer way through the shards.
 const ROUNDS: u16 = 3;
 
 pub const VERSIONS: [Version; 2] = [Version::V311, Version::V5];
 
-/// How bytes travel.
+/// The transport of a connection.
 enum Over {
     Tcp,
-    /// Each write is a frame; frames' payloads are what is read.
+    /// WebSocket. Each write is a frame; the payloads of received frames are joined.
     WebSocket {
         frames: Vec<u8>,
-        /// The code of the close frame that came.
+        /// The code of the received Close frame.
         closed: Option<u16>,
     },
 }
@@ -35,7 +35,7 @@ pub struct Conn {
     pub version: Version,
 }
 
-/// A packet as it came.
+/// A received packet.
 pub struct Got {
     bytes: Vec<u8>,
     version: Version,
@@ -58,7 +58,7 @@ impl Got {
         }
     }
 
-    /// The packet id and reason of an acknowledgement of this type.
+    /// The packet id and reason of this packet, which must be an acknowledgement of this type.
     pub fn ack(&self, kind: PacketType) -> (u16, ReasonCode) {
         let packet = self.packet();
         assert_eq!(packet.kind(), kind, "{packet:?}");
@@ -72,7 +72,7 @@ impl Got {
     }
 }
 
-/// A CONNECT that asks for nothing.
+/// A CONNECT without options.
 pub fn plain<'a>(version: Version, client_id: &'a str) -> Connect<'a> {
     Connect {
         version,
@@ -98,7 +98,7 @@ pub fn will<'a>(topic: &'a str) -> Will<'a> {
     }
 }
 
-/// A message; it has a packet id when `qos` is not 0.
+/// A message. It has a packet id if `qos` is not 0.
 pub fn message<'a>(topic: &'a str, qos: u8, id: u16, payload: &'a [u8]) -> Publish<'a> {
     Publish {
         dup: false,
@@ -120,7 +120,7 @@ impl Conn {
         Conn::open_from(1, broker, version)
     }
 
-    /// At the data port of a server.
+    /// Connects to the data port of a server.
     pub fn at(server: &super::Server, version: Version) -> Conn {
         Conn::over(super::connect(server.address()), Over::Tcp, version)
     }
@@ -130,7 +130,7 @@ impl Conn {
         Conn::over(super::connect_from(host, to), Over::Tcp, version)
     }
 
-    /// A WebSocket that has been upgraded, with the response's head.
+    /// An upgraded WebSocket, with the head of the response.
     pub fn websocket(
         broker: &Broker,
         version: Version,
@@ -172,14 +172,14 @@ impl Conn {
         }
     }
 
-    /// Connected with a clean session.
+    /// A client that is connected with a clean session.
     pub fn connected(broker: &Broker, version: Version, client_id: &str) -> Conn {
         let mut conn = Conn::open(broker, version);
         assert!(!conn.connect(&plain(version, client_id)), "no session");
         conn
     }
 
-    /// A client of version 5 with these properties, and whether a session was present.
+    /// An MQTT 5 client with these properties, and whether a session was present.
     pub fn with(
         broker: &Broker,
         client_id: &str,
@@ -196,7 +196,7 @@ impl Conn {
         (conn, present)
     }
 
-    /// Connects; whether a session was present.
+    /// Sends this CONNECT. Returns whether a session was present.
     pub fn connect(&mut self, connect: &Connect<'_>) -> bool {
         self.write(|out| encode::connect(out, connect));
         match self.packet().packet() {
@@ -207,7 +207,7 @@ impl Conn {
         }
     }
 
-    /// Connects with a session that outlives the connection; whether one was present.
+    /// Connects with a session that outlives the connection. Returns whether one was present.
     pub fn resume(&mut self, client_id: &str) -> bool {
         let mut properties = PropertyBuf::new();
         properties.session_expiry_interval_s(600);
@@ -219,7 +219,7 @@ impl Conn {
         self.connect(&connect)
     }
 
-    /// Sends bytes; a peer that has closed already is noticed when reading.
+    /// Sends bytes. If the peer has already closed, the next read notices that.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
         let _ = match self.over {
@@ -233,7 +233,7 @@ impl Conn {
         let _ = self.stream.write_all(&frame(opcode, payload));
     }
 
-    /// Sends one byte after the other, each in a packet (or frame) of its own.
+    /// Sends one byte after the other, each in its own packet (or frame).
     pub fn dribble(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.send([*byte]);
@@ -253,7 +253,7 @@ impl Conn {
         self.write(|out| encode::publish(out, version, publish));
     }
 
-    /// Publishes and sees it through to its last acknowledgement.
+    /// Publishes, and waits for the last acknowledgement.
     pub fn deliver(&mut self, publish: &Publish<'_>) {
         self.publish(publish);
         let Some(number) = publish.packet_id.map(PacketId::get) else {
@@ -268,7 +268,7 @@ impl Conn {
         assert_eq!(self.packet().ack(PacketType::PubComp).0, number);
     }
 
-    /// Sends an acknowledgement without a failure.
+    /// Sends an acknowledgement with a reason of success.
     pub fn acknowledge(&mut self, kind: PacketType, number: u16) {
         let version = self.version;
         let ack = Ack {
@@ -284,7 +284,7 @@ impl Conn {
         });
     }
 
-    /// Sends a SUBSCRIBE.
+    /// Sends a SUBSCRIBE for this filter.
     pub fn ask_for(&mut self, filter: &str, qos: u8) {
         let options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
         let version = self.version;
@@ -294,7 +294,7 @@ impl Conn {
         });
     }
 
-    /// Subscribes and takes the SUBACK, which must come before any message.
+    /// Subscribes, and takes the SUBACK, which must come before any message. Returns its reason code.
     pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
         self.ask_for(filter, qos);
         match self.packet().packet() {
@@ -331,13 +331,13 @@ impl Conn {
         self.write(|out| encode::disconnect(out, version, &farewell));
     }
 
-    /// Says farewell, and waits until the server closes, without a word.
+    /// Sends a DISCONNECT, and waits until the server closes the connection without a packet.
     pub fn leave(&mut self) {
         self.disconnect();
         assert_eq!(self.end(), None, "no DISCONNECT answers a DISCONNECT");
     }
 
-    /// Whether the server answers a ping next, having said nothing else.
+    /// Whether the answer to a ping is the next packet.
     pub fn is_served(&mut self) -> bool {
         self.ping();
         matches!(self.packet().packet(), Packet::PingResp)
@@ -349,7 +349,7 @@ impl Conn {
             .unwrap_or_else(|| panic!("the peer closed; before that {:02x?}", self.buffer))
     }
 
-    /// The next packet; none when the peer closes instead.
+    /// The next packet. `None` if the peer closes instead.
     pub fn packet_or_end(&mut self) -> Option<Got> {
         loop {
             let header = fixed_header(&self.buffer, usize::MAX)
@@ -362,7 +362,7 @@ impl Conn {
                     return Some(Got { bytes, version });
                 }
             }
-            // A close frame may come with the last packet.
+            // A Close frame may arrive together with the last packet.
             let before = self.buffer.len();
             if self.fill(PATIENCE)? == 0 && self.buffer.len() == before {
                 return None;
@@ -370,7 +370,7 @@ impl Conn {
         }
     }
 
-    /// How the server ends the connection: with a DISCONNECT's reason, or without a word.
+    /// How the server ends the connection: the reason of its DISCONNECT, or `None` if it just closes.
     pub fn end(&mut self) -> Option<ReasonCode> {
         let mut reason = None;
         while let Some(got) = self.packet_or_end() {
@@ -382,7 +382,7 @@ impl Conn {
         reason
     }
 
-    /// Everything until the peer closes.
+    /// All bytes until the peer closes.
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill(PATIENCE).expect("an end") > 0 {}
         std::mem::take(&mut self.buffer)
@@ -396,7 +396,7 @@ impl Conn {
         }
     }
 
-    /// Fails when anything comes before what `publisher` now publishes to a topic that this client has subscribed to.
+    /// Publishes to a topic to which this client has subscribed, and panics if this client receives anything before that message.
     pub fn expect_only_from(&mut self, publisher: &mut Conn, topic: &str) {
         for round in 1..=ROUNDS {
             let marker = format!("marker {round}");
@@ -411,7 +411,8 @@ impl Conn {
         }
     }
 
-    /// Fails when anything comes while `publisher` publishes elsewhere: for a client that has no subscription, or no room.
+    /// Panics if this client receives anything while `publisher` publishes to another topic. For clients without a subscription, or with a
+    /// full Receive Maximum.
     pub fn expect_nothing_from(&mut self, publisher: &mut Conn) {
         for round in 1..=ROUNDS {
             publisher.deliver(&message("elsewhere", 1, round, b"x"));
@@ -419,23 +420,23 @@ impl Conn {
         }
     }
 
-    /// Ends this side without a farewell, and waits until the server has seen it.
+    /// Closes this side without a DISCONNECT, and waits until the server has closed too.
     pub fn cut(mut self) {
         let _ = self.stream.shutdown(Shutdown::Write);
         while self.fill(PATIENCE) != Some(0) {}
     }
 
-    /// Whether the server has closed: for tests that look again and again.
+    /// Whether the server has closed the connection. For tests that look again and again.
     pub fn has_ended(&mut self) -> bool {
         self.fill(LOOK) == Some(0)
     }
 
-    /// Whether something has come: for tests that look again and again.
+    /// Whether bytes have arrived. For tests that look again and again.
     pub fn is_coming(&mut self) -> bool {
         !self.buffer.is_empty() || self.fill(LOOK).is_some_and(|count| count > 0)
     }
 
-    /// Reads once: 0 when the peer has closed or reset, none when nothing comes.
+    /// Reads once. Returns 0 if the peer has closed or reset, and `None` if nothing comes.
     fn fill(&mut self, wait: Duration) -> Option<usize> {
         let half = Some(wait / 2);
         self.stream.set_read_timeout(half).expect("a timeout");
@@ -469,13 +470,12 @@ impl Conn {
     }
 }
 
-/// The result of `try_it`, or nothing when an expectation in it fails (which is printed): for tables, so that
-/// every wrong row is seen.
+/// The result of `try_it`. `None` if an assertion in it fails (which is printed). For tables, so that every wrong row is reported.
 pub fn attempt<T>(try_it: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(try_it)).ok()
 }
 
-/// A frame with a mask of zeros (RFC 6455, section 5.2).
+/// A frame whose mask is zero, so that the payload is unchanged (RFC 6455, section 5.2).
 fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![0x80 | opcode];
     match payload.len() {
@@ -490,7 +490,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The first whole frame of a server, taken off.
+/// Removes the first complete frame of a server from these bytes. Returns its opcode and payload.
 fn unframe(bytes: &mut Vec<u8>) -> Option<(u8, Vec<u8>)> {
     let [first, second, ..] = *bytes.as_slice() else {
         return None;

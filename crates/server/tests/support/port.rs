@@ -1,4 +1,4 @@
-//! Requests to an admin port, and subscribers for it to tell of.
+//! Requests to an admin port, and event streams to read.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{connect, until};
 
-/// An answer.
+/// An HTTP answer.
 pub struct Answer {
     pub status: u16,
     pub head: String,
@@ -31,7 +31,7 @@ fn send(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> BufRea
     BufReader::new(stream)
 }
 
-/// A request with just these headers.
+/// Sends a request with only these headers.
 pub fn raw(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> Answer {
     let headers = format!("{headers}Connection: close\r\n");
     let mut text = Vec::new();
@@ -48,13 +48,13 @@ pub fn raw(to: SocketAddr, line: &str, headers: &str, body: Option<&str>) -> Ans
     }
 }
 
-/// A request as a well-behaved client sends it; a body is JSON.
+/// Sends a request as a well-behaved client does. A body is JSON.
 pub fn ask(to: SocketAddr, line: &str, body: Option<&str>) -> Answer {
     let kind = body.map_or("", |_| "Content-Type: application/json\r\n");
     raw(to, line, &format!("Host: {to}\r\n{kind}"), body)
 }
 
-/// The JSON of a `GET` that succeeds.
+/// The JSON that a successful `GET` of this API path answers.
 pub fn get(to: SocketAddr, path: &str) -> Value {
     let answer = ask(to, &format!("GET /api/v1/{path}"), None);
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -66,7 +66,7 @@ pub fn stream(to: SocketAddr, path: &str) -> BufReader<TcpStream> {
     stream_with(to, path, &format!("Host: {to}\r\n"))
 }
 
-/// The same, with these headers.
+/// Opens an event stream with these headers, and reads its head.
 pub fn stream_with(to: SocketAddr, path: &str, headers: &str) -> BufReader<TcpStream> {
     let headers = format!("{headers}Accept: text/event-stream\r\n");
     let mut stream = send(to, &format!("GET {path}"), &headers, None);
@@ -76,7 +76,7 @@ pub fn stream_with(to: SocketAddr, path: &str, headers: &str) -> BufReader<TcpSt
     stream
 }
 
-/// The next line of a stream, without its end.
+/// The next line of a stream, without its line end.
 pub fn line(stream: &mut BufReader<TcpStream>) -> String {
     let mut line = String::new();
     let read = stream.read_line(&mut line).expect("a line");
@@ -84,7 +84,7 @@ pub fn line(stream: &mut BufReader<TcpStream>) -> String {
     line.trim_end().to_string()
 }
 
-/// The value of a metric with these labels, as they are written; none without it.
+/// The value of a metric; `name` includes the labels as they are written. `None` if there is no such metric.
 pub fn metric(to: SocketAddr, name: &str) -> Option<f64> {
     let answer = ask(to, "GET /metrics", None);
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -94,7 +94,7 @@ pub fn metric(to: SocketAddr, name: &str) -> Option<f64> {
     })
 }
 
-/// Waits until a metric with these labels, as they are written, has this value.
+/// Waits until a metric has this value; `name` includes the labels as they are written.
 pub fn await_metric(to: SocketAddr, name: &str, value: f64) {
     until(&format!("{name} {value}"), || {
         metric(to, name) == Some(value)

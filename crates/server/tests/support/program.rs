@@ -1,12 +1,12 @@
-//! Programs that a test starts and waits for: none is waited for without end.
+//! Runs programs for tests, with a time limit for each.
 
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
 use super::PATIENCE;
 
-/// Set for a program under `faketime`: else it sets CLOCK_MONOTONIC ahead, too, which the kernel does not know, and a thread that waits with
-/// a limit waits for as long as the clock is ahead.
+/// This variable must be set for a program under `faketime`. Otherwise `faketime` also sets CLOCK_MONOTONIC ahead, which the kernel does
+/// not know; then a thread that waits with a timeout waits for as long as the clock is ahead.
 pub const REAL_MONOTONIC: &str = "FAKETIME_DONT_FAKE_MONOTONIC";
 
 /// Runs a command to its end.
@@ -21,7 +21,7 @@ pub fn finished(child: Child) -> Output {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(child.wait_with_output()));
     let Ok(output) = told.recv_timeout(PATIENCE) else {
-        // The thread still waits for it, so no other process has its number.
+        // The thread has not reaped the process yet, so no other process has its id.
         let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
         panic!("process {id} does not end");
     };

@@ -1,4 +1,4 @@
-//! A directory for what a server leaves to the next one, gone with the test.
+//! A state directory for the servers of a test, which is removed at the end of the test.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct State(pub PathBuf, &'static str);
 
 impl State {
-    /// With durable messages, which is the default.
+    /// A state with durable messages, which is the default.
     pub fn new() -> State {
         State::with("")
     }
 
-    /// Both ways to keep state: with durable messages, and for a planned restart alone.
+    /// Both kinds of state: with durable messages, and for planned restarts only.
     pub fn both() -> [State; 2] {
         [State::new(), State::of_stops()]
     }
 
-    /// For a planned restart alone.
+    /// A state for planned restarts only.
     pub fn of_stops() -> State {
         State::with("durable = false\n")
     }
@@ -32,7 +32,7 @@ impl State {
         format!("[state]\ndirectory = {:?}\n{}", self.0, self.1)
     }
 
-    /// The only base.
+    /// The only base (the state that a checkpoint wrote) in the directory.
     pub fn base(&self) -> PathBuf {
         let files = self.files();
         let mut bases = files.iter().filter(|name| name.starts_with("base-"));

@@ -1,4 +1,4 @@
-//! An event stream's reader, from the HTML standard (section 9.2.6), chunked or until close.
+//! A reader of event streams for tests, written from the HTML standard (section 9.2.6). The body is chunked, or ends with the connection.
 
 use super::Server;
 use super::http::{Conn, Response};
@@ -20,7 +20,7 @@ pub struct Event {
     pub data: String,
 }
 
-/// A block up to an empty line: an event, or only comments and fields such as `retry:`.
+/// A block of a stream up to an empty line: an event, or only comments and fields such as `retry:`.
 #[derive(Debug, Default)]
 pub struct Block {
     pub event: Option<Event>,
@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// The next line, or nothing at the end of the stream.
+    /// The next line. `None` at the end of the stream.
     fn line(&mut self) -> Option<String> {
         loop {
             if let Some(at) = self.bytes.iter().position(|&byte| byte == b'\n') {
@@ -84,13 +84,13 @@ impl Stream {
         }
     }
 
-    /// The next block, or nothing at the end of the stream. The last one may be without an empty line, and then has no event.
+    /// The next block. `None` at the end of the stream. If the last block has no empty line, it contains no event.
     pub fn block(&mut self) -> Option<Block> {
         let mut block = Block::default();
         let (mut kind, mut data) = (String::new(), None::<String>);
         loop {
             let Some(line) = self.line() else {
-                // Fields that are not of an event hold from the end of their line on.
+                // Comments and `retry:` take effect at the end of their line, even if the block is not complete.
                 let told = block.comments > 0 || block.retry.is_some();
                 return told.then_some(block);
             };
@@ -123,7 +123,7 @@ impl Stream {
         Some(block)
     }
 
-    /// The next event, whatever comes before it.
+    /// The next event. Comments and other blocks before it are skipped.
     pub fn event(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.block()?.event {

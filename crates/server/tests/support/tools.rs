@@ -1,5 +1,5 @@
-//! Programs that some tests need and that a machine may lack: with `CRORE_TOOLS=required`, as `cargo xtask test` sets it, a test without its
-//! program fails; else it says what it leaves out.
+//! Finds programs that some tests need and that a machine may lack. With `CRORE_TOOLS=required`, as `cargo xtask test` sets it, a test
+//! without its program fails. Otherwise it prints what it leaves out.
 
 /// Whether a tool is in `PATH`.
 pub fn is_there(tool: &str) -> bool {
@@ -7,7 +7,7 @@ pub fn is_there(tool: &str) -> bool {
     std::env::split_paths(&paths).any(|directory| directory.join(tool).is_file())
 }
 
-/// Whether a tool is there; where it must be, it is.
+/// Whether a tool is in `PATH`. Panics if it is missing and required.
 #[allow(
     clippy::print_stderr,
     reason = "whoever runs the tests is told what they leave out"

@@ -1,5 +1,5 @@
-//! Waiting for events that are due, and for nothing else: no test says how soon they come. A machine that stood still for a while ends no wait
-//! before the server had a turn.
+//! Waits for events that must come. No test depends on how soon they come. If the machine stands still for a while, no wait ends before
+//! the server has had time to run.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-/// How long a test waits for an event. No test says how soon it comes: this only ends one that waits in vain.
+/// Timeout of a wait for an event. It only ends the wait of a failing test.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How often it looks meanwhile.
+/// Time between two looks for the event.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// Reads once with the socket's timeout, and once more when nothing has come: on a machine that stood still, the first wait ends in the
-/// moment in which it goes on, before the server had a turn.
+/// Reads once with the socket's timeout, and once more if nothing has come: after the machine stood still, the first read times out at
+/// once, before the server has had time to run.
 pub fn read_again(mut stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
     let read = stream.read(bytes);
     match read {
@@ -22,19 +22,19 @@ pub fn read_again(mut stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize>
     }
 }
 
-/// Whether nothing has come in time.
+/// Whether a read timed out.
 pub fn is_timeout(error: &io::Error) -> bool {
     [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind())
 }
 
-/// A connection that waits patiently for bytes that are due.
+/// Connects with a long read timeout.
 pub fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream
 }
 
-/// The same from 127.0.0.`host`.
+/// Connects from 127.0.0.`host`, with a long read timeout.
 pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     let ours = SocketAddr::from(([127, 0, 0, host], 0));
@@ -45,7 +45,7 @@ pub fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// Looks again and again until there is something. Each look counts for a second at most, however long the machine stood still meanwhile.
+/// Looks again and again until `look` finds something. Each look counts for one second at most, even if the machine stood still meanwhile.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let mut waited = Duration::ZERO;
     loop {
@@ -59,7 +59,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Looks again and again until it is so.
+/// Looks again and again until the condition is true.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     eventually(what, || is_so().then_some(()));
 }

@@ -1,4 +1,4 @@
-//! A WebSocket client of the tests, from RFC 6455: it can send every frame there is, right or wrong.
+//! A WebSocket client for tests, written from RFC 6455. It can send any frame, valid or not.
 
 use super::Server;
 use super::http::{Conn, Response};
@@ -25,7 +25,7 @@ pub struct Ws {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The first byte: FIN, the reserved bits and the opcode.
+    /// The first byte of the frame: FIN, the reserved bits and the opcode.
     pub first: u8,
     pub payload: Vec<u8>,
 }
@@ -46,7 +46,7 @@ impl Frame {
     }
 }
 
-/// The fields of a right handshake, and more.
+/// The header fields of a valid handshake, followed by these.
 pub fn handshake<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut headers = vec![
         ("Connection", "Upgrade"),
@@ -70,7 +70,7 @@ impl Ws {
         Ws { conn, head }
     }
 
-    /// With Nchan's subprotocol, where every message names its position.
+    /// Opens a WebSocket with Nchan's subprotocol, where every message names its position.
     pub fn meta(server: &Server, target: &str) -> Ws {
         let ws = Ws::open(
             server,
@@ -89,7 +89,7 @@ impl Ws {
         self.conn.send(bytes);
     }
 
-    /// The next frame, as it came.
+    /// The next frame, as received.
     pub fn frame(&mut self) -> Frame {
         let head = self.conn.exactly(2);
         assert_eq!(head[1] & 0x80, 0, "a server never masks");
@@ -109,7 +109,7 @@ impl Ws {
         }
     }
 
-    /// The next data frame, which must be whole; pings are answered on the way.
+    /// The next data frame, which must be a complete message. Pings before it are answered.
     pub fn message(&mut self) -> Frame {
         loop {
             let frame = self.frame();
@@ -148,8 +148,7 @@ impl Ws {
         (lines.collect(), frame.payload[end + 2..].to_vec())
     }
 
-    /// The code of the close frame that comes next (data before it is skipped), after which the
-    /// connection must end.
+    /// The code of the next Close frame. Data before it is skipped, and the connection must end after it.
     pub fn closed(&mut self) -> Option<u16> {
         loop {
             let frame = self.frame();
@@ -172,7 +171,7 @@ pub fn line<'a>(lines: &'a [(String, String)], name: &str) -> &'a str {
     found.map_or_else(|| panic!("no {name} in {lines:?}"), |(_, value)| value)
 }
 
-/// A client's frame: masked, its length in as few bytes as it can be.
+/// A client's frame: masked, with the shortest encoding of its length.
 pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = head(first, payload.len() as u64, true);
     bytes.extend(
@@ -184,7 +183,7 @@ pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A frame's head with its mask, for a payload that may never come.
+/// The head of a frame with its mask. The payload may never follow.
 pub fn head(first: u8, length: u64, mask: bool) -> Vec<u8> {
     let bit = if mask { 0x80 } else { 0 };
     let mut bytes = vec![first];

@@ -1,4 +1,4 @@
-//! CONNECT, CONNACK, DISCONNECT and AUTH.
+//! Tests statements of the specifications about CONNECT, CONNACK, DISCONNECT and AUTH.
 
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
@@ -66,7 +66,7 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 3);
-    // 3.1.1 has no place to tell it; the client is served.
+    // MQTT 3.1.1 cannot tell the client; the client is served.
     assert!(Conn::connected(&broker, Version::V311, "").is_served());
 }
 
@@ -148,7 +148,7 @@ fn a_farewell_is_no_larger_than_the_client_takes() {
         let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
             set.maximum_packet_size_bytes(most);
         });
-        // An unknown alias.
+        // The packet uses an unknown alias.
         conn.send(b"\x30\x06\0\0\x03\x23\0\x01");
         let said = conn.rest();
         assert!(said.len() <= most as usize, "{} of {most}", said.len());
@@ -158,7 +158,7 @@ fn a_farewell_is_no_larger_than_the_client_takes() {
 
 #[test]
 fn answer_larger_than_the_client_takes_is_not_sent() {
-    // Smaller than any CONNACK that tells what must be told.
+    // The client's maximum is smaller than any CONNACK with the required properties.
     let broker = Broker::start();
     if !broker.is_ours() {
         return; // Mosquitto sends it
@@ -171,7 +171,7 @@ fn answer_larger_than_the_client_takes_is_not_sent() {
     conn.write(|out| encode::connect(out, &connect));
     assert_eq!(answer(&mut conn), ReasonCode::PACKET_TOO_LARGE);
     assert_eq!(conn.rest(), b"");
-    // Nor a SUBACK for more filters than fit into one.
+    // A SUBACK for many filters is larger than this client accepts, so it is not sent either.
     let (mut conn, _) = Conn::with(&broker, "it", true, |set| {
         set.maximum_packet_size_bytes(20);
     });
@@ -226,7 +226,7 @@ fn a_publish_that_is_not_allowed_is_refused_and_counts_for_nobody() {
     let mut conn = Conn::connected(&broker, Version::V5, "new");
     conn.publish(&message("$x/a", 1, 1, b"x"));
     assert_eq!(conn.packet().ack(PubAck), (1, ReasonCode::NOT_AUTHORIZED));
-    // Refused, an id is free.
+    // The refused packet id is free again.
     conn.publish(&message("$x/a", 2, 1, b"x"));
     assert_eq!(conn.packet().ack(PubRec), (1, ReasonCode::NOT_AUTHORIZED));
     conn.subscribe("t", 0);

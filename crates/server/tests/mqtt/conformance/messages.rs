@@ -1,4 +1,4 @@
-//! PUBLISH both ways: DUP, RETAIN, order, expiry.
+//! Tests statements of the specifications about PUBLISH in both directions: DUP, RETAIN, order, expiry.
 
 use super::{subscribe_without_retained, take};
 use crate::support::broker::Broker;
@@ -13,7 +13,7 @@ fn dup_is_each_delivery_s_own() {
         let mut subscriber = Conn::connected(&broker, version, "subscriber");
         subscriber.subscribe("t", 2);
         let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
-        // Acknowledged to the end, an id stands for a new message, whatever its DUP says.
+        // After the last acknowledgement the id may be used for a new message, whatever its DUP says.
         for qos in [1, 1, 2, 2] {
             let mut publish = message("t", qos, 9, b"x");
             publish.dup = true;
@@ -35,7 +35,7 @@ fn retained_message_stays_until_it_is_replaced_or_removed() {
         let mut retained = message(topic, 1, 1, b"one");
         retained.retain = true;
         publisher.deliver(&retained);
-        // One of QoS 0 takes its place, one that is not retained does not.
+        // A retained message of QoS 0 replaces it; a message without RETAIN does not.
         let mut retained = message(topic, 0, 0, b"two");
         retained.retain = true;
         publisher.publish(&retained);
@@ -45,11 +45,11 @@ fn retained_message_stays_until_it_is_replaced_or_removed() {
             assert_eq!(got.publish().payload, payload);
             assert!(!got.publish().retain, "a standing subscription");
         }
-        // The publisher's session ends, the message stays.
+        // The publisher's session ends, and the retained message stays.
         publisher.leave();
         let mut late = Conn::connected(&broker, version, "late");
         for _ in 0..2 {
-            // The same filter again brings it again.
+            // The same SUBSCRIBE again brings the retained message again.
             late.subscribe(topic, 1);
             let got = late.packet();
             assert_eq!(got.publish().payload, b"two");
@@ -75,7 +75,7 @@ fn retained_message_stays_until_it_is_replaced_or_removed() {
 
 #[test]
 fn acknowledgements_come_in_the_order_of_the_publishes() {
-    // Topics of several shards, whose answers come when they come.
+    // The topics belong to several shards, whose answers arrive in any order.
     let broker = Broker::start();
     for version in VERSIONS {
         let mut conn = Conn::connected(&broker, version, "it");
@@ -148,7 +148,7 @@ fn a_message_that_waited_beyond_its_expiry_is_dropped() {
     let id = take(&mut conn, b"a");
     conn.subscribe("b", 1);
     broker.server().await_kept("b", 0);
-    // The one that was begun is finished, the one that waited is not sent any more.
+    // The delivery that has begun is completed. The message that waited has expired, and is not sent any more.
     conn.acknowledge(PubAck, id);
     publisher.deliver(&message("b", 1, 3, b"new"));
     take(&mut conn, b"new");

@@ -1,4 +1,4 @@
-//! Statements of the specifications that no other test shows; docs/internals/MQTT-CONFORMANCE.md names these for them.
+//! Tests statements of the specifications that no other test covers. docs/internals/MQTT-CONFORMANCE.md names these tests.
 
 mod connections;
 mod messages;
@@ -10,7 +10,7 @@ use crore_wire::mqtt::{
     Packet, Properties, Qos, ReasonCode, RetainHandling, SubscribeOptions, encode,
 };
 
-/// Subscribes to several filters at once; the codes.
+/// Subscribes to several filters in one packet. Returns the reason codes.
 fn subscribe_all(conn: &mut Conn, filters: &[(&str, u8)]) -> Vec<ReasonCode> {
     let version = conn.version;
     conn.write(|out| {
@@ -29,7 +29,7 @@ fn subscribe_all(conn: &mut Conn, filters: &[(&str, u8)]) -> Vec<ReasonCode> {
     }
 }
 
-/// Unsubscribes from several filters at once; the codes, which 3.1.1 does not have.
+/// Unsubscribes from several filters in one packet. Returns the reason codes, which 3.1.1 does not have.
 fn unsubscribe_all(conn: &mut Conn, filters: &[&str]) -> Vec<ReasonCode> {
     let version = conn.version;
     conn.write(|out| {
@@ -45,7 +45,7 @@ fn unsubscribe_all(conn: &mut Conn, filters: &[&str]) -> Vec<ReasonCode> {
     }
 }
 
-/// A subscription that gets no retained messages.
+/// Subscribes without retained messages.
 fn subscribe_without_retained(conn: &mut Conn, filter: &str, qos: u8) {
     let version = conn.version;
     let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("a QoS"));
@@ -57,7 +57,7 @@ fn subscribe_without_retained(conn: &mut Conn, filter: &str, qos: u8) {
     assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
 }
 
-/// The packet id of the next packet, a PUBLISH with this payload.
+/// Takes the next packet, a PUBLISH with this payload. Returns the packet id.
 fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
     let got = conn.packet();
     let publish = got.publish();
@@ -70,7 +70,7 @@ fn take(conn: &mut Conn, payload: &[u8]) -> u16 {
     publish.packet_id.map_or(0, |id| id.get())
 }
 
-/// Where the tests are that the checklist names.
+/// The directories of the tests that the checklist names.
 const TESTS: [&str; 7] = [
     "../wire/tests",
     "../wire/tests/mqtt_errors",

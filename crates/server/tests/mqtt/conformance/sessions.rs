@@ -1,4 +1,4 @@
-//! The state that a session keeps from one connection to the next.
+//! Tests the state that a session keeps between connections.
 
 use super::take;
 use crate::support::broker::Broker;
@@ -6,7 +6,7 @@ use crate::support::mqtt::{Conn, VERSIONS, message};
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
 use crore_wire::mqtt::{PropertyBuf, Version};
 
-/// A connection to a kept session that takes so many messages at once.
+/// Resumes a kept session with this Receive Maximum.
 fn resume_with(broker: &Broker, receive_max: u16) -> Conn {
     let with = |set: &mut PropertyBuf| {
         set.session_expiry_interval_s(600)
@@ -29,7 +29,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
         publisher.deliver(&message("t", 1 + n % 2, u16::from(n), &[b'0' + n]));
         ids.push(take(&mut conn, &[b'0' + n]));
     }
-    // The first one is received; it waits for PUBCOMP and is no PUBLISH any more.
+    // The first message is acknowledged by PUBREC. It waits for PUBCOMP, and is never sent as a PUBLISH again.
     conn.acknowledge(PubRec, ids[0]);
     assert_eq!(conn.packet().ack(PubRel).0, ids[0]);
     conn.cut();
@@ -45,7 +45,7 @@ fn a_session_keeps_to_the_receive_maximum_of_each_connection() {
             finish(&mut conn, under_way.remove(0));
         }
         if n == 7 {
-            // It needs no acknowledgement, and yet goes before nothing that is sent again.
+            // This message of QoS 0 needs no acknowledgement. Still it does not overtake messages that are sent again.
             assert_eq!(conn.packet().publish().payload, b"between");
         }
         let got = conn.packet();
@@ -91,7 +91,8 @@ fn a_session_keeps_its_subscriptions_with_what_they_asked_for() {
         let mut conn = Conn::open(&broker, version);
         assert!(conn.resume(&name));
         assert!(conn.is_served());
-        // Once all homes have granted a new filter, they know the session's old ones too: QoS 0 gets nothing before that.
+        // When the new filter is granted at all homes (the parts of shards that keep topics), they know the session's old filters too.
+        // Before that a message of QoS 0 would not be delivered.
         conn.subscribe("other/#", 0);
         for (topic, granted) in [("zero", 0), ("one", 1), ("two/x", 2)] {
             publisher.deliver(&message(topic, 2, 1, b"x"));

@@ -1,4 +1,4 @@
-//! SUBSCRIBE, UNSUBSCRIBE and their answers; shared subscriptions.
+//! Tests SUBSCRIBE, UNSUBSCRIBE, their answers, and shared subscriptions.
 
 use super::{subscribe_all, take, unsubscribe_all};
 use crate::support::broker::Broker;
@@ -35,7 +35,7 @@ fn every_filter_has_its_code_in_its_place() {
             ][n % 3];
             assert_eq!(*reason, granted, "{version:?}, {}", filters[n].0);
         }
-        // Filters are compared as text: those that match the same topics are others.
+        // Filters are compared as text. A different text is a different filter, even if it matches the same topics.
         let gone = unsubscribe_all(&mut conn, &["0", "1/x", "1/+", "0", "+", "2/#", "3"]);
         if version == Version::V5 {
             let (yes, no) = (ReasonCode::SUCCESS, ReasonCode::NO_SUBSCRIPTION_EXISTED);
@@ -90,14 +90,14 @@ fn no_wildcard_first_finds_a_topic_of_the_server() {
         let mut conn = Conn::connected(&broker, version, "it");
         let filters = [("#", 0), ("+/#", 0), ("+/broker/uptime", 0)];
         assert_eq!(subscribe_all(&mut conn, &filters).len(), 3);
-        // They are told while there is a subscriber to them.
+        // The server publishes `$SYS` topics only while they have a subscriber.
         let mut watcher = Conn::connected(&broker, version, "watcher");
         let subscribe: &[u8] = match version {
             Version::V5 => b"\x82\x0c\0\x01\0\0\x06$SYS/#\0",
             Version::V311 => b"\x82\x0b\0\x01\0\x06$SYS/#\0",
         };
         watcher.send(subscribe);
-        // Its first ones are kept, a further one is told while `conn` is there.
+        // The first values are kept ones. A further one is published while `conn` is connected.
         let mut uptimes = 0;
         while uptimes < 3 {
             if let Packet::Publish(publish) = watcher.packet().packet() {
@@ -109,7 +109,7 @@ fn no_wildcard_first_finds_a_topic_of_the_server() {
     }
 }
 
-/// Members of `$share/g/t` with these names, QoS 2.
+/// Members of the group `$share/g/t` with these client ids, at QoS 2.
 fn group<const N: usize>(broker: &Broker, version: Version, names: [&str; N]) -> [Conn; N] {
     names.map(|name| {
         let mut conn = Conn::connected(broker, version, name);
@@ -118,7 +118,7 @@ fn group<const N: usize>(broker: &Broker, version: Version, names: [&str; N]) ->
     })
 }
 
-/// Which of them a message of the group comes to.
+/// Which of the two members receives the group's message.
 fn chosen(all: &mut [Conn; 2]) -> usize {
     eventually("a message to one of them", || {
         (0..2).find(|member| all[*member].is_coming())
@@ -140,7 +140,7 @@ fn a_group_s_quality_2_stays_with_its_member() {
         } else {
             (second, first)
         };
-        // Its session ends with its connection, and no other member gets the messages that it was given.
+        // The dead member's session ends with its connection. Its message of QoS 2 goes to no other member.
         dead.cut();
         publisher.deliver(&message("t", 2, 2, b"next"));
         take(&mut other, b"next");
@@ -194,7 +194,7 @@ fn a_group_s_message_that_is_refused_is_gone() {
 fn each_member_gets_the_quality_that_it_was_granted() {
     let broker = Broker::start();
     for version in VERSIONS {
-        // One of its own: a member that has ended may leave messages without acknowledgement to the next ones of its group.
+        // Each version has its own topic, since a member that ends may leave unacknowledged messages to the next members of its group.
         let topic = format!("{version:?}");
         let mut all: Vec<Conn> = (0..3)
             .map(|qos| {
