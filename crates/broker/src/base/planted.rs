@@ -2,7 +2,8 @@
 //! constant `false`, so the product contains no fault.
 //!
 //! Words: a *home* is the part of a shard that keeps topics. A *carrier* is a shard with subscribers. A *tell* is mail from a home
-//! to a carrier. A *row* is an entry of a table, here of a topic. A *page* is a bounded run of past messages.
+//! to a carrier. A *row* is an entry of a table, here of a topic. A *page* is a bounded run of past messages. A *fence* is a
+//! request that is answered after all earlier ones.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -49,7 +49,7 @@ impl Context {
         self.world.is_replicated() && self.world.admission.is_cut_off(self.now.unix_s)
     }
 
-    /// The keyed hash and the home of a topic.
+    /// The keyed hash of a topic, and its home (the shard that keeps the topic).
     pub(crate) fn place_of(&self, name: &[u8]) -> (u32, ShardId) {
         let hash = xxh3_64_with_seed(name, self.world.seed) as u32;
         (hash, self.world.placement().home_of_name(name))

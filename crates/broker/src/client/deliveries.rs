@@ -8,10 +8,10 @@
 //! can slow the topic of another client by subscribing to it.
 //!
 //! Invariants: the tells of one home about one topic keep their order. Tells that arrive while their topic has a flow join the flow
-//! (its live messages are walked to the members together: see [`walk`](crate::client::walk)). Messages and pages for filters are
-//! delivered in order. If they take long, they become a flow, and all later tells of the home wait behind it. Before they begin,
-//! they wait for the flows of their topics, and of the other topics of a connection that gets a page, but for no other flows. So a
-//! connection gets messages in order, whether they come by a filter, in a page or by topic.
+//! (its live messages are walked to the members together: see [`walk`](crate::client::walk)). Messages and pages (bounded runs of
+//! past messages) for filters are delivered in order. If they take long, they become a flow, and all later tells of the home wait
+//! behind it. Before they begin, they wait for the flows of their topics, and of the other topics of a connection that gets a page,
+//! but for no other flows. So a connection gets messages in order, whether they come by a filter, in a page or by topic.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -161,7 +161,7 @@ impl Addressee {
     }
 }
 
-/// The progress of the current run of messages for filters.
+/// The progress of the current run: messages for filters that are delivered together.
 #[derive(Default)]
 pub(crate) struct Run {
     /// The number of messages, or 0 without a run.

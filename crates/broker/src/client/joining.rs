@@ -2,9 +2,9 @@
 //! the homes (the parts of shards that keep topics) are asked for pages (bounded runs of past messages).
 //!
 //! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `match_page`, and live
-//! messages by `live_matched`. After each page it calls [`Clients::took_page`], and [`ask_matches`] when it can take the next page.
-//! It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own home, so it queues the connection
-//! to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
+//! messages (sent when they are published) by `live_matched`. After each page it calls [`Clients::took_page`], and [`ask_matches`]
+//! when it can take the next page. It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own
+//! home, so it queues the connection to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -10,7 +10,7 @@ use crate::client::types::ProtocolTypes;
 use crate::filters::matching::Part;
 
 /// The offset up to which a connection has seen a partition, if its filters are live there (get messages when they are published).
-/// Between two turns, some connections may have received a run of messages that others have not.
+/// Between two turns, some connections may have received messages that others have not.
 pub(crate) fn seen_by(
     matching: &Matching,
     deliveries: &Deliveries,

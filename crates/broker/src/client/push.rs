@@ -1,4 +1,5 @@
-//! Writes the messages of a run (live messages that are delivered together) to sockets, and keeps what a socket does not accept.
+//! Writes the messages of a run (messages that are delivered together when they are published) to sockets, and keeps what a socket
+//! does not accept.
 //!
 //! Invariant: a subscriber gets a run in one write if the messages are adjacent in memory.
 //!

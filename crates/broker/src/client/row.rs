@@ -28,7 +28,7 @@ pub enum State {
     Draining,
 }
 
-/// The topic's home counts the subscription.
+/// The topic's home (the part of a shard that keeps the topic) counts the subscription.
 pub const COUNTED: u8 = 1;
 /// The subscription has read the whole log, and gets live messages.
 pub const LIVE: u8 = 2;

@@ -24,7 +24,7 @@ pub(crate) struct Sub<S> {
     pub own: S,
 }
 
-/// A subscription that must read from the log before it is live again.
+/// A subscription that must read from the log before it gets live messages (sent when they are published) again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
     /// The index of the subscription among the connection's topics.

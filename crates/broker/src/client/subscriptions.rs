@@ -165,8 +165,8 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 }
 
-/// A request for all messages of a topic from `since` on, for a subscriber that the home does not count. Callers change fields as
-/// needed.
+/// A request for all messages of a topic from `since` on, for a subscriber that the home (the shard that keeps the topic) does not
+/// count. Callers change fields as needed.
 pub(crate) fn ask_of<P: ProtocolTypes>(
     clients: &Clients<P>,
     topics: &Topics,

@@ -1,4 +1,5 @@
-//! Joins waiting messages for filters: if several turns of a home wait behind a long run, their deliveries become one.
+//! Joins waiting messages for filters: if the mail of several turns of a home (a part of a shard that keeps topics) waits behind a
+//! long run, their deliveries become one.
 //!
 //! The messages are copied, so that they are adjacent (large ones are shared). The frames of their turns are held until the joined
 //! delivery ends. A home has at most one such delivery, of 256 KiB and one message.

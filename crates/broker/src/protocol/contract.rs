@@ -3,8 +3,8 @@
 //! [`State::Mqtt`].
 //!
 //! * `contract/clients.rs`: calls of the clients' side, which knows no protocol, only the trait in `client/protocols.rs`.
-//! * `contract/homes.rs`: mail from homes (the parts of shards that keep topics), that is pages, live messages and outcomes.
-//!   `contract/run.rs` encodes live messages.
+//! * `contract/homes.rs`: mail from homes (the parts of shards that keep topics), that is pages (bounded runs of past messages),
+//!   live messages (sent when they are published) and outcomes. `contract/run.rs` encodes live messages.
 //! * `contract/requests.rs`: the processing of an HTTP request. `contract/streams.rs`: the difference between streams of events and
 //!   of WebSocket frames.
 //! * This file: all other calls of the shard and of protocols, for example for received bytes and for the data of WebSocket frames,

@@ -1,5 +1,5 @@
-//! Fair shares of a limited resource (connections, topics, sessions, followers of interest, filters, questions about credentials), so that no client can
-//! use up the resource.
+//! Fair shares of a limited resource, so that no client can use up the resource. The resources are connections, topics, sessions,
+//! filters, questions about credentials, and followers of interest (which topics have subscribers).
 //!
 //! A client may take one more while it holds little, or less than the free amount times a factor: 1 ([`HALF`]), 4 ([`MOST`]) or 8 ([`NEARLY_ALL`]). So
 //! the first client can get half, four fifths or eight ninths, and each further client the same part of the rest. Whatever a few clients take, something

@@ -16,7 +16,7 @@ const CONNS: u32 = 6;
 enum Step {
     Join(usize, u32),
     Part(usize, usize),
-    /// The home answers an attach.
+    /// The home (which keeps the topic) answers an attach (a subscribe request).
     Answer(usize),
     /// Begins a walk, or visits this many more places.
     Walk(usize, usize),

@@ -237,8 +237,8 @@ impl Protocols for AllProtocols {
     ) -> bool {
         let row = reason.row();
         let ends = match clients.conns.get(slot).state {
-            // The credential is checked again after the answer. The home's answer to the subscribe request tells what happened to
-            // the topic.
+            // The credential is checked again after the answer. The answer to the subscribe request tells what happened to the
+            // topic.
             State::Waiting => false,
             State::Poll => {
                 answer_reason(clients, subs, queues, slot, reason, io);

@@ -225,8 +225,8 @@ impl Front {
         }
     }
 
-    /// Handles the outcome of a connection's publish or topic request. No outcome: the home has processed all requests that the
-    /// connection sent before a fence.
+    /// Handles the outcome of a connection's publish or topic request. No outcome: the answer to a fence, which a home gives after
+    /// all earlier requests of the connection.
     fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
         let Front {
             clients,

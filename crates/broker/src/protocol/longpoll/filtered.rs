@@ -16,7 +16,7 @@ use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
 use crate::protocol::http::pipelined::polls_from_now;
 use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
 
-/// Answers a waiting poll with the first picked message of a run.
+/// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
 pub(crate) fn poll_matched<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,

@@ -12,7 +12,8 @@ const PARTITIONS: PartitionId = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// The home's page of a partition: messages with these timestamps, and whether the log ends there.
+    /// The home's page (bounded run of past messages) of a partition: messages with these timestamps, and whether the log ends
+    /// there.
     Page(PartitionId, Vec<u32>, bool),
     /// A live message of a partition, after this many messages that the filters do not match, with this timestamp.
     Live(PartitionId, u64, u32),

@@ -344,8 +344,8 @@ pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
     }
 }
 
-/// Answers a batch after all lines were read, or sends a fence to each home that must still answer. Returns whether it has
-/// answered.
+/// Answers a batch after all lines were read, or sends a fence (a request that is answered after all earlier ones) to each home
+/// that must still answer. Returns whether it has answered.
 fn batch_is_read(clients: &mut Clients, lanes: &mut Lanes, slot: u32, batch: &mut Batch) -> bool {
     for home in 0..clients.ctx.world.homes.min(256) {
         if batch.asked[home as usize / 64] & (1 << (home % 64)) != 0 {

@@ -1,5 +1,5 @@
-//! Delivers live messages to a stream on several topics: each message is encoded for the stream, and all of a run are sent in one
-//! write.
+//! Delivers live messages (sent when they are published) to a stream on several topics. Each message is encoded for the stream. All
+//! messages of a run (those that are delivered together) are sent in one write.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::protocol::http::state::Held;
 use crate::protocol::http::subscribe::topics::encode_for;
 use crate::store::rope::Rope;
 
-/// Delivers the current run, of one of the stream's topics.
+/// Delivers the messages of the current run, which have one of the stream's topics.
 pub(crate) fn stream_live_of_part<I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
