@@ -175,7 +175,7 @@ impl Rules {
 }
 
 /// A copy of the rule as it is applied. If the rule keeps only the latest values, the copy has no limits of the log's bytes and
-/// age: latest values are state, which stays until it is replaced, is removed or expires.
+/// age. Latest values are state, which stays until it is replaced, is removed or expires.
 fn without_history(rule: &Rule) -> Rule {
     match rule.keep {
         Keep::Log => rule.clone(),

@@ -8,8 +8,8 @@
 //!
 //! Invariants: [`TurnLimits`](crate::base::turn_limits::TurnLimits) bounds each unit of work (a request, a packet, a page, a
 //! visit). So the inputs of a turn take at most the budget and one unit, and its end at most the budget and one unit of each kind.
-//! Remaining work waits in a queue for the next turn: received bytes at their connection, requests to a home (the part of a shard
-//! that keeps topics) in the lane (the ordered queue of mail) to the home, pages (bounded runs of past messages) in the home's
+//! Remaining work waits for the next turn. Received bytes wait at their connection. Requests to a home (a part of a shard that
+//! keeps topics) wait in the lane (the ordered queue of mail) to the home. Pages (bounded runs of past messages) wait in the home's
 //! queue.
 
 use alloc::sync::Arc;

@@ -448,8 +448,8 @@ impl Counts {
         }
     }
 
-    /// Checks that the engine may write messages of a client. The disk must have room, and the client must be within its share of the disk, both by its
-    /// kept bytes and by the bytes that it has written since room was last freed.
+    /// Checks that the engine may write messages of a client. The disk must have room, and the client must be within its share of
+    /// the disk. Both its kept bytes and the bytes that it has written since room was last freed are compared with the share.
     ///
     /// # Errors
     /// [`Reason::DiskFull`], or in a cluster [`Reason::LogFull`] once the log has been full for `WAITS_S`.

@@ -3,11 +3,11 @@
 //! connection takes messages again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
 //! and record the position. `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
-//! Three steps are elsewhere: the check whether a connection takes a message (`send::fits`, in MQTT `give`), the reading
-//! (`subscribe/leave`, `filtered`), and the report of messages that the log has lost (`gap` of `http/subscribe` and `websocket`).
-//! Two kinds of connections do not fall back here. A stream that has not begun has no position, so its first page brings the
-//! messages that it cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have
-//! subscribers) must lose nothing, so it ends (`http/interest.rs`).
+//! Three steps are elsewhere. `send::fits` (in MQTT `give`) checks whether a connection takes a message. `subscribe/leave` and
+//! `filtered` read from the log. `gap` of `http/subscribe` and of `websocket` report messages that the log has lost. Two kinds of
+//! connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages that it
+//! cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have subscribers) must lose
+//! nothing, so it ends (`http/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;

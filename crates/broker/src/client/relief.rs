@@ -2,8 +2,8 @@
 //!
 //! First, nothing more is added to outboxes: subscribers fall back to the log ([`fits`](crate::client::send::fits)), and lost
 //! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::may_take`],
-//! [`may_leave`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again: first
-//! the sessions whose clients are absent, as if they had expired, then its connections, largest first. Clients that hold little are
+//! [`may_leave`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again. First
+//! its sessions without a connection end, as if they had expired, then its connections, largest first. Clients that hold little are
 //! served. They end only above the limit, on a shard where nobody holds much and all together do.
 //!
 //! The bytes of each party's connections are not counted all the time. While the sum is near its limit, a census (`census`) finds

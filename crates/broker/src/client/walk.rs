@@ -8,8 +8,8 @@
 //! are held until their messages end, because publishers must wait when too many turns are in flight (`turns_under_way`).
 //!
 //! Invariants: the messages of a walk are in the order of the topic, and end in that order. A message reaches every member that was
-//! there when it joined and stays. For this, a leaving member is replaced by a tombstone, and a new member is not live (sent new
-//! messages) before its first page of past messages, which waits until the walk has ended.
+//! there when it joined and stays. For this, a leaving member is replaced by a tombstone. A new member gets no new messages before
+//! its first page of past messages, which waits until the walk has ended.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

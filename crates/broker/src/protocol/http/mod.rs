@@ -1,5 +1,5 @@
-//! HTTP/1.1: reads requests and writes responses. `request` reads received bytes, `credentials` finds the client, and `judge`
-//! decides by the head, with `sites` (the origin), `parameters` (which parameters and headers are read; `slips`: suggestions for
+//! HTTP/1.1: reads requests and writes responses. `request` reads received bytes, and `credentials` finds the client. `judge`
+//! decides by the head. It uses `sites` (the origin), `parameters` (known parameters and headers), `slips` (suggestions for
 //! misspelt ones) and `names` (topics and filters). `answer` and `turned_away` write responses (`retry`: when to try again).
 //! `pipelined` holds bytes after a waiting request. `close` ends connections.
 //!
