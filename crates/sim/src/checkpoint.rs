@@ -1,6 +1,7 @@
-//! Checkpoints of the engine's log (the committed batches of all partitions). While homes (shards that own topics) serve clients, a shadow
-//! of each partition, which has no clients, replays the log and writes a snapshot. A later checkpoint continues from the snapshots of the
-//! one before. At the end, a server that starts from the snapshots and the later batches must have every message that the homes still have.
+//! Checkpoints of the engine's log (the committed batches of all partitions). While homes (shards that own topics) serve clients, each
+//! partition has a shadow, a home without clients, which replays the log and writes a snapshot. A later checkpoint continues from the
+//! snapshots of the one before. At the end, a server that starts from the snapshots and the later batches must have every message that the
+//! homes still have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use crore_broker::{
 
 use crate::net::Net;
 
-/// Number of topics in one order to a home: few, so that most checkpoints need several orders.
+/// Number of topics in one order to a home. It is small, so that most checkpoints need several orders.
 const TOPICS_PER_ORDER: usize = 3;
-/// More topics than a home has, and more messages than a log has.
+/// A limit that is never reached: more topics than a home has, and more messages than a log has.
 const ALL: u32 = 1 << 20;
 
 /// A checkpoint of all partitions.
 #[derive(Default)]
 pub struct Checkpoint {
-    /// The number of batches of the log that it contains.
+    /// How many batches of the log the checkpoint contains.
     contained: usize,
     /// The snapshot of each partition, in blocks.
     snapshots: Vec<Vec<Vec<u8>>>,
@@ -109,7 +110,7 @@ impl Checkpoint {
 
 /// A checkpoint of one partition of a cluster's log.
 pub struct PartitionCheckpoint {
-    /// The number of batches of the log that it contains.
+    /// How many batches of the log the checkpoint contains.
     pub contained: usize,
     /// The snapshot, in blocks.
     pub snapshot: Vec<Vec<u8>>,
@@ -155,7 +156,8 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
                     break;
                 }
             }
-            // For MQTT sessions homes keep more messages than the rule allows. Sessions are not durable, so these messages may be lost.
+            // For MQTT sessions homes keep more messages than the rule allows. Sessions are not durable, so these messages may be lost and
+            // are not compared.
             while messages.len() > rule.messages_max() as usize {
                 messages.pop_first();
             }
@@ -171,10 +173,10 @@ pub fn saved(shadow: &mut Shadow, head: &Head) -> Vec<Vec<u8>> {
     blocks.take_while(|block| !block.is_empty()).collect()
 }
 
-/// Reads the head and the blocks of a snapshot.
+/// Reads the head and the blocks of a snapshot into `restored`.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the snapshot cannot be read.
 pub fn take(restored: &mut Restored, blocks: &[Vec<u8>]) -> Result<(), Damaged> {
     restored.begin_snapshot(&Head::read(&blocks[0])?)?;
     blocks[1..]
@@ -208,7 +210,7 @@ pub fn head(server: &World, unix_s: u32) -> Head {
     }
 }
 
-/// Gives a shard an order, and returns its report. Like every input, an order may end connections, since the shard may need room.
+/// Gives a shard an order, and returns its report. Connections may end meanwhile, as with every input, since the shard may need room.
 fn report_of(shard: &mut Shard, order: Control, net: &mut Net, now: Now) -> Report {
     shard.handle(Input::Control(Ticket(0), order), now, net);
     let report = net.report.take();

@@ -1,5 +1,5 @@
-//! Checks that the server sends nothing after a WebSocket Close frame (RFC 6455 section 5.5.1). A client hangs up as soon as it has read
-//! one and would not see later bytes, so the network checks every byte that a socket takes.
+//! Checks that the server sends nothing after a WebSocket Close frame (RFC 6455 section 5.5.1). A client hangs up as soon as it has read a
+//! Close frame, and would not see later bytes. So the network checks every byte that a socket takes.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ pub enum Stream {
     /// The head of the first response.
     #[default]
     ResponseHead,
-    /// Anything: the response was no upgrade, so there are no frames to check.
+    /// Any bytes: the response was no upgrade, so there are no frames to check.
     NotWebSocket,
-    /// The payload of a frame, with the number of bytes that are left of it.
+    /// The payload of a frame. The number is how many bytes of the payload are left.
     Payload(u64),
-    /// The header of a frame, with its bytes so far.
+    /// The header of a frame, with the bytes received so far.
     Header(VecDeque<u8>),
-    /// The payload of a Close frame, with the number of bytes that are left of it. No byte may follow it.
+    /// The payload of a Close frame. The number is how many bytes of the payload are left. No byte may follow the payload.
     Closed(u64),
 }
 
@@ -30,7 +30,7 @@ pub struct CloseCheck {
 }
 
 impl CloseCheck {
-    /// Parses the bytes that the socket takes. False if some of them follow a Close frame.
+    /// Parses the bytes that the socket takes. Returns false if some of these bytes follow a Close frame.
     pub fn takes(&mut self, bytes: impl Iterator<Item = u8>) -> bool {
         for byte in bytes {
             match &mut self.stream {

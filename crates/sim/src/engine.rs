@@ -26,14 +26,14 @@ use crate::truth::Violation;
 /// Probabilities of the engine's actions, in percent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
-    /// In a turn of the partition's home (a round of the shard's loop), the engine stores the arrived batches. A second draw with this
-    /// probability decides whether it reports the stored batches.
+    /// The engine stores the arrived batches in a turn of the partition's home (a round of the shard's loop). A second draw with the same
+    /// probability decides whether the engine reports the stored batches.
     pub progress: u32,
-    /// A batch is lost.
+    /// The engine loses a batch.
     pub loss: u32,
-    /// A batch arrives twice.
+    /// The engine duplicates a batch.
     pub duplication: u32,
-    /// A batch arrives before the previous one.
+    /// The engine swaps a batch with the previous one.
     pub reordering: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct Engine {
     pub disk_log: Option<DiskLog>,
     /// The log of all nodes, in worlds with several.
     pub cluster_log: Option<ClusterLog>,
-    /// The engine loses, duplicates and reorders nothing from now on.
+    /// Whether the engine loses, duplicates and reorders nothing any more.
     pub is_reliable: bool,
     /// For each message the number of committed batches that contain it. A retry with an idempotency key may be in another batch than the
     /// first attempt.
@@ -137,8 +137,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A turn of the home of these partitions: the engine stores some arrived batches and reports some stored ones. With `takes_all` it
-    /// stores and reports all of them. Returns the reports.
+    /// Takes a turn for the home of these partitions: the engine stores some arrived batches and reports some stored ones. With `takes_all`
+    /// it stores and reports all of them. Returns the reports.
     ///
     /// # Errors
     /// If two committed batches overlap or contain the same record.
@@ -170,7 +170,7 @@ impl Engine {
                     log.last = header.number;
                     let next = header.first + u64::from(header.records);
                     match log.next.replace(next) {
-                        // There may be offsets between two batches: those of topics that are not durable.
+                        // There may be offsets between two batches, which belong to topics that are not durable.
                         Some(due) if due > header.first => {
                             return Err(format!(
                                 "a batch of partition {partition} begins at {}, and the one before it ends at {due} or later",
@@ -195,7 +195,7 @@ impl Engine {
         Ok(reports)
     }
 
-    /// [`Engine::turn`] for a node of a cluster, in the second `unix_s`.
+    /// Takes a turn like [`Engine::turn`], for a node of a cluster, in the second `unix_s`.
     ///
     /// # Errors
     /// If a batch cannot be read.
@@ -260,14 +260,14 @@ impl Engine {
         })
     }
 
-    /// The process is killed; with `is_power_cut` the power fails.
+    /// Kills the process. With `is_power_cut` the power fails.
     pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) {
         for batch in self.disk_log().crash(is_power_cut, rng) {
             record(&mut self.messages, &mut self.log, batch);
         }
     }
 
-    /// A new process reads the log after its base (the checkpoint from which it starts).
+    /// Reads the log after its base (the checkpoint from which a process starts), for a new process.
     ///
     /// # Errors
     /// Those of [`DiskLog::start`].
@@ -292,7 +292,7 @@ impl Engine {
         self.messages.get(&message).is_some_and(|count| *count > 0)
     }
 
-    /// New homes start, and number their batches from the beginning.
+    /// Forgets the numbers of batches, since new homes start and number their batches from the beginning.
     pub fn restart(&mut self) {
         self.logs.clear();
         self.is_reliable = false;

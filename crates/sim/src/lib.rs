@@ -2,9 +2,9 @@
 //! alone determines a run. `docs/internals/SIMULATOR.md` lists the checks and defines the words.
 //!
 //! A seed stands for a [`Plan`] (the settings of its *world*: servers, network, clients and log) and a list of [`Step`]s. [`run`] executes
-//! the steps in a `Simulation`. The clients record in `Truth` what they send and what the answers tell, and the checks compare the received
-//! messages with that. `obligations` decides which messages must, may or must not come. [`Coverage`] counts the events, so that a search
-//! that never exercised a feature fails.
+//! the steps in a `Simulation`. The clients record in `Truth` what they send and what the answers say, and the checks compare the received
+//! messages with `Truth`. `obligations` decides which messages must, may or must not come. [`Coverage`] counts the events. If a feature was
+//! never exercised, the search fails.
 //!
 //! Not simulated: sockets and threads of the operating system (`crore-net` has its own tests), and time within a second.
 

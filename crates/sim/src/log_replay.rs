@@ -2,7 +2,7 @@
 //! (shards that own topics). The state that a log describes must not depend on any of these, so the other server must have the same digest
 //! as the server that wrote the log.
 //!
-//! Deliberately the same are the seed, the number of partitions and the window of idempotency keys, since the state depends on them.
+//! The seed, the number of partitions and the window of idempotency keys are the same in both servers, since the state depends on them.
 
 use std::sync::Arc;
 

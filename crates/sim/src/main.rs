@@ -10,7 +10,7 @@ use crore_sim::{Coverage, Plan, run, shrink};
 
 /// The last lines of a failure's trace, which are printed without `--trace`.
 const TRACE_LINES: usize = 60;
-/// Default number of seeds: some minutes of work.
+/// Default number of seeds. They take some minutes.
 const SEEDS: u64 = 20_000;
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ struct Args {
     first: u64,
     seeds: u64,
     steps: usize,
-    /// No seed starts after this many seconds.
+    /// The number of seconds after which no further seed starts.
     seconds: u64,
     planted: bool,
     whole_trace: bool,
@@ -52,7 +52,7 @@ fn args() -> Result<Args, String> {
             _ => return Err(format!("unknown argument {name}")),
         }
     }
-    // A time limit alone is enough: then the number of seeds is unlimited.
+    // If only a time limit is given, the number of seeds is unlimited.
     let timed = args.seconds != u64::MAX;
     args.seeds = seeds.unwrap_or(if timed { u64::MAX } else { SEEDS });
     Ok(args)
@@ -150,7 +150,7 @@ fn search(args: &Args) -> bool {
     }
 }
 
-/// Runs a failed seed again, shortens its steps, and prints the shorter run.
+/// Runs a failed seed again, shortens its list of steps, and prints the events of the shorter run.
 fn explain(seed: u64, args: &Args) {
     let plan = Plan::new(seed);
     let steps = plan.steps(seed, args.steps);
@@ -186,7 +186,7 @@ fn planted(_: &Args) -> bool {
     false
 }
 
-/// Checks that some seed fails for each planted fault.
+/// Checks that each planted fault makes some seed fail.
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};

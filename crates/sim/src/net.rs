@@ -18,30 +18,30 @@ use crate::engine::{ClusterLog, Engine, EngineBehavior};
 pub struct Socket {
     /// The shard that has the connection.
     pub shard: ShardId,
-    /// The shard has accepted it.
+    /// Whether the shard has accepted the connection.
     pub accepted: bool,
-    /// The shard's id for it; `None` until the shard has opened it.
+    /// The shard's id for the connection; `None` until the shard has opened the connection.
     pub conn: Option<ConnId>,
     /// Bytes that the server has not read yet.
     pub to_server: VecDeque<u8>,
     /// Bytes that the client has not read yet.
     pub to_client: VecDeque<u8>,
-    /// Checks that nothing follows a Close frame.
+    /// Checks that no byte follows a Close frame.
     close_check: CloseCheck,
-    /// The most bytes in `to_client`.
+    /// The maximum number of bytes in `to_client`.
     pub window: usize,
-    /// The shard wants to know when it can read, or write.
+    /// Whether the shard wants to know when it can read. `write` is the same for writing.
     read: bool,
     write: bool,
-    /// The client has closed its half.
+    /// Whether the client has closed its half.
     pub client_fin: bool,
-    /// The client has closed both halves. The server learns it when it sends: then the connection is reset.
+    /// Whether the client has closed both halves. The server learns this when it sends: then the connection is reset.
     pub client_gone: bool,
-    /// The connection was reset.
+    /// Whether the connection was reset.
     pub reset: bool,
-    /// The server has closed its half.
+    /// Whether the server has closed its half.
     pub server_fin: bool,
-    /// The server has closed the connection.
+    /// Whether the server has closed the connection.
     pub server_closed: bool,
 }
 
@@ -81,7 +81,7 @@ impl Transit {
         self.0.iter().any(|of_shard| !of_shard[to].is_empty())
     }
 
-    /// The most bytes of asks in flight between two shards.
+    /// The maximum number of bytes of asks in flight between two shards.
     pub fn most_bytes(&self) -> usize {
         let bytes = |mails: &VecDeque<Mail>| mails.iter().map(|mail| mail.bytes.len()).sum();
         self.0.iter().flatten().map(bytes).max().unwrap_or(0)
@@ -107,7 +107,7 @@ pub struct Net {
     pub turn_of: ShardId,
     /// Random choices of the current turn.
     pub rng: Rng,
-    /// Percentage of sends of which a socket takes only a part although there is room.
+    /// The percentage of sends of which a socket takes only a part although there is room.
     pub partial_send_percent: u32,
     /// Number of sends of which the socket took only a part.
     pub partial_sends: u64,
@@ -115,7 +115,7 @@ pub struct Net {
     pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
     pub violation: Option<String>,
-    /// The process crashes after this many effects (sends, closes, appends, mails). Later effects are dropped.
+    /// The number of effects (sends, closes, appends, mails) after which the process crashes. Later effects are dropped.
     pub effects_left: usize,
     /// The last report of a shard.
     pub report: Option<Report>,
@@ -144,7 +144,7 @@ impl Net {
         }
     }
 
-    /// The process has ended, and another one starts: all connections are reset, and all mail is lost.
+    /// Resets all connections and drops all mail, because the process has ended and another one starts.
     pub fn restart_process(&mut self) {
         for socket in &mut self.sockets {
             (socket.server_fin, socket.server_closed, socket.reset) = (true, true, true);
@@ -155,7 +155,7 @@ impl Net {
         self.effects_left = usize::MAX;
     }
 
-    /// The process of these shards has ended: their connections are reset, and their mail is lost.
+    /// Resets the connections of these shards and drops their mail, because their process has ended.
     pub fn lose_process(&mut self, shards: Range<usize>) {
         for socket in &mut self.sockets {
             if shards.contains(&usize::from(socket.shard)) {
@@ -179,7 +179,7 @@ impl Net {
         self.engine.as_ref()?.cluster_log.as_ref()
     }
 
-    /// The mutable [`Net::cluster_log`].
+    /// Like [`Net::cluster_log`], but mutable.
     pub fn cluster_log_mut(&mut self) -> Option<&mut ClusterLog> {
         self.engine.as_mut()?.cluster_log.as_mut()
     }

@@ -1,5 +1,5 @@
 //! The server's obligations: which messages a subscriber must, may or must not receive. A message that may have expired or been superseded
-//! need not come. If it certainly has expired or been superseded, it must not come.
+//! need not come. A message that certainly has expired or been superseded must not come.
 //!
 //! Invariant: while the clients do not know something (an offset, the outcome of a publish), nothing that depends on it is required or
 //! forbidden.
@@ -27,7 +27,7 @@ impl Truth {
             count += 1;
             bytes += self.bytes_of(other);
         }
-        // The count includes the message itself.
+        // `count` includes the message itself.
         count > rule.messages_max()
             || bytes > rule.log_bytes
             || self.may_have_expired(number, self.now_s)
@@ -131,7 +131,7 @@ impl Truth {
         let is_due = |number: &u32| {
             let message = &self.messages[*number as usize];
             let same_key = &by_key[usize::from(message.spec.key)];
-            // If the offset of another message of this key is unknown, this message may not be the newest.
+            // If another message of this key has an unknown offset, it may be newer than this one.
             let is_newest = same_key.iter().all(|other| {
                 let is_itself = other == number;
                 let other = &self.messages[*other as usize];

@@ -1,5 +1,6 @@
 //! The plan of a seed: the properties of its world (`draw`), that is of the servers, clients and log of one run, and its list of steps
-//! (`steps`). Every step has a seed of its own for its random choices, so that a step of a shortened list makes the same choices as before.
+//! (`steps`). Every step has its own seed for its random choices. So if the list is shortened, the other steps make the same choices as
+//! before.
 
 mod draw;
 mod steps;
@@ -14,9 +15,9 @@ use crore_wire::topic;
 /// An event of a run. The number is that of the shard or client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A shard handles some of its waiting inputs.
+    /// Lets a shard handle some of its waiting inputs.
     Turn(u8),
-    /// This many seconds pass.
+    /// Lets this many seconds pass.
     Clock(u16),
     /// A subscriber connects, or sends its next long-poll.
     Request(u8),
@@ -24,7 +25,7 @@ pub enum Op {
     ReadSubscriber(u8),
     /// A subscriber's connection is cut.
     CutSubscriber(u8),
-    /// A subscriber's socket gets another window: the number of unread bytes that it holds.
+    /// Gives a subscriber's socket another window: the number of unread bytes that the socket holds.
     ResizeWindow(u8),
     /// A publisher sends something.
     Publish(u8, PublisherAction),
@@ -45,9 +46,9 @@ pub enum Op {
 /// An action of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublisherAction {
-    /// This many messages, each in its own request, without waiting for answers.
+    /// Sends this many messages, each in its own request, without waiting for answers.
     Pipeline(u8),
-    /// This many messages in one request.
+    /// Sends this many messages in one request.
     Batch(u8),
     /// Deletes a topic.
     Delete,
@@ -78,7 +79,7 @@ pub enum MqttAction {
     Leave,
     /// Loses its connection.
     Cut,
-    /// Its socket gets another window: the number of unread bytes that it holds.
+    /// Gives the client's socket another window: the number of unread bytes that the socket holds.
     ResizeWindow,
 }
 
@@ -98,7 +99,7 @@ pub struct Plan {
     pub shards: usize,
     /// Number of shards that are homes, which own topics.
     pub homes: usize,
-    /// Number of shards that are homes after a planned restart.
+    /// Number of homes after a planned restart.
     pub homes_after: usize,
     /// Number of partitions.
     pub partitions: usize,
@@ -106,8 +107,8 @@ pub struct Plan {
     pub nodes: usize,
     /// The steps before which a node is paused, cut off or lost, in thousandths of all steps.
     pub node_events_at: Vec<usize>,
-    /// The steps before which a steward (the node that does this for a partition) writes checkpoints and purges the log, in thousandths of
-    /// all steps.
+    /// The steps before which a steward writes checkpoints and purges the log, in thousandths of all steps. The steward of a partition is
+    /// the node that does this for the partition.
     pub purges_at: Vec<usize>,
     /// The server's settings.
     pub settings: Settings,
@@ -145,7 +146,7 @@ pub struct Plan {
     pub partial_send_percent: u32,
     /// Percentage of waiting mails that arrive in a turn.
     pub mail_percent: u32,
-    /// Neither the byte budget of all logs nor the limit of topics is ever reached.
+    /// Whether neither the byte budget of all logs nor the limit of topics is ever reached.
     pub budgets_are_wide: bool,
     /// The faults of the engine (the simulated log); `None` if the world has no engine.
     pub engine: Option<EngineBehavior>,
@@ -171,9 +172,9 @@ pub struct Plan {
     weights: [u32; 9],
 }
 
-/// The most messages in a batch of a publisher.
+/// The maximum number of messages in a batch of a publisher.
 pub const BATCH_LINES_MAX: usize = 8;
-/// Messages in each preloaded batch: more than a short turn can handle.
+/// The number of messages in each preloaded batch. It is more than a short turn can handle.
 pub const PRELOAD_LINES: usize = 240;
 /// More memory than all clients of a world ever make the server use.
 pub const MEMORY_BYTES: usize = 1 << 26;
@@ -194,8 +195,8 @@ impl Plan {
         non_durable.map(|rule| rule.filter.clone()).collect()
     }
 
-    /// The most messages that may wait for one connection. `None` if some topic has no such limit, or if there are MQTT clients, which
-    /// receive all messages of a turn.
+    /// The maximum number of messages that may wait for one connection. `None` if some topic has no such limit, or if there are MQTT
+    /// clients, which receive all messages of a turn.
     pub fn waiting_max(&self) -> Option<usize> {
         let rule_of = |name: &String| {
             let mut rules = self.settings.rules.iter();

@@ -13,15 +13,16 @@ use crate::plan::{Plan, Step};
 use crate::simulation::{Simulation, limits};
 use crate::truth::{MessageSpec, Topic, Violation};
 
-/// The most rounds until a world without faults is idle. With turns of one visit and pages of one message, thousands are needed.
+/// The maximum number of rounds until a world without faults is idle. With turns of one visit and pages of one message, thousands are
+/// needed.
 const ROUNDS_MAX: usize = 20_000;
-/// The most rounds in a row in which shards wait for credit and nothing else happens. After more rounds, the run fails.
+/// The maximum number of consecutive rounds in which shards wait for credit and nothing else happens. After more rounds, the run fails.
 const CREDIT_ROUNDS_MAX: usize = 3;
-/// The most attempts of a refused client to connect or subscribe in the phase without faults.
+/// The maximum number of attempts of a refused client to connect or subscribe in the phase without faults.
 const ATTEMPTS_MAX: usize = 15;
 /// Number of messages that are published to every topic after the steps. All subscribers must receive the last one.
 const FINAL_MESSAGES: usize = 2;
-/// Seconds after which every deadline of a connection has passed. They pass several times after all clients have left.
+/// A number of seconds after which every deadline of a connection has passed. This time passes several times after all clients have left.
 const DEADLINES_S: u32 = 100;
 /// Seconds within which the other nodes of a cluster declare all lost nodes dead, one after the other.
 const DEATHS_S: u32 = 30;
@@ -29,7 +30,7 @@ const DEATHS_S: u32 = 30;
 const FORGET_S: u32 = 10_000;
 /// Number of attempts to delete the topics with `keep = "latest"` at the end.
 const DELETES: u32 = 3;
-/// Number of these last ticks, each `FORGET_S` after the one before. After them, a shard has forgotten everything.
+/// The number of the last ticks, each `FORGET_S` after the one before. After these ticks, a shard has forgotten everything.
 const FORGET_TICKS: usize = 12;
 
 /// A failed run.
@@ -81,7 +82,7 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Makes each panic a failure of the run in which it happens: the text of the panic is kept for the report and not printed. Called once per
+/// Makes each panic a failure of the run in which it happens. The text of the panic is kept for the report and not printed. Called once per
 /// process.
 pub fn catch_panics() {
     std::panic::set_hook(Box::new(|info| {
@@ -162,7 +163,7 @@ fn run_to_end(sim: &mut Simulation, seed: u64, steps: &[Step]) -> Result<(), Vio
 /// Checks that another server comes to the same state (the same digest) when it replays the log that the homes have written. Does nothing
 /// in worlds in which the two states may differ.
 fn check_log_replay(sim: &mut Simulation) -> Result<(), Violation> {
-    // A topic that a home has forgotten is not forgotten in a replay, because the log does not record that.
+    // If a home has forgotten a topic, a replay still has the topic, because the log does not record that it was forgotten.
     let rules = sim.plan.settings.rules.iter();
     let forgets = rules.map(|rule| rule.position_age_s).min() < Some(sim.truth.now_s);
     let Some(engine) = &sim.net.engine else {
@@ -302,8 +303,8 @@ fn check_interest(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> 
     Ok(())
 }
 
-/// The server handles all sent bytes, and the clients read all bytes in the sockets. Stalled sockets stay stalled, so the bytes that
-/// clients receive later have waited in the server.
+/// Lets the server handle all sent bytes, and lets the clients read all bytes in the sockets. Stalled sockets stay stalled, so the bytes
+/// that clients receive later have waited in the server.
 fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     run_until_idle(sim, rng)?;
     for n in 0..sim.clients.publishers.len() {
@@ -316,7 +317,7 @@ fn read_all_sent(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     Ok(())
 }
 
-/// The number of attempts of each client to connect or subscribe.
+/// How often each client has tried to connect or subscribe.
 struct Attempts {
     subscribers: Vec<usize>,
     followers: Vec<usize>,
@@ -417,7 +418,7 @@ fn check_settled(sim: &Simulation, attempts: &Attempts) -> Result<(), Violation>
     Ok(())
 }
 
-/// The phase without clients: all clients leave and time passes. Then everything that the shards count must be back at zero.
+/// The phase without clients: all clients leave and time passes. Then all counts of the shards must be zero again.
 fn leave_and_check(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violation> {
     sim.truth.note(|| "end".into());
     sim.close_clients();

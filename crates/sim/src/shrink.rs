@@ -3,7 +3,7 @@
 use crate::plan::{Plan, Step};
 use crate::run;
 
-/// Limit of runs. It is enough for a list that a person can read, and takes seconds.
+/// The maximum number of runs. It is enough to make a list short enough for a person to read, and takes seconds.
 const RUNS_MAX: usize = 3000;
 
 /// A shorter list of steps that also fails. `failed_at` is the number of steps after which the run of `steps` failed.

@@ -1,5 +1,5 @@
-//! The world of one run: shards, clients, network, log and clock. It executes the steps of a seed, lets the shards take turns, and checks
-//! the limits after every turn.
+//! The world of one run: shards, clients, network, log and clock. It executes the steps of a seed, lets the shards take turns (rounds of
+//! their loops), and checks the limits after every turn.
 
 mod clients;
 mod crash;
@@ -32,15 +32,15 @@ const WRITER_GAP: u64 = 1000;
 
 /// The Unix time at which every world begins.
 const EPOCH_S: u32 = 1_700_000_000;
-/// The epoch of the first server, an arbitrary number. Each start takes the next one.
+/// The epoch of the first server, an arbitrary number. Each start uses the next number.
 const LOG_EPOCH: u32 = 0x5EED;
-/// The most bytes that a shard reads from a socket at once.
+/// The maximum number of bytes that a shard reads from a socket at once.
 const RECEIVE_BYTES: usize = 2048;
 /// Turns (rounds of a shard's loop) for each preloaded batch.
 const PRELOAD_TURNS: usize = 12;
 /// Choices for the offset of the wall clock in seconds.
 const WALL_OFFSETS_S: [i32; 8] = [0, 0, 3600, -3600, 86_400, -86_400, -1, 1_000_000_000];
-/// The most unanswered requests of a publisher. At this number the publisher sends no new request until some are answered.
+/// The maximum number of unanswered requests of a publisher. At this number the publisher sends no new request until some are answered.
 const PENDING_MAX: usize = 12;
 
 /// The state of a shard's loop between two turns.
@@ -50,12 +50,12 @@ struct ShardLoop {
     links: Vec<u32>,
     /// The second of the last tick.
     ticked_s: u32,
-    /// Work was left at the end of the last turn.
+    /// Whether work was left at the end of the last turn.
     is_busy: bool,
 }
 
 impl ShardLoop {
-    /// A new shard replaces the shard of this loop. The links stay.
+    /// Resets the loop for a new shard, which replaces the former one. The links stay.
     fn reset(&mut self) {
         (self.ticked_s, self.is_busy) = (0, false);
     }
@@ -67,7 +67,7 @@ pub struct Nodes {
     pub servers: Vec<Arc<crore_broker::World>>,
     /// The highest writer number that was given to a node at its start.
     last_writer: u64,
-    /// Whether each node is paused, so that it takes no turns.
+    /// For each node, whether it is paused, so that it takes no turns.
     paused: Vec<bool>,
     /// The checkpoints of each partition, the newest first.
     checkpoints: Vec<Vec<PartitionCheckpoint>>,
@@ -256,14 +256,14 @@ impl Simulation {
         self.flush_publisher(n);
     }
 
-    /// All clients close their connections, except the followers.
+    /// Closes the connections of all clients, except the followers.
     pub fn close_clients(&mut self) {
         for link in 0..self.net.sockets.len() as u32 {
             if self.clients.followers.iter().any(|f| f.link == Some(link)) {
                 continue;
             }
             // A client that has already closed its half sends nothing more. On a real network keep-alive ends such a connection; here a
-            // reset does.
+            // reset does so.
             let socket = &mut self.net.sockets[link as usize];
             socket.reset |= socket.client_fin;
             self.hang_up(link);

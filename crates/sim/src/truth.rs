@@ -1,5 +1,5 @@
-//! The truth: all that the clients together know. It has every message that was sent, the answers, and the offsets that became known. The
-//! checks compare the received messages with it.
+//! The truth: everything that the clients know in total. It has every message that was sent, the answers, and the offsets that became
+//! known. The checks compare the received messages with the truth.
 //!
 //! Invariant: nothing is read from inside a shard. Offsets come only from answers to publishers and from the positions of subscribers.
 
@@ -23,24 +23,24 @@ pub fn key_name(key: u8) -> Option<String> {
 /// The properties of a message that its publisher chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageSpec {
-    /// Its topic.
+    /// The topic of the message.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Its key, below [`KEYS`].
+    /// The key of the message, below [`KEYS`].
     pub key: u8,
-    /// Its own time to live in seconds; `None` if only the rule's applies.
+    /// The message's own time to live in seconds; `None` if only that of the rule applies.
     pub ttl_s: Option<u32>,
 }
 
 /// The options that a message has over MQTT only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MqttOptions {
-    /// Its quality of service.
+    /// The quality of service.
     pub qos: u8,
-    /// RETAIN was set.
+    /// Whether RETAIN was set.
     pub retain: bool,
-    /// The number of the MQTT client that published it; `None` for wills and messages over HTTP.
+    /// The number of the MQTT client that published the message; `None` for wills and messages over HTTP.
     pub by: Option<usize>,
 }
 
@@ -55,23 +55,23 @@ const NOT_OVER_MQTT: MqttOptions = MqttOptions {
 pub struct Message {
     /// The properties that its publisher chose.
     pub spec: MessageSpec,
-    /// Its topic.
+    /// The topic of the message.
     pub topic: usize,
     /// Bytes of data.
     pub len: usize,
-    /// Its time to live in seconds: its own or the rule's, whichever is shorter; `None` if it never expires.
+    /// The time to live in seconds: the message's own or that of the rule, whichever is shorter; `None` if the message never expires.
     pub ttl_s: Option<u32>,
-    /// The step in which it was sent.
+    /// The step in which the message was sent.
     pub sent_step: u32,
-    /// The second in which it was sent.
+    /// The second in which the message was sent.
     pub sent_s: u32,
-    /// The step in which it was acknowledged, if it was.
+    /// The step in which the message was acknowledged, if it was.
     pub acked_step: Option<u32>,
     /// The second of that step.
     pub acked_s: u32,
     /// Its offset, if known.
     pub offset: Option<u64>,
-    /// It was refused, and no log contains it.
+    /// Whether the message was refused, and no log contains it.
     pub refused: bool,
 }
 
@@ -115,9 +115,9 @@ pub struct Unplaced {
     pub number: u32,
     /// Its topic.
     pub topic: usize,
-    /// Its offset is greater than this one.
+    /// The message's offset is greater than this one.
     pub low: u64,
-    /// Its offset is less than this one.
+    /// The message's offset is less than this one.
     pub high: u64,
 }
 
@@ -126,7 +126,7 @@ pub struct Unplaced {
 pub struct SeenPosition {
     /// The offset.
     pub offset: u64,
-    /// In this step the topic's log had reached the offset already.
+    /// A step in which the topic's log had already reached the offset.
     pub step: u32,
     /// The second of that step.
     pub second: u32,
@@ -139,15 +139,15 @@ pub struct Allowances {
     pub non_durable_filters: Vec<String>,
     /// The most messages of one topic that may wait for a stalled socket; `None` if there is no such limit.
     pub stalled_messages_max: Option<usize>,
-    /// Only rules remove messages from logs. The byte budget of the process and the limit of topics are never reached.
+    /// Whether only rules remove messages from logs, since the byte budget of the process and the limit of topics are never reached.
     pub budgets_are_wide: bool,
-    /// The engine (the simulated log) may store a batch late, so that the outcome of a publish is unknown.
+    /// Whether the engine (the simulated log) may store a batch late, so that the outcome of a publish is unknown.
     pub engine_is_late: bool,
-    /// The server may end a session with many kept messages for lack of memory. It tells the client.
+    /// Whether the server may end a session with many kept messages for lack of memory. The server tells the client.
     pub memory_is_tight: bool,
     /// Number of messages of a topic that the server keeps for MQTT subscribers of QoS 1 and 2, even if the rule keeps fewer.
     pub session_messages: u32,
-    /// Some messages are published with RETAIN.
+    /// Whether some messages are published with RETAIN.
     pub retains: bool,
 }
 
@@ -212,8 +212,8 @@ impl Truth {
             || self.crash_step.is_some() && self.allowed.non_durable_filters.iter().any(overlaps)
     }
 
-    /// The last crash damaged the log of a topic, and may have removed messages. The remaining messages have new offsets, so the known
-    /// offsets are forgotten.
+    /// Forgets the known offsets of a topic, because the last crash damaged its log and may have removed messages. The remaining messages
+    /// have new offsets.
     pub fn mark_damaged(&mut self, topic: usize) {
         let state = &mut self.topics[topic];
         state.damage_step = self.crash_step;
@@ -325,7 +325,7 @@ impl Truth {
         (message.acked_step, message.acked_s) = (Some(self.step), self.now_s);
     }
 
-    /// Records that a message was refused. With a slow engine that is uncertain: the engine may store the message after the server has
+    /// Records that a message was refused. With a slow engine a refusal is uncertain: the engine may store the message after the server has
     /// refused it.
     pub fn refuse(&mut self, number: u32) {
         self.messages[number as usize].refused = !self.allowed.engine_is_late;

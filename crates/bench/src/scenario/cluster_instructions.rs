@@ -34,12 +34,12 @@ const MESSAGES: [u32; 2] = [500, 1_000];
 const SECONDS: f64 = 20.0;
 /// The number of times that the scenario asks for the number of delivered messages before it fails.
 const POLLS_MAX: u32 = 240;
-/// Seconds between two of these questions.
+/// Seconds between two such requests.
 const POLL_S: f64 = 0.5;
 const TOPIC: &str = "/p/one";
 /// Callgrind's output file, in the directory of the run.
 const OUT: &str = "callgrind.out";
-/// The beginning of the line in callgrind's output file that has the sum of all instructions.
+/// The beginning of the line in callgrind's output file that has the total number of instructions.
 const SUM: &str = "totals: ";
 
 /// Runs the scenario.

@@ -24,7 +24,7 @@ use crate::rig::{
 const SIZE: usize = 512;
 /// Default duration of each window, in seconds.
 const SECONDS: f64 = 5.0;
-/// The topics of the messages. There are enough that every partition has some.
+/// The topics of the messages. There are so many that every partition has some.
 const TOPICS: &str = "/p/s{1..1024}/-";
 /// The maximum number of batches of a partition that a node has in flight.
 const IN_FLIGHT: u64 = 2;
@@ -34,7 +34,7 @@ const RATES: [u32; 2] = [1_000, 10_000];
 const SUBSCRIBERS: u32 = 1_000;
 /// Default number of topics with a kept message.
 const KEPT: u32 = 100_000;
-/// Seconds until a node has received the sizes of its streams from NATS again. After this time the logs are idle, too.
+/// Seconds until NATS has sent a node the sizes of its streams again. After this time the logs are idle, too.
 const REST_S: f64 = 5.0;
 /// Timeout for an answer of the admin port.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,7 +57,7 @@ const LOADS: [Load; 3] = [
     },
     Load {
         name: "HTTP, 16 batches of 256",
-        // The server handles one request of a connection at a time, so more requests in flight on a connection would not help.
+        // The server handles one request of a connection at a time. So several requests in flight on a connection would not help.
         flags: &["--connections", "16", "--in-flight", "1", "--batch", "256"],
         qos: 0,
         in_flight: IN_FLIGHT,
@@ -247,7 +247,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
             Subscriber::start(args, &testbed.nodes[1], SUBSCRIBERS, &names, &flags)?;
         subscriber.open()?;
         let rate = rate.to_string();
-        // With more requests in flight on a connection, a request would wait for the answer to the one before.
+        // If a connection had several requests in flight, a request would wait for the answer to the one before.
         let flags = ["--rate", &rate, "--connections", "16", "--in-flight", "1"];
         let publisher = Publisher::start_with(args, &testbed.nodes[0], &names, size, &flags)?;
         pause(REST_S);

@@ -1,5 +1,5 @@
-//! `comet-10k`: repeats the table of a benchmark of 2009. Up to 10,000 long-polls wait on one topic. The scenario measures the memory of
-//! each long-poll, and the time until all of them have received a message of five bytes.
+//! `comet-10k`: repeats the table of a benchmark of 2009. Up to 10,000 long-polls wait on one topic. The scenario measures the memory of a
+//! long-poll, and the time until all of them have received a message of five bytes.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -14,11 +14,11 @@ use crate::subscribe::Protocol;
 
 /// The topic, which the benchmark of 2009 called a channel.
 const TOPIC: &str = "pb";
-/// Seconds after the opening before memory is read.
+/// Seconds between the opening of the connections and the reading of memory.
 const REST_S: f64 = 2.0;
 /// The connections of each row in 2009.
 const ROWS: [u32; 4] = [100, 1_000, 5_000, 10_000];
-/// Broadcasts in a row, whose median is reported.
+/// The number of broadcasts in a row of the table. Their median is reported.
 const BROADCASTS: usize = 9;
 /// Message size of 2009, in bytes.
 const SIZE: usize = 5;

@@ -1,8 +1,7 @@
 //! `drain`: restarts the server as planned while clients are connected. Clients of all transports, and publishers that retry, run as in
 //! `chaos` but without a proxy. While they run, the server gets the signal to stop. The server disconnects its clients at the configured
-//! rate while
-//! publishing continues, and saves its logs. A new process continues with these logs. In the end every client must have received every
-//! message of its topics once and in order, and no client may have received a gap.
+//! rate while publishing continues, and saves its logs. A new process continues with these logs. In the end every client must have received
+//! every message of its topics once and in order, and no client may have received a gap (the notice that messages are lost).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -26,7 +25,7 @@ const MOVED_PER_S: u32 = 10_000;
 const AWAY_S: u32 = 10;
 /// Default duration of publishing before the stop, in seconds.
 const SECONDS: f64 = 10.0;
-/// Timeout for all reconnects, in multiples of the usual timeout, because all clients return at about the same time.
+/// Timeout for all reconnects, in multiples of the usual timeout. It is longer because all clients return at about the same time.
 const TIMEOUTS: u32 = 4;
 /// Seconds from the second sample of the server to the last ordinary publish.
 const REST_S: f64 = 2.0;
@@ -112,7 +111,7 @@ fn phases(
         "stopped after {drained_s:.1} s, the next one serves after {started_s:.1} s more"
     ));
     let all_live = || shared.live.load(Relaxed) == connections;
-    // A client that finds the port closed waits before it tries again, perhaps several times.
+    // A client that finds the port closed waits before it tries again. That may happen several times.
     let mut are_all_live = false;
     for _ in 0..TIMEOUTS {
         are_all_live = are_all_live || wait_until(shared, all_live)?;

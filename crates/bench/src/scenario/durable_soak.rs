@@ -1,5 +1,6 @@
-//! `durable-soak`: durable publishes at half the possible rate, to topics that come and go, with a kill every minute. It records disk usage,
-//! memory and the time of each start, which must not grow. The messages that were answered last before a kill must still exist after it.
+//! `durable-soak`: publishes durable messages at half the possible rate, to topics that come and go, with a kill every minute. It records
+//! disk usage, memory and the time of each start, which must not grow. The messages that were answered last before a kill must still exist
+//! after the kill.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ const PROBE_S: f64 = 10.0;
 const SIZE: usize = 512;
 /// Messages in a batch.
 const BATCH: u64 = 64;
-/// Messages to a topic before the next topic is used.
+/// The number of messages that are sent to a topic before the next topic is used.
 const PER_TOPIC: u64 = 8;
 /// Number of publishing connections. Each has one batch in flight.
 const WRITERS: u64 = 4;
@@ -36,7 +37,7 @@ const SHARDS: u32 = 2;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The rules. Messages are dropped when space runs out, or by age. The age limit is longer than a start takes, so that messages from before
-/// a kill can be checked after it. The topics of dropped messages are deleted soon afterwards.
+/// a kill can be checked after the start. The topics of dropped messages are deleted soon afterwards.
 const RULES: &str =
     "[[rule]]\nmatch = \"#\"\nlog_messages = 16\nlog_age_s = 90\nposition_age_s = 5\n";
 

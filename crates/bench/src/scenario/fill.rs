@@ -19,7 +19,7 @@ use crate::rig::{
 use crate::subscribe::Protocol;
 use group::Group;
 
-/// Connects a second. The default memory is full after some ten seconds.
+/// The number of connects a second. At this rate the default memory is full after some ten seconds.
 const RATE_PER_S: f64 = 10_000.0;
 /// The number of clients that connect, as a multiple of the estimate. It is large enough to show a relevant error of the estimate.
 const CLIENTS_PART: f64 = 1.4;
@@ -31,7 +31,7 @@ const POLLS_PER_SAMPLE: usize = 20;
 const POLLS_QUIET: usize = 200;
 /// The largest accepted relative error of the estimate.
 const ERROR_MAX: f64 = 0.1;
-/// No connection needs fewer bytes than this. The number of shards is computed from it.
+/// The minimum number of bytes of a connection. The number of shards is computed from this.
 const BYTES_LEAST: u64 = 3_500;
 
 /// Runs the doctor, fills the group, and compares.
@@ -124,8 +124,7 @@ fn fill(
         let open = report["connections"]["max_concurrency"]
             .as_u64()
             .context("the subscriber's report")?;
-        // `max_concurrency` still counts the connections that the server's end has closed, so a number that is read after that end is
-        // right, too.
+        // `max_concurrency` still counts connections whose server end is closed. So the number is right even if it is read after that end.
         quiet = if open > reached { 0 } else { quiet + 1 };
         reached = reached.max(open);
         if poll % POLLS_PER_SAMPLE == 0 || used > group.limit() / 100 * 98 {

@@ -2,8 +2,8 @@
 //!
 //! Each set of filters has its own server. All servers run at the same time, but in a round their windows follow one another, so that only
 //! one server has load. Sets are compared by the processor time of a publish, with one shard. In a `hit`, each publish matches one filter
-//! and is delivered to one of a thousand clients. In a `miss`, no filter matches, which the server finds only at the last level. So a
-//! `miss` is the cost of matching without delivery. The large and the small set have equally many clients; in the small set some clients
+//! and is delivered to one of a thousand clients. In a `miss`, no filter matches, and the server finds this out only at the last level. So
+//! a `miss` is the cost of matching without delivery. The large and the small set have equally many clients; in the small set some clients
 //! have no filter.
 
 mod clients;
@@ -29,7 +29,8 @@ const MANY: u32 = 1_000_000;
 /// hundredths of a second.
 const HITS: u32 = 200_000;
 const MISSES: u32 = 500_000;
-/// The deep sets: the number of levels, the publishes in a window (fewer if each is more expensive), and the name.
+/// The deep sets: the number of levels, the number of publishes in a window, and the name. The number of publishes is smaller if each of
+/// them is more expensive.
 const DEEP: [(u32, u32, &str); 2] = [(8, 100_000, "deep_8"), (16, 10_000, "deep_16")];
 /// Seconds after subscribing before memory is read.
 const REST_S: f64 = 2.0;

@@ -5,8 +5,8 @@
 //! (`subscribe/worker/grid_publisher.rs`). With `tcp` the clients send MQTT's CONNECT and nothing else, and receive no messages. With the
 //! other presets one tool publishes.
 //!
-//! Every message that the server accepts must arrive exactly once, at the right client. If the last messages of a topic are missing, this
-//! leaves no gap in the sequence numbers, so the totals are compared, too.
+//! Every message that the server accepts must arrive exactly once, at the right client. If the last messages of a topic are missing, the
+//! sequence numbers have no gap, so the totals are compared, too.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ use crate::subscribe::grid::Grid;
 
 /// Seconds after the opening before memory is read, so that the last handshakes are over.
 const REST_S: f64 = 5.0;
-/// The maximum number of connections per server port. It is below 14,000: the kernel first uses every second local port of its range, and
-/// when all of these are used, each connect searches the whole range.
+/// The maximum number of connections per server port. It is below 14,000, because the kernel first uses every second local port of its
+/// range. When all of these are used, each connect searches the whole range.
 const PER_PORT: u32 = 10_000;
 /// Seconds between two messages to one client, and between two requests of a grid client.
 const EVERY_S: f64 = 60.0;
 
-/// The parameters of a run: those of the preset, as the flags change them.
+/// The parameters of a run: those of the preset, with the changes by the flags.
 struct Shape {
     preset: Preset,
     connections: u32,

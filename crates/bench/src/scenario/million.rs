@@ -19,19 +19,19 @@ const EVERY_S: f64 = 60.0;
 const P99_MS_MAX: f64 = 250.0;
 /// The factor between two rates of the search.
 const STEP: f64 = 1.25;
-/// How long a rate is tried: as a share of the whole duration, and the minimum in seconds.
+/// How long a rate is tried, as a share of the whole duration. The next constant is the minimum in seconds.
 const TRY: f64 = 1.0 / 60.0;
 const TRY_S: f64 = 3.0;
-/// The share of the highest rate at which messages are then published. The highest rate was kept for seconds only. In ten minutes clients
-/// come and go, and other programs use the processor.
+/// The share of the highest rate at which messages are then published. The highest rate was kept only for some seconds. In ten minutes
+/// clients come and go, and other programs use the processor.
 const SERVED: f64 = 0.7;
 /// Timeout for the late messages of a rate that was not kept.
 const SETTLE_NS: u64 = 120_000_000_000;
 /// The windows and their shares of the duration: without disturbance; with clients that close and reconnect; with many clients that reset
 /// their connections at once and reconnect.
 const WINDOWS: [(&str, f64); 3] = [("calm", 0.6), ("churn", 0.2), ("tsunami", 0.2)];
-/// Clients a second that close their connection, and clients that reset it at once, among a million clients or more. With fewer clients
-/// both numbers are smaller in proportion.
+/// How many clients a second close their connection, among a million clients or more. The next constant is the number of clients that reset
+/// it at once. With fewer clients both numbers are smaller in proportion.
 const CHURN: u32 = 1_000;
 const CROWD: u32 = 100_000;
 
@@ -115,7 +115,7 @@ pub fn churn_of(connections: u32) -> u32 {
     share(connections, CHURN)
 }
 
-/// `of`, a number for a million clients, scaled down in proportion to `connections`. At most `of`.
+/// Scales `of`, a number for a million clients, down in proportion to `connections`. Returns at most `of`.
 fn share(connections: u32, of: u32) -> u32 {
     of.min((u64::from(connections) * u64::from(of) / 1_000_000) as u32)
 }

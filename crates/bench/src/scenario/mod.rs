@@ -1,8 +1,7 @@
 //! `crore-bench run SCENARIO`: starts a server and the load tools, and returns one result.
 //!
-//! Every scenario starts new processes, measures, prints a few lines and returns one JSON value.
-//! [`run`] adds the machine and the settings, so that a result can be read on its own. Memory is always the growth since the same server
-//! had no connections.
+//! Every scenario starts new processes, measures, prints a few lines and returns one JSON value. [`run`] adds the machine and the settings,
+//! so that a result can be understood on its own. Memory is always the growth since the time when the same server had no connections.
 
 mod chaos;
 mod cluster;

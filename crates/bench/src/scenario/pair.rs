@@ -1,13 +1,13 @@
 //! `pair`: the floor (a minimal reference server), Crore and the chosen peers (other products) do the same work in turn. The result is the
 //! ratios of the medians.
+//!
 //! On a shared machine a server can be compared only with others that run on the same machine at the same time, because then other work
 //! slows all of them alike. In most rows a measurement starts new processes, and the measured server has the machine alone. In rows where
 //! the servers differ little, all servers run at the same time instead, and a round measures each in several short windows, in turn.
-//! `--pin` gives server and tools a core each.
-//! tools a core each.
+//! `--pin` gives the server and the tools a core each.
 //!
-//! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as the
-//! reference and without the floor. The result includes faults of the peers, but only those of Crore make the run fail.
+//! The floor always speaks WebSocket, and Mosquitto always MQTT. The others speak `--protocol`. MQTT has its own rows, with Mosquitto as
+//! the reference and without the floor. The result includes faults of the peers, but only faults of Crore make the run fail.
 
 mod fan_out;
 mod measure;
@@ -111,7 +111,7 @@ const MQTT_ROWS: [Row; 7] = [
 ];
 
 const FLOW: [&str; 2] = ["deliveries_per_s", CPU];
-/// The values of a fan-out with a fixed number of messages in flight. The row's name ends with this number.
+/// The values of a fan-out with a fixed number of messages in flight. The row's name ends with that number.
 const FAN_OUT: [&str; 3] = ["deliveries_per_s", "p50_ms", "messages_per_read"];
 const IDLE: [&str; 2] = ["handshake_cpu_us", "pss_bytes"];
 const CPU: &str = "server_cpu_us_per_delivery";
@@ -120,7 +120,7 @@ fn is_mqtt(args: &RunArgs) -> bool {
     matches!(args.subscribe_protocol(), Protocol::Mqtt | Protocol::MqttWs)
 }
 
-/// The measured servers. Over MQTT only those that speak it.
+/// The measured servers. Over MQTT these are only the servers that speak it.
 fn kinds(args: &RunArgs) -> Vec<Kind> {
     if is_mqtt(args) {
         return vec![Kind::Crore, Kind::Mosquitto];
@@ -204,8 +204,8 @@ impl Side {
         is_wanted.then(|| self.core_demand() >= SATURATED)
     }
 
-    /// The share of its core that the server wanted: the time in which it ran, and the time in which it waited because other processes had
-    /// the core.
+    /// The share of its core that the server wanted: the time in which the server ran, plus the time in which it waited because other
+    /// processes had the core.
     fn core_demand(&self) -> f64 {
         let (busy, waited) = ("server_cores_busy", "server_cores_waited_for");
         self.median_by(|run| Some(run[busy].as_f64()? + run[waited].as_f64()?))

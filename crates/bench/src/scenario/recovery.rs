@@ -24,7 +24,7 @@ const DISK_MIB: u32 = 5_000;
 const TOPICS: u32 = 1_000_000;
 /// Number of topics in the first row.
 const TOPICS_OF_LOG: u32 = 1_000;
-/// Lines in a batch, and batches in flight.
+/// The number of lines in a batch, and of batches in flight.
 const BATCH: u32 = 1_000;
 const WRITERS: u32 = 4;
 /// Default number of shards.

@@ -1,5 +1,5 @@
-//! `reload`: compares the latencies in windows in which the server reloads changed settings every second with windows without reloads. No
-//! client may be disconnected and no message lost. Choose long windows, so that each p99.9 is based on many messages.
+//! `reload`: compares windows in which the server reloads changed settings every second with windows without reloads, by their latencies.
+//! No client may be disconnected and no message lost. Choose long windows, so that each p99.9 is based on many messages.
 
 use anyhow::Result;
 use serde_json::{Value, json};

@@ -1,9 +1,9 @@
 //! `sessions`: measures the memory of an MQTT session without a connection. MQTT clients subscribe to a topic each and disconnect.
 //!
-//! Every server is newly started: otherwise sessions would use memory that the allocator had kept from earlier clients, and seem to cost
-//! nothing. The clients connect in batches, so that few are connected at once. The memory of sessions grows from batch to batch, but memory
-//! that connections have used and not returned does not grow. So the slope of a straight line through the measurements is the memory of the
-//! sessions. At the end some clients reconnect and check that their session exists.
+//! Every server is newly started. Otherwise sessions would use memory that the allocator had kept from earlier clients, and would seem to
+//! cost nothing. The clients connect in batches, so that few are connected at once. The memory of sessions grows from batch to batch, but
+//! memory that connections have used and not returned does not grow. So the slope of a straight line through the measurements is the memory
+//! of the sessions. At the end some clients reconnect and check that their session exists.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::rig::{
 };
 use crate::subscribe::Protocol;
 
-/// Number of batches, unless they would be too large or too small.
+/// Number of batches, unless the size of a batch would be outside `BATCH`.
 const BATCHES: u32 = 10;
 /// The minimum and maximum size of a batch. The minimum is large enough that starting the tool does not matter. The maximum fits into a
 /// descriptor table whose limit cannot be raised.
@@ -31,7 +31,7 @@ const REST_S: f64 = 2.0;
 /// Seconds before memory is read for the result. A server may keep memory for clients that return soon. Crore does so for half a minute.
 /// This memory is not part of a session.
 const CALM_S: f64 = 35.0;
-/// Clients of each batch that reconnect at the end.
+/// The number of clients of each batch that reconnect at the end.
 const CHECKS: u32 = 20;
 /// Timeout for an answer.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -26,7 +26,8 @@ const HEARTBEAT_S: u32 = 60;
 const EVERY_S: f64 = 60.0;
 /// Seconds after the opening before memory is read.
 const REST_S: f64 = 5.0;
-/// Accepted growth of the memory during the run: a share, and bytes for the varying reserves of the allocator.
+/// The accepted growth of the memory during the run, as a share. The next constant allows some bytes more for the varying reserves of the
+/// allocator.
 const GROWTH: f64 = 0.02;
 const GROWTH_BYTES: f64 = (16 << 20) as f64;
 
@@ -141,7 +142,7 @@ mod tests {
     fn samples(grown_mb_an_hour: f64) -> Vec<Value> {
         let sample = |n: u32| {
             let hours = f64::from(n) / 60.0;
-            // The allocator's reserves go up and down.
+            // The allocator's reserves grow and shrink.
             let wave = f64::from(n % 3) * 2e6;
             json!({
                 "at_s": hours * 3600.0,

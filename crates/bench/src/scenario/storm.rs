@@ -1,7 +1,7 @@
 //! `churn` and `tsunami`: measure how clients that connect and disconnect affect the clients that stay connected.
 //!
-//! One publisher runs all the time. The windows before, during and after the disturbance differ only in what the connections do. Messages
-//! that were published while their client was away do not count as lost, but are counted separately.
+//! One publisher runs all the time. The windows before, during and after the disturbance differ only in the behaviour of the connections.
+//! Messages that were published while their client was disconnected do not count as lost, but are counted separately.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ impl Storm {
     }
 }
 
-/// Measures a calm window, then one in which `--churn-rate` connections a second close and reopen.
+/// Measures a calm window, then a window in which `--churn-rate` connections a second close and reopen.
 pub fn churn(args: &RunArgs) -> Result<Value> {
     let mut storm = Storm::start(args, None)?;
     let calm = storm.window("calm")?;

@@ -1,5 +1,5 @@
 //! `tls`: measures the memory of an idle connection with TLS, the cost of a handshake, and the effect of many handshakes on deliveries. The
-//! peers do the same with the same certificate and the same client.
+//! peers (other servers) do the same with the same certificate and the same client.
 //!
 //! The cost of a handshake is the server's processor time. It cannot be measured as handshakes a second: the client needs about as much
 //! processor time as the server, so on two cores the client would limit that number. The servers take turns within each round.
@@ -23,11 +23,11 @@ use crate::subscribe::Protocol;
 const CONNECTIONS: u32 = 10_000;
 /// Handshakes of each kind in a round.
 const HANDSHAKES: u32 = 1_000;
-/// During a storm of handshakes: subscribers, messages a second, and message size.
+/// The number of subscribers during a storm of handshakes. The next two constants are the messages a second, and the message size.
 const LISTENERS: u32 = 1_000;
 const MESSAGES_PER_S: &str = "1000";
 const MESSAGE_BYTES: usize = 128;
-/// Attempted handshakes a second of the storm.
+/// How many handshakes a second the storm attempts.
 const STORM_PER_S: u32 = 1_000;
 /// Default duration of a window, in seconds.
 const WINDOW_S: f64 = 10.0;
@@ -143,7 +143,7 @@ fn handshakes(args: &RunArgs) -> Result<Value> {
 fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Result<Value> {
     let certificate = args.certificate.as_ref().context("a certificate")?;
     let address = server.addresses[0];
-    // These handshakes are not measured: the first ones allocate memory and bring the first ticket.
+    // These handshakes are not measured: the first ones allocate memory, and the client gets its first ticket by them.
     do_handshakes(address, certificate, resumes, 50)?;
     let before = server.sample()?;
     let Handshakes {
@@ -162,7 +162,7 @@ fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Res
     }))
 }
 
-/// Measures deliveries without handshakes, with them, and without again.
+/// Measures deliveries without handshakes, then during handshakes, and without them again.
 fn storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
     let mut server = Server::start(args, Setting::new(Kind::Crore, 1, 0))?;

@@ -1,5 +1,5 @@
-//! A follower: a client that watches which topics have subscribers (their interest). It keeps a view of these topics, from a snapshot and
-//! the events after it. Every connection starts with an empty view.
+//! A follower: a client that watches which topics have subscribers (their interest). The follower keeps a view of these topics, from a
+//! snapshot and the events after it. Every connection starts with an empty view.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub struct Follower {
     filter: String,
     over_websocket: bool,
-    /// The link of its connection.
+    /// The link of the follower's connection.
     pub link: Option<u32>,
     head: Option<Head>,
     /// Received bytes that are not parsed yet.
@@ -28,11 +28,11 @@ pub struct Follower {
     partial: Option<Box<Partial>>,
     /// The topics that have subscribers, according to the events.
     view: BTreeSet<String>,
-    /// It has received the end of the snapshot.
+    /// Whether the end of the snapshot was received.
     has_snapshot: bool,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection once `out` is sent.
+    /// Whether the follower closes its connection when `out` is sent.
     pub must_close: bool,
 }
 
@@ -72,7 +72,7 @@ impl Follower {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// The connection ended. The follower forgets everything.
+    /// Forgets the view, because the connection has ended.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.head = None;
@@ -84,7 +84,7 @@ impl Follower {
         self.out.clear();
     }
 
-    /// Whether it is connected and has received the whole snapshot.
+    /// Whether the follower is connected and has received the whole snapshot.
     pub fn is_synchronized(&self) -> bool {
         self.link.is_some() && self.has_snapshot && !self.must_close
     }

@@ -58,7 +58,7 @@ pub fn take_head(bytes: &mut Vec<u8>) -> Result<Option<Head>, Violation> {
     Ok(Some(head))
 }
 
-/// The end of a response's body.
+/// Where a response's body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// After a known number of bytes.

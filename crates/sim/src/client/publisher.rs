@@ -1,6 +1,6 @@
 //! A publisher. Over HTTP it sends single requests, pipelined requests, batches, and operations on whole topics. Over a WebSocket it sends
-//! a frame for each message, and only the publish credit limits it. On a new connection it publishes unanswered messages again: with the
-//! same idempotency keys if it uses keys, and otherwise as new messages.
+//! a frame for each message, and only the publish credit limits it. On a new connection the publisher sends unanswered messages again: with
+//! the same idempotency keys if it uses keys, otherwise as new messages.
 
 mod answers;
 
@@ -28,22 +28,22 @@ enum Request {
     Other,
 }
 
-/// Number of frames that a WebSocket publisher sends in place of each message of an action.
+/// Number of frames that a WebSocket publisher sends for each message of an action.
 const FRAMES_PER_MESSAGE: u8 = 4;
 
 /// The publisher.
 #[derive(Default)]
 pub struct Publisher {
-    /// The topic to which it publishes over a WebSocket; `None` if it publishes over HTTP.
+    /// The topic to which the publisher publishes over a WebSocket; `None` if it publishes over HTTP.
     websocket_topic: Option<usize>,
-    /// Its messages have idempotency keys.
+    /// Whether the messages have idempotency keys.
     idempotent: bool,
-    /// The WebSocket upgrade was answered.
+    /// Whether the WebSocket upgrade was answered.
     upgraded: bool,
     /// The numbers of the messages sent on this connection, by frame.
     sent_frames: Vec<u32>,
     partial: Option<Box<Partial>>,
-    /// The link of its connection.
+    /// The link of the publisher's connection.
     pub link: Option<u32>,
     /// Received bytes that are not parsed yet.
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ pub struct Publisher {
     to_retry: Vec<Request>,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection once `out` is sent.
+    /// Whether the publisher closes its connection when `out` is sent.
     pub must_close: bool,
     /// The number of subscribers of each topic in its last info; `None` if the topic did not exist.
     pub subscribers: BTreeMap<usize, Option<u64>>,
@@ -76,7 +76,7 @@ impl Publisher {
         }
     }
 
-    /// Whether it waits for answers.
+    /// Whether the publisher waits for answers.
     pub fn is_busy(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -103,7 +103,7 @@ impl Publisher {
         }
     }
 
-    /// The connection ended. Unanswered messages may be sent again.
+    /// Updates the state after the connection has ended. Unanswered messages may be sent again.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.bytes.clear();
@@ -115,7 +115,8 @@ impl Publisher {
     pub fn retry(&mut self, truth: &mut Truth, rng: &mut Rng, coverage: &mut Coverage) {
         for request in std::mem::take(&mut self.to_retry) {
             let number_of_retry = |number: u32, truth: &mut Truth| match self.idempotent {
-                // A crash also removes the remembered answer to the key if the topic is not durable. Then the retry is a new message.
+                // If the topic is not durable, a crash also removes the remembered answer to the key. Then the retry counts as a new
+                // message.
                 true if !truth.may_be_lost_in_crash(number) => number,
                 _ => truth.add_message(truth.messages[number as usize].spec),
             };

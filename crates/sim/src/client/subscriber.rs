@@ -1,4 +1,5 @@
-//! A subscriber over HTTP or WebSocket. It remembers the last position that it received, and resumes from it after a reconnect.
+//! A subscriber over HTTP or WebSocket. The subscriber remembers the last position that it received, and resumes from that position after a
+//! reconnect.
 
 mod deliveries;
 mod read;
@@ -57,9 +58,9 @@ struct Conn {
     /// The body of the event stream that is not parsed yet.
     body: Vec<u8>,
     partial: Option<Box<Partial>>,
-    /// A request or a stream is in progress.
+    /// Whether a request or a stream is in progress.
     is_requesting: bool,
-    /// The stream has ended. Only the end of the connection may follow.
+    /// Whether the stream has ended. Only the end of the connection may follow.
     stream_ended: bool,
     /// The step and the second of the last request.
     request_step: u32,
@@ -81,18 +82,18 @@ pub struct Subscriber {
     /// Its transport.
     pub transport: Transport,
     deflate: bool,
-    /// The filters; `None` if it subscribes to topics by name.
+    /// The filters; `None` if the subscriber subscribes to topics by name.
     filtered: Option<Filtered>,
-    /// For each of its topics the received messages.
+    /// For each of the subscriber's topics the received messages.
     pub tracks: Vec<Track>,
-    /// The last received position, in its text form. The next request resumes from it.
+    /// The last received position, in its text form. The next request resumes from this position.
     position: Option<Vec<u8>>,
-    /// The link of its connection.
+    /// The link of the subscriber's connection.
     pub link: Option<u32>,
     conn: Conn,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection once `out` is sent.
+    /// Whether the subscriber closes its connection when `out` is sent.
     pub must_close: bool,
 }
 
@@ -112,7 +113,7 @@ impl Subscriber {
         }
     }
 
-    /// The same subscriber, but with envelopes if it would use [`Transport::Meta`].
+    /// Changes [`Transport::Meta`] to envelopes.
     pub fn with_envelopes(mut self) -> Self {
         if self.transport == Transport::Meta {
             self.transport = Transport::Envelope;
@@ -134,12 +135,12 @@ impl Subscriber {
         });
     }
 
-    /// Whether it may connect or send its next request.
+    /// Whether the subscriber may connect or send its next request.
     pub fn may_request(&self) -> bool {
         self.link.is_none() || (self.transport == Transport::Poll && !self.conn.is_requesting)
     }
 
-    /// Whether it is subscribed, as far as it knows.
+    /// Whether the subscriber is subscribed, as far as it knows.
     pub fn is_established(&self) -> bool {
         self.link.is_some()
             && match self.transport {
@@ -156,7 +157,7 @@ impl Subscriber {
         self.send_request(truth, rng);
     }
 
-    /// Sends a request that begins at its position, or at a random start if it has none.
+    /// Sends a request that begins at the subscriber's position, or at a random start if it has no position.
     pub fn send_request(&mut self, truth: &mut Truth, rng: &mut Rng) {
         let mut target = self.target(truth);
         let mut fields = String::new();
@@ -223,7 +224,7 @@ impl Subscriber {
             since = "since=oldest";
         }
         if truth.allowed.retains && (since.is_empty() || filtered) {
-            // With another start the retained messages would come first, and not in the order of their offsets.
+            // With any other start the retained messages would come first, and not in the order of their offsets.
             since = "since=live";
         }
         for track in &mut self.tracks {
@@ -262,7 +263,7 @@ impl Subscriber {
         }
     }
 
-    /// The connection ended.
+    /// Updates the state after the connection has ended.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.conn = Conn::default();
@@ -273,7 +274,7 @@ impl Subscriber {
         }
     }
 
-    /// The last crash damaged some partitions, and may have removed messages of the subscriber's topics.
+    /// Updates the tracks after a crash that damaged some partitions and may have removed messages of the subscriber's topics.
     pub fn partitions_damaged(&mut self, truth: &Truth) {
         let has_position = self.position.is_some();
         let is_damaged =
@@ -282,9 +283,9 @@ impl Subscriber {
         damaged.for_each(|track| track.partition_damaged(has_position));
     }
 
-    /// The log was restored from an older copy. `known` has a pair of offsets for each topic: the server knows the positions up to the
-    /// first offset, and the position at the second offset. Returns the number of topics in which the server does not know the subscriber's
-    /// position.
+    /// Updates the tracks after the log was restored from an older copy. `known` has a pair of offsets for each topic: the server knows the
+    /// positions up to the first offset, and the position at the second offset. Returns the number of topics in which the server does not
+    /// know the subscriber's position.
     pub fn log_restored(
         &mut self,
         truth: &Truth,
@@ -311,7 +312,7 @@ impl Subscriber {
         lost_branches
     }
 
-    /// Reads received bytes. With `end` they are the last bytes of the connection.
+    /// Reads received bytes. `end`: these are the last bytes of the connection.
     pub fn read(
         &mut self,
         bytes: &[u8],
@@ -369,20 +370,20 @@ impl Subscriber {
             // The topic was deleted, so the server answers without an event stream.
             204 => self.topic_deleted(coverage),
             200 | 429 | 503 => coverage.refused += 1,
-            // The request arrived too slowly.
+            // The request arrived too slowly, so the server refused it.
             408 => {}
             status => return Err(format!("{:?} was answered {status}", self.transport)),
         }
         Ok(())
     }
 
-    /// The topic was deleted. The position is no longer valid.
+    /// Handles the deletion of the topic. The position is no longer valid.
     fn topic_deleted(&mut self, coverage: &mut Coverage) {
         coverage.ended_by_delete += 1;
         self.position = None;
     }
 
-    /// Requires that the last stretches reach the newest messages. Nothing may be in flight.
+    /// Requires that the last stretches reach the newest messages. The caller makes sure that nothing is in flight.
     pub fn require_head(&mut self, truth: &Truth) {
         let is_poll = self.transport == Transport::Poll;
         if !self.is_established() {

@@ -26,10 +26,10 @@ struct Received {
 #[derive(Debug)]
 struct Stretch {
     start: Start,
-    /// The stretch must begin with the oldest kept message.
+    /// Whether the stretch must begin with the oldest kept message.
     from_oldest: bool,
     received: Vec<Received>,
-    /// The stretch must end with the newest message.
+    /// Whether the stretch must end with the newest message.
     must_reach_head: bool,
 }
 
@@ -51,10 +51,11 @@ pub struct Track {
     pub seen: Option<SeenPosition>,
     /// The offset of the last received position, with or without a message.
     last_offset: Option<u64>,
-    /// The subscriber must receive a gap before the next message, since its position is from before the log was damaged.
+    /// Whether the subscriber must receive a gap (the notice that messages are lost) before the next message, since its position is from
+    /// before the log was damaged.
     gap_due: bool,
-    /// The subscriber subscribes by filter. A delete of a topic does not end its stretch, so deleted messages may be missing in the
-    /// stretch.
+    /// Whether the subscriber subscribes by filter. Then a delete of a topic does not end the stretch, so deleted messages may be missing
+    /// in the stretch.
     pub by_filter: bool,
 }
 
@@ -93,7 +94,7 @@ impl Track {
         }
     }
 
-    /// The subscription was confirmed in `step`. No message that is sent later may be missing.
+    /// Records that the subscription was confirmed in `step`. No message that is sent later may be missing.
     pub fn subscription_confirmed(&mut self, step: u32) {
         if let Some(stretch) = self.stretches.last_mut()
             && stretch.start == Start::First
@@ -103,7 +104,7 @@ impl Track {
         }
     }
 
-    /// A position was received without a message.
+    /// Records a position that was received without a message.
     pub fn position_received(&mut self, seen: SeenPosition) {
         self.last_offset = Some(seen.offset);
         let Some(stretch) = self.stretches.last_mut() else {
@@ -115,7 +116,7 @@ impl Track {
         }
     }
 
-    /// A message was received.
+    /// Records a received message.
     pub fn message_received(&mut self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let message = &truth.messages[number as usize];
         if self.gap_due {
@@ -147,7 +148,7 @@ impl Track {
         Ok(())
     }
 
-    /// A gap was received. The next messages come after `to`, if that is known.
+    /// Records a gap. The next messages come after `to`, if that is known.
     pub fn gap_received(
         &mut self,
         to: Option<SeenPosition>,
@@ -176,15 +177,15 @@ impl Track {
         Ok(())
     }
 
-    /// A gap was received that may be in this topic. The messages must still be in order, and none may come twice.
+    /// Records a gap that may concern this topic. The messages must still be in order, and no message may come twice.
     pub fn may_have_lost(&mut self) {
         let seen = self.seen;
         self.begin_stretch(Start::First);
         self.seen = seen;
     }
 
-    /// The partition was damaged, and the offsets of its messages changed. So the received messages, which were checked already, are forgotten.
-    /// A subscriber with a position must now receive a gap.
+    /// Forgets the received messages, which were checked already, because the partition was damaged and the offsets of its messages
+    /// changed. A subscriber with a position must now receive a gap.
     pub fn partition_damaged(&mut self, has_position: bool) {
         let seen = self.seen;
         self.stretches.clear();
@@ -192,9 +193,9 @@ impl Track {
         (self.seen, self.gap_due) = (seen, has_position);
     }
 
-    /// The log was restored from an older copy. The server knows the positions up to `end`, and the position `begin`. Returns whether the
-    /// server does not know the subscriber's position, so that the subscriber must receive a gap. The messages received before were checked
-    /// already.
+    /// Updates the track after the log was restored from an older copy. The server knows the positions up to `end`, and the position
+    /// `begin`. Returns whether the server does not know the subscriber's position, so that the subscriber must receive a gap. The messages
+    /// received before were checked already.
     pub fn log_restored(&mut self, has_position: bool, end: u64, begin: u64) -> bool {
         let seen = self.seen.filter(|_| has_position);
         // If a gap is still due, the position is from before an earlier restore, so the server does not know it.
@@ -209,7 +210,7 @@ impl Track {
         is_on_lost_branch
     }
 
-    /// Requires that the last stretch reaches the newest message. Nothing may be in flight.
+    /// Requires that the last stretch reaches the newest message. The caller makes sure that nothing is in flight.
     pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.must_reach_head = true;
@@ -286,8 +287,8 @@ impl Track {
         self.check_unplaced(stretch, end, truth, unplaced)
     }
 
-    /// Checks acknowledged messages that nobody received and whose offset is not known exactly: none that certainly lies in this stretch
-    /// may be missing.
+    /// Checks the acknowledged messages that nobody received and whose offset is not known exactly. If such a message certainly lies in
+    /// this stretch, it is missing.
     fn check_unplaced(
         &self,
         stretch: &Stretch,

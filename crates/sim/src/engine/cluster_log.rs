@@ -1,8 +1,8 @@
 //! The log that the nodes of a cluster share. A partition has one order for the batches of all writers, and the log assigns the offset of
 //! each batch and the second in which it was stored. Each node reads the log at its own pace, and may be cut off from it.
 //!
-//! The log reads itself as every reader does. A batch is void, that is every reader skips it, if its writer was declared dead or if its
-//! number is not the next one of that writer.
+//! The log reads itself as every reader does. A batch is *void* (every reader skips it) if its writer was declared dead, or if its number
+//! is not the next one of that writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ struct Log {
     arriving: Vec<Bytes>,
     /// Each batch, and the second in which it was stored.
     stored: Vec<(Bytes, u32)>,
-    /// Number of purged batches at the beginning of `stored`. They stay there for the checks.
+    /// Number of purged batches at the beginning of `stored`. The purged batches stay there for the checks.
     purged: usize,
     /// For each writer the number of its last batch that is not void.
     last: BTreeMap<u64, u64>,
@@ -40,7 +40,7 @@ struct Node {
     read: Vec<usize>,
     /// For each partition the number of batches that the node must have read before it serves clients.
     ready_at: Vec<usize>,
-    /// Batches that it has appended, by number, for each partition and writer.
+    /// Batches that the node has appended, by number, for each partition and writer.
     appended: BTreeMap<(PartitionId, u64), BTreeMap<u64, Bytes>>,
 }
 
@@ -72,8 +72,8 @@ impl ClusterLog {
         cluster_log
     }
 
-    /// A new process replaces a node. For each partition `contained` is the number of batches in its checkpoint. The node serves clients
-    /// once it has read all other batches that are stored now.
+    /// Replaces the process of a node. For each partition `contained` is the number of batches in the checkpoint of the new process. The
+    /// node serves clients when it has read all other batches that are stored now.
     pub fn join(&mut self, node: usize, contained: Vec<usize>) {
         self.nodes[node] = Node {
             read: contained,
@@ -128,7 +128,7 @@ impl ClusterLog {
         self.nodes[node].is_cut
     }
 
-    /// Appends a batch of a node. Returns whether the node has appended it before. The batch is lost if the node is cut off.
+    /// Appends a batch of a node. If the node is cut off, the batch is lost. Returns whether the node has appended the batch before.
     ///
     /// # Errors
     /// If the batch does not have the writer's next number, or has the number of a different batch.

@@ -1,8 +1,8 @@
 //! The engine (the log that commits batches) as in a real server: the log of `crore-disk`, shared by all partitions, on a disk in memory.
-//! It loses no batch while its process runs. A crash can come before a batch is in a group, before a written group is synced, and before a
-//! synced batch is reported.
+//! The engine loses no batch while its process runs. A crash can come before a batch is in a group, before a written group is synced, and
+//! before a synced batch is reported.
 //!
-//! The *base* is the checkpoint from which a new process starts; it then reads the batches after it.
+//! The *base* is the checkpoint from which a new process starts. The process then reads the batches after the base.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const IDENTITY: Identity = Identity { log: 7, seed: 8 };
 /// Slightly more than the number of disk calls of a commit that begins a segment, so that a crash can come at each of them.
 const CALLS: usize = 10;
 
-/// The number of a batch's group, and the batch.
+/// A batch, and the number of its group.
 type Stored = (u64, Bytes);
 
 /// The log and its disk.
@@ -74,7 +74,7 @@ pub struct Start {
     pub batches: Vec<Bytes>,
     /// The number of batches at the end of `batches` whose commit was not reported before the crash.
     pub unreported: usize,
-    /// Batches lost to damage.
+    /// Batches that are lost because of damage.
     pub lost: Vec<Bytes>,
     /// The damage, if there is any.
     pub damage: Option<ReportedDamage>,
@@ -133,7 +133,7 @@ impl DiskLog {
     /// Writes and syncs at most `batches_max` batches as one group. Returns the batches.
     ///
     /// # Errors
-    /// If the log fails: the disk itself does not fail here.
+    /// If the log fails. The disk itself does not fail here.
     pub fn commit(&mut self, batches_max: usize, rng: &mut Rng) -> Result<Vec<Batch>, Violation> {
         let group = self.take_waiting(batches_max);
         self.write(&group).map_err(|error| error.to_string())?;
@@ -173,7 +173,8 @@ impl DiskLog {
         self.log().end()
     }
 
-    /// The process ends before, during or after a commit; with `is_power_cut` the power fails. Returns the batches that this commit has synced.
+    /// Ends the process before, during or after a commit. With `is_power_cut` the power fails. Returns the batches that this commit has
+    /// synced.
     pub fn crash(&mut self, is_power_cut: bool, rng: &mut Rng) -> Vec<Batch> {
         let mut group = self.take_waiting(rng.range(0, 4));
         self.disk.power_goes_after(rng.below(CALLS));
@@ -186,7 +187,7 @@ impl DiskLog {
             false => self.disk.process_restarts(),
         }
         if rng.chance(10) {
-            // The next process crashes while it opens the log.
+            // The next process crashes in turn, while it opens the log.
             self.disk.power_goes_after(rng.below(2 * CALLS));
             let _ = self.open(|_| {});
             self.log = None;
@@ -195,7 +196,7 @@ impl DiskLog {
         group
     }
 
-    /// Ends the process as planned. Everything must be synced and reported before.
+    /// Ends the process as planned. The caller makes sure that everything is synced and reported.
     pub fn stop(&mut self) {
         self.log = None;
     }
@@ -242,7 +243,7 @@ impl DiskLog {
             _ => None,
         };
         if matches!(self.damage, Some(InjectedDamage::End(_))) && rng.chance(50) {
-            // A process finds the damage, and ends before it has written a base of the remaining batches.
+            // One process finds the damage, and ends before it has written a base of the remaining batches.
             self.open(|_| {})?;
             self.begin_segment()?;
             self.log = None;
@@ -253,7 +254,7 @@ impl DiskLog {
         Ok(())
     }
 
-    /// A new process reads the log.
+    /// Reads the log as a new process does.
     ///
     /// # Errors
     /// If a synced batch is missing, if a batch was never written, or if the reported damage is not the injected damage.
@@ -320,7 +321,7 @@ impl DiskLog {
         Ok(self.end())
     }
 
-    /// A new base contains the log up to `end`. Removes the segments before `end`.
+    /// Removes the segments before `end`, because a new base contains the log up to `end`.
     ///
     /// # Errors
     /// Those of the disk.

@@ -1,7 +1,8 @@
 //! Chooses the properties of a simulated world at random from its seed. A world is the servers, network, clients, log and clock of one run.
 //!
-//! Features that were added later have their own random generators. Each of these is seeded with the seed and the feature's salt, so a new
-//! feature does not change the other properties of old seeds. A percentage is the share of all worlds, unless its comment says of which.
+//! Features that were added later have their own random generators. The seed of such a generator combines the seed of the world and the
+//! feature's salt, so a new feature does not change the other properties of old seeds. A percentage is the share of all worlds, unless its
+//! comment names a subset.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
@@ -57,7 +58,8 @@ const SALT_CLUSTERS: u64 = 0xC105_7E25;
 /// The first seed whose world may be a cluster or have a damaged disk.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
 /// The first seed in whose world an older copy may replace the log. These seeds are separate, because some of their runs fail although the
-/// server is right: the simulator does not know exactly which gaps the server may report to readers of such a log.
+/// server is right: the simulator does not know exactly which gaps (notices that messages are lost) the server may report to readers of
+/// such a log.
 pub const COPIES_FROM: u64 = 1 << 62;
 /// Of the worlds with wide budgets, the percentage that are clusters.
 const CLUSTERS_PERCENT: u32 = 12;
@@ -69,18 +71,18 @@ const DAMAGES_PERCENT: u32 = 60;
 const SALT_COPIES: u64 = 0xBAC4_0BEE;
 /// Of the worlds with crashes and without damaged disks, the percentage in which an older copy replaces the log.
 const COPIES_PERCENT: u32 = 80;
-/// The most events of nodes in a world: pauses, cuts and losses.
+/// The maximum number of events of nodes in a world: pauses, cuts and losses.
 const NODE_EVENTS_MAX: usize = 12;
 /// The salt of purges of a cluster's log.
 const SALT_PURGES: u64 = 0x9026_E5ED;
 /// Of the clusters, the percentage in which the log is purged.
 const PURGES_PERCENT: u32 = 50;
-/// The most purges in a world.
+/// The maximum number of purges in a world.
 const PURGES_MAX: usize = 8;
-/// The position age of all topics of a cluster. It is longer than the steps of a run take. Otherwise a node would forget a topic that has
+/// The position age of all topics of a cluster. It is longer than the steps of a run take, so that no node forgets a topic that has
 /// subscribers only at other nodes.
 const POSITION_AGE_S: u32 = 50_000;
-/// The most crashes in a world, and the most compactions.
+/// The maximum number of crashes in a world, and of compactions.
 const CRASHES_MAX: usize = 3;
 /// Bytes of a segment's header.
 const SEGMENT_HEADER: u64 = 4096;
@@ -161,9 +163,10 @@ fn basic_world(rng: &mut Rng) -> Plan {
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
             turns_under_way: rng.pick(&[1, 8, 64]),
-            // A real server counts some KiB for each publish in flight, besides the message. They would exceed the small credit of a world.
+            // A real server counts some KiB for each publish in flight, besides the message. These KiB would exceed the small credit of a
+            // world.
             ask_bytes: 0,
-            // Also tests prefetching, which a real home does only if its tables are large.
+            // With 0 the run also tests prefetching, which a real home does only if its tables are large.
             cold_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
             ends_per_tick: 2,
@@ -255,8 +258,8 @@ fn choose_partitions(plan: &mut Plan, rng: &mut Rng) {
     plan.homes_after = rng.range(1, plan.shards.min(plan.partitions));
 }
 
-/// In some worlds publishers soon use up their credit: they are many, reconnect often, and overload the only home, which handles little at
-/// a time.
+/// Makes some worlds in which publishers soon use up their credit: they are many, reconnect often, and overload the only home, which
+/// handles little at a time.
 fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(LOW_CREDIT_PERCENT) {
         return;
@@ -272,7 +275,7 @@ fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     (plan.weights[6], plan.weights[8]) = (40, 10);
 }
 
-/// Makes logs long before the first step, by small messages that do not expire.
+/// Makes logs long before the first step, with small messages that do not expire.
 fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     plan.preload = rng.range(10, 20);
     // With turns of a single step, a run would not finish the work on such long logs.
@@ -291,8 +294,8 @@ fn lengthen_logs(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds sockets are stalled for a time at the end, and most messages expire within that time. Outboxes are small, so that these
-/// messages wait in the log, where they expire.
+/// Makes some worlds in which sockets are stalled for a time at the end, and most messages expire within that time. Outboxes are small, so
+/// that these messages wait in the log, where they expire.
 fn add_stalled_sockets(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(EXPIRING_PERCENT) {
         return;
@@ -307,7 +310,7 @@ fn add_stalled_sockets(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have MQTT clients.
+/// Gives some worlds MQTT clients.
 fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(MQTT_PERCENT) {
         return;
@@ -338,7 +341,7 @@ fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have followers of interest: clients that receive the list of topics with subscribers.
+/// Gives some worlds followers of interest: clients that receive the list of topics with subscribers.
 fn add_followers(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FOLLOWED_PERCENT) {
         plan.followers = rng.range(1, 4);
@@ -348,7 +351,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds have subscribers by filter, and additional topics for these.
+/// Gives some worlds subscribers by filter, and additional topics for them.
 fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(FILTERED_PERCENT) {
         plan.filtered_percent = rng.pick(&[30, 60, 100]);
@@ -359,23 +362,23 @@ fn add_filters(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds MQTT clients also subscribe to `#`, which overlaps their other subscriptions.
+/// Lets MQTT clients of some worlds also subscribe to `#`, which overlaps their other subscriptions.
 fn add_wildcards(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(WILDCARDS_PERCENT) {
         plan.wildcard_percent = rng.pick(&[50, 100]);
     }
 }
 
-/// Some worlds have a planned restart of the server.
+/// Gives some worlds a planned restart of the server.
 fn add_restart(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(RESTARTS_PERCENT) {
         plan.restarts_at = Some(rng.below(1000));
-        // Clients get no notice: they find their connections closed.
+        // Clients get no notice of the restart: they find their connections closed.
         plan.settings.drain.deadline_s = 0;
     }
 }
 
-/// In some worlds turns are short. In some of these worlds, logs are also long from the beginning.
+/// Makes turns short in some worlds. In some of these worlds, logs are also long from the beginning.
 fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(SHORT_TURNS_PERCENT) {
         plan.turn_limits.steps_per_turn = rng.pick(&[1, 4, 30, 200]);
@@ -386,7 +389,7 @@ fn shorten_turns(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds rules limit outboxes. Worlds with stalled sockets have small outboxes already.
+/// Limits outboxes by rules in some worlds. Worlds with stalled sockets have small outboxes already.
 fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(BOUNDS_PERCENT) && plan.stalled_s == 0 {
         for rule in &mut plan.settings.rules {
@@ -396,7 +399,7 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds homes write their changes of topics (facts) to an engine.
+/// Gives some worlds an engine, to which homes write their changes of topics (facts).
 fn add_engine(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(ENGINES_PERCENT) {
         plan.engine = Some(EngineBehavior {
@@ -408,7 +411,7 @@ fn add_engine(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds with an engine, the engine is a log on disk and the server crashes. In half of these worlds, the topics of one rule are
+/// Lets the server crash in some worlds with an engine, which is then a log on disk. In half of these worlds, the topics of one rule are
 /// not durable.
 fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     if plan.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
@@ -427,7 +430,7 @@ fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds crashes damage the disk. These worlds have no MQTT clients, because MQTT cannot report a gap.
+/// Lets crashes damage the disk in some worlds. These worlds have no MQTT clients, because MQTT cannot report a gap.
 fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
         plan.disk_damage = true;
@@ -435,7 +438,7 @@ fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds an older copy replaces the log after a crash. These worlds have no MQTT clients, because MQTT cannot report a gap.
+/// Lets an older copy replace the log after a crash in some worlds. These worlds have no MQTT clients, because MQTT cannot report a gap.
 fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && !plan.disk_damage && rng.chance(COPIES_PERCENT) {
         plan.restores_old_log = true;
@@ -443,7 +446,7 @@ fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Some worlds are clusters: several nodes share one log.
+/// Makes some worlds clusters, in which several nodes share one log.
 ///
 /// Nodes do not share sessions and interest, so a cluster has no MQTT clients and no followers. A node that lags does not know yet which
 /// messages have expired or are superseded, so no message of a cluster expires or is superseded.
@@ -473,8 +476,8 @@ fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some clusters the log is purged. A steward (the node that writes checkpoints for a partition) purges the batches that checkpoints
-/// contain.
+/// Lets the log be purged in some clusters. A steward (the node that writes checkpoints for a partition) purges the batches that
+/// checkpoints contain.
 fn add_purges(plan: &mut Plan, rng: &mut Rng) {
     if plan.nodes > 1 && rng.chance(PURGES_PERCENT) {
         let count = rng.range(1, PURGES_MAX);
@@ -482,7 +485,7 @@ fn add_purges(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// In some worlds each client address has limits on new topics and on log bytes.
+/// Limits new topics and log bytes for each client address in some worlds.
 fn limit_topic_creation(plan: &mut Plan, rng: &mut Rng) {
     if rng.chance(TOPIC_LIMITS_PERCENT) && !plan.budgets_are_wide && !plan.retains {
         plan.settings.limits.topics_per_address_per_s = rng.pick(&[1, 2]);

@@ -23,7 +23,7 @@ impl Simulation {
         link
     }
 
-    /// A subscriber connects, or sends its next request.
+    /// Lets a subscriber connect, or send its next request.
     pub fn request(&mut self, n: usize, rng: &mut Rng) {
         if !self.clients.subscribers[n].may_request() {
             return;
@@ -54,7 +54,7 @@ impl Simulation {
         }
     }
 
-    /// Connects publisher `n` if it has no connection. In most cases it then sends its unanswered requests again. Returns `n`.
+    /// Connects publisher `n` if it has no connection. In most cases the publisher then sends its unanswered requests again. Returns `n`.
     pub fn ready_publisher(&mut self, n: usize, rng: &mut Rng) -> usize {
         if self.clients.publishers[n].link.is_none() {
             let link = self.connect(rng);
@@ -66,7 +66,7 @@ impl Simulation {
         n
     }
 
-    /// A subscriber reads at most `bytes_max` bytes.
+    /// Lets a subscriber read at most `bytes_max` bytes.
     pub fn read_subscriber(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.subscribers[n].link else {
             return Ok(());
@@ -98,7 +98,7 @@ impl Simulation {
         }
     }
 
-    /// A publisher reads at most `bytes_max` bytes.
+    /// Lets a publisher read at most `bytes_max` bytes.
     pub fn read_publisher(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.publishers[n].link else {
             return Ok(());
@@ -117,7 +117,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A follower connects, if it is not connected.
+    /// Lets a follower connect, if it is not connected.
     pub fn follow(&mut self, n: usize, rng: &mut Rng) {
         if self.clients.followers[n].link.is_none() {
             let link = self.connect(rng);
@@ -126,7 +126,7 @@ impl Simulation {
         }
     }
 
-    /// A follower reads at most `bytes_max` bytes.
+    /// Lets a follower read at most `bytes_max` bytes.
     pub fn read_follower(&mut self, n: usize, bytes_max: usize) -> Result<(), Violation> {
         let Some(link) = self.clients.followers[n].link else {
             return Ok(());
@@ -143,7 +143,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The client closes its end.
+    /// Closes the client's end of a connection.
     pub fn hang_up(&mut self, link: u32) {
         let socket = &mut self.net.sockets[link as usize];
         (socket.client_fin, socket.client_gone) = (true, true);
@@ -190,7 +190,7 @@ impl Simulation {
     }
 }
 
-/// Moves a client's bytes to its socket. They are lost if the connection has ended.
+/// Moves a client's bytes to its socket. If the connection has ended, the bytes are lost.
 pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     let socket = &mut net.sockets[link as usize];
     if !(socket.client_fin || socket.server_closed || socket.reset) {
@@ -199,7 +199,7 @@ pub(super) fn send(net: &mut Net, link: u32, out: &mut Vec<u8>) {
     out.clear();
 }
 
-/// Takes at most `bytes_max` received bytes for a client. Also returns whether they are the last ones of the connection.
+/// Takes at most `bytes_max` received bytes for a client. Also returns whether these are the last bytes of the connection.
 pub(super) fn take(net: &mut Net, link: u32, bytes_max: usize) -> (Vec<u8>, bool) {
     let socket = &mut net.sockets[link as usize];
     let len = bytes_max.min(socket.to_client.len());

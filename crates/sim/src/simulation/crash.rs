@@ -19,13 +19,13 @@ use crate::client::mqtt::Client;
 use crate::engine::{ReportedDamage, Start};
 use crate::truth::Violation;
 
-/// The process crashes after fewer effects than this. An effect is a send, a close, an append or a mail.
+/// The process crashes after fewer effects than this. An effect is a send, a close, an append to the log or a mail between shards.
 const EFFECTS_MAX: usize = 30;
 /// Number of topics in one order to a home (a shard that owns topics).
 const TOPICS_PER_ORDER: usize = 3;
 
 impl Simulation {
-    /// Writes a base from the state of the homes, if the log is on disk. A server does so at its first start.
+    /// Writes a base from the state of the homes, if the log is on disk. A server writes a base at its first start, too.
     pub fn write_base(&mut self, rng: &mut Rng) {
         let engine = self.net.engine.as_ref();
         if engine.is_none_or(|engine| engine.disk_log.is_none()) {
@@ -65,7 +65,7 @@ impl Simulation {
             .iter_mut()
             .for_each(Client::server_crashed);
         self.truth.crash_step = Some(self.truth.step);
-        // From the log the new homes also restore messages that the former homes had removed, so the checkpoint is no longer valid.
+        // The new homes restore from the log also messages that the former homes had removed, so the checkpoint is no longer valid.
         self.checkpoint = Checkpoint::default();
         self.start_from_log(rng)?;
         match is_power_cut {
@@ -151,7 +151,8 @@ impl Simulation {
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
-        // `base` is the first offset of the life that has just ended. A subscriber may have received the position just before that.
+        // `base` is the first offset of the life of the log that has just ended. A subscriber may have received the position just before
+        // it.
         let begin = self.lives.base().saturating_sub(1);
         let ends = self.ends();
         self.begin_life();
@@ -161,9 +162,9 @@ impl Simulation {
         }
     }
 
-    /// The log was restored from a copy without the batches `lost`. It continues after the copy, so new messages get the offsets of the
-    /// lost ones. In each partition the server knows the positions up to the one in `ends`. It also knows the position `begin`, just before
-    /// the first offset of the life that has ended (the time from its start to the crash).
+    /// Updates the clients after the log was restored from a copy without the batches `lost`. The log continues after the copy, so new
+    /// messages get the offsets of the lost ones. In each partition the server knows the positions up to the one in `ends`. It also knows
+    /// the position `begin`, just before the first offset of the life of the log that has ended (the time from its start to the crash).
     fn log_restored(
         &mut self,
         lost: &[Arc<[u8]>],
@@ -199,7 +200,7 @@ impl Simulation {
         self.start_new_base(rng)
     }
 
-    /// After damage, begins a new epoch in each partition that may have lost batches, and writes a new base.
+    /// Begins a new epoch in each partition that may have lost batches because of damage, and writes a new base.
     fn begin_epochs(
         &mut self,
         start: &Start,
@@ -262,7 +263,8 @@ impl Simulation {
         disk_log.set_base(end)
     }
 
-    /// Writes a new base that contains the sealed segments, and removes these. Does nothing while a home has not applied all their batches.
+    /// Writes a new base that contains the sealed segments, and removes these segments. Does nothing while a home has not applied all
+    /// batches in the segments.
     pub fn compact_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let disk_log = self.net.engine().disk_log();
         let (batches, end) = disk_log.sealed_batches()?;
@@ -303,8 +305,8 @@ impl Simulation {
         self.net.engine().disk_log().set_base(end)
     }
 
-    /// Asks a home for the loss floors of some topics: the offset up to which each may have lost messages. `None` if the home has not applied
-    /// the log yet.
+    /// Asks a home for the loss floors of some topics. A topic's loss floor is the offset up to which the topic may have lost messages.
+    /// `None` if the home has not applied the log yet.
     fn loss_floors(
         &mut self,
         home: usize,

@@ -1,5 +1,5 @@
-//! The limits that are checked after every turn (round of a shard's loop). Each is a setting, plus the work that may be in flight when the
-//! limit is reached. An ask is a request of one shard to the home of a topic, which is the shard that owns the topic.
+//! The limits that are checked after every turn (round of a shard's loop). Each limit is a setting, plus the work that may be in flight
+//! when the setting's value is reached. An ask is a request of one shard to the home of a topic, which is the shard that owns the topic.
 
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};
@@ -8,39 +8,39 @@ use super::{PENDING_MAX, Simulation};
 use crate::plan::Plan;
 use crate::truth::Violation;
 
-/// The most bytes in an outbox besides messages: the answers to all pipelined requests of one read.
+/// The maximum number of bytes in an outbox besides messages: the answers to all pipelined requests of one read.
 const ANSWERS_BYTES: usize = 64 << 10;
-/// The fewest bytes of a publish in a mail: a name of three bytes and a message of four.
+/// The minimum number of bytes of a publish in a mail: a name of three bytes and a message of four.
 const ASK_BYTES_MIN: usize = 7;
-/// The most bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
+/// The maximum number of bytes of a message in a mail besides its data: topic, key, content type, idempotency key.
 const FIELDS_BYTES: usize = 64;
-/// The most bytes of a client's requests in mail besides publishes: topic names, in one request on each of its connections.
+/// The maximum number of bytes of a client's requests in mail besides publishes: topic names, in one request on each of its connections.
 const CONTROL_BYTES: usize = 100;
-/// The most unanswered requests of a client, on its current connection and the one before. Each may be a batch.
+/// The maximum number of unanswered requests of a client, on its current connection and the one before. Each may be a batch.
 const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
-/// The most bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
+/// The maximum number of bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// A turn is in flight until all shards have handled the mail that it sent. With more turns in flight than `turns_under_way` times this
-/// factor, all publishers wait. With fewer, only the busiest wait.
+/// A turn is in flight until all shards have handled the mail that the turn sent. With more turns in flight than `turns_under_way` times
+/// this factor, all publishers wait. With fewer, only the busiest publishers wait.
 const ALL_WAIT_FACTOR: usize = 4;
 
 /// Steps of a search in a list of the log: the marks, and the entries between two marks.
 const MARK_STEPS: usize = 66;
-/// The fewest bytes of a kept message, with its row.
+/// The minimum number of bytes of a kept message, with its row.
 const ENTRY_BYTES: usize = 64;
 /// Rows read for each entry that a page by filter visits.
 const READ_ROWS: usize = 4;
-/// The most steps for the names of one input: filters of a packet, topics of a request, or subscriptions of a session.
+/// The maximum number of steps for the names of one input: filters of a packet, topics of a request, or subscriptions of a session.
 const NAMES_STEPS: usize = 100;
-/// The most steps in which a turn reports to followers which topics have no subscribers any more, with the largest possible number of
-/// followers.
+/// The maximum number of steps in which a turn reports to followers which topics have no subscribers any more, with the largest possible
+/// number of followers.
 const ENDS_STEPS: usize = 64 * 5;
 
-/// The most steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of old
-/// messages and a publish. A page visits at most `page_entries` entries to remove old ones, the same number to find its first entry, and the
-/// same number for messages. It also searches each list of the log, and copies messages. A publish may displace many small messages. After
-/// the last subscriber of QoS 1 or 2 has left, the next publish removes the messages that were kept for it beyond the rule.
+/// The maximum number of steps of a unit of work. A shard completes a unit even if that exceeds the budget. The largest units are a page of
+/// old messages and a publish. A page visits at most `page_entries` entries to remove old ones, the same number to find its first entry,
+/// and the same number for messages. It also searches each list of the log, and copies messages. A publish may displace many small
+/// messages. After the last subscriber of QoS 1 or 2 has left, the next publish removes the messages that were kept for it beyond the rule.
 fn unit_steps(plan: &Plan) -> u64 {
     let turn_limits = &plan.turn_limits;
     let lists = plan.settings.rules.len() + 2;
@@ -58,14 +58,14 @@ fn unit_steps(plan: &Plan) -> u64 {
     (page + publish + NAMES_STEPS) as u64
 }
 
-/// The most steps of an input: the budget of a turn and one unit of work.
+/// The maximum number of steps of an input: the budget of a turn and one unit of work.
 pub fn input_steps(plan: &Plan) -> u64 {
     u64::from(plan.turn_limits.steps_per_turn) + unit_steps(plan)
 }
 
-/// The most steps at the end of a turn: the budget, one unit of each kind of queued work (an ask of a lane, a page, a connection, the end
-/// of a session, forgetting), and the reports of topics that have no subscribers any more. Expiry adds nothing: a turn expires no more
-/// messages than were published in it. Each expiry costs one step, and the publish of the message cost at least two.
+/// The maximum number of steps at the end of a turn: the budget, one unit of each kind of queued work (an ask of a lane, a page, a
+/// connection, the end of a session, forgetting), and the reports of topics that have no subscribers any more. Expiry adds nothing: a turn
+/// expires no more messages than were published in it. Each expiry costs one step, and the publish of the message cost at least two.
 pub fn flush_steps(plan: &Plan) -> u64 {
     let forgets = plan.turn_limits.forgets_per_turn + ENDS_STEPS;
     u64::from(plan.turn_limits.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64

@@ -45,7 +45,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A client connects. It abandons the connection that it already has.
+    /// Connects a client. The client abandons the connection that it already has.
     pub fn mqtt_connect(&mut self, n: usize, rng: &mut Rng) {
         // An old connection counts as closed only while nothing is in flight, since one of its requests may still be on the way between
         // shards.
@@ -78,7 +78,7 @@ impl Simulation {
         }
     }
 
-    /// A client reads at most `bytes_max` bytes. Sometimes it acknowledges at once.
+    /// Lets a client read at most `bytes_max` bytes. In some cases the client acknowledges at once.
     pub fn mqtt_read(
         &mut self,
         n: usize,
@@ -104,7 +104,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A new client removes all retained messages. Returns its link.
+    /// Removes all retained messages by a new client. Returns the link of that client.
     pub fn clear_retained(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         let connect = Connect {
@@ -136,7 +136,7 @@ impl Simulation {
         link
     }
 
-    /// A new client deletes all topics with `keep = "latest"`, since these never expire. Returns its link.
+    /// Deletes all topics with `keep = "latest"` by a new client, since these topics never expire. Returns the link of that client.
     pub fn delete_latest_topics(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         for topic in self.truth.topics.iter().filter(|it| it.keeps_latest()) {
@@ -149,8 +149,8 @@ impl Simulation {
         link
     }
 
-    /// Lets a client read, acknowledge, reconnect, and subscribe to all its topics. Returns whether there was anything to do. `attempts` counts
-    /// the attempts to connect or subscribe, and there are at most `attempts_max`.
+    /// Lets a client read, acknowledge, reconnect, and subscribe to all its topics. Returns whether there was anything to do. `attempts`
+    /// counts the attempts to connect or subscribe. There are at most `attempts_max` of them.
     pub fn mqtt_progress(
         &mut self,
         n: usize,
@@ -158,7 +158,7 @@ impl Simulation {
         attempts_max: usize,
         rng: &mut Rng,
     ) -> Result<bool, Violation> {
-        // Reading may send acknowledgements that were due before.
+        // Pending acknowledgements are asked for before and after the read, since the read may send those that were due before.
         let mut progressed =
             self.has_unread(self.clients.mqtt[n].link) || self.clients.mqtt[n].pending_acks() > 0;
         self.mqtt_read(n, usize::MAX, rng)?;

@@ -1,6 +1,6 @@
-//! The nodes of a cluster. Each has its own shards, and all share a log. Nodes are cut off from the log, paused, or lost and replaced. In
-//! some runs a steward (the node that does this for a partition) writes checkpoints and purges the log, and a new node starts from these
-//! checkpoints.
+//! The nodes of a cluster. Each node has its own shards, and all nodes share a log. Nodes are cut off from the log, paused, or lost and
+//! replaced. In some runs a steward writes checkpoints and purges the log, and a new node starts from these checkpoints. The steward of a
+//! partition is the node that does this for the partition.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Simulation {
         }
     }
 
-    /// A node's process ends, and a new one replaces it.
+    /// Ends a node's process, and starts a new one in its place.
     fn replace_node(&mut self, node: usize, rng: &mut Rng) -> Result<(), Violation> {
         self.truth.note(|| format!("node {node} is lost"));
         self.coverage.nodes_lost += 1;
@@ -150,8 +150,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// New checkpoints of all partitions. Each contains a random number of the log's first batches, and is made in two stages, so that the
-    /// second continues from the snapshot of the first.
+    /// New checkpoints of all partitions. Each contains a random number of the log's first batches. It is made in two stages, so that the
+    /// second stage continues from the snapshot of the first.
     fn random_checkpoints(&mut self, rng: &mut Rng) -> Result<StartingState, Violation> {
         let head = self.head(rng);
         let mut start = StartingState::default();
@@ -206,7 +206,8 @@ impl Simulation {
         Ok(saved(&mut shadow, head))
     }
 
-    /// Lets a steward write newer checkpoints of some partitions and purge the logs. It purges no batch that a node has not read yet.
+    /// Lets a steward write newer checkpoints of some partitions and purge the logs. The steward purges no batch that a node has not read
+    /// yet.
     pub fn purge(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let head = self.head(rng);
         for partition in 0..self.nodes.servers[0].partitions {

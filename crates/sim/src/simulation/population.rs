@@ -23,7 +23,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// The connections of all clients over HTTP and WebSocket have ended.
+    /// Handles the end of the connections of all clients over HTTP and WebSocket.
     pub fn http_connections_ended(&mut self) {
         self.subscribers
             .iter_mut()

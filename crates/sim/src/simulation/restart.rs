@@ -16,7 +16,7 @@ use crate::truth::Violation;
 
 /// Seconds after which a home appends an unanswered batch again.
 const RETRY_S: u32 = 3;
-/// The most rounds until nothing is left to do while the clock stands still.
+/// The maximum number of rounds until no work is left. The clock stands still during these rounds.
 const ROUNDS_MAX: usize = 20_000;
 
 impl Simulation {
@@ -63,15 +63,16 @@ impl Simulation {
         Ok(())
     }
 
-    /// Whether the log of the engine (its committed batches) contains everything that the homes know. It does not after a restart or a
-    /// loss. For a cluster this returns false, because it is not checked there.
+    /// Whether the log of the engine (its committed batches) contains everything that the homes know. After a restart or a loss the log
+    /// does not. For a cluster this returns false, because the log is not checked there.
     pub fn has_whole_log(&self) -> bool {
         let coverage = &self.coverage;
         let interruptions = coverage.damages + coverage.log_restores + coverage.restarts;
         interruptions == 0 && self.plan.nodes == 1
     }
 
-    /// Begins a new life of the log: the time from one start to the next. All homes have read the log of the earlier lives.
+    /// Begins a new life of the log: the time from one start to the next. The caller makes sure that all homes have read the log of the
+    /// earlier lives.
     pub(super) fn begin_life(&mut self) {
         self.lives.begin(self.server.epoch, &self.ends());
         let lives = Arc::new(self.lives.clone());
@@ -89,7 +90,7 @@ impl Simulation {
         ends
     }
 
-    /// Makes a checkpoint of the batches that the engine has now, if there is an engine and it has the whole log.
+    /// Makes a checkpoint of the batches that the engine has now, if there is an engine and its log is whole.
     pub fn make_checkpoint(&mut self) -> Result<(), Violation> {
         let now = now(self.truth.now_s);
         let has_whole_log = self.has_whole_log();
@@ -119,8 +120,8 @@ impl Simulation {
         let mut empty_net = Net::new(1, recovered.len(), 0, None);
         let restored = content(server, &mut recovered, &mut empty_net, now);
         let mut required = content(server, &mut self.shards, &mut self.net, now);
-        // For MQTT sessions homes keep more messages than the rule allows, and some messages expire in this second. The checkpoint may lack
-        // both.
+        // The checkpoint may lack two kinds of messages that homes have: those that a home keeps for MQTT sessions beyond the limits of the
+        // rule, and those that expire in this second.
         let truth = &self.truth;
         let is_required = |data: &[u8]| {
             let number = truth.number_of(data);
@@ -153,7 +154,7 @@ impl Simulation {
         }
     }
 
-    /// From now on the engine loses no batch. Waits until the homes have appended lost batches again.
+    /// Makes the engine lose no batch any more. Waits until the homes have appended lost batches again.
     pub fn settle_engine(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());

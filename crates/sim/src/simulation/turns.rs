@@ -26,7 +26,7 @@ impl Simulation {
             })
     }
 
-    /// One turn of a shard. With `takes_all` it handles all waiting inputs, otherwise a random part of them.
+    /// Runs one turn of a shard. With `takes_all` the shard handles all waiting inputs, otherwise a random part of them.
     pub fn turn(&mut self, shard: usize, takes_all: bool, rng: &mut Rng) -> Result<(), Violation> {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
@@ -115,8 +115,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Ticks the shard. In each second it sweeps all connections, a part of them in each turn. If the second has passed, the rest of the
-    /// sweep is done at once.
+    /// Ticks the shard. In each second the shard sweeps all connections, a part of them in each turn. If the second has passed, the rest of
+    /// the sweep is done at once.
     fn tick(&mut self, shard: usize, now: Now) {
         let is_new_second = self.loops[shard].ticked_s != self.truth.now_s;
         let state = &mut self.shards[shard];

@@ -11,7 +11,8 @@ use crate::measure::add::add;
 
 /// The maximum number of broken promises that are described in words.
 const BROKEN_MAX: usize = 20;
-/// WebSocket close codes of the server: 1012 before the server restarts, and the code for a client's frame that arrived too slowly.
+/// The WebSocket close code that the server sends before it restarts. The next constant is the code for a client's frame that arrived too
+/// slowly.
 const CLOSE_RESTART: u16 = 1012;
 const CLOSE_SLOW: u16 = 1001;
 
@@ -28,7 +29,7 @@ pub struct ClientTotals {
     pub ended: u64,
     /// Connections that the server closed with the code for lost messages.
     pub closed_for_gap: u64,
-    /// Connections or polls that were refused for now.
+    /// Connections or polls that the server refused for the present.
     pub turned_away: u64,
     /// Long-polls that ended without a message.
     pub empty_polls: u64,
@@ -92,7 +93,7 @@ pub struct Client {
     topics: Topics,
     /// The protocol state of the connection.
     pub subscription: Subscription,
-    /// Whether the connection was answered.
+    /// Whether the server has answered the present connection.
     pub live: bool,
 }
 
@@ -125,13 +126,13 @@ impl Client {
         }
     }
 
-    /// Prepares the request for a new connection.
+    /// Prepares the request of a new connection.
     pub fn connected(&mut self) {
         self.live = false;
         self.subscription.connected();
     }
 
-    /// Whether the last message of every topic has arrived or is in an announced gap.
+    /// Whether the last message of every topic has arrived, or is in an announced gap.
     pub fn is_complete(&self, shared: &SharedState) -> bool {
         let Topics { plan, checks } = &self.topics;
         let mut topics = plan.topics.iter().zip(checks);
@@ -197,7 +198,7 @@ impl Client {
 }
 
 impl Topics {
-    /// Records that every message whose publish begins from now on must arrive. The reason is that the client now has a position.
+    /// Records that every message whose publish begins from now on must arrive, since the client now has a position.
     fn promise(&mut self, shared: &SharedState) {
         for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
             if check.last() == 0 {
@@ -220,7 +221,7 @@ impl Topics {
         })
     }
 
-    /// Records a gap in one topic, or in any of them.
+    /// Records a gap in one topic, or, without `place`, in any of the topics.
     fn gap(&mut self, place: Option<usize>, shared: &SharedState, totals: &mut ClientTotals) {
         totals.counts.told_gaps += 1;
         let certain = place.is_some() || self.checks.len() == 1;

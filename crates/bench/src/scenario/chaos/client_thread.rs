@@ -21,12 +21,12 @@ const RECEIVE_BYTES: usize = 64 << 10;
 const EVENTS: usize = 512;
 /// The maximum time to wait for events.
 const TURN: Duration = Duration::from_millis(20);
-/// The maximum time before a client reconnects, with network faults and without.
+/// The maximum time before a client reconnects: with network faults, and without.
 const AWAY_NS: (u64, u64) = (3_000_000_000, 300_000_000);
-/// The maximum time before a reconnect doubles with each unanswered connection, up to this limit. Otherwise thousands of clients that try
+/// With each unanswered connection the maximum time before a reconnect doubles, up to this limit. Otherwise thousands of clients that try
 /// to reach dead servers would use the processor time that the servers need to start.
 const AWAY_MAX_NS: u64 = 5_000_000_000;
-/// Connects a second of one thread at the start of the run.
+/// How many connections a second one thread opens at the start of the run.
 const OPENING_PER_S: u64 = 2_000;
 /// Time between two counts of the complete clients.
 const POLL_NS: u64 = 100_000_000;
@@ -55,9 +55,9 @@ impl ClientThreadResult {
 
 struct ClientSlot {
     client: Client,
-    /// The client's connects so far. Each uses the next address.
+    /// The number of the client's connects so far. Each connect uses the next address.
     dials: usize,
-    /// Consecutive connections without an answer.
+    /// The number of consecutive connections without an answer.
     unanswered: u32,
     fd: RawFd,
     watched: Interest,
@@ -78,12 +78,13 @@ pub struct ClientThread<'a> {
     result: ClientThreadResult,
     counted_ns: u64,
     complete: u32,
-    /// The time at which the last move of a client to another address was due.
+    /// When the last move of a client to another address was due.
     moved_ns: u64,
 }
 
 impl<'a> ClientThread<'a> {
-    /// Clients `first..first + count`, which connect to these addresses in turn. Must be called on the thread that will run them.
+    /// The thread of the clients `first..first + count`, which connect to these addresses in turn. Must be called on the thread that will
+    /// run the clients.
     pub fn new(
         shared: &'a SharedState,
         addresses: &'a [SocketAddr],

@@ -3,8 +3,8 @@
 //! Clients of all transports with one or several topics, and publishers that retry, connect through a proxy. The proxy cuts, stalls and
 //! delays connections, and passes bytes in small pieces. Then the faults end, and a last message is published to every topic. Each client
 //! must have received every message of its topics once and in order, or a gap (a notice that messages are lost) in place of the missing
-//! ones. The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer violates
-//! the protocol.
+//! messages. The run fails if a message is lost without a gap, duplicated, out of order or altered, if a gap is false, or if an answer
+//! violates the protocol.
 
 mod client;
 mod client_thread;

@@ -44,7 +44,7 @@ impl Outcome {
             .chain(&self.publishers.violations)
     }
 
-    /// Prints why a run is not clean.
+    /// Prints why a run has failed.
     pub fn say_why(&self) {
         for reason in self.violations().chain(&self.clients.totals.broken) {
             report::say(reason);

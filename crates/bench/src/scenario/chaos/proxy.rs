@@ -24,7 +24,7 @@ pub use counts::ProxyCounts;
 
 /// The maximum pause between two pieces.
 const PIECE_PAUSE_NS: u64 = 4_000_000;
-/// If a cut is due and no bytes are there that it could split, the cut waits for bytes for at most this time.
+/// If a cut is due but there are no bytes that it could split, the cut waits for bytes. This is the maximum time of that wait.
 const CUT_TIMEOUT_NS: u64 = 1_000_000_000;
 /// When this many bytes of a direction are buffered, the proxy stops reading from the side that sends them.
 const HELD_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ enum Timer {
     Ghost,
 }
 
-/// One direction of a connection. Its index in `Pair::flows` is the side from which the bytes come.
+/// One direction of a connection. Its index in `Pair::flows` is the number of the side from which the bytes come.
 #[derive(Default)]
 struct Flow {
     bytes: Vec<u8>,
@@ -53,9 +53,9 @@ struct Flow {
     /// No bytes pass before this time.
     until_ns: u64,
     stalled_until_ns: u64,
-    /// A timer is set, after which the bytes may pass.
+    /// Whether a timer is set, after which the bytes may pass.
     timed: bool,
-    /// The receiving socket is full.
+    /// Whether the receiving socket is full.
     full: bool,
     ended: bool,
 }
@@ -77,7 +77,7 @@ struct Pair {
     /// The direction whose next bytes will be cut in the middle, together with the connection. `None` if no cut waits for bytes.
     direction_to_cut: Option<usize>,
     open: bool,
-    /// The client's side is closed, but the server's side is still open.
+    /// Whether the client's side is closed, but the server's side is still open.
     ghost: bool,
 }
 

@@ -1,9 +1,9 @@
-//! The publishers of `chaos`. One thread runs all of them. Each has an HTTP connection to one of several addresses, and one request at a
-//! time.
+//! The publishers of `chaos`. One thread runs all of them. Each publisher has an HTTP connection to one of several addresses, and one
+//! request at a time.
 //!
-//! Each topic belongs to one publisher, which publishes a message only after the one before is acknowledged.
-//! If the connection is cut or no answer arrives, the request is repeated with the same `Idempotency-Key`
-//! until it is answered. A batch has a key for each line. So it is known which messages were published.
+//! Each topic belongs to one publisher, which publishes a message only after the one before is acknowledged. If the connection is cut or no
+//! answer arrives, the publisher repeats the request with the same `Idempotency-Key` until the request is answered. A batch has a key for
+//! each line. So it is known which messages were published.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,9 +32,10 @@ const TURN: Duration = Duration::from_millis(5);
 const QUEUE_MAX: usize = 50;
 /// Messages of a batch.
 const BATCH: u32 = 8;
-/// A publisher reconnects after this many answers. So every address gets publishers from time to time.
+/// A publisher reconnects after this many answers, so that every address gets publishers from time to time.
 const ANSWERS_MAX: u32 = 20;
-/// Percentages: of batches among the orders for ordinary topics, and of orders for topics with large messages among all orders.
+/// Two percentages: the share of batches among the orders for ordinary topics, and the share of orders for topics with large messages among
+/// all orders.
 const SHARES: (u32, u32) = (5, 15);
 /// The maximum number of violations that are described in words.
 const REASONS_MAX: usize = 10;
@@ -76,9 +77,9 @@ struct Order {
 #[derive(Default)]
 struct Publisher {
     fd: Option<RawFd>,
-    /// The publisher's connects so far. Each uses the next address.
+    /// The number of the publisher's connects so far. Each connect uses the next address.
     dials: usize,
-    /// Answers over this connection.
+    /// The number of answers over this connection.
     answers: u32,
     orders: VecDeque<Order>,
     /// The request in flight, or the next one. Empty if there is none.
@@ -106,7 +107,7 @@ pub struct Publishers<'a> {
 }
 
 impl<'a> Publishers<'a> {
-    /// Publishers that connect to these addresses. Must be called on the thread that will run them.
+    /// The thread of the publishers, which connect to these addresses. Must be called on the thread that will run them.
     pub fn new(shared: &'a SharedState, addresses: &'a [SocketAddr]) -> Result<Publishers<'a>> {
         sys::unshare_descriptor_table()?;
         Ok(Publishers {
@@ -207,7 +208,7 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Does what is due: composes the next request, connects, or stops waiting for an answer.
+    /// Does what is due at a publisher: composes the next request, connects, or stops waiting for an answer.
     fn advance(&mut self, index: usize, now: u64) {
         let publisher = &mut self.publishers[index];
         if publisher.request.is_empty() {
@@ -389,7 +390,7 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    /// Records an answer that violates the protocol. The messages of the request count as published, so they are lost if no subscriber
+    /// Records an answer that violates the protocol. The messages of the request count as published, so they count as lost if no subscriber
     /// receives them.
     fn violation(&mut self, index: usize, reason: String) {
         if self.result.violations.len() < REASONS_MAX {

@@ -6,7 +6,7 @@
 //! * A gap is *false* if no message is missing, or if the log of the topic still had the newest missing message.
 //!
 //! A gap covers every message whose publish had begun when the client received the gap. Some of these messages may have reached the server
-//! only after it sent the gap, but the check cannot know that, so it decides in favour of the server.
+//! only after the server sent the gap. The check cannot know that, so it decides in favour of the server.
 
 use std::ops::RangeInclusive;
 
@@ -51,7 +51,7 @@ struct ToldGap {
 pub struct SequenceCheck {
     /// The number of the newest received message; 0 before the first.
     last: u32,
-    /// The first message that must arrive; `None` as long as that is unknown.
+    /// The first message that must arrive; `None` while that is unknown.
     promised: Option<u32>,
     told: Option<ToldGap>,
     missing: Vec<RangeInclusive<u32>>,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each message that is left out of an ordered stream is a silent loss.
+        /// Tests that each message that is left out of an ordered stream counts as a silent loss.
         #[test]
         fn losses_are_counted_to_the_message(came in prop::collection::vec(any::<bool>(), 1..60)) {
             let newest = came.len() as u32;

@@ -15,7 +15,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 /// The number of ordinary topics is the number of clients divided by this.
 const CLIENTS_PER_TOPIC: u32 = 10;
-/// One in this many clients subscribes to a topic with large messages, and to nothing else.
+/// One in this many clients subscribes to a topic with large messages, and to no other topic.
 const LARGE_EVERY: u32 = 50;
 /// Size of a large message. A few large messages fill the sockets and the outbox of a stalled client.
 const LARGE_BYTES: usize = 60_000;
@@ -80,7 +80,7 @@ impl Retention {
 
 /// The server's settings for a run.
 pub fn settings(accepts_per_s: u32) -> String {
-    // Outboxes have room for two large messages. Heartbeats and poll timeouts are so short that they occur in a run.
+    // Outboxes have room for two large messages. The intervals of heartbeats and polls are so short that both happen in a run.
     let mut text = format!(
         "[limits]\naccepts_per_s = {accepts_per_s}\noutbox_bytes = 131072\n\n[heartbeat]\ninterval_s = 7\n\n[publish]\nidempotency_keys = 1000000\n"
     );
@@ -130,11 +130,11 @@ pub struct SharedState {
     pub begun: Vec<AtomicU32>,
     /// The first reported position of each message, by topic and number.
     positions: Vec<Mutex<HashMap<u32, Position>>>,
-    /// Network faults are enabled.
+    /// Whether network faults are enabled.
     pub faults: AtomicBool,
-    /// New messages may be published.
+    /// Whether new messages may be published.
     pub publishing: AtomicBool,
-    /// One last message is to be published to every topic.
+    /// Whether one last message must be published to every topic.
     pub closing: AtomicBool,
     /// Publishers without a request in flight or queued.
     pub idle_publishers: AtomicU32,
@@ -146,7 +146,7 @@ pub struct SharedState {
     pub away_s: AtomicU32,
     /// The mean time after which a client moves to the next address, in seconds. 0 means never.
     pub stays_s: AtomicU32,
-    /// The threads must end.
+    /// Whether the threads must end.
     pub stop: AtomicBool,
 }
 
@@ -232,7 +232,7 @@ impl SharedState {
         self.begun[topic as usize].load(Relaxed)
     }
 
-    /// Checks the position of a message, which an answer or a subscriber reports, against the position that was reported first.
+    /// Checks the position of a message that an answer or a subscriber reports. It must be the position that was reported first.
     ///
     /// # Errors
     /// If the positions differ. The error is the first reported position.

@@ -15,7 +15,7 @@ use crate::rig::pause;
 
 /// The maximum number of clients that one thread runs.
 const PER_THREAD: u32 = 15_000;
-/// Timeout for opening, for the last acknowledgements and for the last messages.
+/// Timeout for three waits: until all connections are open, for the last acknowledgements, and for the last messages.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the shards that keep the
 /// topics.
@@ -96,7 +96,7 @@ pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<(
     shared.closing.store(true, Relaxed);
     pause(REST_S);
     wait_until(shared, || Publishers::all_idle(shared))?;
-    // A client that is not complete in time has lost a message. Its sequence check reports which.
+    // A client that is not complete in time has lost a message. The sequence check of that client reports which one.
     wait_until(shared, || shared.complete.load(Relaxed) == connections)?;
     pause(REST_S);
     Ok(())

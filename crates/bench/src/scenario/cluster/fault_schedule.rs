@@ -15,15 +15,15 @@ use crate::{report, sys};
 
 /// Milliseconds between two faults: minimum and maximum.
 const CALM_MS: (u32, u32) = (1_000, 3_000);
-/// The mean time after which a client moves to the other node between faults, in seconds. So each node gets clients again, with positions
-/// that the other node sent.
+/// The mean time after which a client moves to the other node, in seconds, while there is no fault. So each node gets clients again, with
+/// positions that the other node sent.
 const STAYS_S: u32 = 10;
 /// Timeout for the recovery after a fault.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the answer to the publish that probes a node.
 const ANSWER: Duration = Duration::from_secs(2);
-/// The cluster has recovered when at most one in this many clients is away. Some clients are always disconnected because they read large
-/// messages too slowly.
+/// The cluster has recovered when at most one in this many clients is disconnected. Some clients are always disconnected because they read
+/// large messages too slowly.
 const AWAY: u32 = 100;
 /// Polling interval during recovery.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -43,7 +43,7 @@ pub struct FaultRecord {
     pub fault: Fault,
     /// When the fault began.
     pub begun_ns: u64,
-    /// When the fault was repaired: the process runs again, or the cut is removed.
+    /// When the fault was repaired: the process was started again, or the cut was removed.
     pub repaired_ns: u64,
     /// When all nodes answered publishes and nearly all clients were connected.
     pub back_ns: u64,

@@ -1,11 +1,11 @@
-//! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all processes of this run. Clients of all transports, and
+//! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all started by this run. Clients of all transports, and
 //! publishers that retry with idempotency keys, connect to the nodes in turn, as in `chaos` but without a proxy. The faults come in random
 //! order: a node is killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), or all
 //! processes are killed.
 //!
 //! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
-//! publisher and all other subscribers. A gap is allowed only if the topic's log is too short. Then each node's logs are read from the
-//! beginning.
+//! publisher and all other subscribers. A gap (a notice that messages are lost) is allowed only if the topic's log is too short. Then each
+//! node's logs are read from the beginning.
 
 mod fault_schedule;
 mod logs;
@@ -30,7 +30,7 @@ const RATE: f64 = 40.0;
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    // Each node must have room for all clients, which come to it when the other node fails.
+    // Each node must have room for all clients, which move to this node when the other one fails.
     let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();

@@ -1,4 +1,4 @@
-//! Computes how long publishes waited during a fault and the recovery after it.
+//! Computes how long publishes waited during a fault and during the recovery after the fault.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ struct Pause {
     silence_s: f64,
     /// The longest publish, from its first attempt to its answer.
     slowest_s: f64,
-    /// The longest publish that was sent only once.
+    /// The longest publish among those that were sent only once.
     slowest_at_once_s: f64,
 }
 

@@ -30,7 +30,7 @@ pub enum Fault {
     /// No packet passes between a node and NATS.
     #[strum(serialize = "node_cut_off")]
     CutOff,
-    /// As `CutOff`, but for so long that the other node gets far ahead in the same topics. Batches that the cut-off node appends afterwards
+    /// Like `CutOff`, but so long that the other node gets far ahead in the same topics. Batches that the cut-off node appends afterwards
     /// come too late.
     #[strum(serialize = "node_cut_off_long")]
     LongCutOff,
@@ -52,7 +52,7 @@ impl Fault {
         matches!(self, Fault::CutOff | Fault::LongCutOff)
     }
 
-    /// The number of processes among which the fault chooses. Each time it happens it affects one of them.
+    /// The number of processes among which the fault chooses. Each fault affects one of them.
     pub fn process_count(self) -> usize {
         match self {
             Fault::NodeKilled | Fault::CutOff | Fault::LongCutOff => NODES,

@@ -1,6 +1,6 @@
 //! A client that changes topics: it deletes and purges topics, replaces latest values and retained messages, and lets short logs drop old
-//! messages. The client makes one change at a time. So after a crash each topic must have the state after its last answered change. One
-//! topic may instead have the state after the change that got no answer.
+//! messages. The client makes one change at a time. So after a crash each topic must have the state after its last answered change. The
+//! topic of a change without an answer may instead have the state after that change.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -18,7 +18,7 @@ use crate::measure::payload::Random;
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum pause after an answer, in milliseconds.
 const REST_MS: u32 = 5;
-/// One in this many changes deletes the topic, and one in this many purges it.
+/// One in this many changes deletes the topic, and one in as many purges the topic.
 const ENDS_EVERY: u32 = 12;
 /// The number of different keys of latest values.
 const KEYS: u32 = 4;
@@ -102,7 +102,7 @@ impl Changer {
         let wrong = reconnect_until_gone(|| {
             let mut link = Link::open(address, TIMEOUT)?;
             while !stop.load(Relaxed) {
-                // After a lost connection the change may or may not have been made. Only the logs show that.
+                // After a lost connection, the change may or may not have been made. Only the logs show which.
                 if self.pending.is_some() {
                     return Ok(());
                 }

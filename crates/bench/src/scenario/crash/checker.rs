@@ -1,7 +1,7 @@
 //! Compares the answers and messages from before a crash with the logs after it. This module uses no sockets.
 //!
 //! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may contain further messages,
-//! those that were in flight, but nothing else may have changed.
+//! which were in flight at the crash. Nothing else may have changed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -92,14 +92,14 @@ enum Next {
 /// How far a subscriber has received each topic.
 pub struct Progress {
     next: Vec<Next>,
-    /// The log has lost its newest segment, so the next observation must be a gap.
+    /// Whether the next observation must be a gap (the notice that messages are lost), because the log has lost its newest segment.
     gap_due: bool,
-    /// The number of gaps that the subscriber may still receive: one for each of its topics.
+    /// The number of gaps that the subscriber may still receive. There is one for each of its topics.
     gaps: usize,
 }
 
 impl Progress {
-    /// The progress of a new subscriber, which begins with the oldest message (`oldest`) or with any message.
+    /// The progress of a new subscriber. The subscriber begins with the oldest message if `oldest`, otherwise with any message.
     pub fn new(oldest: bool) -> Progress {
         let next = if oldest { Next::At(0) } else { Next::Any };
         Progress {
@@ -118,7 +118,7 @@ impl Progress {
         }
     }
 
-    /// Whether the observation is a gap that was due. If a gap was due and a message arrives first, that is a fault.
+    /// Whether the observation is a gap that was due. A message that arrives before the due gap is a fault.
     fn takes_due_gap(&mut self, who: &str, seen: Observation, faults: &mut Faults) -> bool {
         let was_due = std::mem::take(&mut self.gap_due);
         if seen == Observation::Gap {
@@ -149,7 +149,7 @@ impl Checker {
         }
     }
 
-    /// Returns the logs, and begins with empty ones, since the logs will be read again from the beginning.
+    /// Returns the logs, and replaces them by empty ones, since the logs will be read again from the beginning.
     pub fn take_logs(&mut self) -> Vec<Log> {
         std::mem::replace(&mut self.logs, Checker::new().logs)
     }
@@ -341,7 +341,7 @@ impl Checker {
     }
 }
 
-/// Compares the position of a message that a client received with the one in the log.
+/// Compares the position that a client received for a message with the position in the log.
 fn check_position(
     right: Position,
     told: Option<Position>,
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Checks that a subscriber got this message of the first topic.
+    /// Checks the observation that a subscriber got this message of the first topic.
     fn saw(
         checker: &mut Checker,
         progress: &mut Progress,

@@ -1,4 +1,5 @@
-//! Fills the server's disk with messages, and deletes the messages again. Their content is not checked: they only take space.
+//! Fills the server's disk with messages, and deletes the messages again. The content of these messages is not checked: they only take
+//! space.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use crate::client::link::{End, Link};
 const TOPICS: u32 = 16;
 /// Bytes of a message.
 const SIZE: usize = 64 << 10;
-/// The maximum number of messages: more than the disk holds.
+/// The maximum number of messages. The disk holds fewer.
 const MESSAGES_MAX: u32 = 1 << 16;
 /// Timeout for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -35,7 +36,7 @@ pub fn fill(address: SocketAddr) -> Result<()> {
     bail!("{MESSAGES_MAX} messages of {SIZE} B do not fill the disk");
 }
 
-/// Deletes the messages of `fill`, and waits until the server accepts a publish again. Returns the time until then.
+/// Deletes the messages of `fill`, and waits until the server accepts a publish again. Returns how long that took.
 ///
 /// # Errors
 /// If the connection fails, a topic cannot be deleted, or the server does not recover.

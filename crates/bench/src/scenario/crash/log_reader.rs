@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for unexpected retained messages after all expected ones have arrived.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Reads every log from where the last reading ended.
+/// Reads every log. Each reading continues where the last one ended.
 pub struct LogReader {
     readers: Vec<Subscriber>,
 }
@@ -129,7 +129,8 @@ pub fn info(address: SocketAddr, name: &str) -> Result<Value, End> {
     }
 }
 
-/// Topic and number of the retained messages of these topics. Reads over MQTT until at least `least` have arrived and no more arrive.
+/// Topic and number of the retained messages of these topics. Reads over MQTT until at least `least` messages have arrived and no more
+/// arrive.
 pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec<(u32, u32)>, End> {
     let names: Vec<String> = topics.iter().copied().map(message::name).collect();
     let args = MqttArgs {
@@ -156,7 +157,7 @@ pub fn retained(address: SocketAddr, topics: &[u32], least: usize) -> Result<Vec
             None => {
                 let is_whole = found.len() >= least;
                 match link.read_for(if is_whole { QUIET } else { TIMEOUT }) {
-                    // Too few have arrived. The caller's comparison reports that.
+                    // The timeout has passed. If too few messages have arrived, the caller's comparison reports that.
                     Err(End::Violation(_)) => return Ok(found),
                     read => read?,
                 }

@@ -1,12 +1,12 @@
-//! Topics and messages of a `crash` run. The number of a message contains its publisher. Topic and number determine whether the message is
-//! retained. So a reader can check a message without further records.
+//! Topics and messages of a `crash` run. The number of a message contains the number of its publisher. Topic and number determine whether
+//! the message is retained. So a reader can check a message without further records.
 
 use std::fmt::Write;
 
 use crate::measure::payload::Random;
 use crate::scenario::chaos::{read_payload, write_payload};
 
-/// The number of topics. There are more than partitions, so most partitions have several.
+/// The number of topics. It is larger than the number of partitions, so most partitions have several topics.
 pub const TOPICS: u32 = 48;
 /// The number of topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the other topics.
 pub const CHANGED_TOPICS: u32 = 9;
@@ -46,7 +46,7 @@ pub fn method(publisher: u32) -> PublishMethod {
     ][publisher as usize % 4]
 }
 
-/// Whether the publisher gives each message an idempotency key. If so, the publisher repeats messages without an answer.
+/// Whether the publisher gives each message an idempotency key. Such a publisher repeats messages without an answer.
 pub fn is_keyed(publisher: u32) -> bool {
     method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
 }

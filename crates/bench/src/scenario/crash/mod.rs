@@ -7,11 +7,11 @@
 //! * With `--power-cuts` the server's state is on a loop device. After the crash, a copy of the device's bytes from the time of the cut
 //!   replaces the device.
 //! * With `--lost-ends` the newest segment of the log is deleted after a kill. Then answered messages are lost, and every subscriber that
-//!   resumes must receive a gap.
+//!   resumes must receive a gap, the notice that messages are lost.
 //! * With `--full-disks` the log fills its disk before each kill. After the restart most of the log's messages are deleted, and the server
 //!   must accept messages again.
 //!
-//! Each client is a thread that ends with the server. The main thread then checks the records of all clients.
+//! Each client is a thread that ends when the server ends. The main thread then checks the records of all clients.
 
 mod changer;
 mod checker;

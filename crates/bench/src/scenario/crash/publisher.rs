@@ -1,7 +1,7 @@
 //! A publisher of `crash`: sends some messages, waits for their answers, and records the answers. Its state outlives its connections.
 //!
 //! A publisher with keys repeats messages without an answer, with the same keys, before it sends others. A publisher without keys never
-//! sends a message twice. So each message was sent once or has a key, and must not be in the log twice.
+//! sends a message twice. So no message may be in the log twice.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -39,7 +39,7 @@ pub struct Counts {
     pub retried: u64,
     /// Retries that the server recognised.
     pub replayed: u64,
-    /// Messages that the server refused for now.
+    /// Messages that the server refused for the present.
     pub refused: u64,
 }
 
@@ -138,8 +138,8 @@ impl Publisher {
         self.counts.retried += self.in_flight.len() as u64;
         while !self.in_flight.is_empty() || !stop.load(Relaxed) {
             if self.in_flight.is_empty() {
-                // A publisher with keys repeats a refused request. So it has only one request in flight: another one would overtake the
-                // repeated request.
+                // A publisher with keys repeats a refused request. So it has only one request in flight, since a second request would
+                // overtake the repeated one.
                 let several = if keyed { 1 } else { PIPELINE };
                 self.draw(if batch { IN_FLIGHT.0 } else { several });
             }

@@ -38,13 +38,13 @@ const START_MS: u32 = 100;
 const STOP_EVERY: u32 = 7;
 /// All logs are read from the beginning after every crash whose number is a multiple of this, and after the last crash.
 const READ_AGAIN_EVERY: u32 = 10;
-/// The size limit of the state directory: a basic size in MiB, and an addition in MiB for each crash. A round writes some 3 MiB.
+/// The size limit of the state directory: a basic size in MiB, and the number of MiB that each crash adds. A round writes some 3 MiB.
 const DISK_MIB: (u32, u32) = (32, 8);
 /// Interval at which a starting or stopping server is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Timeout for a start and for a shutdown.
 const READY: Duration = Duration::from_secs(60);
-/// The size limit of the state directory if the log loses its newest segments: a basic size in MiB, and the number of crashes for one more
+/// The size limit of the state directory if the log loses its newest segments: a basic size in MiB, and the number of crashes that add one
 /// MiB. With this small limit segments are small, so most messages of a round survive.
 const LOSING_MIB: (u32, u32) = (8, 8);
 /// In the last round subscribers run until no message has arrived for this long.
@@ -73,7 +73,7 @@ fn size(args: &RunArgs) -> u32 {
     args.size.unwrap_or(SIZE) as u32
 }
 
-/// How many checkpoints (bases) were written into a state directory, by the number in their names.
+/// How many checkpoints (bases) were written into a state directory, according to the number in their names.
 fn bases(state: &Path) -> u64 {
     let names = std::fs::read_dir(state).into_iter().flatten().flatten();
     let numbers = names.filter_map(|entry| {
@@ -106,7 +106,7 @@ pub struct Outcome {
     pub seen: u64,
     /// Connections that resumed at a position.
     pub resumed: u64,
-    /// Messages in deleted segments that had been read or answered before.
+    /// Messages in deleted segments that had been read or answered before the deletion.
     pub lost: u64,
     /// Gaps that subscribers received after the log had lost a segment.
     pub gaps: u64,
@@ -136,7 +136,7 @@ impl Outcome {
 
 /// A server, its clients, and the checker.
 pub struct Rounds {
-    /// The server is declared first, so that it is dropped before the volume that it uses.
+    /// The server. This field is first, so that the server is dropped before the volume that it uses.
     server: Server,
     volume: Volume,
     address: SocketAddr,
@@ -269,7 +269,7 @@ impl Rounds {
                     disk.copy().map(Some)
                 }
             };
-            // The clients' threads end only when the server is gone, so kill the server after a failure, too.
+            // The clients' threads end only when the server has ended, so the server is killed after a failure, too.
             server.kill();
             ensure!(!ended_by_itself?, "the server ended by itself");
             copy

@@ -1,5 +1,6 @@
-//! A subscriber of `crash`: records every complete message with its position, and every gap. Its state outlives its connections. To resume,
-//! the subscriber sends the position of the last complete message, as a browser does.
+//! A subscriber of `crash`: records every complete message with its position, and every gap (the notice that messages are lost). The state
+//! of the subscriber outlives its connections. To resume, the subscriber sends the position of the last complete message, as a browser
+//! does.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -78,14 +79,14 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    /// Subscriber `index` of a run. Its messages are counted in `received`, too.
+    /// Subscriber `index` of a run. Each message that it receives is also counted in `received`.
     pub fn new(index: u32, received: &Arc<AtomicU64>) -> Subscriber {
         let all = [Transport::Sse, Transport::Ws, Transport::Poll].map(Some);
         let transport = *all.get(index as usize % 4).unwrap_or(&None);
         let turn = index / 4;
         let streams = matches!(transport, Some(Transport::Sse | Transport::Ws));
         let interest = match transport {
-            // Over MQTT a retained message arrives first and out of order, so the topic must have none.
+            // Over MQTT a retained message arrives first and out of order. So the topic must have no retained message.
             None => Interest::Topic(
                 (0..TOPICS)
                     .filter(|topic| !message::retains(*topic))
@@ -102,7 +103,7 @@ impl Subscriber {
         Subscriber::of(index, transport, interest, resumes, received.clone())
     }
 
-    /// A reader of a topic's whole log. Each run continues where the last one ended.
+    /// A reader of a topic's whole log. Each call of `run` continues where the last one ended.
     pub fn reader(topic: u32) -> Subscriber {
         let interest = Interest::Topic(topic);
         Subscriber::of(topic, Some(Transport::Sse), interest, true, Arc::default())

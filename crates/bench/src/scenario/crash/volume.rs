@@ -1,7 +1,7 @@
 //! The volume for the server's state: a directory, or a file system on a loop device whose power can be cut.
 //!
 //! A loop device writes to its file only the blocks that the file system has sent to the device. So a copy of that file, made while the
-//! server's execution is stopped, contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
+//! server is stopped (as by SIGSTOP), contains what a disk would contain if the power failed at that time: nothing is synced or unmounted
 //! first. The file system is mounted in a mount namespace of this process, and the device detaches itself. So nothing remains on the
 //! machine, however the run ends.
 
@@ -18,10 +18,10 @@ use crate::sys;
 pub const POWER_CUT_MIB: u32 = 3 << 10;
 /// Size of the file system that the run fills.
 pub const SMALL_MIB: u32 = 192;
-/// The maximum number of attempts to copy the image at a time when the kernel does not write to it.
+/// The maximum number of attempts to copy the image without a write of the kernel during the copy.
 const COPIES_MAX: usize = 10;
 
-/// The volume, and with it the kind of crash.
+/// The volume. It also decides the kind of crash.
 pub enum Volume {
     /// A directory: a crash is a kill.
     Directory(PathBuf),
@@ -120,14 +120,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Copies the present bytes of the disk. The server's execution must be stopped.
+    /// Copies the present bytes of the disk. The caller has stopped the execution of the server.
     pub fn copy(&mut self) -> Result<PathBuf> {
         self.cuts += 1;
         let copy = self.image.with_file_name(format!("disk-{}", self.cuts));
         for _ in 0..COPIES_MAX {
             let before = changed(&self.image)?;
             run("cp", &["--sparse=always", text(&self.image), text(&copy)])?;
-            // If the kernel wrote to the file meanwhile, the copy is a mixture of two states.
+            // If the kernel wrote to the file during the copy, the copy is a mixture of two states.
             if before == changed(&self.image)? {
                 return Ok(copy);
             }

@@ -27,7 +27,7 @@ pub fn floor(
     let (begin, mut messages, mut at) = (Instant::now(), 0, 0);
     while begin.elapsed().as_secs_f64() < seconds {
         if at + bytes.len() as u64 > FILE_BYTES {
-            // The server does not overwrite a segment, so the loop takes a new file here.
+            // The server does not overwrite a segment, so the loop begins a new file here.
             if !zeros {
                 file = allocated(&path, false)?;
             }

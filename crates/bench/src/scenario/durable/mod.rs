@@ -1,4 +1,4 @@
-//! `durable`: measures the publishes a second that are answered after a sync to disk. They are compared with a bare loop that writes and
+//! `durable`: measures how many publishes a second are answered after a sync to disk. They are compared with a bare loop that writes and
 //! syncs the same bytes, and with programs that promise the same or somewhat less. All use the disk of the directory for temporary files
 //! (`TMPDIR`) and take turns. Each figure is the median of the rounds.
 
@@ -240,7 +240,7 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
     Ok(Some(server))
 }
 
-/// Creates a persistent session without a connection. Without it Mosquitto would have nothing to store.
+/// Creates a persistent session without a connection. Without such a session Mosquitto would have nothing to store.
 fn leave_absent_session(server: &Server) -> Result<()> {
     let args = MqttArgs {
         qos: 1,

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 const MOUNT: &str = "/sys/fs/cgroup";
 /// A limit of socket memory, which makes version 1 account for socket memory. The limit is never reached.
 const SOCKETS_BYTES: u64 = 1 << 40;
-/// The number of attempts to remove a group. The last process in the group may still be ending.
+/// The maximum number of attempts to remove a group. Several are needed because the last process in the group may still be ending.
 const TRIES: u32 = 100;
 
 /// The file names of one version of control groups.

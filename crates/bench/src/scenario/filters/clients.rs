@@ -19,7 +19,7 @@ use crate::sys::{Epoll, Interest};
 const BATCH: usize = 64;
 /// Bytes of a message.
 const PAYLOAD_BYTES: usize = 64;
-/// The owner of a message that no client must receive.
+/// The owner of a message that no client may receive.
 pub const NOBODY: u32 = u32::MAX;
 /// Timeout for an expected packet.
 const SILENCE: Duration = Duration::from_secs(60);

@@ -5,14 +5,14 @@ use crate::measure::payload::Random;
 
 /// The number of filters of one client. It is the same in all sets, because the cost of long lists of filters is not measured here.
 pub const PER_CLIENT: u32 = 250;
-/// The maximum number of clients that receive messages, so that the large set writes to no more sockets than the small one.
+/// The maximum number of clients that receive messages. So the large set writes to no more sockets than the small one.
 const RECEIVERS: u32 = 1_000;
 /// The number of different topics. It is about the same for each set, because a publish to a new topic costs the server memory.
 const NAMES: u32 = 1_000_000;
-/// Filters with at most this many wildcards are always accepted by the server, however many they are.
+/// The server always accepts filters with at most this many wildcards, whatever their number.
 const FREE_WILDCARDS: u32 = 2;
-/// In a deep set, only this many first levels may have more than `FREE_WILDCARDS` wildcards. The combinations of these levels alone are
-/// more filters than the server accepts.
+/// In a deep set, a filter with more than `FREE_WILDCARDS` wildcards has them only in this many first levels. The combinations of these
+/// levels alone are more filters than the server accepts.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.
@@ -20,8 +20,8 @@ const COMBINED_LEVELS: u32 = 12;
 pub enum Set {
     /// `filters` filters `a/{n}/+`, distributed to `clients` clients. If there are fewer filters than clients, some clients have none.
     Flat { filters: u32, clients: u32 },
-    /// Filters with `levels` levels, each `a` or `+` except the last: every combination with at most two `+`, and the combinations with
-    /// more `+` whose `+` are all in the first levels.
+    /// Filters with `levels` levels, each `a` or `+` except the last. There is a filter for every combination with at most two `+`. There
+    /// is also one for each combination with more `+`, if all its `+` are in the first levels.
     Deep { levels: u32 },
 }
 
@@ -78,7 +78,7 @@ impl Set {
         }
     }
 
-    /// A message that no filter matches, which shows only at the last level of the filters.
+    /// A message that no filter matches. The server finds this out only at the last level of the filters.
     pub fn miss(&self, random: &mut Random) -> Message {
         let topic = match *self {
             Set::Flat { filters, .. } => {

@@ -2,9 +2,9 @@
 //! published. The rate shows how a server handles a busy topic whose publishers wait for the readers. The latency is that of a queue of
 //! known length.
 //!
-//! The first messages are spread over the duration of one fan-out, as with independent publishers. Messages that are published together
-//! reach all subscribers at the same time, and then the next messages are published together again. So any server could write all of them
-//! together.
+//! The first messages are spread over the duration of one fan-out, as with independent publishers. If they were published together, they
+//! would reach all subscribers at the same time, and the next messages would be published together again. Then any server could write all
+//! of them together.
 //!
 //! Publisher and subscribers run on one thread, because the publisher must know at once what has arrived. All messages have the same
 //! length, so the received bytes of a connection give the number of its messages. The message numbers are checked, too.
@@ -33,8 +33,8 @@ const WARM_S: f64 = 1.0;
 const WINDOW_S: f64 = 5.0;
 /// Timeout for the next message.
 const TIMEOUT_NS: u64 = 20_000_000_000;
-/// The number of connections that are read before each turn of the publisher. It is a small part of the subscribers, so that messages do
-/// not complete in groups.
+/// The number of connections that are read before each turn of the publisher. It is a small part of the subscribers, so that the publisher
+/// does not learn of several complete messages at once.
 const READS_PER_TURN: usize = 32;
 const TOPIC: &str = "news";
 /// Size of one read.
@@ -198,7 +198,7 @@ impl Audience {
         self.window = Window::default();
     }
 
-    /// Publishes and reads for `seconds`.
+    /// Publishes and reads during `seconds`.
     fn serve(&mut self, publisher: &mut Publisher, in_flight: u64, seconds: f64) -> Result<()> {
         let begun_ns = sys::now_ns();
         let (mut now_ns, mut heard_ns) = (begun_ns, begun_ns);

@@ -120,7 +120,8 @@ pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
 }
 
-/// As [`unicast`], but with short logs. The result also has the ratio to the rate without logs. A server that has no logs is measured once.
+/// Like [`unicast`], but with short logs. The result also has the ratio to the rate without logs. A server that has no logs is measured
+/// once.
 pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     let with_keep = |keep| RunArgs {
         keep: Some(keep),
@@ -137,8 +138,8 @@ pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
     Ok(with)
 }
 
-/// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for
-/// one of 10,000 subscribers. Mosquitto gets MQTT packets with QoS 1 instead. The floor does not answer.
+/// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for one of
+/// 10,000 subscribers. Mosquitto gets MQTT packets with QoS 1 instead. The floor gets messages that it does not answer.
 pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
@@ -159,8 +160,8 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
     Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &flags)
 }
 
-/// 10,000 messages a second, each to one of 10,000 subscribers. Half of a delivery's cost here is waking the reader, and that cost varies
-/// with time. So the windows of different servers follow each other as closely as possible.
+/// 10,000 messages a second, each to one of 10,000 subscribers. At this rate half of the cost of a delivery is waking the reader, and that
+/// cost varies with time. So the windows of different servers follow each other as closely as possible.
 pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
@@ -190,7 +191,7 @@ pub fn acknowledged(args: &RunArgs, kind: Kind) -> Result<Value> {
     pair.window(&args.at_qos(1), &ACKNOWLEDGED)
 }
 
-/// As [`acknowledged`], but with subscribers with QoS 1.
+/// Like [`acknowledged`], but with subscribers with QoS 1.
 pub fn quality_1(args: &RunArgs, kind: Kind) -> Result<Value> {
     let (args, connections) = (args.at_qos(1), args.connections.unwrap_or(CONNECTIONS));
     Pair::start(&args, kind, connections, false)?.window(&args, &ACKNOWLEDGED)
@@ -211,7 +212,7 @@ pub fn broadcasts(args: &RunArgs, kind: Kind) -> Result<Value> {
         "clean": incomplete == 0,
         "incomplete": incomplete,
         "complaints": pair.audience.server.error_log(),
-        // Null if every broadcast was incomplete, because the median of no values is NaN.
+        // The value is null if every broadcast was incomplete, because the median of no values is NaN.
         "last_has_it_ms": median(&whole),
         "all_ms": times,
     }))

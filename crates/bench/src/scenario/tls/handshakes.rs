@@ -16,7 +16,7 @@ use crate::rig::Certificate;
 
 /// Timeout for data of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Threads of a storm: enough that some compute while others wait.
+/// Threads of a storm. There are so many that some compute while others wait.
 const THREADS: u32 = 8;
 
 /// The results of a series of handshakes.
@@ -69,7 +69,7 @@ fn once(
         connection.write_tls(&mut stream)?;
     }
     if resumes && connection.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-        // A ticket, if any, arrives after the handshake.
+        // If there is a ticket, it arrives after the handshake.
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         if connection.read_tls(&mut stream).is_ok() {
             connection.process_new_packets()?;

@@ -8,7 +8,7 @@ pub(super) struct Sent {
     pub id: u16,
     pub number: u32,
     pub qos: Qos,
-    /// PUBREC was received.
+    /// Whether PUBREC was received.
     pub received: bool,
 }
 
@@ -35,12 +35,12 @@ pub(super) struct Receipt {
     pub id: u16,
     pub number: u32,
     pub exactly_once: bool,
-    /// It was received with RETAIN.
+    /// Whether the message was received with RETAIN.
     pub retained: bool,
     pub state: Stage,
     /// The link on which the message or its PUBREL was received last.
     pub link: Option<u32>,
-    /// It may belong to a session that has ended.
+    /// Whether the message may belong to a session that has ended.
     pub of_ended_session: bool,
 }
 
@@ -72,6 +72,6 @@ pub(super) struct PendingSubscribe {
     pub unsubscribes: bool,
     /// For each subscription its index in `subs`, and whether it existed before with the same options.
     pub subscriptions: Vec<(usize, bool)>,
-    /// The request also subscribes to `#`.
+    /// Whether the request also subscribes to `#`.
     pub has_wildcard: bool,
 }

@@ -1,12 +1,12 @@
 //! A client of MQTT 3.1.1 or 5.0, over TCP or WebSocket. It subscribes, publishes, or both. Its session ends with the connection or
-//! outlives it, as its expiry interval says.
+//! outlives it, depending on the session expiry interval.
 //!
-//! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` handle the messages in
-//! each direction, and `in_flight` has the types of unacknowledged packets. `subscribe` sends the requests for subscriptions, and
-//! `subscription` checks their messages. `track` finds missing messages at the end of a run.
+//! `packets` reads and writes packets. `session` keeps the state between connections. `receive` and `publish` handle the messages in each
+//! direction, and `in_flight` has the types of unacknowledged packets. `subscribe` sends the requests for subscriptions, and `subscription`
+//! checks their messages. `track` finds missing messages at the end of a run.
 //!
-//! Invariant: the client obeys the specification, and forgets nothing of a session that the server may still have. Its checks hold for every
-//! correct server. If the client cannot know whether the server received a packet, it checks nothing that depends on that packet.
+//! Invariant: the client obeys the specification, and forgets nothing of a session that the server may still have. Its checks hold for
+//! every correct server. If the client cannot know whether the server received a packet, it checks nothing that depends on that packet.
 
 mod in_flight;
 mod packets;
@@ -39,27 +39,27 @@ struct Conn {
     received: Vec<u8>,
     /// The bytes of received packets, without WebSocket frames.
     packet_bytes: Vec<u8>,
-    /// The WebSocket upgrade was answered, or the transport is TCP.
+    /// Whether the WebSocket upgrade was answered, or the transport is TCP.
     upgraded: bool,
     partial: Option<Box<Partial>>,
-    /// The CONNECT asked for a new session.
+    /// Whether the CONNECT asked for a new session.
     clean_start: bool,
     /// The step and the second of the CONNECT.
     connect_step: u32,
     connect_s: u32,
     /// The flag "session present" of CONNACK; `None` before CONNACK.
     session_present: Option<bool>,
-    /// The session may be another one than the client remembers, since an unanswered CONNECT may have begun a new session.
+    /// Whether the session may be another one than the client remembers, since an unanswered CONNECT may have begun a new session.
     session_uncertain: bool,
-    /// The most messages in flight to the client.
+    /// The maximum number of messages in flight to the client.
     receive_max: usize,
-    /// The most messages in flight from the client.
+    /// The maximum number of messages in flight from the client.
     send_max: usize,
-    /// Packet ids of messages to the client that it has not acknowledged completely.
+    /// Packet ids of messages to the client that the client has not acknowledged completely.
     ids_in_flight: BTreeSet<u16>,
-    /// Acknowledgements that it has not sent yet.
+    /// Acknowledgements that the client has not sent yet.
     acks: VecDeque<PendingAck>,
-    /// A new message was received. From then on the server may not repeat messages of the session.
+    /// Whether a new message was received. After that the server may not repeat messages of the session.
     received_new: bool,
     /// The serial of the receipt that was repeated last.
     last_repeated: Option<u32>,
@@ -78,18 +78,18 @@ struct Conn {
 
 /// The properties of a client that never change.
 struct Role {
-    /// Its number among all clients.
+    /// The client's number among all clients.
     number: usize,
     id: String,
     version: Version,
     over_websocket: bool,
     /// The session expiry interval in seconds. With 0 each connection has a new session.
     expiry_s: u32,
-    /// It also subscribes to `#`. Such a client uses no QoS 0, so that the server must deliver each message.
+    /// Whether the client also subscribes to `#`. Such a client uses no QoS 0, so that the server must deliver each message.
     has_wildcard: bool,
-    /// The topics that it publishes to.
+    /// The topics to which the client publishes.
     publishes: Vec<usize>,
-    /// Some of its messages have RETAIN.
+    /// Whether some of the client's messages have RETAIN.
     retains: bool,
 }
 
@@ -104,15 +104,15 @@ struct Session {
     unanswered_connects: u32,
     /// Links of the CONNECTs without an answer that the server may still handle.
     unanswered_links: Vec<u32>,
-    /// The server may have handled an unanswered CONNECT after the last answered CONNECT.
+    /// Whether the server may have handled an unanswered CONNECT after the last answered one.
     connect_may_arrive_late: bool,
     /// The second in which the client sent the last CONNECT that the server accepted.
     last_connect_s: Option<u32>,
-    /// The session may have ended since that CONNECT.
+    /// Whether the session may have ended since that CONNECT.
     may_have_ended: bool,
-    /// Since that CONNECT the server may have begun a new session, in which the client's state does not exist.
+    /// Whether the server may have begun a new session since that CONNECT. The client's state would not exist in that session.
     may_be_replaced: bool,
-    /// The server granted the subscription to `#` in this session.
+    /// Whether the server granted the subscription to `#` in this session.
     wildcard_granted: bool,
 }
 
@@ -129,7 +129,7 @@ struct LastNumbers {
 pub struct Client {
     role: Role,
     subs: Vec<Sub>,
-    /// The link of its connection.
+    /// The link of the client's connection.
     pub link: Option<u32>,
     /// Links that the client has abandoned and the server may not have closed yet.
     pub abandoned_links: Vec<u32>,
@@ -140,9 +140,9 @@ pub struct Client {
     last: LastNumbers,
     /// Bytes to send.
     pub out: Vec<u8>,
-    /// It closes its connection once `out` is sent.
+    /// Whether the client closes its connection when `out` is sent.
     pub must_close: bool,
-    /// The server refused its connection or a subscription.
+    /// Whether the server has refused the connection or a subscription.
     pub was_refused: bool,
 }
 
@@ -199,14 +199,14 @@ impl Client {
         }
     }
 
-    /// The same client with one more subscription, to `#`, which overlaps all others. Only a 5.0 client with subscriptions gets it.
+    /// Adds a subscription to `#`, which overlaps all others. Only a 5.0 client with subscriptions gets it.
     pub fn with_wildcard(mut self) -> Client {
-        // A 3.1.1 client does not get it, because retained messages would come for both subscriptions.
+        // A 3.1.1 client does not get the subscription, because it would receive retained messages for both subscriptions.
         self.role.has_wildcard = !self.subs.is_empty() && self.role.version == Version::V5;
         self
     }
 
-    /// Whether the server has answered its CONNECT.
+    /// Whether the server has answered the client's CONNECT.
     pub fn is_connected(&self) -> bool {
         self.link.is_some() && self.conn.session_present.is_some()
     }
@@ -219,8 +219,8 @@ impl Client {
         }
         self.link = Some(link);
         self.session.unanswered_links.push(link);
-        // The client asks for a new session only while it has no old connections, and never in 3.1.1, where such a session ends with its
-        // connection.
+        // The client asks for a new session only while it has no old connections. In 3.1.1 the client never asks, since such a session
+        // would end with its connection.
         let asks_new_session =
             self.abandoned_links.is_empty() && rng.chance(4) && self.role.version == Version::V5;
         self.conn = Conn {
@@ -280,7 +280,7 @@ impl Client {
             let mqtt_options = MqttOptions {
                 qos: qos.bits(),
                 retain: false,
-                // The server publishes a will, not the client.
+                // A will is published by the server, not by the client.
                 by: None,
             };
             truth.mqtt_options.insert(number, mqtt_options);
@@ -369,7 +369,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection: it has no room, or an old connection of this client still holds the session.
+    /// Handles a refused connection: the server has no room, or an old connection of this client still holds the session.
     fn refused(
         &mut self,
         reason: ReasonCode,
@@ -388,7 +388,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends DISCONNECT. Sometimes it asks the server to publish the will or to end the session.
+    /// Sends DISCONNECT. In some cases the packet asks the server to publish the will or to end the session.
     pub fn disconnect(&mut self, truth: &mut Truth, rng: &mut Rng) {
         if !self.is_connected() {
             return;
@@ -411,7 +411,7 @@ impl Client {
         });
     }
 
-    /// The connection ended.
+    /// Updates the state after the connection has ended.
     pub fn connection_ended(&mut self) {
         self.link = None;
         self.out.clear();
@@ -462,7 +462,7 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
-            // The server cannot answer a publish, because the slow log has not yet reported whether the publish is stored.
+            // The server cannot answer a publish, because the slow engine has not yet reported whether the publish is stored.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),
             reason => Err(format!("{} was sent away: {reason:?}", self.role.id)),
@@ -474,7 +474,7 @@ impl Client {
         for sub in &self.subs {
             let session_messages = truth.allowed.session_messages;
             let order = match sub.is_split() {
-                // The messages of the topic's subscription and of the one to `#` may interleave.
+                // The messages of the topic's subscription and of the one to `#` may interleave, so their order is not checked.
                 true => Ok(()),
                 false => sub.track.check_order_of_each_qos(truth),
             };

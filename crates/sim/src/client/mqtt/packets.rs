@@ -1,4 +1,4 @@
-//! Reads and writes packets. Over a WebSocket they are the content of binary frames, which may begin and end within a packet.
+//! Reads and writes packets. Over a WebSocket the packets are the content of binary frames. A frame may begin and end within a packet.
 
 use crore_wire::mqtt::{self, encode};
 use crore_wire::websocket::frame::{self, Opcode};
@@ -55,7 +55,7 @@ impl Client {
         Ok(())
     }
 
-    /// The server refused the connection with an HTTP response.
+    /// Handles the server's refusal of the connection by an HTTP response.
     fn refused_over_http(
         &mut self,
         truth: &Truth,
@@ -63,7 +63,7 @@ impl Client {
     ) -> Result<(), Violation> {
         self.must_close = true;
         if self.conn.packet_bytes.starts_with(b"HTTP/1.1 408") {
-            // The CONNECT did not arrive in time.
+            // The CONNECT did not arrive in time. The server may refuse that.
             return Ok(());
         }
         self.was_refused = true;
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Sends a PINGREQ. Its answer proves that the server has received all acknowledgements that were sent before it.
+    /// Sends a PINGREQ. The answer proves that the server has received all acknowledgements that were sent before the PINGREQ.
     pub fn ping(&mut self) {
         if !self.is_connected() {
             return;
@@ -145,7 +145,7 @@ impl Client {
     pub(super) fn handle_pingresp(&mut self) -> Result<(), Violation> {
         let serials = self.conn.pings.pop_front();
         let serials = serials.ok_or("a PINGRESP to nothing")?;
-        // If the server has repeated a message since the PINGREQ, the client must acknowledge it again, so the receipt stays.
+        // If the server has repeated a message since the PINGREQ, the client must acknowledge that message again, so its receipt stays.
         self.receipts
             .retain(|receipt| !serials.contains(&receipt.serial) || !receipt.is_acknowledged());
         Ok(())

@@ -10,7 +10,7 @@ use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::truth::{KEYS, MessageSpec, Truth, Violation, key_name};
 
-/// The most publishes that a client has in flight.
+/// The maximum number of publishes that a client has in flight.
 const SENT_MAX: usize = 12;
 
 impl Client {
@@ -124,8 +124,8 @@ impl Client {
         });
     }
 
-    /// Sends unanswered messages again. The server stores a repeat at QoS 1 as another message, and in a new session also one at QoS 2. Such
-    /// a repeat gets a number of its own.
+    /// Sends unanswered messages again. The server stores a repeat at QoS 1 as another message. In a new session it also stores a repeat at
+    /// QoS 2 as another message. So such a repeat gets a number of its own.
     pub(super) fn resend_unanswered(&mut self, truth: &mut Truth, coverage: &mut Coverage) {
         let present = self.conn.session_present == Some(true);
         for sent in std::mem::take(&mut self.sent) {
@@ -137,7 +137,7 @@ impl Client {
                 }
                 (true, Qos::ExactlyOnce) if self.conn.session_uncertain => {
                     // If this is a new session, the server would store a repeat as a new message. So the client does not repeat the
-                    // message: PUBREL ends the exchange.
+                    // message. It sends PUBREL, which ends the exchange.
                     self.sent.push_back(Sent {
                         received: true,
                         ..sent
@@ -169,7 +169,7 @@ impl Client {
         copy
     }
 
-    /// Whether all its publishes are answered.
+    /// Whether all publishes of the client are answered.
     pub fn is_answered(&self) -> bool {
         self.sent.is_empty()
     }

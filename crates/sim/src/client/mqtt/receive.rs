@@ -127,7 +127,7 @@ impl Client {
         if let Some(at) = found {
             let receipt = self.receipts[at];
             // A message that is retained or also matches another subscription may be delivered twice. The second delivery is no repeat, but
-            // may have the same packet id if the id is free again.
+            // may have the same packet id if that id is free again.
             let later_repeat_came = self
                 .conn
                 .last_repeated
@@ -175,8 +175,8 @@ impl Client {
         }
         self.last.receipts += 1;
         if publish.dup {
-            // The client did not receive the first delivery of this message. Repeats keep the order of first deliveries, so this receipt gets
-            // the highest serial: a later repeat of an earlier receipt is a violation.
+            // The client did not receive the first delivery of this message. Repeats keep the order of first deliveries. So this receipt
+            // gets the highest serial, and a later repeat of an earlier receipt is a violation.
             self.conn.last_repeated = Some(self.last.receipts);
         }
         self.receipts.push(Receipt {
@@ -214,7 +214,7 @@ impl Client {
         Ok(())
     }
 
-    /// Checks that the server has repeated all messages in flight. It must do so before the first new message.
+    /// Checks that the server has repeated all messages in flight, which it must do before the first new message.
     fn check_all_repeated(&self) -> Result<(), Violation> {
         if self.conn.session_uncertain {
             return Ok(());

@@ -5,7 +5,8 @@ use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
 impl Client {
-    /// The server accepted the connection. If `present`, it has resumed a session, otherwise it has begun a new one.
+    /// Updates the state when the server has accepted the connection. If `present`, the server has resumed a session; otherwise it has
+    /// begun a new one.
     pub(super) fn session_opened(
         &mut self,
         present: bool,
@@ -25,7 +26,7 @@ impl Client {
             .session
             .last_connect_s
             .is_some_and(|last_connect_s| truth.now_s < last_connect_s + self.role.expiry_s);
-        // A CONNECT whose answer the client never received may have begun a new session, if the former one had ended before.
+        // A CONNECT whose answer the client never received may have begun a new session, if the session before it had ended.
         let has_unanswered_connect =
             self.session.unanswered_connects > 1 || self.session.connect_may_arrive_late;
         let may_be_replaced = self.session.may_be_replaced
@@ -83,7 +84,7 @@ impl Client {
         self.role.expiry_s > 0 && self.session.attempts > 1
     }
 
-    /// The connection was lost, and with it a session without expiry interval.
+    /// Updates the state after the connection was lost. A session without expiry interval is lost, too.
     pub(super) fn connection_lost(&mut self) {
         let session_ended = self.role.expiry_s == 0;
         for sub in &mut self.subs {
@@ -91,7 +92,7 @@ impl Client {
         }
     }
 
-    /// The server crashed. It has lost the session and all connections of this client.
+    /// Updates the state after a crash of the server. The server has lost the session and all connections of this client.
     pub fn server_crashed(&mut self) {
         self.connection_ended();
         (
@@ -112,7 +113,7 @@ impl Client {
             .for_each(|sub| sub.connection_lost(true));
     }
 
-    /// Checks that the client waits for no answer. Nothing may be in flight.
+    /// Checks that the client waits for no answer. The caller makes sure that nothing is in flight.
     pub fn check_nothing_pending(&self) -> Result<(), Violation> {
         let id = &self.role.id;
         if !self.is_connected() {

@@ -27,7 +27,7 @@ impl Client {
         }
     }
 
-    /// Subscribes to those of its topics that have no subscription. Returns whether there are any.
+    /// Subscribes to the client's topics that have no subscription. Returns whether there are any.
     pub fn subscribe_missing(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
         let mut indexes = self.without_pending_request();
         indexes.retain(|at| self.subs[*at].state != State::Granted);
@@ -38,14 +38,14 @@ impl Client {
         true
     }
 
-    /// Whether all its subscriptions are granted.
+    /// Whether all subscriptions of the client are granted.
     pub fn is_subscribed(&self) -> bool {
         self.conn.pending_subscribes.is_empty()
             && self.subs.iter().all(|sub| sub.state == State::Granted)
     }
 
-    /// The number of subscriptions for which the server must keep messages. The one to `#` counts once for each home (shard that owns
-    /// topics).
+    /// The number of subscriptions for which the server must keep messages. The subscription to `#` counts once for each home (a shard that
+    /// owns topics).
     pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
         let needs =
             |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
@@ -57,7 +57,7 @@ impl Client {
         self.subs.iter().filter(needs).count() as u32 + of_wildcard
     }
 
-    /// Whether it is connected and subscribed to this topic.
+    /// Whether the client is connected and subscribed to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
         let matches = |sub: &Sub| sub.track.topic == topic && sub.state == State::Granted;
         self.is_connected() && self.subs.iter().any(matches)
@@ -155,7 +155,7 @@ impl Client {
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
             sub.requested_qoses[usize::from(qos.bits())] = true;
-            // Messages that came by the earlier subscription to `#` may come again by this one.
+            // Messages that came by the earlier subscription to `#` may come again by the new one.
             sub.was_split |= sub.wildcard_requested;
             (sub.gets_own_messages, sub.wildcard_requested) = (true, true);
             sub.identifiers.extend(identifier);
@@ -252,7 +252,8 @@ impl Client {
         Ok(())
     }
 
-    /// Checks that all due retained messages were received, and that each topic reaches its newest message. Nothing may be in flight.
+    /// Checks that all due retained messages were received, and requires the newest message of each topic. The caller makes sure that
+    /// nothing is in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         if !self.is_connected() {
             return Ok(());

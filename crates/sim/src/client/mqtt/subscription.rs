@@ -26,13 +26,14 @@ pub(super) struct Sub {
     pub options: SubscribeOptions,
     /// For each QoS, whether it was requested in this session.
     pub requested_qoses: [bool; 3],
-    /// Subscription identifiers used for it in this session.
+    /// Subscription identifiers that the subscription had in this session.
     pub identifiers: Vec<u32>,
-    /// It was requested without No Local at some time in this session.
+    /// Whether the subscription was requested without No Local at some time in this session.
     pub gets_own_messages: bool,
-    /// The client requested `#` in this session.
+    /// Whether the client requested `#` in this session.
     pub wildcard_requested: bool,
-    /// The subscription was ended or changed while the client also had one to `#`. Messages that came by one may come again by the other.
+    /// Whether the subscription was ended or changed while the client also had one to `#`. Messages that came by one of the two may come
+    /// again by the other.
     pub was_split: bool,
     /// The step of each SUBSCRIBE for which the server may still send the retained message.
     retained_requests: VecDeque<u32>,
@@ -92,13 +93,13 @@ impl Sub {
             }
         }
         if options.no_local {
-            // The retained message may be one that the client published, which No Local may hold back.
+            // The retained message may be one that the client published. No Local may hold back such a message.
             self.retained_due = None;
         }
         is_unchanged
     }
 
-    /// A new session began, without earlier subscriptions.
+    /// Resets the subscription for a new session, which has no earlier subscriptions.
     pub fn session_began(&mut self) {
         if self.is_split() {
             self.track.restart_order();
@@ -113,17 +114,17 @@ impl Sub {
         self.identifiers.clear();
     }
 
-    /// Whether this subscription and the one to `#` may bring different messages, since this one was ended or changed, or has No Local.
+    /// Whether this subscription and the one to `#` may bring different messages, because this one was ended or changed, or has No Local.
     pub fn is_split(&self) -> bool {
         self.was_split || self.wildcard_requested && self.options.no_local
     }
 
-    /// Whether a message was received before and may come again.
+    /// Whether a message that was received before may come again.
     pub fn may_repeat(&self, number: u32) -> bool {
         self.was_split && self.track.has(number)
     }
 
-    /// The connection was lost, and with `session_ended` the session too.
+    /// Updates the state after the connection was lost. With `session_ended` the session is lost, too.
     pub fn connection_lost(&mut self, session_ended: bool) {
         // The server may not have received the request.
         self.retained_due = None;
@@ -131,7 +132,7 @@ impl Sub {
             self.state = State::NotGranted;
             self.track.end_stretch();
         } else {
-            // A QoS 0 subscription stays, but loses the messages that are published while the client is away.
+            // A QoS 0 subscription stays, but loses the messages that are published while the client is disconnected.
             self.track
                 .connection_lost(self.options.max_qos == Qos::AtMostOnce);
         }
@@ -170,7 +171,7 @@ impl Sub {
         Ok(())
     }
 
-    /// A retained message was received.
+    /// Checks and records a retained message.
     pub fn receive_retained(
         &mut self,
         number: u32,
@@ -210,7 +211,7 @@ impl Sub {
         }
     }
 
-    /// Checks that the client received each latest value that existed in the step `asked`, in which it requested them.
+    /// Checks that the client received each latest value that existed in the step `asked`, in which the client requested the values.
     fn check_latest_values(&self, asked: u32, truth: &Truth) -> Result<(), Violation> {
         let mut due = truth.newest_of_each_key(self.track.topic).into_iter();
         let is_missing = |number: &u32| {
@@ -227,7 +228,8 @@ impl Sub {
         }
     }
 
-    /// Checks that the due retained message was received, and requires the newest message of the topic. Nothing may be in flight.
+    /// Checks that the due retained message was received, and requires the newest message of the topic. The caller makes sure that nothing
+    /// is in flight.
     pub fn check_all_received(&mut self, truth: &Truth) -> Result<(), Violation> {
         self.track.require_head();
         let topic = &truth.topics[self.track.topic];
@@ -245,7 +247,7 @@ impl Sub {
             message.acked_step.is_some_and(|acked| acked < asked)
                 && !truth.may_be_lost_in_crash(*number)
         });
-        // If the newest message has expired, none is retained.
+        // If the newest message has expired, no message is retained.
         let may_have_expired = truth
             .retained(self.track.topic)
             .any(|(_, message)| message.ttl_s.is_some());

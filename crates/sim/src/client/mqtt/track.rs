@@ -19,11 +19,11 @@ struct Stretch {
     /// The step of the SUBACK.
     granted_step: u32,
     received: Vec<Received>,
-    /// The connection was lost during the stretch.
+    /// Whether the connection was lost during the stretch.
     was_interrupted: bool,
-    /// No later message is required.
+    /// Whether the stretch has ended: then no later message is required.
     ended: bool,
-    /// The newest message must have been received.
+    /// Whether the newest message must have been received.
     must_reach_head: bool,
 }
 
@@ -47,12 +47,12 @@ impl Track {
         }
     }
 
-    /// Excludes the messages received so far from the check of the order, since they came by two subscriptions in no common order.
+    /// Excludes the messages received so far from the check of the order, since they came by two subscriptions that have no common order.
     pub fn restart_order(&mut self) {
         self.unordered = self.messages.len();
     }
 
-    /// A subscription was granted.
+    /// Begins a stretch, because a subscription was granted.
     pub fn begin_stretch(&mut self, qos: u8, no_local: bool, step: u32) {
         self.end_stretch();
         self.stretches.push(Stretch {
@@ -73,7 +73,7 @@ impl Track {
         }
     }
 
-    /// The connection was lost. With `ends_stretch`, no later message is required.
+    /// Records that the connection was lost. With `ends_stretch`, no later message is required.
     pub fn connection_lost(&mut self, ends_stretch: bool) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.was_interrupted = true;
@@ -104,7 +104,8 @@ impl Track {
         Ok(())
     }
 
-    /// Requires that the last stretch reaches the newest message, unless it has ended. Nothing may be in flight.
+    /// Requires that the last stretch reaches the newest message, unless the stretch has ended. The caller makes sure that nothing is in
+    /// flight.
     pub fn require_head(&mut self) {
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.must_reach_head = !stretch.ended;
@@ -236,8 +237,8 @@ impl Track {
             || bytes > rule.log_bytes
     }
 
-    /// Whether a delete may have removed the message by `step`. A delete has certainly not removed it if the client received an earlier
-    /// message that was sent after the delete.
+    /// Whether a delete may have removed the message by `step`. It certainly has not if the client has received an earlier message that was
+    /// sent after the delete.
     fn may_be_deleted(
         &self,
         stretch: &Stretch,

@@ -1,4 +1,5 @@
-//! Reads the answers to a publisher. Over HTTP they come in the order of the requests. Over a WebSocket each has the number of its frame.
+//! Reads the answers to a publisher. Over HTTP the answers come in the order of the requests. Over a WebSocket each answer has the number
+//! of its frame.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::receive::Event;
@@ -41,7 +42,7 @@ impl Publisher {
             self.must_close |=
                 head.field("connection") == Some("close") || self.websocket_topic.is_some();
             if head.status == 408 || self.websocket_topic.is_some() {
-                // The server received no complete request. The publisher will send it again.
+                // The server did not receive the complete request. The publisher will send it again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
@@ -54,7 +55,7 @@ impl Publisher {
         }
     }
 
-    /// The server replayed the first answer to an idempotency key. Checks that the publisher uses keys.
+    /// Checks a replayed answer (the first answer to an idempotency key): only a publisher with keys may receive one.
     fn check_replay(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
         match self.idempotent {
@@ -89,7 +90,7 @@ impl Publisher {
         truth: &mut Truth,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
-        // The frame number identifies the message, since the order does not: a refusal may overtake answers from other shards.
+        // The message is identified by the frame number and not by the order, since a refusal may overtake answers from other shards.
         let frame = text
             .lines()
             .next()
@@ -168,7 +169,7 @@ impl Publisher {
                 self.subscribers.insert(*topic, Some(count));
             }
             (Request::Other, 200 | 201) => {}
-            // The connection was refused before its request was read.
+            // The connection was refused before the server read the request.
             (Request::Batch(_) | Request::Delete(..), 429 | 503) if truth.may_refuse() => {
                 coverage.refused += 1;
             }

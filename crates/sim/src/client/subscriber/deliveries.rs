@@ -43,7 +43,7 @@ impl Subscriber {
             .collect())
     }
 
-    /// A position was received without a message.
+    /// Records a position that was received without a message.
     pub(super) fn position_received(
         &mut self,
         id: &[u8],
@@ -52,7 +52,7 @@ impl Subscriber {
         let positions = self.positions(id, truth)?;
         let (mut step, second) = (self.conn.request_step, self.conn.request_s);
         if self.filtered.is_some() {
-            // The position may be that of an old message, since the server may still be sending the log.
+            // The position may be that of an old message, since the server may still be sending the log. So its step is unknown.
             step = 0;
         }
         for (track, position) in self.tracks.iter_mut().zip(positions) {
@@ -67,7 +67,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// A message was received; `id` is its position, if the transport has positions.
+    /// Records a message. `id` is its position, if the transport has positions.
     pub(super) fn message_received(
         &mut self,
         data: &[u8],
@@ -146,7 +146,8 @@ impl Subscriber {
         }
     }
 
-    /// A gap was received, with the new position. The gap is in the topic `name`; without a name it is in each topic whose position moved.
+    /// Records a gap (the notice that messages are lost) with the new position. The gap is in the topic `name`; without a name it is in
+    /// each topic whose position moved.
     pub(super) fn gap_received(
         &mut self,
         name: Option<&[u8]>,
@@ -183,7 +184,7 @@ impl Subscriber {
                     track.may_have_lost();
                     continue;
                 }
-                // The step is unknown, so 0: the messages after the gap may have been acknowledged long ago.
+                // The step is unknown, so it is set to 0: the messages after the gap may have been acknowledged long ago.
                 let seen = SeenPosition {
                     offset: position.offset,
                     step: 0,
@@ -199,13 +200,13 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Whether a crash may have removed messages that match its filters, perhaps of topics that have no track.
+    /// Whether a crash may have removed messages that match the subscriber's filters, perhaps of topics that have no track.
     fn crash_may_have_removed(&self, truth: &Truth) -> bool {
         let filtered = self.filtered.as_ref();
         filtered.is_some_and(|it| truth.may_have_lost_for(&it.filters))
     }
 
-    /// A gap was received with a message of a long-poll.
+    /// Records a gap that was received with a message of a long-poll.
     pub(super) fn poll_gap_received(
         &mut self,
         truth: &mut Truth,

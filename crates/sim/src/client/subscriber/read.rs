@@ -164,7 +164,7 @@ impl Subscriber {
             Some(CLOSE_GAP) => {
                 let Some(id) = resume_position(reason) else {
                     // A position may be too long for the reason of a Close frame, for example with many partitions and several epochs after
-                    // a crash. Then the reason has none, and the subscriber subscribes again without a position.
+                    // a crash. Then the reason has no position, and the subscriber subscribes again without one.
                     self.position = None;
                     let damaged = truth.topics.iter().any(|topic| topic.damage_step.is_some());
                     if !damaged && truth.crash_step.is_none() {

@@ -31,7 +31,7 @@ fn payload(topic: u32, number: u32) -> String {
     text
 }
 
-/// A server's bytes: the messages of both topics, without the last message of the second topic.
+/// The bytes of a server that sends the messages of both topics, without the last message of the second topic.
 fn said(transport: Transport) -> Vec<u8> {
     let order = [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)];
     let messages =
@@ -69,7 +69,7 @@ fn said(transport: Transport) -> Vec<u8> {
 }
 
 proptest! {
-    /// However the bytes are split, the client gets the same messages and the same position, and misses one message.
+    /// Tests that the client gets the same messages and the same position, and misses one message, however the bytes are split.
     #[test]
     fn torn_bytes_are_whole_messages(cuts in prop::collection::vec(0usize..1200, 0..12)) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {
@@ -94,7 +94,8 @@ proptest! {
         }
     }
 
-    /// If the bytes are cut off anywhere, the client gets only complete messages, and its position is that of the last complete one.
+    /// Tests that the client gets only complete messages, wherever the bytes are cut off. Its position is that of the last complete
+    /// message.
     #[test]
     fn a_cut_leaves_whole_messages_only(cut in 0usize..1200) {
         for transport in [Transport::Ws, Transport::Sse, Transport::Poll] {

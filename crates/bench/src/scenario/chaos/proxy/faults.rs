@@ -16,7 +16,8 @@ const STALL_NS: (u64, u64) = (100_000_000, 12_000_000_000);
 const TORN_NS: u64 = 2_000_000_000;
 /// The maximum delay of a connection, in nanoseconds. The delay of a connection is the same in both directions.
 const DELAY_NS: u64 = 30_000_000;
-/// The maximum life of a "ghost", in nanoseconds: the client's side is closed, but the server does not know this and continues to write.
+/// The maximum life of a "ghost": a connection whose client's side is closed, while the server does not know this and continues to write.
+/// In nanoseconds.
 const GHOST_NS: u64 = 8_000_000_000;
 
 impl Proxy<'_> {
