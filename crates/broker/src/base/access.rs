@@ -54,7 +54,7 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
-/// The token that grants come from, and its age. Revocation looks these up.
+/// The token that grants come from, and its age. Revocations name both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Issue {
     /// The token's number ([`Revoked::token`]); 0 without a token.

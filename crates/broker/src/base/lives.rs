@@ -22,7 +22,7 @@ use super::position::{Position, parse_decimal};
 
 /// The maximum number of past lives that are kept. A client with a position of an older life is told of a gap.
 pub const LIVES_MAX: usize = 1000;
-/// The first line of [`Lives::text`].
+/// The first line of the text that `Lives::text` writes.
 const TITLE: &str = "crore lives 1\n";
 /// Prefix of the checksum on the last line.
 const SUM: &str = "sum ";

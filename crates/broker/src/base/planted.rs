@@ -42,9 +42,9 @@ pub enum Fault {
     ForgottenIds,
     /// A publish is acknowledged before it is committed.
     EarlyAck,
-    /// A session that ends releases twice the logs that it made homes keep.
+    /// The logs that a session has made homes keep are released twice when the session ends.
     DoubleRelease,
-    /// A connection takes over a session before the connection that holds the session has given it back.
+    /// A connection takes over a session before the previous connection has given the session back.
     HastyTakeover,
     /// A session's stored position is one too high.
     FarPosition,

@@ -46,7 +46,7 @@ pub struct Row {
     pub status: Option<u16>,
     /// The code of a WebSocket's Close frame (RFC 6455 section 7.4).
     pub close: Option<u16>,
-    /// The reason code of MQTT 5. MQTT 3.1.1 has return codes in CONNACK only; later it closes the connection without a code.
+    /// The reason code of MQTT 5. MQTT 3.1.1 has return codes only in CONNACK. Later the connection is closed without a code.
     pub mqtt: Option<ReasonCode>,
     /// The label of `crore_closed_connections_total`.
     pub closed: Closed,

@@ -233,7 +233,7 @@ pub(crate) mod kind {
     pub const ANSWER: u8 = 9;
     /// An MQTT session whose client is absent.
     pub const SESSION: u8 = 10;
-    /// A row of the session table without such a session. It keeps the row's serial.
+    /// A row of the session table without such a session. The record keeps the row's serial.
     pub const NO_SESSION: u8 = 11;
     /// The end of the snapshot.
     pub const END: u8 = 12;

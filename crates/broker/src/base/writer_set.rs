@@ -49,8 +49,8 @@ impl WriterSet {
         })
     }
 
-    /// Changes a writer, which becomes the newest. Never called for a void batch: the node that wrote it skips it, so the writer sets of nodes would
-    /// differ.
+    /// Changes a writer, which becomes the newest. Never called for a void batch: the node that wrote the batch skips it, so the
+    /// writer sets of the nodes would differ.
     fn put(&mut self, writer: Writer) {
         if let Some(at) = self.writers.iter().rposition(|it| it.id == writer.id) {
             self.writers.remove(at);

@@ -127,7 +127,7 @@ impl<P: ProtocolTypes> Connections<P> {
             .is_some_and(|row| row.is_open() && row.generation == conn.generation)
     }
 
-    /// The identifier of a connection. It is not reused by later connections in the same row.
+    /// The identifier of a connection. It differs from that of the previous connections in the same row.
     #[inline]
     pub(crate) fn id_of(&self, slot: u32) -> ConnId {
         ConnId {

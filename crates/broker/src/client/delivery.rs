@@ -166,7 +166,7 @@ impl Addressee {
 pub(crate) struct Run {
     /// The number of messages, or 0 without a run.
     pub len: usize,
-    /// The messages that all subscribers by topic have received.
+    /// The number of messages that all subscribers by topic have received.
     pub exact: usize,
     pub due: Vec<Addressee>,
     /// The index in `due` of the next delivery.

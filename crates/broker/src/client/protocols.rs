@@ -81,7 +81,7 @@ pub(crate) trait Protocols: ProtocolTypes {
     ) -> bool;
     /// Ends the connection, or its pipelined requests, because its client holds most of the memory.
     fn relieve<I: Io>(clients: &mut Clients<Self>, queues: &Queues, slot: u32, io: &mut I);
-    /// Called when the connection has no subscriptions any more. Removes what only its protocol knows about them.
+    /// Called when a connection ends, before its subscriptions end. Ends what only its protocol knows about them.
     fn leaves(front: &mut Front<Self>, slot: u32);
     /// Called before the connection's row is freed. Releases bytes that are counted elsewhere.
     fn dropped(clients: &mut Clients<Self>, slot: u32);

@@ -14,7 +14,7 @@ pub enum State {
     Proxy,
     /// HTTP, between or within requests.
     Http,
-    /// A request waits for another shard's answer.
+    /// A request waits for the answer of a home (a part of a shard that keeps topics), or for the verdict on its credential.
     Waiting,
     /// A long-poll waits for a message.
     Poll,
@@ -32,7 +32,7 @@ pub enum State {
 pub const COUNTED: u8 = 1;
 /// The subscription has read the whole log, and gets live messages.
 pub const LIVE: u8 = 2;
-/// Reading is paused.
+/// The socket is not read.
 pub const PAUSED: u8 = 4;
 /// The peer has closed its sending side while an answer was due.
 pub const EOF: u8 = 8;

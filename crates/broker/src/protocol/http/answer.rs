@@ -104,7 +104,7 @@ pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io
     refuse_saying(clients, slot, reason, &words, io);
 }
 
-/// The same as [`refuse`], with a more exact text.
+/// The same as `refuse`, with a more exact text.
 pub(crate) fn refuse_saying<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -279,7 +279,7 @@ impl Clients {
         self.respond_saying(slot, reason, &words);
     }
 
-    /// The same as [`Clients::respond_reason`], with a more exact text.
+    /// The same as `respond_reason`, with a more exact text.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);

@@ -159,8 +159,8 @@ fn history_head(clients: &mut Clients, slot: u32, page: &Page, tag: &[u8], bytes
     }
 }
 
-/// The start of a history, and the maximum number of messages. Without a position, the newest messages (as `tail` does with a
-/// file).
+/// The start of a history, and the maximum number of messages. Without a position, a limit selects the newest messages, as `tail`
+/// does with a file.
 fn range(query: &[u8]) -> Result<(Since, u32), Reason> {
     let since = match query_position(query) {
         Some((_, value)) => {
