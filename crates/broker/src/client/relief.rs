@@ -166,7 +166,7 @@ fn holds_share(lanes: &Lanes, census: &Census, ctx: &Context) -> bool {
     census.sum_bytes() > share / 2
 }
 
-/// One step of the census: counts the bytes of the next connections and absent sessions.
+/// Does one step of the census: counts the bytes of the next connections and absent sessions.
 fn count_holders<P: ProtocolTypes>(
     clients: &Clients<P>,
     matching: &Matching,

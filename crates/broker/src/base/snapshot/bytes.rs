@@ -14,16 +14,16 @@ impl FieldWriter<'_> {
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
-    /// A number below 2^63, as a varint: a small number takes few bytes.
+    /// Appends a number below 2^63 as a varint, so that a small number takes few bytes.
     pub fn number(&mut self, value: u64) {
         debug_assert!(value >> 63 == 0);
         write_varint(self.0, value);
     }
-    /// A number of 8 bytes, little endian, for hashes and seeds.
+    /// Appends a number of 8 bytes, little endian, for hashes and seeds.
     pub fn word(&mut self, value: u64) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
-    /// The length of the bytes, then the bytes.
+    /// Appends the length of the bytes, then the bytes.
     pub fn field(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
@@ -63,13 +63,13 @@ impl<'a> FieldReader<'a> {
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
-    /// A number of 2 bytes, little endian.
+    /// Reads a number of 2 bytes, little endian.
     pub fn fixed16(&mut self) -> Result<u16, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;
         Ok(u16::from_le_bytes(*word))
     }
-    /// A number of 4 bytes, little endian.
+    /// Reads a number of 4 bytes, little endian.
     pub fn fixed32(&mut self) -> Result<u32, Damaged> {
         let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;

@@ -228,7 +228,7 @@ fn mail_to_a_free_row_finds_nobody() {
     }
 }
 
-/// The last member has left before the home answered its attach. The home may still send mail that it wrote before.
+/// A topic without members stays until the home has answered its attach, because the home may still send mail for the topic.
 #[test]
 fn a_walk_over_nobody_visits_nobody() {
     let mut topics = Topics::default();
@@ -242,7 +242,7 @@ fn a_walk_over_nobody_visits_nobody() {
     assert!(topics.is_current(id, serial), "somebody waits");
 }
 
-/// An attach is unanswered, so the topic's row stays when all members have left during a walk.
+/// The topic's row stays when all members have left during a walk, because an attach is unanswered.
 #[test]
 fn a_topic_that_all_members_left_during_a_walk_takes_members_again() {
     let mut topics = Topics::default();

@@ -26,7 +26,7 @@ pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason
     end_stream_saying(clients, slot, reason, &words, io);
 }
 
-/// The same as `end_stream`, with a more exact text.
+/// Ends a stream as `end_stream` does, with a more exact text.
 pub(crate) fn end_stream_saying<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -49,7 +49,7 @@ pub(crate) fn end_stream_saying<I: Io>(
     );
 }
 
-/// The same as `end_stream`, with a code that the peer chose, or that the parser of frames gave.
+/// Ends a stream as `end_stream` does, with a code that the peer chose, or that the parser of frames gave.
 pub(crate) fn end_stream_by<I: Io>(
     clients: &mut Clients,
     slot: u32,

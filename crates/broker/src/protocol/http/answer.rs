@@ -104,7 +104,7 @@ pub(crate) fn refuse<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io
     refuse_saying(clients, slot, reason, &words, io);
 }
 
-/// The same as `refuse`, with a more exact text.
+/// Refuses a request, and closes, with a more exact text than `refuse`.
 pub(crate) fn refuse_saying<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -164,7 +164,7 @@ pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static [u8]
     (content_type, body)
 }
 
-/// A problem (RFC 9457) without a type, so its title is that of the status.
+/// Writes a problem (RFC 9457) without a type, whose title is therefore that of the status.
 fn write_problem(status: u16, detail: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\": \"about:blank\", \"title\": ");
     json::write_string(out, status_text(status).as_bytes());
@@ -279,7 +279,7 @@ impl Clients {
         self.respond_saying(slot, reason, &words);
     }
 
-    /// The same as `respond_reason`, with a more exact text.
+    /// Refuses a request, with a more exact text than `respond_reason`.
     pub(crate) fn respond_saying(&mut self, slot: u32, reason: Reason, words: &str) {
         self.count_refusal(slot, reason, words);
         let status = reason.row().status.unwrap_or(INTERNAL);

@@ -326,7 +326,7 @@ pub(crate) fn note_reader(clients: &mut Clients, slot: u32, head: &Head<'_>) {
     note(clients, slot, head.accept(), origin, is_head);
 }
 
-/// The same as `note_reader`, for a head that is invalid or incomplete.
+/// Records what `note_reader` records, for a head that is invalid or incomplete.
 pub(crate) fn note_reader_of_part(clients: &mut Clients, slot: u32, bytes: &[u8]) {
     let bytes = &bytes[head::blank_lines(bytes)..];
     let accept = head::accept_in(bytes);

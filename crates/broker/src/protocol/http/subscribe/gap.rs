@@ -62,7 +62,7 @@ pub(crate) fn tell_gap(
     tell_gap_at(&clients.conns, slot, gap, out)
 }
 
-/// The same as `tell_gap`, for a topic or filter by name.
+/// Reports a gap as `tell_gap` does, for a topic or filter by name.
 pub(crate) fn tell_gap_at(conns: &Connections, slot: u32, gap: Gap<'_>, out: &mut Vec<u8>) -> bool {
     let ends = gap.again && gap.slow == Slow::Disconnect;
     !ends && write_gap(conns, slot, &gap, out)
