@@ -270,7 +270,7 @@ impl Engine {
     /// Reads the log after its base (the checkpoint from which a process starts), for a new process.
     ///
     /// # Errors
-    /// Those of [`DiskLog::start`].
+    /// The errors of [`DiskLog::start`].
     pub fn start(&mut self) -> Result<Start, Violation> {
         let start = self.disk_log().start()?;
         for bytes in &start.batches[start.batches.len() - start.unreported..] {

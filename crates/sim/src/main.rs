@@ -186,7 +186,7 @@ fn planted(_: &Args) -> bool {
     false
 }
 
-/// Checks that each planted fault makes some seed fail.
+/// Whether each planted fault makes some seed fail.
 #[cfg(feature = "planted")]
 fn planted(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};

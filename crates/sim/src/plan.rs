@@ -114,7 +114,7 @@ pub struct Plan {
     pub settings: Settings,
     /// The limits of the work in a turn.
     pub turn_limits: TurnLimits,
-    /// The most bytes of an outbox that are sent at once.
+    /// The maximum number of bytes of an outbox that are sent at once.
     pub part_bytes: usize,
     /// The topics' names.
     pub topics: Vec<String>,
@@ -180,7 +180,7 @@ pub const PRELOAD_LINES: usize = 240;
 pub const MEMORY_BYTES: usize = 1 << 26;
 
 impl Plan {
-    /// The most messages in a batch that any client sends.
+    /// The maximum number of messages in a batch that any client sends.
     pub fn batch_lines_max(&self) -> usize {
         match self.preload {
             0 => BATCH_LINES_MAX,

@@ -53,7 +53,7 @@ const NOT_OVER_MQTT: MqttOptions = MqttOptions {
 
 /// A message that was sent to the server.
 pub struct Message {
-    /// The properties that its publisher chose.
+    /// The properties that the publisher chose.
     pub spec: MessageSpec,
     /// The topic of the message.
     pub topic: usize,
@@ -69,14 +69,14 @@ pub struct Message {
     pub acked_step: Option<u32>,
     /// The second of that step.
     pub acked_s: u32,
-    /// Its offset, if known.
+    /// The message's offset, if known.
     pub offset: Option<u64>,
     /// Whether the message was refused, and no log contains it.
     pub refused: bool,
 }
 
 impl Message {
-    /// Whether it certainly precedes another message of its topic.
+    /// Whether this message certainly precedes another message of its topic.
     pub fn is_before(&self, other: &Message) -> bool {
         match (self.offset, other.offset) {
             (Some(one), Some(other)) => one < other,
@@ -87,9 +87,9 @@ impl Message {
 
 /// A topic.
 pub struct Topic {
-    /// Its name.
+    /// The topic's name.
     pub name: String,
-    /// The rule that governs it.
+    /// The rule that governs the topic.
     pub rule: Rule,
     /// The step of the last damage to its log. The damage may have removed messages that were sent in this step or before.
     pub damage_step: Option<u32>,
@@ -113,7 +113,7 @@ impl Topic {
 pub struct Unplaced {
     /// The number of the message.
     pub number: u32,
-    /// Its topic.
+    /// The message's topic.
     pub topic: usize,
     /// The message's offset is greater than this one.
     pub low: u64,
@@ -137,7 +137,7 @@ pub struct SeenPosition {
 pub struct Allowances {
     /// The filters of rules whose topics are not durable.
     pub non_durable_filters: Vec<String>,
-    /// The most messages of one topic that may wait for a stalled socket; `None` if there is no such limit.
+    /// The maximum number of messages of one topic that may wait for a stalled socket; `None` if there is no such limit.
     pub stalled_messages_max: Option<usize>,
     /// Whether only rules remove messages from logs, since the byte budget of the process and the limit of topics are never reached.
     pub budgets_are_wide: bool,

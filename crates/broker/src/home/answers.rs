@@ -178,7 +178,8 @@ impl Answers {
         Some(&self.rows.get(id).answer)
     }
 
-    /// The second in which the answer was given does not count. Otherwise the window could be too short by a part of a second.
+    /// Whether the window of an answer is over. The second in which the answer was given does not count, since the window would otherwise be
+    /// too short by a part of a second.
     fn has_expired(&self, row: &AnswerRow, unix_s: u32) -> bool {
         unix_s.saturating_sub(row.answer.time_s) > self.window_s
     }

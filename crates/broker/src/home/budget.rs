@@ -98,7 +98,7 @@ impl Home {
     }
 }
 
-/// The most steps that one call takes to make room: with the default limits, a quarter of a turn's steps.
+/// The maximum number of steps that one call takes to make room: with the default limits, a quarter of a turn's steps.
 pub(super) fn room_steps(turn_limits: &TurnLimits) -> usize {
     4 * turn_limits.forgets_per_turn
 }

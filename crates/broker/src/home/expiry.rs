@@ -11,7 +11,8 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::NONE;
 
-/// The most topics that a search for an idle topic skips because they are in use again. Skipping this many takes some hundred microseconds.
+/// The maximum number of topics that a search for an idle topic skips because they are in use again. Skipping them takes some hundred
+/// microseconds.
 const ROOM_TRIES: usize = 1024;
 
 impl Home {

@@ -33,7 +33,7 @@ use crate::store::slab::NONE;
 
 /// The maximum number of topics whose interest ends in one turn, since each end is told to all followers. The others wait for later turns.
 const ENDS_AT_ONCE: usize = 64;
-/// The most topics of other nodes that one order examines. This takes some hundred microseconds.
+/// The maximum number of topics of other nodes that one order examines. This takes some hundred microseconds.
 const NAMES_PER_ORDER: usize = 1_024;
 
 impl Home {

@@ -12,7 +12,7 @@ use crate::base::time::Now;
 use crate::mail::lanes::Lanes;
 use crate::mail::{InterestChanges, InterestPart, ReplyTo, Tell};
 
-/// The most bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
+/// The maximum number of bytes of unsent news for another node: some ten thousand changes. A node asks twice a second.
 const NODE_NEWS_BYTES_MAX: usize = 256 << 10;
 
 /// Identifies a follower.

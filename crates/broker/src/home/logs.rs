@@ -30,7 +30,7 @@ use crore_wire::topic;
 
 /// The byte budget of the logs (`budget.rs`).
 pub(super) struct Budget {
-    /// The most bytes that the messages of all partitions may take.
+    /// The maximum number of bytes that the messages of all partitions may take.
     pub bytes_max: usize,
     /// An upper bound of the bytes that the logs hold.
     pub held_max: LogBytes,
@@ -43,7 +43,7 @@ pub(super) struct Budget {
 /// A topic whose log exceeds its limits.
 pub(super) struct Untrimmed {
     pub topic: u32,
-    /// The most messages that the topic may keep.
+    /// The maximum number of messages that the topic may keep.
     pub messages_max: u32,
     /// Bytes of the newest message's frame.
     pub frame_bytes: usize,

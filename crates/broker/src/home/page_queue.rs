@@ -115,7 +115,7 @@ pub(crate) enum PendingPage {
         from: ShardId,
         ask: Attach,
         name: Box<[u8]>,
-        /// The search for its first message.
+        /// The search for the page's first message.
         progress: SearchProgress,
         /// Whether the topic's row counts the subscriber already.
         counted: bool,

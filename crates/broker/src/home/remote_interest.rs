@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::ops::Bound::{Excluded, Unbounded};
 
-/// The most streams at a time: each topic has a bit for each stream.
+/// The maximum number of streams at a time: each topic has a bit for each stream.
 pub const STREAMS: u8 = 64;
 /// Bytes of a topic besides its name: its share of a tree node, and the allocator's rounding.
 const TOPIC_BYTES: usize = 56;

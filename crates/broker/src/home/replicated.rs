@@ -20,7 +20,7 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Client;
 
-/// The most positions that are given up in one call.
+/// The maximum number of positions that are given up in one call.
 const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {

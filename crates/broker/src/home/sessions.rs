@@ -109,13 +109,13 @@ pub struct Claim {
     pub shard: ShardId,
     /// The connection.
     pub to: ReplyTo,
-    /// Clean Start: the former session ends, and a new one begins.
+    /// Whether the client asks for Clean Start: the former session ends, and a new one begins.
     pub clean: bool,
     /// The client that is charged for the session.
     pub owner: Client,
 }
 
-/// Counts another session for this client, if the client may have one more.
+/// Counts another session for this client. Returns false if the client may have no more sessions.
 fn room_for_session(owner: Client, counts: &Admission) -> bool {
     counts.has_room_for_session() && counts.enter_session(owner).is_ok()
 }

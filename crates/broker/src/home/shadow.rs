@@ -15,7 +15,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::blobs::Blob;
 
-/// The most expired messages that are dropped in one step.
+/// The maximum number of expired messages that are dropped in one step.
 const EXPIRED_AT_ONCE: usize = 4096;
 
 impl Home {

@@ -31,7 +31,7 @@ const LASTING: u8 = CREATED | DELETED | REQUESTED;
 const LOST: u8 = 1;
 const HAS_MESSAGES: u8 = 2;
 const NEWEST_REMOVED: u8 = 4;
-/// The most bytes of a topic's record, besides its name.
+/// The maximum number of bytes of a topic's record, besides its name.
 const TOPIC_BYTES: usize = 48;
 
 impl Home {

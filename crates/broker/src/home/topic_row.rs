@@ -6,21 +6,21 @@ use crate::store::blobs::{Blob, Placed};
 use crate::store::index::chained;
 use crate::store::slab::{NONE, Vacant};
 
-/// A publisher has created the topic or published to it.
+/// Flag: a publisher has created the topic or published to it.
 pub(super) const CREATED: u8 = 1;
-/// The topic was deleted; the row stays for its last offset.
+/// Flag: the topic was deleted. The row stays, since it has the topic's last offset.
 pub(super) const DELETED: u8 = 2;
-/// `carrier` is the number of a set of carriers.
+/// Flag: `carrier` is the number of a set of carriers.
 pub(super) const HAS_CARRIER_SET: u8 = 4;
-/// The topic may have a subscriber that takes compressed messages.
+/// Flag: the topic may have a subscriber that takes compressed messages.
 pub(super) const WANTS_DEFLATE: u8 = 8;
-/// The topic is in the queue of idle topics.
+/// Flag: the topic is in the queue of idle topics.
 pub(super) const IN_IDLE_QUEUE: u8 = 16;
-/// A subscriber has asked for the topic.
+/// Flag: a subscriber has asked for the topic.
 pub(super) const REQUESTED: u8 = 32;
-/// The topic has a retained message.
+/// Flag: the topic has a retained message.
 pub(super) const HAS_RETAINED: u8 = 64;
-/// The topic has a subscription of QoS 1 or 2, for which its messages are kept.
+/// Flag: the topic has a subscription of QoS 1 or 2, for which its messages are kept.
 pub(super) const HAS_QOS_SUBSCRIPTION: u8 = 128;
 
 /// A topic at its home.

@@ -25,7 +25,7 @@ pub(crate) struct TopicTable {
     pub(super) idle_topics: IdleTopics,
     /// Present while a change of the rules is prepared.
     pub(super) planned_rules: Option<PlannedRules>,
-    /// The most topics of this home.
+    /// The maximum number of topics of this home.
     pub(super) topics_max: usize,
     /// By row: the client that created the topic, if the table was more than half full at that time.
     pub(super) makers: Holders,

@@ -36,9 +36,9 @@ pub enum Arrival {
         offset: u64,
         /// The home's topic row.
         topic: u32,
-        /// The number of its rule.
+        /// The number of the message's rule.
         rule: u8,
-        /// When it was published, in Unix seconds.
+        /// When the message was published, in Unix seconds.
         time_s: u32,
     },
     /// A lost message of a topic.

@@ -8,19 +8,19 @@ use crate::mail::message::NewMessage;
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::slab::{NONE, Vacant};
 
-/// The message is sent in a binary frame.
+/// Flag: the message is sent in a binary frame.
 const BINARY: u8 = 1;
-/// The message has a time to live of its own, stored before its other bytes.
+/// Flag: the message has its own time to live, which is stored before the other bytes.
 const TTL: u8 = 2;
-/// The message has attributes. They are stored behind their length.
+/// Flag: the message has attributes. They are stored behind their length.
 const ATTRIBUTES: u8 = 4;
-/// The message was published to be retained.
+/// Flag: the message was published to be retained.
 const RETAIN: u8 = 8;
 /// The first of the two bits for the quality of service.
 const QOS_SHIFT: u8 = 4;
-/// The entry is a mark in the list of its rule.
+/// Flag: the entry is a mark in the list of its rule.
 pub(super) const MARKED: u8 = 64;
-/// A client is charged for the message. The client's number is stored after the time to live.
+/// Flag: a client is charged for the message. The client's number is stored after the time to live.
 const HAS_OWNER: u8 = 128;
 /// Bytes of the time to live, in seconds.
 const TTL_BYTES: usize = 4;

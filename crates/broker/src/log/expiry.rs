@@ -6,7 +6,7 @@ use super::removal::Cause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// The most steps that remove expired messages when a limit must remove one message.
+/// The maximum number of steps that remove expired messages when a limit must remove one message.
 const EXPIRED_AT_ONCE: u64 = 64;
 
 impl Log {

@@ -16,7 +16,7 @@ use crate::base::tally::Tally;
 /// The approximate bytes of a topic's loss in the tree. Offsets only increase, so the leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
-/// The most earlier losses that a log of a cluster remembers.
+/// The maximum number of earlier losses that a log of a cluster remembers.
 const EARLIER_MAX: usize = 1024;
 
 /// The losses of a log's topics.

@@ -14,12 +14,12 @@ pub enum ChainState {
     Empty {
         /// The last lost offset.
         lost: u64,
-        /// Whether its newest messages were removed without being lost.
+        /// Whether the newest messages were removed without being lost.
         newest_removed: bool,
     },
     /// The chain has messages.
     Filled {
-        /// Whether its newest messages were removed without being lost.
+        /// Whether the newest messages were removed without being lost.
         newest_removed: bool,
     },
 }

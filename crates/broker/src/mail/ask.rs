@@ -33,7 +33,7 @@ pub enum Ask {
         name: Span,
         /// The message.
         data: Span,
-        /// The headers that its publisher gave it.
+        /// The headers that the publisher gave the message.
         headers: Headers<Span>,
         /// The idempotency key that identifies a retry, if the publisher gave one.
         retry: Option<Retry<Span>>,
@@ -181,14 +181,14 @@ pub struct Attach {
     pub since: Since,
     /// Whether the subscriber is a long-poll, which needs one message only.
     pub poll: bool,
-    /// The most messages that the subscriber can receive.
+    /// The maximum number of messages that the subscriber can receive.
     pub most: u32,
     /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
     /// Whether the subscription is counted already, and this ask reads its next page. With such an ask, a long-poll that has timed out
     /// learns its position.
     pub is_next_page: bool,
-    /// Only read kept messages: do not subscribe, and do not create the topic.
+    /// Whether only kept messages are read, without a subscription and without creating the topic.
     pub read_only: bool,
     /// Whether to send the retained message first, unless the first message of the subscription is newer.
     pub retained: bool,

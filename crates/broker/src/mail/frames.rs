@@ -14,11 +14,11 @@ use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 /// The position of a message in [`Frames`], and its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Its offset in its partition.
+    /// The message's offset in its partition.
     pub offset: u64,
     /// The topic's last offset before this message.
     pub previous: u64,
-    /// When it was published, in Unix seconds.
+    /// When the message was published, in Unix seconds.
     pub time_s: u32,
     start: u32,
     len: u32,
@@ -32,12 +32,12 @@ pub struct Record {
     key: u8,
     /// MQTT's quality of service.
     pub qos: u8,
-    /// Whether it was published to be retained.
+    /// Whether the message was published to be retained.
     pub retain: bool,
-    /// Whether it is sent in a binary frame.
+    /// Whether the message is sent in a binary frame.
     pub binary: bool,
-    /// Whether its topic keeps only the newest message of each key. Such a message is not queued for a full socket, since a newer one may replace it
-    /// before the socket accepts bytes again.
+    /// Whether the topic keeps only the newest message of each key. A message of such a topic is not queued for a full socket, since a
+    /// newer one may replace it before the socket accepts bytes again.
     pub latest: bool,
     /// Whether `ttl_s` is set.
     has_ttl: bool,

@@ -67,7 +67,7 @@ pub struct Publish<'a> {
     pub name: &'a [u8],
     /// The message.
     pub data: &'a [u8],
-    /// The headers that its publisher gave it.
+    /// The headers that the publisher gave the message.
     pub headers: Headers<&'a [u8]>,
     /// The idempotency key that identifies a retry, if the publisher gave one.
     pub retry: Option<Retry<&'a [u8]>>,
@@ -96,9 +96,9 @@ pub struct NewMessage<'a> {
     pub owner: Client,
     /// When the message was published, in Unix seconds.
     pub time_s: u32,
-    /// Whether its topic keeps only the newest message of each key.
+    /// Whether the topic keeps only the newest message of each key.
     pub latest: bool,
-    /// The headers that its publisher gave it.
+    /// The headers that the publisher gave the message.
     pub headers: Headers<&'a [u8]>,
     /// The WebSocket frame.
     pub frame: &'a [u8],

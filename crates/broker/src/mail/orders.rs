@@ -207,13 +207,13 @@ impl<T> Default for Page<T> {
 /// A topic as its home knows it.
 #[derive(Debug)]
 pub struct Topic {
-    /// Its name.
+    /// The topic's name.
     pub name: Box<[u8]>,
-    /// Its state.
+    /// The topic's state.
     pub info: Info,
-    /// Bytes that its kept messages occupy.
+    /// Bytes that the topic's kept messages occupy.
     pub bytes: u32,
-    /// The number of its rule.
+    /// The number of the topic's rule.
     pub rule: u8,
 }
 
@@ -235,7 +235,7 @@ pub struct LogPage {
 pub struct Messages {
     /// The messages found.
     pub messages: Vec<Message>,
-    /// Whether there are more.
+    /// Whether the log has more messages.
     pub more: bool,
     /// Whether messages between the requested offset and the first message are lost.
     pub lost: bool,
@@ -244,19 +244,19 @@ pub struct Messages {
 /// A kept message.
 #[derive(Debug)]
 pub struct Message {
-    /// Its offset in its partition.
+    /// The message's offset in its partition.
     pub offset: u64,
-    /// When it was published: Unix seconds, by the wall clock.
+    /// When the message was published: Unix seconds, by the wall clock.
     pub time_s: u32,
-    /// Its data.
+    /// The message's data.
     pub data: Vec<u8>,
-    /// Whether it is sent in binary frames.
+    /// Whether the message is sent in binary frames.
     pub binary: bool,
-    /// Its content type, or empty.
+    /// The message's content type, or empty.
     pub content_type: Vec<u8>,
-    /// Its event name, or empty.
+    /// The message's event name, or empty.
     pub event: Vec<u8>,
-    /// Its key, or empty.
+    /// The message's key, or empty.
     pub key: Vec<u8>,
 }
 
@@ -267,7 +267,7 @@ pub struct AdminPublish {
     pub name: Box<[u8]>,
     /// The message.
     pub data: Vec<u8>,
-    /// Its headers.
+    /// The message's headers.
     pub headers: Headers<Vec<u8>>,
 }
 
@@ -282,24 +282,24 @@ pub struct Selection {
     pub address: Option<IpAddr>,
     /// Only connections that subscribe to a topic that this filter matches, or to a filter that this filter covers.
     pub filter: Option<Box<[u8]>>,
-    /// Only connections whose socket has not accepted all bytes.
+    /// Whether to select only connections whose socket has not accepted all bytes.
     pub slow: bool,
 }
 
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Its row.
+    /// The connection's row.
     pub id: ConnId,
-    /// Its protocol.
+    /// The connection's protocol.
     pub transport: Transport,
     /// Whether a request is in flight.
     pub request_in_flight: bool,
     /// The client's address, as a trusted proxy stated it for the last request or for the connection; otherwise the address of the socket's peer.
     pub address: Option<IpAddr>,
-    /// Its user, or empty.
+    /// The connection's user, or empty.
     pub user: Box<str>,
-    /// Its MQTT session, and the home of the session. The connection does not store the client id; [`Control::ClientIds`] to the home reports it.
+    /// The connection's MQTT session, and the home of the session. The connection does not store the client id; [`Control::ClientIds`] to the home reports it.
     pub session: Option<(ShardId, SessionId)>,
     /// Topics that the connection subscribes to; the list may be truncated.
     pub topics: Vec<Box<[u8]>>,
@@ -326,32 +326,32 @@ pub struct Connection {
 pub struct MqttState {
     /// Whether the client uses MQTT 5.0, otherwise 3.1.1.
     pub is_v5: bool,
-    /// Seconds of its Keep Alive, 0 for none.
+    /// Seconds of the client's Keep Alive, 0 for none.
     pub keep_alive_s: u16,
     /// QoS 1 and 2 messages that the client has not acknowledged.
     pub in_flight: usize,
-    /// The most messages that may be in flight.
+    /// The maximum number of messages that may be in flight.
     pub receive_max: u16,
     /// Messages that wait to become in flight.
     pub waiting: usize,
     /// Seconds that the session outlives the connection.
     pub expiry_s: u32,
-    /// Its subscriptions, each with its filter as in the SUBSCRIBE and its QoS; the list may be truncated.
+    /// The client's subscriptions, each with its filter as in the SUBSCRIBE and its QoS; the list may be truncated.
     pub subscriptions: Vec<(Box<[u8]>, u8)>,
 }
 
 /// An MQTT session whose client is disconnected.
 #[derive(Debug)]
 pub struct Session {
-    /// Its client id.
+    /// The session's client id.
     pub client_id: Box<[u8]>,
-    /// Its user, or empty.
+    /// The session's user, or empty.
     pub user: Box<[u8]>,
     /// Seconds until the session expires; `None` if it does not expire.
     pub expires_in_s: Option<u32>,
     /// Bytes that the session occupies.
     pub bytes: usize,
-    /// Its subscriptions, each with its QoS; empty in a page of sessions.
+    /// The session's subscriptions, each with its QoS; empty in a page of sessions.
     pub subscriptions: Vec<(Box<[u8]>, u8)>,
 }
 
@@ -391,7 +391,7 @@ pub struct ClusterState {
 /// A partition as a node sees it.
 #[derive(Clone, Debug)]
 pub struct PartitionState {
-    /// Its number.
+    /// The partition's number.
     pub partition: PartitionId,
     /// The offset of the last applied record.
     pub offset: u64,
@@ -404,15 +404,15 @@ pub struct PartitionState {
 /// A node, according to its last heartbeat.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// Its number among the writers of partition 0.
+    /// The node's number among the writers of partition 0.
     pub writer: u64,
-    /// Whether it is the reporting node.
+    /// Whether the node is the one that reports.
     pub is_self: bool,
-    /// Its name.
+    /// The node's name.
     pub name: Box<[u8]>,
-    /// The address of its admin API.
+    /// The address of the node's admin API.
     pub admin_address: Box<[u8]>,
-    /// Its connections.
+    /// The node's connections.
     pub connections: u64,
     /// The offset of the heartbeat.
     pub offset: u64,

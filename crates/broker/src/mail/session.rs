@@ -50,7 +50,7 @@ pub struct Will {
     pub topic: Box<[u8]>,
     /// The message.
     pub data: Box<[u8]>,
-    /// Its headers.
+    /// The message's headers.
     pub headers: Headers<Box<[u8]>>,
     /// The client that is charged for the topic, if it is created; nobody after a restart.
     pub client: Client,

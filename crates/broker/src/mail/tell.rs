@@ -79,7 +79,7 @@ pub enum Tell {
         to: ReplyTo,
         /// The group; `None` if there is no room for the filter.
         group: Option<u64>,
-        /// Whether the home counted its session as a new subscriber.
+        /// Whether the home counted the member's session as a new subscriber.
         is_new_subscriber: bool,
     },
     /// A message for one member of a shared subscription.

@@ -45,7 +45,7 @@ use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
 use crate::shard::deliver::{Visit, charge_matching};
 use crate::store::slab::NONE;
 
-/// The most messages of a run.
+/// The maximum number of messages of a run.
 const RUN_MAX: usize = 64;
 /// The number of pairs whose collection and sorting costs as much as one visit. Skipping this many pairs costs as much, too.
 const DUE_PER_VISIT: usize = 16;

@@ -6,7 +6,7 @@ use crate::base::ids::ShardId;
 
 /// Ticks per second while clients are moved off, so that clients leave and reconnect in small groups.
 pub(super) const TICKS_PER_S: u32 = 50;
-/// The most rows that one tick examines: some hundred microseconds of work if few connections are left in a large table.
+/// The maximum number of rows that one tick examines: some hundred microseconds of work if few connections are left in a large table.
 const ROWS_PER_TICK: u32 = 16_384;
 
 pub(crate) struct DrainProgress {

@@ -55,7 +55,7 @@ pub(crate) struct SnapshotReader {
     partition: PartitionId,
     /// The number of records read.
     records: u64,
-    /// The end record was read.
+    /// Whether the end record was read.
     is_complete: bool,
 }
 

@@ -13,9 +13,9 @@ const WIDTH: usize = 110;
 /// Columns before the text of a check.
 const INDENT: usize = 10;
 
-/// The most bounds that the summary shows.
+/// The maximum number of bounds that the summary shows.
 const SUMMARY_BOUNDS: usize = 3;
-/// The most checks that the summary shows, so that the summary fits a terminal.
+/// The maximum number of checks that the summary shows, so that the summary fits a terminal.
 const SUMMARY_CHECKS: usize = 6;
 
 /// The summary: the tightest limits, the necessary changes, and the verdict.

@@ -313,7 +313,7 @@ fn replay_home(
     Ok(shard)
 }
 
-/// Waits for the readers and logs their progress.
+/// Waits until the readers have finished, and logs their progress.
 fn wait_with_progress(progress: impl Fn() -> String, is_over: impl Fn() -> bool) {
     let mut reported_at = Instant::now();
     while !is_over() {

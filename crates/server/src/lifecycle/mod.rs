@@ -59,7 +59,7 @@ pub struct Start {
     pub verifier: Verifier,
     /// The engine that appends messages to a log, if there is one.
     pub engine: Option<Engine>,
-    /// How long it took to restore the state of the last server.
+    /// How long the restoring of the last server's state took.
     pub recovery: Duration,
     /// TLS, if it is on.
     pub tls: Option<tls::Shared>,
@@ -194,7 +194,7 @@ impl Lifecycle {
         &self.0.checkpoints
     }
 
-    /// How long it took to restore the state of the last server.
+    /// How long the restoring of the last server's state took.
     pub fn recovery(&self) -> Duration {
         self.0.recovery
     }

@@ -123,9 +123,9 @@ pub fn history(args: &HistoryArgs) -> anyhow::Result<()> {
 /// An answer to a request for messages.
 struct Page {
     body: Vec<u8>,
-    /// More messages follow.
+    /// Whether more messages follow.
     more: bool,
-    /// Messages before the first one are lost.
+    /// Whether messages before the first one are lost.
     lost: bool,
 }
 

@@ -79,7 +79,7 @@ struct Filtered {
 
 /// The subscriber.
 pub struct Subscriber {
-    /// Its transport.
+    /// The subscriber's transport.
     pub transport: Transport,
     deflate: bool,
     /// The filters; `None` if the subscriber subscribes to topics by name.

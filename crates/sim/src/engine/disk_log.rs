@@ -314,7 +314,7 @@ impl DiskLog {
     /// Begins a segment after the damage, so that a new base can contain everything before it. Returns the end of the log.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn begin_segment(&mut self) -> Result<End, Violation> {
         let begun = self.log().begin_segment();
         begun.map_err(|error| error.to_string())?;
@@ -324,7 +324,7 @@ impl DiskLog {
     /// Removes the segments before `end`, because a new base contains the log up to `end`.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub fn set_base(&mut self, end: End) -> Result<(), Violation> {
         self.base_end = end;
         let removed = self.log().remove_before(end.segment);

@@ -103,7 +103,7 @@ pub fn settings(accepts_per_s: u32) -> String {
 pub struct Topic {
     /// The topic's name.
     pub name: String,
-    /// The retention of its log.
+    /// The retention of the topic's log.
     pub kind: Retention,
 }
 

@@ -174,7 +174,7 @@ impl Subscriber {
         }
     }
 
-    /// Subscribes until it has `observations_max` observations or the server is gone.
+    /// Runs the subscriber until it has `observations_max` observations or the server is gone.
     pub fn run(&mut self, address: SocketAddr, observations_max: usize) {
         self.observations_max = observations_max;
         let wrong = reconnect_until_gone(|| match self.http {

@@ -36,7 +36,7 @@ pub struct GroupPosition {
     pub asked: bool,
     /// Whether the first page, which tells where the subscription begins, has not arrived yet.
     pub new: bool,
-    /// Whether the partition has had its turn in the current round (`next_behind`).
+    /// Whether the partition was already served in the current round (`next_behind`).
     pub had_turn: bool,
 }
 

@@ -94,7 +94,7 @@ impl Client {
         ended
     }
 
-    /// A node asks for its news.
+    /// Lets a node ask for its news.
     fn take_from(&mut self, home: &mut Home, filters: Option<Vec<Box<[u8]>>>) {
         let FollowerKey::Node(stream) = self.key else {
             panic!("a connection is told")

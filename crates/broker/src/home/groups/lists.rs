@@ -14,8 +14,8 @@ use core::ops::Bound;
 
 use crate::store::slab::{NONE, Side};
 
-/// The most groups to which one publish gives its message. This takes some hundred microseconds. In practice far fewer groups share a
-/// filter.
+/// The maximum number of groups to which one publish gives its message. This takes some hundred microseconds. In practice far fewer groups
+/// share a filter.
 pub(super) const AT_ONCE: usize = 256;
 
 /// Bytes of a leaf of the tree of names, which has room for eleven entries.

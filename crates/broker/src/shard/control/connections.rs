@@ -23,12 +23,12 @@ use crate::protocol::contract::{details_of, session_of};
 use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
 use crate::store::slab::NONE;
 
-/// The most rows that one order examines: some hundred microseconds of work if few rows match.
+/// The maximum number of rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
 /// The maximum number of connections that one order ends. Ending a connection may need a write to the socket, and removes the connection
 /// from its topics.
 const ENDED_PER_TURN: usize = 256;
-/// The most topics, filters and MQTT subscriptions named for each connection of a list.
+/// The maximum number of topics, filters and MQTT subscriptions named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
 
 /// Calls `each` for the open rows from `from` on, at most `ROWS_PER_TURN` rows, until `each` returns false. Returns the next row, if any.

@@ -12,7 +12,7 @@ use crate::mail::orders::{
 use crate::mail::{Answer, Ask, Change, Span, TopicRequest};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 
-/// The most messages that one order removes from a log.
+/// The maximum number of messages that one order removes from a log.
 pub const PURGED_PER_TURN: u32 = 4_096;
 
 pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> Page<Topic> {

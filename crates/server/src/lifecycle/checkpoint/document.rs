@@ -74,7 +74,7 @@ impl<W: Write> Blocks<W> {
     /// Begins the document: writes its preamble.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn begin(mut out: W) -> io::Result<Blocks<W>> {
         out.write_all(&preamble())?;
         Ok(Blocks {
@@ -87,7 +87,7 @@ impl<W: Write> Blocks<W> {
     /// Writes the next block.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn block(&mut self, block: &[u8]) -> io::Result<()> {
         let head = seal(self.count, block);
         self.count += 1;

@@ -49,7 +49,7 @@ pub struct CheckpointStats {
     pub failed: AtomicU64,
     /// Size in bytes of the base on disk, which is the last checkpoint.
     pub base_bytes: AtomicU64,
-    /// The last checkpoint failed because its input is damaged.
+    /// Whether the last checkpoint failed because its input is damaged.
     pub damaged: AtomicBool,
 }
 

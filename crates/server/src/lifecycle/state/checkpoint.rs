@@ -105,11 +105,11 @@ struct CheckpointMaker {
     reserved_at: Cell<u64>,
     /// Bytes of the file that keeps room for the next checkpoint.
     reserve_file: Cell<u64>,
-    /// The reserve file may contain a replaced document.
+    /// Whether the reserve file may contain a replaced document.
     is_reserve_used: bool,
     /// The documents of the last base; None if they cannot be listed.
     base_shape: Option<BaseShape>,
-    /// The last checkpoint failed. The reason may be that it needed more room than was estimated.
+    /// Whether the last checkpoint failed. It may have needed more room than was estimated.
     has_failed: bool,
 }
 

@@ -130,7 +130,7 @@ impl Base {
     /// reserve file, so that no other program takes its room.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn replace_document(&self, directory: &Path, home: u16) -> io::Result<()> {
         let (base, reserve) = (self.path(directory), directory.join(RESERVE));
         exchange(&reserve, &base.join(document_name(home))).map_err(with_path(&reserve))?;
@@ -141,7 +141,7 @@ impl Base {
     /// Gives this base the number and the end of `next`, after all of its documents were replaced.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn rename(&self, directory: &Path, next: Base) -> io::Result<()> {
         let path = self.path(directory);
         fs::rename(&path, next.path(directory)).map_err(with_path(&path))?;
@@ -156,7 +156,7 @@ impl Base {
     /// Removes the mark of a clean base, because a server is about to serve clients.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn clear_clean_mark(&self, directory: &Path) -> io::Result<()> {
         let path = self.path(directory);
         let clean = path.join(CLEAN);
@@ -170,7 +170,7 @@ impl Base {
 /// Removes all bases except `but`, and the incomplete one if there is one.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
     for base in Base::all(directory)? {
         if Some(base) != but {
@@ -185,7 +185,7 @@ pub fn remove_bases(directory: &Path, but: Option<Base>) -> io::Result<()> {
 /// Removes an incomplete base, if there is one.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn discard_incomplete_base(directory: &Path) -> io::Result<()> {
     let part = directory.join(INCOMPLETE_BASE);
     match fs::remove_dir_all(&part) {
@@ -197,7 +197,7 @@ pub fn discard_incomplete_base(directory: &Path) -> io::Result<()> {
 /// Begins an incomplete base; [`publish`] completes it.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn begin(directory: &Path) -> io::Result<()> {
     discard_incomplete_base(directory)?;
     let part = directory.join(INCOMPLETE_BASE);
@@ -212,7 +212,7 @@ pub fn reserve_bytes(directory: &Path) -> u64 {
 /// Gives the file that keeps room for the next checkpoint this length, and overwrites its content if the file was used.
 ///
 /// # Errors
-/// Those of the file system. The file may be shorter then.
+/// The errors of the file system. The file may be shorter then.
 pub fn keep_reserve(directory: &Path, bytes: u64, is_used: bool) -> io::Result<()> {
     let path = directory.join(RESERVE);
     if !fs::symlink_metadata(&path).is_ok_and(|it| it.is_file()) {
@@ -230,7 +230,7 @@ pub fn release_reserve(directory: &Path) {
 /// Gives the complete base its name, and removes older bases.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     let part = directory.join(INCOMPLETE_BASE);
     if clean {
@@ -259,7 +259,7 @@ pub fn read_note(directory: &Path, name: &str) -> io::Result<Option<String>> {
 /// Writes a note with this name, which replaces an older one.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     if read_note(directory, name).is_ok_and(|before| before.as_deref() == Some(text)) {
         return Ok(());
@@ -286,7 +286,7 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
 /// size of the file. At least `needed` bytes must fit.
 ///
 /// # Errors
-/// The note is too small, and those of the file system.
+/// The note is too small, or an error of the file system.
 pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
     let _ = fs::remove_file(directory.join(INCOMPLETE_NOTE));
     let mut file = OpenOptions::new().write(true).open(directory.join(name))?;
@@ -302,7 +302,7 @@ pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io
 /// Removes a note.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn remove_note(directory: &Path, name: &str) -> io::Result<()> {
     let path = directory.join(name);
     match fs::remove_file(&path) {
@@ -330,7 +330,7 @@ impl Document {
     /// Creates a file in the incomplete base.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn begin(directory: &Path, home: u16) -> Result<Document, String> {
         let path = directory.join(INCOMPLETE_BASE).join(document_name(home));
         let mut options = OpenOptions::new();
@@ -341,7 +341,7 @@ impl Document {
     /// Opens the reserve file, so that the document uses its room.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn begin_in_reserve(directory: &Path) -> Result<Document, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
@@ -368,7 +368,7 @@ impl Document {
     /// Writes the next block.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn block(&mut self, block: &[u8]) -> Result<(), String> {
         let mut written = self.blocks.block(block);
         if self.bytes() - self.synced >= SYNC_BYTES {
@@ -383,7 +383,7 @@ impl Document {
     /// Completes and syncs the document. Returns the total size of its blocks in bytes.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// The errors of the file system.
     pub fn end(self) -> Result<u64, String> {
         let bytes = self.bytes();
         let file = self.blocks.into_inner().into_inner();
@@ -421,7 +421,7 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
 /// Checks whether [`prepare`] would succeed, without creating anything.
 ///
 /// # Errors
-/// It would not succeed.
+/// [`prepare`] would not succeed.
 pub fn check_can_prepare(directory: &Path) -> anyhow::Result<()> {
     let there = directory
         .ancestors()
@@ -456,7 +456,7 @@ fn check_version(directory: &Path) -> anyhow::Result<()> {
 /// Syncs a directory, which makes created, renamed and removed files durable.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn sync(directory: &Path) -> io::Result<()> {
     let synced = File::open(directory).and_then(|it| it.sync_all());
     synced.map_err(with_path(directory))

@@ -52,7 +52,7 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
 /// power cut at that moment may damage the note. Then all clients are told that messages may be missing (a gap).
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn write_note(directory: &Path, lives: &Lives) -> io::Result<()> {
     let mut text = lives.text();
     let len = (text.len() + PADDING).next_multiple_of(PADDING);
@@ -70,7 +70,7 @@ pub fn write_note(directory: &Path, lives: &Lives) -> io::Result<()> {
 /// Removes the note. The current life then counts as the first one, and the documents name it.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn remove_note(directory: &Path) -> io::Result<()> {
     files::remove_note(directory, LIVES)
 }

@@ -15,9 +15,9 @@ use crate::lifecycle::checkpoint::document::{self, Unusable};
 /// The documents of a base.
 pub struct Documents {
     pub base: Base,
-    /// State outside of the log is valid too, because a stop wrote the base.
+    /// Whether the state outside of the log is valid too, because a stop wrote the base.
     pub clean: bool,
-    /// Positions of earlier lives are invalid, because the log lacks messages that clients have already seen.
+    /// Whether positions from before this start are invalid, because the log lacks messages that clients have already received.
     pub voids_positions: bool,
     documents: Vec<Document>,
 }
@@ -153,7 +153,7 @@ pub fn restore(
 /// Moves an unusable base to a directory where the operator can examine it. It replaces the base that was there.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn set_aside(directory: &Path, base: Base, why: &str) -> anyhow::Result<()> {
     let aside = directory.join(SET_ASIDE);
     tracing::error!(

@@ -43,7 +43,7 @@ pub use store::store;
 /// Checks whether a server could store its state in the directory, without changing anything.
 ///
 /// # Errors
-/// It could not. The error names the remedy.
+/// The server could not store its state. The error names the remedy.
 pub fn check(state: &State) -> anyhow::Result<()> {
     state.directory().map_or(Ok(()), files::check_can_prepare)
 }

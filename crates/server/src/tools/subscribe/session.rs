@@ -59,9 +59,9 @@ pub struct Session<'a> {
     pub left: Option<u64>,
     /// The time at which `--timeout` is over.
     pub end: Option<Instant>,
-    /// The server has accepted the subscription at least once.
+    /// Whether the server has accepted the subscription at least once.
     pub ever_answered: bool,
-    /// The current connection has delivered a message. The loop over connections resets it.
+    /// Whether the current connection has delivered a message. The loop over connections resets this flag.
     pub progressed: bool,
     out: StdoutLock<'static>,
 }

@@ -12,7 +12,7 @@ use crate::truth::{Truth, Violation};
 pub(super) enum State {
     /// The subscription does not exist, or may not exist.
     NotGranted,
-    /// SUBACK granted it.
+    /// SUBACK granted the subscription.
     Granted,
     /// UNSUBACK was received.
     Unsubscribed,
