@@ -1,5 +1,5 @@
-//! Connections open and close in any order. The server admits no more than its limits allow, serves those that it admitted, and all counters are
-//! back at their first values when all connections are closed.
+//! Tests the limits of connections, which open and close in any order. The server admits no more than its limits allow, serves the
+//! admitted connections, and all counters are back at their first values when all connections are closed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ mod support;
 const CONNECTIONS_MAX: usize = 6;
 const PER_ADDRESS_MAX: u32 = 3;
 const PER_SHARD_MAX: usize = 5;
-/// Peers: two clients and two trusted proxies.
+/// The peers' addresses: two clients and two trusted proxies.
 const ADDRESSES: [&str; 4] = ["192.0.2.1", "2001:db8::1", "10.0.0.1", "::ffff:10.9.9.9"];
 const CLIENTS: [&str; 3] = ["192.0.2.1", "2001:db8::1", "198.51.100.7"];
 
@@ -48,7 +48,7 @@ struct Town {
 }
 
 impl Town {
-    /// Two shards, each the home of its own requests: mail between them is not delivered.
+    /// Two shards, each of which handles its own requests. Mail (messages between shards) is not delivered.
     fn new(proxy_protocol: bool) -> Town {
         let mut settings = Settings::default();
         settings.limits.connections_max = CONNECTIONS_MAX;
@@ -57,7 +57,7 @@ impl Town {
         settings.http.trusted_proxies = vec![("10.0.0.0".parse().unwrap(), 8)];
         settings.http.proxy_protocol = proxy_protocol;
         let world = support::world(settings, 1, 1);
-        // Both have the number of the first shard: they share only the counters.
+        // Both shards have the number of the first one, so they share only the counters.
         let shard = |_| Shard::new(0, Arc::clone(&world), NOW);
         Town {
             of: support::Town::of((0..2).map(shard).collect(), NOW),
@@ -169,7 +169,7 @@ proptest! {
             prop_assert!(entered <= town.conns().len());
             for client in CLIENTS {
                 let client = town.world.admission.client(client.parse().unwrap());
-                // The answer changes nothing, whether there is room or not.
+                // Enter and leave again if there is room: the counters must not change.
                 if town.world.admission.enter_client(client).is_ok() {
                     town.world.admission.leave_client(client);
                 }
@@ -188,7 +188,7 @@ proptest! {
             prop_assert_eq!(enters, PER_ADDRESS_MAX as usize);
             (0..enters).for_each(|_| town.world.admission.leave_client(client));
         }
-        // All clients are admitted and served again.
+        // When all connections are closed, a new client is admitted and served.
         let peer = if proxy_protocol { "10.0.0.1" } else { "203.0.113.5" };
         let conn = town.accept(peer.parse().unwrap());
         town.request(0, 0, CLIENTS.len());

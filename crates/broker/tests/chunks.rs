@@ -1,4 +1,5 @@
-//! The memory of removed messages: chunks are freed, whatever the sizes of the messages, and even if some messages remain.
+//! Tests the memory of removed messages: chunks of memory are freed, whatever the sizes of the messages were, and even if some messages
+//! remain.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
@@ -6,9 +7,9 @@ use support::{NOW, Town};
 
 mod support;
 
-/// `limits.log_bytes`.
+/// The value of `limits.log_bytes`.
 const BUDGET_BYTES: usize = 1 << 20;
-/// Bytes of chunks that a partition may have in addition: one chunk of each size class, and some for rows.
+/// Bytes of chunks that a partition may use in addition: one chunk of each size class, and some for rows.
 const SPARE_BYTES: usize = (112 + 4) << 14;
 const CHUNK_BYTES: usize = 16 << 10;
 
@@ -41,13 +42,13 @@ fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), byt
     assert!(answer.starts_with(b"HTTP/1.1 20"), "{answer:?}");
 }
 
-/// Sizes of messages, each of another size class.
+/// Sizes of messages, each in a different size class.
 fn sizes() -> impl Iterator<Item = usize> {
     (7..13).flat_map(|power| (0..16).map(move |step| (1 << power) + (step << (power - 4)) + 1))
 }
 
-/// Fills the log with messages of one size after another; `beside` may publish another message after each. Returns the maximum of the bytes of the log's
-/// tables.
+/// Fills the log with messages of one size after another. After each message `beside` may publish another one. Returns the highest number
+/// of bytes of the log's tables.
 fn fill_by_size(
     town: &mut Town,
     publisher: usize,
@@ -74,7 +75,8 @@ fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
     );
 }
 
-/// Retained messages are removed last, so that one of them may remain in each chunk: then all others are removed, and as few retained ones as possible.
+/// Retained messages are removed last, so that one of them may remain in each chunk. Then all other messages are removed, and as few
+/// retained ones as possible.
 #[test]
 fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
     let (mut town, publisher) = town(1);
@@ -88,7 +90,7 @@ fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_go
             publish(town, publisher, (&pin, "Crore-Retain: true\r\n"), size);
         }
     });
-    // Two more chunks: one of places, one of rows.
+    // Two chunks more: one for messages, one for rows.
     let most_allowed = BUDGET_BYTES + BUDGET_BYTES / 2 + SPARE_BYTES + 2 * CHUNK_BYTES;
     assert!(
         most <= most_allowed,
@@ -96,7 +98,7 @@ fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_go
     );
 }
 
-/// The places and rows of one partition's messages are freed for another partition.
+/// The memory of one partition's messages is freed for another partition.
 #[test]
 fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
     const PARTITIONS: u16 = 4;
@@ -112,7 +114,7 @@ fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
         }
         most = most.max(town.shards[0].tables().log);
     }
-    // Few size classes are in use.
+    // Few size classes are in use, so the spare chunks are few.
     let spare = 8 * CHUNK_BYTES * usize::from(PARTITIONS);
     assert!(
         most <= BUDGET_BYTES + BUDGET_BYTES / 2 + spare,

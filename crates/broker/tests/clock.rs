@@ -1,4 +1,4 @@
-//! Steps of the wall clock, ahead and back: no duration becomes shorter or longer, and only dates change.
+//! Tests steps of the wall clock, ahead and back: no duration becomes shorter or longer, and only dates change.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Input, Now, TurnLimits};
@@ -11,18 +11,18 @@ use support::{NOW, Town};
 mod support;
 
 const DAY_S: i32 = 86_400;
-/// Successive offsets of the wall clock.
+/// Offsets of the wall clock in seconds, one after another. Each test case has its own list.
 const STEPS: [&[i32]; 6] = [
     &[0],
     &[DAY_S],
     &[-DAY_S],
     &[DAY_S, 0, DAY_S, -DAY_S],
     &[-3, 5, -1],
-    // Like a machine that gets the right date only after the server has started.
+    // A machine that gets the right date only after the server has started.
     &[1_700_000_000],
 ];
 
-/// A shard whose wall clock makes these steps in a cycle, one before each event.
+/// A shard whose wall clock takes these offsets in a cycle, and changes to the next one before each event.
 struct Stepped {
     town: Town,
     steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
@@ -55,7 +55,7 @@ impl Stepped {
         }
     }
 
-    /// The answer to a request without its dates, and its `Last-Modified`.
+    /// The answer to a request, with the dates cut out, and the answer's `Last-Modified`.
     fn ask(&mut self, line: &str, fields: &str, body: &str) -> (String, Option<String>) {
         self.step();
         let conn = self.town.open(0);
@@ -102,7 +102,7 @@ impl Stepped {
         self.ask(&format!("GET /pub/{topic}"), "", "").0
     }
 
-    /// An MQTT client sends these packets, and its connection fails. Returns the bytes that it received.
+    /// Connects an MQTT client that sends these packets, and cuts the connection. Returns the bytes that the client received.
     fn mqtt(&mut self, packets: &[u8]) -> Vec<u8> {
         self.step();
         let conn = self.town.open(0);
@@ -114,12 +114,13 @@ impl Stepped {
         answers
     }
 
-    /// A client with a session expiry of ten seconds and a will with a delay of five. The third byte of the answer says whether it had a session.
+    /// Connects a client with a session expiry of ten seconds and a will with a delay of five. The third byte of the returned answer says
+    /// whether the session was present.
     fn visits(&mut self) -> Vec<u8> {
         self.mqtt(&connect("c", 10, true))
     }
 
-    /// A message is retained for ten seconds.
+    /// Publishes a retained message that expires after ten seconds.
     fn retains(&mut self) {
         let mut packets = connect("r", 0, false);
         let mut set = PropertyBuf::new();
@@ -137,7 +138,7 @@ impl Stepped {
         self.mqtt(&packets);
     }
 
-    /// A client that asks for the retained message.
+    /// Connects a client that subscribes to the retained message. Returns what it received.
     fn looks(&mut self) -> Vec<u8> {
         let mut packets = connect("l", 0, false);
         let filters = [("kept", SubscribeOptions::of(Qos::AtMostOnce))];
@@ -200,7 +201,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// The observable results of a scenario that tests each duration right before and right after its end.
+/// The observable results of a scenario that checks each duration right before and right after its end.
 fn seen(steps: &'static [i32]) -> Vec<String> {
     let mut it = Stepped::new(settings(), steps);
     let mut seen = Vec::new();
@@ -209,7 +210,7 @@ fn seen(steps: &'static [i32]) -> Vec<String> {
     for topic in ["ttl", "old", "own"] {
         seen.push(it.publish(topic, "", "ordinary"));
         seen.push(it.publish(topic, "Crore-TTL: 10\r\n", "mortal"));
-        // More than the rate: all topics share the burst, which refills each second.
+        // These publishes exceed the rate for one topic, but not the burst, which all topics share and which refills each second.
         seen.push(it.publish(topic, "Idempotency-Key: \"k\"\r\n", topic));
     }
     seen.push(it.publish("own", "", "one too many"));
@@ -241,7 +242,7 @@ fn seen(steps: &'static [i32]) -> Vec<String> {
 #[test]
 fn nothing_but_dates_depends_on_the_wall_clock() {
     let plain = seen(STEPS[0]);
-    // The scenario sees each duration both before and after its end.
+    // The results contain each kind of answer, so the scenario sees each duration both before and after its end.
     for expected in ["ordinary", "mortal", "Idempotency-Replayed", " 429 "] {
         assert!(
             plain.iter().any(|seen| seen.contains(expected)),
@@ -290,7 +291,8 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
             let fields = format!("If-Modified-Since: {date}\r\n");
             let (answer, _) = it.ask("GET /sub/a", &fields, "");
             let back = steps[n + 1] <= steps[n];
-            // After a step ahead the date is of an earlier second: the client gets all messages since then, and misses none.
+            // If the clock has stepped ahead, the client's date is older than the messages: the client gets all messages since then, some
+            // again, and misses none.
             let first = if back { "between" } else { "message" };
             assert!(answer.contains(first), "{steps:?} {n}: {answer}");
             it.pass(3);
@@ -304,7 +306,7 @@ fn a_session_expires_while_the_machine_is_suspended_and_connections_wait() {
     it.visits();
     let waiting = it.town.open(0);
     it.town.settle();
-    // The machine was suspended for an hour: nobody could send anything.
+    // The machine was suspended for an hour, so nobody could send anything.
     it.town.now.unix_s += 3600;
     it.pass(1);
     assert!(

@@ -1,4 +1,5 @@
-//! Without credit no publish begins. A client that publishes then, on any connection and in any protocol, waits and is answered once there is credit.
+//! Tests backpressure: a shard without credit at a home (the part of a shard that keeps topics) begins no publish. A client that publishes
+//! then, on any connection and in any protocol, waits and is answered when there is credit.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits};
@@ -6,11 +7,11 @@ use support::{NOW, Town};
 
 mod support;
 
-/// The home, and the shard with the publishers.
+/// The shard with the home, and the shard with the publishers.
 const HOME: usize = 0;
 const SHARD: usize = 1;
 
-/// A home that works only on demand, and a shard whose publishes all go to it.
+/// Two shards: one with the home, which works only when the test calls it, and one whose publishes all go to that home.
 struct Pair(Town);
 
 impl Pair {
@@ -37,7 +38,8 @@ impl Pair {
         conn
     }
 
-    /// Runs a turn of a shard, and delivers its mail. Returns the publishes that the home received.
+    /// Runs one turn (one run of the event loop) of a shard, and delivers its mail. Returns the number of publishes that the home
+    /// received.
     fn turn(&mut self, n: usize) -> usize {
         self.0.flush(n);
         let asks = |bytes: &[u8]| bytes.windows(7).filter(|w| w == b"message").count();
@@ -69,14 +71,14 @@ fn batch(lines: usize) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A WebSocket that publishes with acknowledgements, and sends a number of frames right after its request.
+/// A WebSocket request that publishes with acknowledgements, directly followed by this number of frames.
 fn frames(count: usize) -> Vec<u8> {
     let mut bytes = b"GET /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
         Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
         Sec-WebSocket-Protocol: ws+meta.nchan\r\n\r\n"
         .to_vec();
     for _ in 0..count {
-        // Text, masked with zeros.
+        // A text frame, masked with zeros.
         bytes.extend([0x81, 0x87, 0, 0, 0, 0]);
         bytes.extend(b"message");
     }
@@ -89,7 +91,7 @@ fn new_publisher_waits_until_there_is_credit() {
     let first = pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
     assert!(!pair.reads(first), "it has published");
-    // All arrive while there is no credit.
+    // All these requests arrive while there is no credit.
     let one = pair.send(&post("message", ""));
     let two = pair.send(&[post("message", ""), post("message", "")].concat());
     let lines = pair.send(&batch(3));
@@ -113,7 +115,7 @@ fn new_publisher_waits_until_there_is_credit() {
     for _ in 0..200 {
         pair.turn(HOME);
         let messages = pair.turn(SHARD);
-        // A batch is published whole, anything else one by one.
+        // A batch is published as a whole, and other publishes one by one.
         assert!(messages <= 3, "{messages} at once");
         published += messages;
     }
@@ -144,7 +146,7 @@ fn publisher_that_closed_its_side_is_still_answered() {
     pair.send(&post("message", ""));
     assert_eq!(pair.turn(SHARD), 1);
     pair.turn(HOME);
-    // The next publish of the same connection waits for an answer, and meanwhile the peer closes its sending side.
+    // The next publish of the same connection waits for an answer. Meanwhile the peer closes its sending side.
     let link = pair.send(&[post("message", ""), post("message", "")].concat());
     pair.0.end(link);
     for _ in 0..20 {

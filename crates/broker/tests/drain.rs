@@ -1,4 +1,4 @@
-//! A drain closes connections at the rate of the settings, however many shards share it.
+//! Tests that a drain closes connections at the rate of the settings, however many shards share it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use support::Town;
 
 mod support;
 
-/// Clients of each shard: more than are closed here.
+/// Number of clients of each shard: more than the test closes.
 const CLIENTS: u32 = 60;
 /// The first second in which all clients have been idle long enough to be closed.
 const BEGIN_S: u32 = 10;

@@ -1,4 +1,4 @@
-//! Which texts are positions, character by character.
+//! Tests which texts are positions, character by character.
 
 use crore_broker::position::{
     Malformed, Position, Since, later, parse, parse_decimal, parse_partitions, read_back, write,
@@ -50,7 +50,7 @@ fn nothing_else_is_read() {
         "0a-1",
         "3a-1",
         "a-1",
-        // More digits than a number has, too large a number, signs and capitals.
+        // A number with too many digits, a number that is too large, signs, and capital letters.
         "10000000aa-1",
         "1100000000-1",
         "1a-000000000000000000007",
@@ -66,7 +66,7 @@ fn nothing_else_is_read() {
         "1a-a",
         "1a-1\u{e4}",
         "1\u{e4}-1",
-        // Sets: padding, another alphabet, a number that does not end, an epoch that is cut short.
+        // Positions of sets with padding, another alphabet, a number that does not end, or a truncated epoch.
         "2-AA",
         "2a-AA==",
         "2a-+/",
@@ -193,7 +193,7 @@ fn the_later_of_two_positions_counts() {
     }
 }
 
-/// An epoch is written only where it changes.
+/// The text of a position contains an epoch only where it differs from the one before.
 #[test]
 fn a_set_of_one_epoch_is_short() {
     let mut text = Vec::new();

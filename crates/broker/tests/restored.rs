@@ -1,4 +1,4 @@
-//! A home restores its topics from a snapshot.
+//! Tests that a home (the part of a shard that keeps topics and sessions) restores them from a snapshot.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn new_world() -> Arc<World> {
     support::partitioned(settings, 1, 1, 4)
 }
 
-/// The same server in its next process.
+/// The same server in its next process, after a planned restart.
 fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town {
     let world = new_world();
     let head = Head {
@@ -72,7 +72,7 @@ fn post(town: &mut Town, topic: &str, fields: &str) -> String {
     )
 }
 
-/// A topic's number of messages, from its information.
+/// A topic's number of messages, from the topic's information.
 fn messages(town: &mut Town, topic: &str) -> String {
     let answer = said(
         town,
@@ -114,7 +114,7 @@ fn connect(town: &mut Town) -> (usize, bool) {
     }
 }
 
-/// A server with an absent session that keeps messages, by its own subscription and by a group.
+/// A server with an absent session, for which it keeps messages because of the session's own subscription and of a group.
 fn served() -> Town {
     let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
     let (conn, present) = connect(&mut town);
@@ -148,7 +148,7 @@ fn local_state_is_left_out_where_it_is_not_wanted() {
     let mut after = restarted(&mut town, Restored::without_local_state);
     assert_eq!(messages(&mut after, "kept/one"), "1");
     for topic in ["needed/one", "needed", "shared/one"] {
-        // Its rule keeps no messages, and no session needs them.
+        // The rule of this topic keeps no messages, and no session needs them.
         assert_eq!(messages(&mut after, topic), "0", "{topic}");
         post(&mut after, topic, "");
         assert_eq!(messages(&mut after, topic), "0", "{topic}");
@@ -196,7 +196,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
     assert_eq!(messages(&mut after, "kept/one"), "1");
 }
 
-/// Checkpoints may be from a store to which others write, too, with valid checksums.
+/// A checkpoint may come from a store to which others can write too, so a document with valid checksums may still have bad fields.
 #[test]
 fn a_document_with_a_field_that_no_client_may_send_is_refused() {
     let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
@@ -230,7 +230,7 @@ fn a_document_with_a_field_that_no_client_may_send_is_refused() {
         (b"some-key", b"some\0key"),
         (b"kept/a", b"kept/\n"),
         (b"kept/a", b"kept/#"),
-        // The properties, and the frame: other opcodes, and a payload longer than the frame.
+        // The properties, and the stored frame: with another opcode, or with a payload longer than the frame.
         (b"\x26\0\x04name", b"\x26\0\x44name"),
         (b"\x26\0\x04name", b"\x25\0\x04name"),
         (b"\x81\x02hi", b"\x01\x02hi"),

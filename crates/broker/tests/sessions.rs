@@ -1,4 +1,5 @@
-//! A client that reconnects while a home of another shard has not yet handled its messages.
+//! Tests a client that reconnects before a home (the part of a shard that keeps topics) of another shard has handled the messages about
+//! its former connection.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -11,11 +12,11 @@ use support::{NOW, Town};
 
 mod support;
 
-/// Session expiry of the clients.
+/// Session expiry of the clients in seconds.
 const EXPIRY_S: u32 = 3600;
 const ID: PacketId = PacketId::new(7).unwrap();
 
-/// Two shards. All clients are at the first.
+/// Two shards. All clients are connected to the first one.
 struct Pair(Town);
 
 impl Pair {
@@ -36,7 +37,7 @@ impl Pair {
         self.0.cut(conn);
     }
 
-    /// The first shard works until it has nothing to do. Its mail is not delivered.
+    /// The first shard works until it has nothing to do. Its mail (messages to the other shard) is not delivered.
     fn near(&mut self) {
         self.0.settle_one(0);
     }
@@ -122,14 +123,14 @@ fn release() -> Vec<u8> {
     out
 }
 
-/// A topic whose home is this shard.
+/// A topic whose home is at this shard.
 fn topic_at(home: u16, prefix: &str) -> String {
     let names = (0..).map(|n| format!("{prefix}{n}"));
     let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
     there.next().expect("there are many")
 }
 
-/// A client of the first shard with a session there, and its connection.
+/// A client of the first shard whose session is kept there, and its connection.
 fn client(pair: &mut Pair) -> (String, usize) {
     for n in 0.. {
         let (client, link) = (format!("client{n}"), pair.open());
@@ -215,7 +216,8 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }
 
-/// A subscription of QoS 0 has no position: messages between the CONNACK and the new attach at the topic's home would be lost.
+/// A subscription of QoS 0 has no position. If the CONNACK came before the topic's home knows the subscription, messages in between would
+/// be lost.
 #[test]
 fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
     for wildcard in [false, true] {
@@ -242,7 +244,7 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
         pair.0.say(publisher, request);
         pair.settle();
         assert_eq!(pair.told(second), ["connack true", "Publish"], "{filter}");
-        // A client that leaves earlier has ended its connection, but not its session.
+        // A client that leaves before its CONNACK has ended its connection, but not its session.
         let third = pair.open();
         pair.say(third, support::connect(&client, EXPIRY_S));
         pair.near();
@@ -255,7 +257,7 @@ fn connack_of_a_session_waits_until_its_subscriptions_of_qos_0_are_in_force() {
     }
 }
 
-/// Two SUBSCRIBE packets to a filter that no home has answered yet: both SUBACKs wait for that answer.
+/// Two SUBSCRIBE packets for a filter that no home has answered yet: both SUBACKs wait for that answer.
 #[test]
 fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
     for wildcard in [false, true] {
@@ -265,7 +267,7 @@ fn suback_of_a_repeated_subscription_waits_until_it_is_in_force() {
             let filter = if wildcard { "t/+" } else { &topic };
             let (_, link) = client(&mut pair);
             let mut again = subscribe_by(filter, qos);
-            // Another packet id.
+            // The second SUBSCRIBE has another packet id.
             again[3] += 1;
             pair.say(
                 link,
@@ -306,7 +308,7 @@ fn a_session_that_ends_without_room_for_its_filter_leaves_no_need_for_logs_behin
     }
 }
 
-/// The packets of one write are handled in order, whether the topic's home is the client's shard or another one.
+/// Packets of one write are handled in order, whether the topic's home is at the client's shard or at another one.
 #[test]
 fn a_client_gets_what_it_publishes_behind_its_subscription() {
     let mut pair = Pair::new(Settings::default());

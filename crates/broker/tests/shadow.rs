@@ -1,4 +1,5 @@
-//! Shadows of a home that serves clients: they write the state of the home, whatever it has dropped meanwhile.
+//! Tests shadows. A shadow is a copy of a home (the part of a shard that keeps topics and sessions); it writes checkpoints of the home's
+//! state while the home serves clients. The checkpoints must be right, whatever the home has dropped meanwhile.
 
 use std::sync::Arc;
 
@@ -14,18 +15,18 @@ use support::NOW;
 mod support;
 
 const PARTITIONS: u16 = 4;
-/// Limit of the server's log: small, so that it is soon reached.
+/// Limit of the server's log in bytes: small, so that the log soon reaches it.
 const LOG_BYTES: usize = 64 << 10;
 
 /// A server with one home and a log.
 struct Town {
     town: support::Town,
     world: Arc<World>,
-    /// The log: batches as they were committed.
+    /// The log: all batches in the order of their commits.
     log: Vec<Vec<u8>>,
-    /// Number of batches that the checkpoints contain.
+    /// Number of batches that the checkpoints cover.
     contained: usize,
-    /// The checkpoints, one for each partition, and their time.
+    /// The checkpoints (one for each partition), and the time at which they were made.
     base: Vec<Vec<Vec<u8>>>,
     base_now: Now,
 }
@@ -116,12 +117,12 @@ impl Town {
         ))
     }
 
-    /// All messages behind a position, and what is said of them.
+    /// The text of the answer to a subscriber of this topic at this position: all messages after it, or a gap.
     fn read(&mut self, topic: &str, since: &str) -> String {
         self.read_path(&format!("/sub/{topic}?since={since}"))
     }
 
-    /// The retained messages of the topics that a filter matches, and the other ones.
+    /// The text of the answer to a subscriber by filter: all kept messages of the matching topics.
     fn retained(&mut self, filter: &str) -> String {
         self.read_path(&format!("/sub?filter={filter}"))
     }
@@ -132,7 +133,7 @@ impl Town {
         ))
     }
 
-    /// Time passes for everybody.
+    /// Lets time pass for the server.
     fn pass_s(&mut self, seconds: u32) {
         for _ in 0..3 {
             self.town.tick_s(seconds / 2);
@@ -161,7 +162,7 @@ impl Town {
         }
     }
 
-    /// Reads the checkpoints.
+    /// Restores a home from those checkpoints for which `which` is true.
     fn read_base(&self, mut restored: Restored, which: impl Fn(u16) -> bool) -> Restored {
         for home in (0..self.base.len() as u16).filter(|home| which(*home)) {
             let blocks = &self.base[usize::from(home)];
@@ -214,7 +215,7 @@ impl Town {
         self.base.iter().flatten().map(Vec::len).sum()
     }
 
-    /// The server was killed: the next one has only the checkpoints and the log.
+    /// The server was killed. The next one starts from the checkpoints and the log only.
     fn killed(&mut self) {
         let world = world(Some(2));
         let restored = Restored::new(world.clone(), 0, self.town.now).without_local_state();
@@ -303,12 +304,12 @@ fn topics_that_the_home_has_forgotten_leave_the_base() {
         town.pass_s(60);
         town.checkpoint();
         let left = town.base_bytes();
-        // Names of some of those that had messages are remembered, for readers by filter.
+        // The names of some topics that had messages are remembered, for readers by filter.
         assert!(left < few + 200 * 20, "{left} of {many}, {few}");
         town.killed();
         assert!(town.read("kept", "oldest").contains("for good"));
         assert!(town.retained("short/state").contains("a state"));
-        // Its position is older than what is known of its slot.
+        // The position is older than what the home remembers of the topics in that hash slot, so a gap is told.
         assert!(town.read("short/7", &position).contains(GAP_EVENT));
     }
 }
@@ -401,7 +402,7 @@ fn messages_that_have_expired_behind_older_ones_are_in_no_base() {
     town.post("a", "", "stays");
     town.post("a", "Crore-TTL: 20\r\n", "short-lived");
     town.pass_s(30);
-    // Nobody has read the topic since.
+    // Nobody has read the topic since the checkpoint.
     town.checkpoint();
     let has = |text: &str| {
         let mut blocks = town.base.iter().flatten();
@@ -425,7 +426,7 @@ fn retries_are_recognised_within_their_window_and_not_behind_it() {
     let again = town.post("a", key, "once");
     assert_eq!(again.lines().next(), first.lines().next());
     assert_eq!(town.read("a", "oldest").matches("once").count(), 1);
-    // The checkpoints and the start have not lengthened the window of a hundred seconds.
+    // The idempotency window is a hundred seconds. Checkpoints and restarts have not lengthened it.
     town.checkpoint();
     town.pass_s(30);
     town.killed();
@@ -460,7 +461,7 @@ fn a_home_that_is_behind_tells_no_floors() {
     );
 }
 
-/// All that the log says came before the first turn.
+/// The first turn (run of the event loop) after a start follows the whole log, and must not remove more topics than any other turn.
 #[test]
 fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     const TOPICS: u64 = 40;

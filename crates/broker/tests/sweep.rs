@@ -1,4 +1,5 @@
-//! The sweep for deadlines is spread over the second, in steps of a bounded number of connections.
+//! Tests the sweep (the regular check of all connections for passed deadlines): it is spread over the second, in steps of a bounded number
+//! of connections.
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Now, TurnLimits};
@@ -29,7 +30,7 @@ fn town(rows_per_tick: u32, head_s: u32, count: u32) -> Town {
     town
 }
 
-/// Runs a tick at this time. Returns the number of answered connections.
+/// Runs a tick at this time. Returns the connections that were answered.
 fn tick(town: &mut Town, ms: u32) -> Vec<usize> {
     town.now = moment(ms);
     town.handle(0, Input::Tick);
@@ -44,8 +45,8 @@ fn tick(town: &mut Town, ms: u32) -> Vec<usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Connections that never complete their request head: each is answered once, within two seconds of its deadline. A tick answers few, and the ticks
-    /// of a sweep fit into its second.
+    /// Connections never complete their request head. Each must be answered once, within two seconds of its deadline. A tick answers few
+    /// of them, and the ticks of a sweep fit into its second.
     #[test]
     fn deadlines_are_met_a_few_at_a_time(count in 1u32..200, rows_per_tick in 1u32..40, head_s in 1u32..4) {
         let mut town = town(rows_per_tick, head_s, count);
@@ -75,7 +76,8 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
     }
 }
 
-/// Connections whose end is expensive (a session, subscriptions, a will): a tick ends a bounded number, and the next tick is due soon.
+/// Connections whose end is expensive (a session, subscriptions, a will): a tick ends a bounded number of them, and the next tick is due
+/// soon.
 #[test]
 fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
     const CROWD: usize = 1_000;

@@ -1,4 +1,5 @@
-//! The limits of a turn: past its share of publishes a shard reads no more until it has flushed, and expired messages are removed over several turns.
+//! Tests the limits of a turn (one run of a shard's event loop): after a limited number of publishes a shard reads no more until it has
+//! flushed, and expired messages are removed over several turns.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::turn_limits::TurnLimits;
@@ -8,7 +9,7 @@ use support::{NOW, Town};
 
 mod support;
 
-/// A shard that is also the only home, and one connection.
+/// A shard that is also the only home (keeps all topics), and one connection.
 fn connected(settings: Settings, turn_limits: TurnLimits) -> (Town, usize) {
     let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, NOW);
     let conn = town.open(0);
@@ -26,7 +27,8 @@ fn publish<N: std::fmt::Display>(town: &mut Town, conn: usize, topics: &[N]) {
     town.say(conn, request);
 }
 
-/// Expired messages are removed a few in a turn while nothing is published, and at least as fast as others are published. Then the topics are removed.
+/// While nothing is published, each turn removes a few expired messages. While others publish, at least as many are removed as are
+/// published. Then the topics are removed.
 #[test]
 fn expired_messages_go_in_as_many_turns_as_it_takes() {
     const COUNT: u32 = 100;
@@ -50,7 +52,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     };
     let kept = |town: &Town| town.shards[0].accounts().log_messages;
 
-    // More are removed than are published.
+    // More messages are removed than are published.
     town.now = at(3);
     publish(&mut town, conn, &names(COUNT)[..20]);
     town.handle(0, Input::Tick);
@@ -60,7 +62,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     assert_eq!(turns, Some((COUNT - 27) / 7 + 1));
     assert_eq!(kept(&town), 20);
 
-    // The topics are removed once nobody can resume there.
+    // A topic is removed when no client can resume there any more.
     for (passed_s, topics) in [(7, COUNT + 20), (8, 20), (20, 0)] {
         town.now = at(passed_s);
         town.handle(0, Input::Tick);
@@ -69,14 +71,15 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
     }
 }
 
-/// The steps of one request, which is answered within the turn.
+/// The steps (units of work) that one request takes. The request is answered within the turn.
 fn request(town: &mut Town, conn: usize, line: &str) -> u64 {
     let before = town.shards[0].steps();
     town.say(conn, format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     town.shards[0].steps() - before
 }
 
-/// A client that seeks in a long log, or deletes it, hardly affects others: a seek uses marks, and deleted messages are removed over several turns.
+/// A client that seeks in a long log, or deletes it, hardly affects others. A seek uses marks in the log, and deleted messages are removed
+/// over several turns.
 #[test]
 fn a_long_log_is_walked_in_no_one_step() {
     const COUNT: usize = 20_000;
@@ -100,7 +103,7 @@ fn a_long_log_is_walked_in_no_one_step() {
     }
     let steps = request(&mut town, conn, "DELETE /pub/t");
     assert!(steps < FEW, "{steps} steps");
-    // The log's topic is deleted, and the log is removed in small steps.
+    // The topic is deleted, and its messages are removed in small steps.
     let (mut before, mut turns) = (COUNT as u32, 0);
     while town.flush(0) {
         let left = town.shards[0].accounts().log_messages;
@@ -127,7 +130,8 @@ proptest! {
         let (mut turns, mut published) = (0, 0);
         publish(&mut town, conn, &vec!["t"; lines as usize]);
         loop {
-            // A line is at most four steps, and one more message is removed for it. The end of a turn has half of the budget, and three units besides.
+            // A line takes at most four steps, and one more message may be removed for it. The end of a turn may use half of the budget
+            // and three units more.
             let now = town.shards[0].stats().published;
             prop_assert!(now > published, "some go on in each turn");
             prop_assert!(now - published <= u64::from(share) + 8);

@@ -1,4 +1,4 @@
-//! Verdicts about credentials are cached, but not beyond a change of the settings.
+//! Tests that verdicts about credentials are cached, but not beyond a change of the settings.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn world() -> Arc<World> {
     support::world(settings, 1, 1)
 }
 
-/// A client connects with the token. Returns whether the verifier was asked.
+/// Connects a client with the token. Returns whether the shard asked the verifier.
 fn comes(town: &mut Town) -> bool {
     let before = town.io[0].asked.len();
     let conn = town.open(0);
@@ -28,7 +28,7 @@ fn comes(town: &mut Town) -> bool {
     town.io[0].asked.len() > before
 }
 
-/// Answers the last question: the token is valid for an hour.
+/// Answers the shard's last question: the token is valid for an hour.
 fn answer(town: &mut Town) {
     let (conn, question) = town.io[0].asked.last().expect("a question");
     let known = Known {

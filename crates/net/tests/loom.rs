@@ -1,12 +1,12 @@
-//! The mailbox under every interleaving of its senders and its reader, as far as the bounds below reach:
-//! `cargo test -p crore-net --features loom --test loom`
+//! Tests the mailbox (messages between threads) under every interleaving of its senders and its reader, within the bounds below: `cargo
+//! test -p crore-net --features loom --test loom`
 //!
-//! A lost wake shows as a deadlock, which the model checker reports.
+//! A lost wake-up shows as a deadlock, which the model checker reports.
 
 use crore_net::{Inbox, Sender, mailbox};
 use loom::thread;
 
-/// Thread switches that are not forced by blocking, for each run. Known lost-wake bugs of such protocols need two.
+/// Maximum of thread switches in a run that are not forced by blocking. Known lost-wake-up bugs of such protocols need two.
 const PREEMPTIONS_MAX: usize = 3;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
@@ -15,7 +15,7 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// Reads as a shard does, turn by turn, until `count` mails are there.
+/// Reads as a shard does, turn by turn (a turn is one run of its event loop), until `count` mails have arrived.
 fn read(inbox: &mut Inbox<(u8, u8)>, count: usize) -> Vec<(u8, u8)> {
     let mut all = Vec::new();
     loop {
@@ -71,7 +71,8 @@ fn two_senders_lose_no_wake_and_no_order() {
     });
 }
 
-/// Something else (a socket, a deadline) ended a turn while a sender was about to ring: the ring comes late, maybe in the next sleep.
+/// Something else (a socket, a deadline) ends a turn while a sender is about to wake the reader. The wake-up comes late, maybe in the next
+/// sleep.
 #[test]
 fn a_turn_ended_by_something_else_loses_no_wake() {
     model(|| {

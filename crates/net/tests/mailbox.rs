@@ -1,4 +1,4 @@
-//! The mailbox over its real eventfd, threads and driver.
+//! Tests the mailbox (messages between threads) over its real eventfd, threads and driver.
 
 use std::thread;
 
@@ -7,7 +7,7 @@ use crore_net::kernel::fd_table;
 use crore_net::transport::Event;
 use crore_net::{Inbox, mailbox};
 
-/// Reads turn by turn, asleep whenever it can be, until `count` mails are there.
+/// Reads until `count` mails have arrived, and sleeps whenever it can.
 fn read(mut inbox: Inbox<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
     let mut driver = Driver::new(8).unwrap();
     driver.add_wake(inbox.fd()).unwrap();
@@ -64,7 +64,7 @@ fn under_load_nothing_is_lost_and_each_sender_keeps_its_order() {
     }
 }
 
-/// Two threads that answer each other sleep before every mail: each mail needs its wake.
+/// Two threads answer each other and sleep before every mail, so each mail needs a wake-up.
 #[test]
 fn ping_and_pong_wake_each_other() {
     const ROUNDS: usize = 5_000;

@@ -1,4 +1,4 @@
-//! While the layer above lets nobody in, new connections wait in the kernel's queue, and nothing spins.
+//! Tests a pause of accepting: new connections wait in the kernel's queue, and the acceptor does not spin.
 
 use std::net::TcpStream;
 
@@ -24,7 +24,7 @@ fn paused_entrance_reports_no_arrival_until_the_pause_is_over() {
     let none = |_: &[u8]| Vec::new();
 
     acceptor.pause(1_010);
-    // A shorter pause does not end the longer one.
+    // A shorter pause does not end a longer one.
     acceptor.pause(1_005);
     for now_ms in [1_000, 1_009] {
         assert_eq!(acceptor.accept(0, now_ms, none), Arrival::Nobody);

@@ -1,8 +1,8 @@
-//! A full table: waiting clients are told so, none is lost, and freed descriptors are used again. And when not even that
-//! answer is possible, nothing spins.
+//! Tests a full table of file descriptors. Waiting clients get an answer, none is lost, and freed descriptors are used again. If even that
+//! answer is impossible, the acceptor pauses and does not spin.
 //!
-//! Alone in its process, since it lowers the process's limit: opening an [`Acceptor`] raises it, so a test that does
-//! belongs elsewhere, or takes [`LIMIT`].
+//! These tests are alone in their process, since they lower its descriptor limit. Opening an [`Acceptor`] raises that limit, so a test
+//! that does so belongs in another file, or must hold [`LIMIT`].
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,7 +22,7 @@ const TABLE: u64 = 64;
 const ANSWER: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-/// The limit is that of the process: one test at a time.
+/// The limit belongs to the process, so only one test may run at a time.
 static LIMIT: Mutex<()> = Mutex::new(());
 
 fn hard_limit() -> u64 {
@@ -41,7 +41,7 @@ fn set_limit(descriptors: u64) {
         rlim_cur: descriptors,
         rlim_max: hard_limit(),
     };
-    // SAFETY: `limit` lives through the call.
+    // SAFETY: `limit` is valid for the whole call.
     let answer = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     assert_eq!(answer, 0);
 }
@@ -94,7 +94,7 @@ fn a_full_table_answers_and_recovers() {
 
     let addr: SocketAddr = told.recv().unwrap();
     let mut eager = connect(addr);
-    // More than a receive buffer's first segment, unread by the server: a plain close would reset it.
+    // More than the first segment of a receive buffer. The server does not read it, so a plain close would reset the connection.
     eager.write_all(&[b'x'; 20_000]).unwrap();
     let mut silent = connect(addr);
     go_on.send(()).unwrap();
@@ -106,15 +106,15 @@ fn a_full_table_answers_and_recovers() {
     go_on.send(()).unwrap();
     assert_eq!(read(&mut later), b"welcome");
     shard.join().unwrap();
-    // Linux shows the answer before a reset, other systems throw it away.
+    // Linux delivers the answer before a reset; other systems drop it.
     assert!(
         eager.take_error().unwrap().is_none(),
         "the close has reset the connection"
     );
 }
 
-/// Lowering the limit below the spare descriptor's number has the effect of a machine without descriptors: giving up the
-/// spare does not help.
+/// The limit is set below the number of the spare descriptor. So it does not help to close the spare one, as on a machine without
+/// descriptors.
 #[test]
 fn entrance_that_cannot_shed_pauses_and_recovers() {
     let _alone = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         let addr = acceptor.listeners()[0].local_addr().unwrap();
         let never = |_: &[u8]| -> Vec<u8> { panic!("nobody can be told anything") };
 
-        // The client's end is made before the table shrinks.
+        // The client's socket is created before the limit is lowered.
         let mut client = connect(addr);
         set_limit(4);
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
@@ -146,7 +146,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         let later_ms = acceptor.paused_until_ms().unwrap();
         assert!((1_001..2_000).contains(&later_ms), "{later_ms}");
 
-        // It looks again after that time, and goes on pausing.
+        // After that time the acceptor tries again, and goes on pausing.
         acceptor.settle(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
         assert_eq!(
@@ -156,7 +156,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         acceptor.settle(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0);
 
-        // Or as soon as a connection has ended.
+        // The acceptor also tries again as soon as a connection has ended.
         set_limit(TABLE);
         acceptor.settle(&mut driver, 4, later_ms + 1).unwrap();
         assert_eq!(acceptor.paused_until_ms(), None);

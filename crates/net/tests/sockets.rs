@@ -1,4 +1,4 @@
-//! Driver, listener and socket calls against the standard library's sockets on the other side.
+//! Tests the driver, the listener and the socket calls, with sockets of the standard library on the other side.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::ManuallyDrop;
@@ -14,9 +14,10 @@ use crore_net::{Fd, set_option};
 use proptest::prelude::*;
 use socket2::{Domain, Socket, Type};
 
-/// Any port of the loopback.
+/// Any port of the loopback address.
 const LOCALHOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// From which ports the kernel chooses one for a socket, the lowest in the lower half and the highest in the upper one (ip(7)).
+/// A socket option: the range from which the kernel chooses the port of a socket. The lower half is the lowest port, the upper half the
+/// highest one (ip(7)).
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
 const NONE: Readiness = Readiness {
@@ -26,7 +27,7 @@ const NONE: Readiness = Readiness {
     hangup: false,
 };
 
-/// A connection: our end and the other, which the standard library holds.
+/// A connection: the tested end, and the other end as a socket of the standard library.
 fn pair() -> (Fd, TcpStream) {
     let listener = listen("127.0.0.1:0", &SocketOptions::default());
     let peer = connect(listener.local_addr().unwrap());
@@ -52,9 +53,9 @@ fn accept(listener: &Listener) -> (Fd, SocketAddr) {
     }
 }
 
-/// Our end as the standard library sees it, without giving it away.
+/// The tested end as a standard-library socket, without ownership.
 fn seen(fd: Fd) -> ManuallyDrop<TcpStream> {
-    // SAFETY: the descriptor is open through the test, and not closed by this view of it.
+    // SAFETY: the descriptor stays open during the test, and this view does not close it.
     ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd.0.try_into().unwrap()) })
 }
 
@@ -168,7 +169,7 @@ fn a_reset_reaches_even_a_paused_socket() {
     driver.add(fd, 1).unwrap();
     driver.modify(fd, 1, false, false).unwrap();
     assert_eq!(socket::send(fd, b"unread"), Sent::Bytes(6));
-    // Unread bytes make the peer's close a reset.
+    // With unread bytes the peer's close becomes a reset.
     assert_eq!(peer.peek(&mut [0; 8]).unwrap(), 6);
     drop(peer);
     let event = only_event(&mut driver);
@@ -177,7 +178,7 @@ fn a_reset_reaches_even_a_paused_socket() {
         socket::recv(fd, &mut [0; 8]),
         Received::Failed(libc::ECONNRESET)
     );
-    // The error is reported once; then there is an end, and sending fails without a signal.
+    // The error is reported once. After that a read finds the end, and sending fails without a signal.
     assert_eq!(socket::send(fd, b"x"), Sent::Failed(libc::EPIPE));
     socket::shutdown_write(fd);
     socket::close(fd);
@@ -236,7 +237,7 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
     );
     let unsent = |fd: Fd| {
         let (mut value, mut length) = (0_i32, 4);
-        // SAFETY: the kernel writes at most `length` bytes into `value`.
+        // SAFETY: the kernel writes at most `length` bytes to `value`.
         let answer = unsafe {
             libc::getsockopt(
                 fd.0 as i32,
@@ -273,21 +274,21 @@ fn accepted_sockets_inherit_what_the_listener_was_given() {
 fn a_port_that_is_held_is_for_listeners_that_name_it() {
     let held = HeldPort::choose(LOCALHOST).unwrap();
     let addr = held.addr();
-    // A socket that asks for any port gets another one.
+    // A socket without a wish for a port gets another one.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let fd = Fd(socket.as_raw_fd().try_into().unwrap());
     let only_this = u32::from(addr.port()) * 0x1_0001;
-    // An older kernel does not know the option (before 6.3).
+    // A kernel before 6.3 does not know the option.
     if set_option(fd, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, only_this).is_ok() {
         assert!(socket.bind(&LOCALHOST.into()).is_err(), "it is not free");
     }
-    // A server that names it gets it, and so does the next one.
+    // A server that asks for this port gets it, and so does the next server.
     for _ in 0..2 {
         drop(std::net::TcpListener::bind(addr).unwrap());
     }
     let listeners = [(); 2].map(|()| listen(&addr.to_string(), &SocketOptions::default()));
     for _ in 0..20 {
-        // Whichever the kernel chooses.
+        // The kernel may choose either listener.
         let peer = connect(addr);
         let accepts = |listener: &Listener| match listener.accept() {
             Accepted::Connection(fd, from) => {
@@ -305,7 +306,7 @@ fn a_port_that_is_held_is_for_listeners_that_name_it() {
 fn the_unspecified_ipv6_address_takes_ipv4_as_well() {
     let Ok(listener) = Listener::bind("[::]:0".parse().unwrap(), 8, &SocketOptions::default())
     else {
-        // The machine has no IPv6.
+        // This machine has no IPv6.
         return;
     };
     let port = listener.local_addr().unwrap().port();

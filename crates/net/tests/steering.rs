@@ -1,4 +1,5 @@
-//! A full shard gets no more connections, none of the waiting ones is lost, and when all shards are full they share again.
+//! Tests steering of connections: a full shard gets no more connections, no waiting one is lost, and if all shards are full they share the
+//! connections again.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +14,7 @@ use crore_net::kernel::steering::{Group, Level};
 use crore_net::transport::Arrival;
 
 const ROOM: u32 = 320;
-/// Enough that no shard is left without connections by mere chance.
+/// Number of clients: so many that no shard is left without connections by chance.
 const CROWD: usize = 150;
 
 struct Shard {
@@ -38,7 +39,7 @@ impl Shard {
         }
     }
 
-    /// Accepts all connections in the queue and returns their number.
+    /// Accepts all connections in the queue. Returns their number.
     fn take(&mut self) -> usize {
         let before = self.open.len();
         while let Arrival::Connection(link, _) = self.acceptor.accept(0, 1, |_| Vec::new()) {
@@ -47,7 +48,7 @@ impl Shard {
         self.open.len() - before
     }
 
-    /// Reports so many open connections; returns the level that leaves.
+    /// Reports this many open connections. Returns the resulting level.
     fn say(&mut self, connections: u32) -> Level {
         let told = self.acceptor.settle(&mut self.driver, connections, 1);
         told.unwrap();
@@ -83,7 +84,7 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
     clients.extend(crowd(addr));
     assert_eq!(shards[1].say(0), Level::Open);
     clients.extend(crowd(addr));
-    // Nothing was accepted until now: all of them have waited through three programs.
+    // Nothing was accepted until now, so all these connections have waited through three changes of the steering program.
     let got = taken(&mut shards);
     assert_eq!(got.iter().sum::<usize>(), clients.len(), "{got:?}");
     for client in &clients {
@@ -99,7 +100,7 @@ fn a_full_shard_gets_no_more_and_nobody_who_waits_is_lost() {
     let _more = crowd(addr);
     assert_eq!(taken(&mut shards), [0, CROWD, 0]);
 
-    // All are full: each has to turn its share away.
+    // All shards are full, so each must refuse its share of the connections.
     assert_eq!(shards[1].say(ROOM), Level::Full);
     let _more = crowd(addr);
     let got = taken(&mut shards);
@@ -134,7 +135,7 @@ fn room_is_kept_for_those_in_the_queue_until_all_shards_need_it() {
     assert_eq!(shards[1].say(ROOM), Level::Full);
     let _clients = crowd(addr);
     assert_eq!(taken(&mut shards), [CROWD, 0]);
-    // Not at the first free place: the group would be told of every change.
+    // The level does not change at the first free place. Otherwise the group would be told of every change.
     assert_eq!(shards[1].say(ROOM - 1), Level::Full);
     assert_eq!(shards[0].say(near - 1), Level::Near);
     assert_eq!(shards[0].say(near - ROOM / 16), Level::Open);
@@ -150,7 +151,7 @@ fn before_a_close_the_queue_is_emptied_and_nobody_else_comes_into_it() {
     let waiting = crowd(addr);
     shard.acceptor.block_new();
     let late = std::thread::spawn(move || TcpStream::connect(addr).map(drop));
-    // Only a wait can show that no connection comes in.
+    // Only a timeout can show that no connection is accepted.
     let blocked = TcpStream::connect_timeout(&addr, Duration::from_millis(200));
     assert_eq!(blocked.unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(shard.take(), waiting.len());

@@ -1,4 +1,5 @@
-//! Separate descriptor tables: which descriptors a parted thread sees, and which it leaves alone.
+//! Tests separate descriptor tables of threads: which descriptors a thread sees after it has parted (got its own table), and which it
+//! leaves alone.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -117,7 +118,7 @@ fn a_close_in_one_table_does_not_disturb_the_other() {
     apart(&[fd], || {
         socket::close(fd);
         assert!(!is_open(fd));
-        // The number is free here, and soon names another descriptor.
+        // In this thread's table the number is free, and soon names another descriptor.
         let mut made = Vec::new();
         while !is_open(fd) {
             made.push(Driver::new(1).unwrap());
@@ -141,7 +142,7 @@ fn a_thread_that_ends_closes_its_own_table_only() {
         let mut driver = Driver::new(1).unwrap();
         driver.add(made.fd(), driver::listener(0)).unwrap();
         driver.wait(Some(5_000)).unwrap();
-        // The connection is left open on purpose: only the end of the thread closes it.
+        // The connection is left open on purpose, to show that only the end of the thread closes it.
         assert!(matches!(made.accept(), Accepted::Connection(..)));
     });
     let mut client = TcpStream::connect(told.recv().unwrap()).unwrap();
@@ -175,8 +176,8 @@ fn a_parted_thread_inherits_no_listener() {
     assert!(!told.recv().unwrap());
     assert!(TcpStream::connect(addr).is_ok(), "its owner still listens");
     drop(listener);
-    // Had the other table a copy, connections would be queued there and never accepted. (Other tests part meanwhile, and
-    // have a copy for the moment between parting and closing the gaps.)
+    // If the other table had a copy of the listener, connections would wait there and never be accepted. Other tests part at the same
+    // time, and have a copy for a moment, so one refused attempt is enough.
     let refused = (0..10_000).any(|_| {
         thread::sleep(Duration::from_millis(1));
         TcpStream::connect(addr).is_err()

@@ -1,9 +1,9 @@
-//! Claims about chunked bodies.
+//! Tests chunked bodies.
 
 use crore_wire::http::body::{BodyError, Chunked, MAX_EXTENSION_BYTES, MAX_TRAILER_BYTES};
 use proptest::prelude::*;
 
-/// Data, bytes after the end, and whether it ended.
+/// The data, the bytes after the end, and whether the body has ended; or the error.
 type Outcome = Result<(Vec<u8>, Vec<u8>, bool), BodyError>;
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Outcome {
@@ -70,13 +70,13 @@ fn malformed_framing_is_refused() {
 #[test]
 fn extensions_are_names_with_or_without_values() {
     for (text, right) in [
-        // RFC 9112 section 7.1.1.
+        // Chunk extensions: RFC 9112 section 7.1.1.
         ("5;a", true),
         ("5;a=b", true),
         ("5;a=\"\"", true),
         ("5;a=\"b;c\\\"\\\\d\u{e9}\"", true),
         ("5;a;b=c;d", true),
-        // Bad whitespace is read and means nothing (RFC 9110 section 5.6.3).
+        // Superfluous whitespace is accepted and ignored (RFC 9110 section 5.6.3).
         ("5 ;a", true),
         ("5\t; a = b ; c", true),
         ("5;", false),
@@ -105,7 +105,7 @@ fn extensions_are_names_with_or_without_values() {
 #[test]
 fn trailers_are_fields() {
     for (text, right) in [
-        // RFC 9112 sections 5 and 7.1.2.
+        // Trailer fields: RFC 9112 sections 5 and 7.1.2.
         ("A: b\r\n", true),
         ("A:\r\nB:c:d \r\n", true),
         ("A\r\n", false),

@@ -1,5 +1,4 @@
-//! Claims about the small grammars: dates, entity tags, forwarded addresses, the PROXY header,
-//! and response heads.
+//! Tests the small grammars: dates, entity tags, forwarded addresses, the PROXY header, and response heads.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,7 +22,7 @@ fn dates_are_written_and_read() {
         "Sun, 06 Nov 1994 08:49:37 GMT",
         "Sunday, 06-Nov-94 08:49:37 GMT",
         "Sun Nov  6 08:49:37 1994",
-        // As libraries for the dates of mail write them.
+        // The forms that libraries for dates in mail write.
         "Sun, 06 Nov 1994 08:49:37 -0000",
         "Sun, 06 Nov 1994 08:49:37 +0000",
         "Sun, 06 Nov 1994 08:49:37 utc",

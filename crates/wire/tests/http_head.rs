@@ -1,5 +1,5 @@
-//! Claims about request heads: which are understood, which are refused and how, and that no split of the stream and no
-//! bytes at all change that.
+//! Tests request heads: which are accepted, which are refused and with which status. No split of the stream changes the result, and no
+//! bytes make the parser panic.
 
 use crore_wire::http::body::{BodyError, Chunked};
 use crore_wire::http::head::{self, Accept, Body, Head, HeadError, Method};
@@ -15,7 +15,7 @@ fn whole(text: &str) -> Head<'_> {
     parse(text).expect("acceptable").expect("whole")
 }
 
-/// The status that a request is refused with, by its head or by how its body is delimited.
+/// The status with which a request is refused, because of its head or of how its body is delimited.
 fn refusal(text: &str) -> Option<u16> {
     match parse(text) {
         Ok(head) => head.expect("whole").body().err().map(|e| e.status()),
@@ -235,7 +235,7 @@ fn heads_have_a_limit() {
         head::MAX_HEADERS - 1
     );
     assert_eq!(refusal(&with(head::MAX_HEADERS + 1)), Some(431));
-    // Where the fields are kept depends on how many there are; the verdict does not.
+    // The parser stores few fields in another place than many. The result is the same.
     for n in 20..30 {
         assert_eq!(whole(&with(n)).headers("a").count(), n - 1);
         let bad = with(n).replace("\r\n\r\n", "\r\nb d: e\r\n\r\n");
@@ -265,7 +265,7 @@ fn an_expectation_is_met_only_where_a_body_follows() {
         whole(&text).expects_continue()
     };
     assert!(ask(1, "Content-Length: 1\r\n"));
-    // A list; empty members are ignored (RFC 9110 sections 5.6.1.2 and 10.1.1).
+    // `Expect` is a list, whose empty members are ignored (RFC 9110 sections 5.6.1.2 and 10.1.1).
     for empty in ["", ",", "100-continue,"] {
         let text = format!("POST / HTTP/1.1\r\nHost: h\r\nExpect: {empty}\r\n\r\n");
         assert_eq!(refusal(&text), None, "{empty}");
@@ -291,7 +291,7 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
         ("text/event-stream;q=0, */*", false, false),
         ("*/*, text/event-stream;Q=0.000", false, false),
         ("text/event-stream;q=nonsense", false, false),
-        // Clients of the Model Context Protocol take one or the other.
+        // Clients of the Model Context Protocol accept both.
         ("application/json, text/event-stream", true, true),
         ("text/event-stream, application/json", true, true),
         (
@@ -304,7 +304,7 @@ fn the_representations_that_are_accepted_are_found_in_any_form_of_the_field() {
             true,
             false,
         ),
-        // What stands within quotes is no member and no parameter.
+        // Text within quotes is neither a member of the list nor a parameter.
         (r#"text/plain; x="text/event-stream""#, false, false),
         (r#"text/plain; x="a, text/event-stream""#, false, false),
         (r#"text/plain; x="a\", text/event-stream""#, false, false),
@@ -351,7 +351,7 @@ fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
             Some("https://a"),
         ),
         ("\r\nnonsense\r\norigin:\thttps://a \r\n", Some("https://a")),
-        // The rest of the line may come yet.
+        // The rest of the line may still come, so the value is not known yet.
         ("GET / HTTP/1.1\r\nOrigin: https://a", None),
         (
             "GET / HTTP/1.1\r\nOrigin: https://a\r\nOrigin: https://a\r\n",
@@ -366,7 +366,7 @@ fn a_field_of_a_head_that_is_no_head_is_found_in_its_whole_lines() {
     }
 }
 
-/// Everything that a connection would learn from a stream of requests.
+/// Everything that a connection learns from a stream of requests.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Head(Method, Vec<u8>, Vec<u8>, Body, Option<Vec<u8>>),
@@ -375,7 +375,7 @@ enum Event {
     BadBody(BodyError),
 }
 
-/// A minimal connection: keeps incomplete bytes, and stops at the first error.
+/// A minimal connection: it keeps incomplete bytes, and stops at the first error.
 #[derive(Default)]
 struct Reader {
     buf: Vec<u8>,
@@ -393,7 +393,7 @@ impl Reader {
         while !self.dead && self.step() {}
     }
 
-    /// Whether there may be more to do.
+    /// Does one step. Returns whether more may follow.
     fn step(&mut self) -> bool {
         match self.body {
             None => self.head(),
@@ -454,7 +454,7 @@ impl Reader {
 
     fn fail(&mut self, event: Event) -> bool {
         self.events.push(event);
-        // Part of a body has no meaning: after an error in one piece it may still lie in the buffer.
+        // The data of an incomplete body does not count: after an error it may still be in the buffer or not, depending on the cuts.
         self.data.clear();
         self.dead = true;
         false
@@ -499,7 +499,7 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// A stream of requests, perhaps with a few bytes replaced by significant ones.
+/// A stream of requests, in which a few bytes may be replaced by significant ones.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let harm = (
         any::<prop::sample::Index>(),

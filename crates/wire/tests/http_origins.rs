@@ -1,4 +1,4 @@
-//! Claims about origins of pages and names of the loopback.
+//! Tests origins of pages and host names of the loopback.
 
 use crore_wire::http::origin;
 
@@ -106,7 +106,7 @@ fn origins_have_one_form() {
             "https://app.example.com:8443/",
             "https://app.example.com:8443",
         ),
-        // The IPv4 parser of the URL standard.
+        // Forms of an address that the IPv4 parser of the URL standard accepts.
         ("http://127.1", "http://127.0.0.1"),
         ("http://0x7f.1:3000", "http://127.0.0.1:3000"),
         ("http://010.0.0.1", "http://8.0.0.1"),
@@ -120,7 +120,7 @@ fn origins_have_one_form() {
         ("http://0x7g", "http://0x7g"),
         ("http://[0:0:0:0:0:0:0:1]:80", "http://[::1]"),
         ("http://[2001:DB8::5]:8080", "http://[2001:db8::5]:8080"),
-        // RFC 3492 section 7.1 has the last of these; the browsers agree on the others.
+        // RFC 3492 section 7.1 contains the last one. Browsers agree on the others.
         (
             "https://m\u{fc}nchen.example",
             "https://xn--mnchen-3ya.example",
@@ -226,7 +226,7 @@ fn a_host_of_more_than_253_bytes_is_cut_before_it_is_made_ascii() {
         Some(&rooted[..])
     );
     assert_eq!(origin::normalize(format!("{longest}b").as_bytes()), None);
-    // Its ASCII form would be short enough: only the text itself is too long.
+    // The ASCII form of this name would be short enough; only the text itself is too long.
     let label = "\u{4e00}".repeat(55);
     let wide = format!("https://{label}.{label}");
     assert_eq!(origin::normalize(wide.as_bytes()), None);

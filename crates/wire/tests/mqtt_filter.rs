@@ -1,9 +1,9 @@
-//! Which texts are topic filters, and which protocol the first bytes of a connection show.
+//! Tests which texts are topic filters, and which protocol is detected in the first bytes of a connection.
 
 use crore_wire::mqtt::{Filter, FilterError, Sniff, sniff};
 use crore_wire::topic;
 
-/// A share's name and a filter, or the error.
+/// The group name (of a shared subscription) and the filter, or the error.
 type Parsed = Result<(Option<&'static str>, &'static str), FilterError>;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Packets written by hand, from the specifications' figures: they decode to the expected values, and these are encoded to
-//! the same bytes.
+//! Tests packets written by hand from the specifications' figures: they decode to the expected values, and these values encode to the same
+//! bytes.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{
@@ -12,7 +12,7 @@ fn id(value: u16) -> PacketId {
     PacketId::new(value).unwrap()
 }
 
-/// Decodes one packet that takes all of `bytes`.
+/// Decodes one packet, which must use all of `bytes`.
 fn read(version: Version, bytes: &[u8]) -> Packet<'_> {
     let (header, at) = fixed_header(bytes, 1 << 20).unwrap().unwrap();
     assert_eq!(at + header.body_bytes(), bytes.len());
@@ -191,10 +191,10 @@ fn acknowledgements_leave_out_what_they_may() {
         b"\x50\x09\0\x03\0\x05\x1F\0\x02no",
         Packet::PubRec(told),
     );
-    // Longer than necessary, which the sender may choose (section 3.4.2.1).
+    // A form that is longer than necessary, which the sender may choose (section 3.4.2.1).
     assert_eq!(read(V5, b"\x40\x03\0\x03\0"), Packet::PubAck(plain));
     assert_eq!(read(V5, b"\x40\x04\0\x03\0\0"), Packet::PubAck(plain));
-    // 3.1.1 has nothing but the identifier.
+    // In 3.1.1 the packet has only the identifier.
     let mut out = Vec::new();
     encode::puback(&mut out, V311, &nobody);
     assert_eq!(out, b"\x40\x02\0\x03");
@@ -320,7 +320,7 @@ fn an_authentication_exchange() {
     same(V5, b"\xF0\0", Packet::Auth(auth));
 }
 
-/// No message of another publisher makes a server panic that passes it on.
+/// A server forwards messages of other publishers. None of them may make the encoder panic.
 #[test]
 fn a_publish_that_no_packet_can_say_is_not_written() {
     let publish = Publish {

@@ -1,4 +1,4 @@
-//! Written values and values that are passed on, reason codes, and which side may send which packet.
+//! Tests encoded and forwarded values, reason codes, and which side may send which packet.
 
 use crore_wire::mqtt::Version::V5;
 use crore_wire::mqtt::{
@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 
 const MAX: usize = 1 << 20;
 
-/// Decodes one packet, with the length field that it has.
+/// Decodes one packet, using its own length field.
 fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");

@@ -1,5 +1,5 @@
-//! Lines of a batch publish: a publisher's values are read back, nothing is accepted that is not JSON, and every refusal
-//! has its reason. `serde_json` decides what is JSON.
+//! Tests the lines of a batch publish: a publisher's values are read back, only JSON is accepted, and every refusal has its reason.
+//! `serde_json` decides what is JSON.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ fn error(line: impl AsRef<[u8]>) -> Option<LineError> {
     parse(line.as_ref(), &mut Scratch::default()).err()
 }
 
-/// The data of a line that is otherwise good.
+/// The data of a line whose other parts are valid.
 fn data(value: &str) -> Result<String, LineError> {
     let line = format!("{{\"topic\":\"t\",\"data\":{value}}}");
     let mut scratch = Scratch::default();
@@ -285,7 +285,7 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Text with everything that needs an escape, or may have one, close together and far apart.
+/// Text with all characters that need an escape, or may have one, close together and far apart.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[ -~]{0,40}",
@@ -298,7 +298,7 @@ fn text() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
-/// A string as a publisher may write it: with the fewest escapes possible, or some more, or all.
+/// The JSON string of a text: with as few escapes as possible, or with more, or all.
 fn written(text: &str, escape: &[bool]) -> String {
     if escape.is_empty() {
         return serde_json::to_string(text).unwrap();
@@ -332,7 +332,7 @@ fn pieces(fields: &[(String, String)]) -> Vec<String> {
     pieces
 }
 
-/// Whether a line that is JSON may be refused for this.
+/// Whether a line that is valid JSON may be refused with this error.
 const fn is_no_message(why: LineError) -> bool {
     use LineError::*;
     matches!(
@@ -350,12 +350,12 @@ const fn is_no_message(why: LineError) -> bool {
     )
 }
 
-/// Accepted lines are JSON, and JSON is refused only because it is not a message.
+/// Checks that accepted lines are JSON, and that JSON is refused only because it is not a valid message.
 fn agrees(line: &[u8]) -> Result<(), TestCaseError> {
     let ours = error(line);
     match (serde_json::from_slice::<Value>(line), ours) {
         (Ok(_), Some(why)) => prop_assert!(is_no_message(why), "{why:?}"),
-        // The grammar sets no limit for numbers; a double does.
+        // JSON's grammar sets no limit for numbers, but `serde_json` refuses numbers that are too large for a double.
         (Err(theirs), None) => {
             prop_assert!(theirs.to_string().contains("out of range"), "{theirs}")
         }
@@ -382,7 +382,7 @@ proptest! {
         order in Just([0, 1, 2, 3, 4, 5, 6, 7]).prop_shuffle(),
     ) {
         let name = |name: &str| written(name, if escape_names { &escape } else { &[] });
-        // A field that the line does not have is left out, or is null.
+        // An absent field is left out, or is null.
         let null = || nulls.then(|| "null".to_owned());
         let optional = |field: &str, value: Option<String>| value.or_else(null).map(|value| (name(field), value));
         let (data_name, value, meaning) = match &data {

@@ -1,4 +1,4 @@
-//! Event streams: written events read back however the stream is cut, and the parser follows the WHATWG rules.
+//! Tests event streams: written events are read back however the stream is cut, and the parser follows the WHATWG rules.
 
 use crore_wire::sse::{
     Event, Parser, TooLong, is_field_safe, write_comment, write_data, write_event, write_retry,
@@ -48,7 +48,7 @@ fn same_for_every_split(stream: &[u8], limit: usize) -> (Vec<Seen>, Result<(), T
     whole
 }
 
-/// Ids and data of a stream's events.
+/// The ids and the data of a stream's events.
 fn events(stream: &str) -> Vec<(Option<String>, String)> {
     let (events, result) = same_for_every_split(stream.as_bytes(), 1000);
     assert_eq!(result, Ok(()));
@@ -122,7 +122,7 @@ fn lines_end_with_any_of_the_three_endings() {
 
 #[test]
 fn fields_follow_the_rules() {
-    // The mark counts only at the very beginning; an id with NUL is ignored; an id stays.
+    // A byte order mark is ignored only at the very beginning. An id with NUL is ignored. An id holds for later events too.
     assert_eq!(data("data: a\n\n\u{feff}data: b\n\n"), ["a"]);
     let kept = |id: &str, data: &str| (Some(id.to_string()), data.to_string());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Claims about names of topics, filters over them, and queries.
+//! Tests topic names, filters over them, and queries.
 
 use crore_wire::form;
 use crore_wire::topic::{self, TopicError};
@@ -165,7 +165,7 @@ fn filters_match_as_in_mqtt() {
     }
 }
 
-/// Fixed values: a change of them would move every topic to another slot.
+/// The hashes have these fixed values: a change would move every topic to another slot.
 #[test]
 fn hashes_never_change() {
     assert_eq!(topic::stable_hash(b""), 0x2d06_8005_38d3_94c2);
@@ -190,7 +190,7 @@ fn queries_fall_into_raw_pairs() {
     assert_eq!(out, b"a+b+%25");
 }
 
-/// The rules of matching, written again as simply as possible.
+/// The rules of matching, written as simply as possible, for comparison.
 fn oracle(filter: &[&str], name: &[&str]) -> bool {
     match (filter, name) {
         (["#"], _) => true,
@@ -294,7 +294,7 @@ proptest! {
     }
 }
 
-/// All names of up to four of these levels, so that any two short filters that differ have a name among them that tells
+/// All names of up to four of these levels. For any two different short filters, one of these names matches only one of them.
 /// them apart.
 fn names() -> Vec<String> {
     let levels = ["a", "b", "", "x"];
@@ -330,8 +330,7 @@ fn a_filter_covers_another_when_no_name_tells_otherwise_and_overlaps_it_when_a_n
                 topic::matches(f, name.as_bytes()) && !topic::matches(g, name.as_bytes())
             });
             let covers = outside.next().is_none();
-            // `+/#` is `#` written in another way, but is not recognized as such, which grants too little and never too
-            // much.
+            // `+/#` is another way to write `#`, but `covers` does not recognize that. So it grants too little, and never too much.
             if filter != "#" || granted != "+/#" {
                 assert_eq!(topic::covers(g, f), covers, "{granted} covers {filter}");
             }

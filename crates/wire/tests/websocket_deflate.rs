@@ -1,4 +1,4 @@
-//! The data format of permessage-deflate: round trips, RFC 7692's own examples, limits, bad data.
+//! Tests the data format of permessage-deflate: round trips, RFC 7692's own examples, limits, and invalid data.
 
 use crore_wire::deflate::{Compressor, InflateError, inflate};
 use proptest::prelude::*;
@@ -40,15 +40,15 @@ fn the_examples_of_the_rfc_inflate() {
 #[test]
 fn bad_data_is_refused() {
     let table: &[&[u8]] = &[
-        // The reserved block type, a wrong complement of a stored length, a distance before the beginning.
+        // The reserved block type, a wrong complement of a stored length, and a distance that reaches before the beginning.
         b"\x07",
         b"\x06",
         b"\x00\x05\x00\x00\x00Hello",
         b"\x4A\x84\x01\x00",
-        // Cut off inside a block.
+        // Data that is cut off inside a block.
         b"\xF2\x48\xCD",
         b"\x00\x05\x00\xFA\xFFHel",
-        // Rubbish after a final block.
+        // Superfluous bytes after a final block.
         b"\xF3\x48\xCD\xC9\xC9\x07\x00\xFF",
     ];
     for data in table {
@@ -95,7 +95,7 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..300),
         prop::collection::vec(prop::sample::select(&b"ab"[..]), 0..3000),
-        // Around the sizes at which the compressor closes a block by itself.
+        // Sizes around those at which the compressor ends a block by itself.
         (any::<u8>(), 30_000_usize..140_000).prop_map(|(seed, size)| {
             let mut word = u32::from(seed);
             (0..size)

@@ -1,4 +1,4 @@
-//! Written frames: minimal headers, masking as RFC 6455 §5.3 defines it, close frames that fit.
+//! Tests written frames: minimal headers, masking by RFC 6455 §5.3, and Close frames that fit.
 
 use crore_wire::websocket::frame::{
     HEADER_MAX, Opcode, apply_mask, header, write_close, write_frame, write_header, write_masked,

@@ -1,4 +1,4 @@
-//! The opening handshake: keys, extension offers as RFC 7692 §7.1 wants them, subprotocols.
+//! Tests the opening handshake: keys, extension offers by RFC 7692 §7.1, and subprotocols.
 
 use crore_wire::websocket::handshake::{
     accept_key, choose_subprotocol, client_key, negotiate_deflate, write_client_request,
@@ -13,7 +13,7 @@ fn the_accept_key_is_the_rfc_s() {
         &client_key(*b"the sample nonce"),
         b"dGhlIHNhbXBsZSBub25jZQ=="
     );
-    // Unused bits of the last character may be set.
+    // The unused bits of the last character may be set.
     assert!(accept_key(b"dGhlIHNhbXBsZSBub25jZR==").is_some());
     let wrong: [&[u8]; 7] = [
         b"",
@@ -80,7 +80,7 @@ fn offers_are_accepted_only_if_they_can_be_honoured() {
         (&["permessage-deflate;"], None),
         (&["x-webkit-deflate-frame"], None),
         (&["permessage-deflate2"], None),
-        // Declining one offer leaves the next.
+        // If one offer is declined, the next one may be accepted.
         (
             &["permessage-deflate; server_max_window_bits=10, permessage-deflate"],
             plain,

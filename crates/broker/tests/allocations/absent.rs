@@ -1,4 +1,4 @@
-//! Absent sessions (without a connection): the memory account matches the allocator, and no client can fill the memory with them.
+//! Tests absent sessions (without a connection): the memory account matches the allocator, and no client can fill the memory with them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::support::{self, NOW, Town};
 const MIB: usize = 1 << 20;
 /// Bytes of all logs, which keep published wills.
 const LOG_BYTES: usize = 2 * MIB;
-/// Bytes of tables' rows and of a turn's buffers.
+/// Bytes of table rows and of a shard's buffers.
 const TABLES_BYTES: usize = 2 * MIB;
-/// Allowed difference between the account and the allocated bytes: this part of it, or this number of bytes.
+/// Allowed difference between the account and the allocated bytes: a seventh of the account, or this number of bytes.
 const APART_PART: usize = 7;
 const APART_BYTES: usize = MIB;
-/// Bytes of a topic's rows at its home, which are limited by number and not charged.
+/// Bytes of a topic's rows at its home (the part of a shard that keeps topics). Their number is limited, so they are not charged.
 const TOPIC_BYTES: usize = 40 + 24 + 4;
 
 /// A client that leaves a session behind.
@@ -71,7 +71,7 @@ impl Guest {
     }
 }
 
-/// Shards, all of them homes, with this memory limit.
+/// A server whose shards are all homes (keep topics and sessions), with a memory limit.
 struct Hall {
     town: Town,
     world: Arc<World>,
@@ -101,7 +101,7 @@ impl Hall {
         self.town.shards.iter().map(of).sum()
     }
 
-    /// A client connects, sends its packets, and its connection fails. Returns the code and the session flag of its CONNACK.
+    /// Connects a client, sends its packets, and cuts the connection. Returns the reason code and the session flag of the CONNACK.
     fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
         let at = guest.client.len() % self.town.shards.len();
         let conn = self.town.open_from(at, from);
@@ -146,7 +146,7 @@ fn filter(n: usize, part: usize) -> String {
     format!("{}/+", levels.collect::<Vec<_>>().join("/"))
 }
 
-/// Compares the allocated bytes of a number of guests of one kind with the account.
+/// Compares the bytes that many guests of one kind allocate with the account.
 fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(usize) -> Guest) {
     let mut hall = Hall::new(shards, 4 << 30);
     for n in 0..64 {
@@ -172,7 +172,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
         topics,
         grown / many
     );
-    // All sessions have ended, and nothing is charged any more.
+    // All sessions have expired, and nothing is charged any more.
     hall.town.tick_s(4000);
     hall.town.settle();
     assert_eq!(hall.charged(&[Part::Sessions]), 0, "{kind}");
@@ -219,8 +219,8 @@ fn wills_filters_and_shares_of_absent_sessions_are_charged_until_they_end() {
     }
 }
 
-/// Guests of one address connect until they would hold several times the memory limit. One of another address connected before them, and others connect
-/// meanwhile.
+/// Guests from one address connect until they would hold several times the memory limit. A guest from another address connected before
+/// them, and others connect meanwhile. All of these must be served.
 fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
     let limit = 16 * MIB;
     let mut hall = Hall::new(shards, limit);
@@ -266,7 +266,7 @@ fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
         refused > 0 || evicted > 0,
         "{kind}: some were refused or ended"
     );
-    // The first one still has its session.
+    // The guest that connected first still has its session.
     let again = hall.visit(&honest(0), address(1));
     assert_eq!(again, (ReasonCode::SUCCESS, true), "{kind}");
 }

@@ -11,20 +11,20 @@ thread_local! {
 
 struct Counting;
 
-/// Counts an allocation: its bytes, and the change of the thread's live bytes.
+/// Counts an allocation: the bytes asked for, and the change of the thread's bytes in use.
 fn count(requests: u64, asked: usize, bytes: i64) {
-    // This fails only in a thread that is ending, whose allocations do not matter.
+    // The thread-local is gone only while the thread ends. Allocations at that time do not matter.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + requests));
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
     let _ = ASKED_BYTES.try_with(|all| all.set(all.get() + asked as u64));
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; counting touches a cell of
-// the thread, which needs no allocation (`const` and without a destructor).
+// SAFETY: everything is passed on to the system's allocator unchanged. Counting writes to a thread-local cell, which needs no allocation
+// (`const` and without a destructor).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size(), layout.size() as i64);
-        // SAFETY: the caller's promises are those that `System` asks for.
+        // SAFETY: the caller keeps the promises that `System` demands.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,4 +1,4 @@
-//! Counts in the steady state, when tables, logs and buffers have reached their size.
+//! Tests the allocations of publishes and deliveries in the steady state, when tables, logs and buffers have reached their size.
 
 use crore_broker::{ConnId, ShardId, TurnLimits};
 
@@ -19,22 +19,22 @@ fn own_topic(n: usize) -> String {
 }
 
 const TOPICS: usize = 1_000;
-/// Messages of one turn.
+/// Number of messages that are published in one turn (one run of a shard's event loop).
 const TOGETHER: usize = 250;
-/// Rounds of publishing until all tables have their final size: more turns than a shard keeps frames in flight.
+/// Number of publishing rounds until all tables have their final size: more turns than a shard keeps frames in flight.
 const WARM_UP: usize = TURNS_UNDER_WAY + 4;
 
-/// One shard or two, and a log of a number of messages or none.
+/// Numbers of shards, and numbers of messages that a topic keeps.
 const WORLDS: [(ShardId, u32); 3] = [(1, 0), (1, 2), (2, 2)];
 
-/// All worlds in which a delivery must not allocate.
+/// All combinations in which a delivery must not allocate.
 fn worlds() -> impl Iterator<Item = (ShardId, u32, Transport)> {
     WORLDS
         .into_iter()
         .flat_map(|(shards, keep)| Transport::ALL.map(|by| (shards, keep, by)))
 }
 
-/// Subscribers, with their requests.
+/// Subscribers, with the requests that they have sent.
 struct Crowd {
     members: Vec<(usize, ConnId)>,
     requests: Vec<String>,
@@ -56,7 +56,7 @@ impl Crowd {
         }
     }
 
-    /// A long-poll ends with its message. Its client asks again on the same connection.
+    /// The clients of answered long-polls send their request again on the same connection.
     fn ask_again(&self, town: &mut Town) {
         if self.by != Transport::LongPoll {
             return;
@@ -68,7 +68,7 @@ impl Crowd {
     }
 }
 
-/// The maximum of allocations for one message to a number of subscribers of its topic.
+/// The maximum of allocations for one message to this number of subscribers of one topic.
 fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
     let mut town = Town::new(shards, keeping(keep));
     let crowd = Crowd::new(&mut town, by, (0..members).map(|_| "news".to_owned()));
@@ -97,7 +97,7 @@ fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
         .expect("three messages")
 }
 
-/// The allocations for a message to each of the topics, with one subscriber for each or without.
+/// The allocations for one message to each of the topics, with a subscriber for each topic or with none.
 fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 {
     let mut town = Town::new(shards, keeping(keep));
     let topics = by.map_or(0..0, |_| 0..TOPICS);
@@ -125,18 +125,19 @@ fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 
         crowd.ask_again(town);
         count
     };
-    // A log is full after two rounds, and replaces messages in the third.
+    // After two rounds a log is full, so the third round replaces messages.
     for _ in 0..3 {
         round(&mut town);
     }
     round(&mut town)
 }
 
-/// Allowed allocations for a publish (to read the request, answer it, and make the mail of the turn), whatever its receivers. Measured: 5 to 10.
+/// Allowed allocations for a publish (read the request, answer it, and make the turn's mail between shards), whoever receives it.
+/// Measured: 5 to 10.
 const PER_MESSAGE_MAX: u64 = 16;
 
-/// Further allocations for deliveries: none, unless they end long-polls. Then the turn has a list of connections that may continue, and mail to the home
-/// that they have left; both grow by doubling.
+/// Further allocations for deliveries. There are none, unless deliveries end long-polls. Then the turn has a list of connections that may
+/// continue, and mail to the home (the part of a shard that keeps topics) that the subscribers leave. Both grow by doubling.
 fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
     let turns = deliveries as u64 / u64::from(TurnLimits::default().visits_per_turn);
     match by {
@@ -145,8 +146,8 @@ fn lists_of_turns(by: Transport, deliveries: usize) -> u64 {
     }
 }
 
-/// Allowed allocations for a fan-out of several turns, which is a flow in each shard: its tells, their keys, its entry in the queue of flows, and the walk
-/// with its messages. They do not depend on the number of receivers.
+/// Allowed allocations for a fan-out of several turns, which each shard keeps as a flow: its tells (deliveries to subscribers), their
+/// keys, its entry in the queue of flows, and the walk over the members with its messages. They do not depend on the number of receivers.
 const FLOW_MAX: u64 = 12;
 
 #[test]
@@ -167,8 +168,8 @@ fn ten_thousand_subscribers_of_a_topic_cost_no_more_than_one() {
     }
 }
 
-/// Allowed allocations for a turn, whatever it delivers: the list of its tells, which grows by doubling to [`TOGETHER`], and the mail between two shards.
-/// Measured: 1, and 15.
+/// Allowed allocations for a turn, whatever it delivers: the list of its tells, which grows by doubling to [`TOGETHER`] entries, and the
+/// mail between two shards. Measured: 1, and 15.
 const PER_TURN_MAX: u64 = 24;
 
 #[test]
@@ -178,22 +179,22 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
         let nobody = [true, false].map(|one| unicast(shards, keep, None, one));
         for by in Transport::ALL {
             let world = format!("{shards} shards, {keep} kept, {by:?}");
-            // One message in a turn: it pays the cost of the turn.
+            // With one message in a turn, the message bears the cost of the turn.
             let everybody = unicast(shards, keep, Some(by), true);
             assert!(
                 everybody <= TOPICS as u64 * PER_MESSAGE_MAX,
                 "{world}: {everybody} for {TOPICS} messages"
             );
             let lists = everybody.saturating_sub(nobody[0]);
-            // The list of the turn's tells. A long-poll that ends adds mail to the home, or the list of those that
+            // The list of the turn's tells. A long-poll that ends also adds mail to the home, or an entry in the list of connections that
             // continue.
             let allowed = if by == Transport::LongPoll { 3 } else { 1 };
-            // Mail between shards that is split differently may need some more lists.
+            // If mail between shards is split differently, it may need some more lists.
             assert!(
                 lists <= TOPICS as u64 * (allowed * 100 + 2) / 100,
                 "{world}: {lists} for {TOPICS} deliveries, one a turn"
             );
-            // Many messages in a turn: a message adds no cost.
+            // With many messages in a turn, each further message costs nothing.
             let lists = unicast(shards, keep, Some(by), false).saturating_sub(nobody[1]);
             let turns = (TOPICS / TOGETHER) as u64;
             assert!(
@@ -204,7 +205,7 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
     }
 }
 
-/// The sizes of a message to a crowd show that each member gets its encoding.
+/// The sizes of a message in each encoding show that each subscriber has the transport that is meant.
 #[test]
 fn every_transport_is_the_one_that_is_meant() {
     const MEMBERS: usize = 100;
@@ -218,7 +219,7 @@ fn every_transport_is_the_one_that_is_meant() {
         (town.bytes() - before) as usize / MEMBERS
     });
     let [plain, events, polls, deflated, meta, envelope] = bytes;
-    // Each encoding adds more to the message than the one before it, and the compressed one is far shorter.
+    // Each encoding adds more bytes than the one before it, except the compressed one, which is far shorter.
     assert!(deflated < MESSAGE_BYTES / 4, "{bytes:?}");
     assert!(MESSAGE_BYTES < plain && plain < meta, "{bytes:?}");
     assert!(

@@ -1,5 +1,5 @@
-//! Bytes that arrive a few at a time: the work is linear in their number. Allocated bytes are a measure of copied bytes, since each copy needs its own
-//! allocation.
+//! Tests bytes that arrive a few at a time: the work must be linear in their number. The allocated bytes measure the copied bytes, since
+//! each copy needs an allocation.
 
 use crore_broker::ConnId;
 use crore_wire::mqtt::{self, Connect, PacketId, Properties, Publish, Qos, Version};
@@ -10,8 +10,8 @@ use crate::town::{Town, keeping};
 
 /// The length of the message.
 const BYTES: usize = 128 << 10;
-/// Allowed allocations, in multiples of the message's length: it is held in a buffer that doubles, once more if a turn is spent before it is complete, and
-/// kept in a log and in frames.
+/// Allowed allocated bytes, in multiples of the message's length. The message is collected in a buffer that doubles, copied once more if a
+/// turn (one run of the event loop) ends before it is complete, and kept in a log and in frames.
 const TIMES: u64 = 32;
 
 const UPGRADE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

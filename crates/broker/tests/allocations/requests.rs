@@ -1,4 +1,4 @@
-//! Requests on persistent connections: each leaves its connection as it was.
+//! Tests requests on persistent connections: each must leave the state of its connection as it was.
 
 use crore_broker::settings::Settings;
 
@@ -42,7 +42,7 @@ const INFO: &str = "GET /pub/####";
 const JSON: &str = "Accept: application/json";
 const BATCH: &str = "Content-Type: application/x-ndjson";
 
-/// Requests for topics' information, and requests that are answered at once.
+/// Requests for the information of topics, and other requests that are answered at once.
 fn plain() -> Vec<Exchange> {
     let post = || posting("POST /pub/####", &[], "hello");
     let info = || request(INFO, &[]);
@@ -146,7 +146,7 @@ fn plain() -> Vec<Exchange> {
     ]
 }
 
-/// Publishes.
+/// Requests that publish.
 fn publishing() -> Vec<Exchange> {
     let chunked = [
         request("POST /pub/####", &["Transfer-Encoding: chunked"]),
@@ -235,7 +235,7 @@ fn publishing() -> Vec<Exchange> {
     ]
 }
 
-/// History and long-polls.
+/// Requests for histories, and long-polls.
 fn reading() -> Vec<Exchange> {
     let get = |path: &str| request(&format!("GET {path}"), &[]);
     let waits = || Say(get("/sub/####?since=live"));

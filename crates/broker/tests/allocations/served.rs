@@ -1,5 +1,5 @@
-//! A connection keeps nothing of the requests that it has served. Clients repeat them, each on an open connection. Then all shards have the same side
-//! rows, account and heap as before.
+//! Checks that a connection keeps nothing of the requests that it has served. Clients repeat requests, each on an open connection.
+//! Afterwards all shards have the same side rows (entries for a connection's temporary state), memory account and heap as before.
 
 use crore_broker::access::{Grants, Known, Right};
 use crore_broker::account::Part;
@@ -10,12 +10,12 @@ use crate::counting::grown_bytes;
 use crate::support::{self, NOW, Town};
 use crate::town::{TURNS_UNDER_WAY, keeping};
 
-/// Number of clients that do the same.
+/// Number of clients that send the same requests.
 const CLIENTS: usize = 16;
-/// Allowed growth of the heap for each client: lists and the answer buffer of a shard grow by doubling, so 584 bytes become 1168, which is 73 for each
-/// client in two shards.
+/// Allowed growth of the heap for each client. The lists and the answer buffer of a shard grow by doubling: 584 bytes become 1168, in two
+/// shards. For each of 16 clients these are 73 bytes.
 const APART_BYTES: i64 = 80;
-/// Replaced by the number of the client, which is also its topic.
+/// A placeholder for the number of the client, which is also the name of its topic.
 const NUMBER: &[u8] = b"####";
 /// Seconds after which a long-poll ends without a message.
 pub const POLL_S: u32 = 3;
@@ -26,21 +26,21 @@ pub enum Step {
     Say(Vec<u8>),
     /// The client sends these bytes one by one.
     Drip(Vec<u8>),
-    /// Another client publishes to its topic.
+    /// Another client publishes to this client's topic.
     Publish,
     /// Time passes.
     Seconds(u32),
 }
 
-/// The exchange of a client on a connection that stays open.
+/// The requests and answers of a client on a connection that stays open.
 pub struct Exchange {
     pub name: &'static str,
     pub steps: Vec<Step>,
-    /// Its received bytes contain these parts, in this order.
+    /// The bytes that the client receives contain these parts, in this order.
     pub told: &'static [&'static str],
 }
 
-/// No bytes, until the sweep has visited each connection.
+/// An exchange without bytes. It lasts until the sweep (the regular check of all connections) has visited each connection.
 fn nothing() -> Exchange {
     Exchange {
         name: "nothing",
@@ -52,15 +52,15 @@ fn nothing() -> Exchange {
 /// A client: its number, and its connection.
 type Client = (usize, usize);
 
-/// A server whose clients have first sent `opening`.
+/// A server whose clients have all sent `opening` first.
 struct Scene {
     town: Town,
     opening: Vec<u8>,
-    /// For each shard, a client that publishes.
+    /// A publishing client for each shard.
     publishers: Vec<usize>,
 }
 
-/// The bytes, with the client's number inserted.
+/// The bytes, with the client's number in place of `NUMBER`.
 fn numbered(bytes: &[u8], n: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let number = format!("{n:04}");
@@ -168,7 +168,7 @@ impl Scene {
         }
     }
 
-    /// Plays the exchange, and drops the received bytes.
+    /// Plays the exchange, and drops the bytes that the clients receive.
     fn play_unheard(&mut self, exchange: &Exchange, clients: &[Client]) {
         self.play(exchange, clients);
         for io in &mut self.town.io {
@@ -178,7 +178,7 @@ impl Scene {
         }
     }
 
-    /// Side rows and charged bytes of all shards.
+    /// The numbers of side rows and of charged bytes, summed over all shards.
     fn held(&self) -> [(&'static str, usize); 7] {
         let sum = |of: fn(&Accounts) -> usize| {
             let shards = self.town.shards.iter();
@@ -202,10 +202,10 @@ impl Scene {
 const OTHER: &[u8] =
     b"POST /pub/#### HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nother";
 
-/// Checks that an exchange leaves connections that have sent `opening` as they were.
+/// Checks that an exchange leaves connections which have sent `opening` as they were.
 ///
 /// # Errors
-/// What it leaves behind, or what the client did not receive.
+/// What the exchange leaves behind, or what the client did not receive.
 fn leaves_nothing(
     shards: ShardId,
     set: fn(&mut Settings),
@@ -227,7 +227,7 @@ fn leaves_nothing(
     if !scene.town.is_open(first) {
         return Err(format!("the connection ends: {received:?}"));
     }
-    // Let tables, buffers and logs grow to the size that the exchange needs.
+    // Two warm-up rounds, in which tables, buffers and logs grow to the size that the exchange needs.
     for _ in 0..2 {
         scene.play_unheard(exchange, &others);
     }
@@ -250,7 +250,7 @@ fn leaves_nothing(
     }
 }
 
-/// Checks all exchanges, with a topic's home at the publisher's shard and at the other one.
+/// Checks all exchanges, with a topic's home (the part of a shard that keeps it) at the publisher's shard and at the other shard.
 pub fn all_leave_nothing<'a>(
     set: fn(&mut Settings),
     opening: &[u8],

@@ -1,15 +1,15 @@
-//! The heap of an idle connection and of a kept message, compared with `docs/internals/MEMORY.md`. Without the allocator's own overhead of some
-//! 8 bytes for each chunk of 16 KiB.
+//! Tests the heap of an idle connection and of a kept message, against `docs/internals/MEMORY.md`. The allocator's own overhead (about 8
+//! bytes for each chunk of 16 KiB) does not count.
 
 use crore_broker::settings::{Keep, Rule};
 
 use crate::counting::grown_bytes;
 use crate::town::{Town, Transport, keeping, post, subscribe};
 
-/// Number of connections: large, so that a partly filled chunk hardly affects the mean.
+/// Number of connections: so large that partly filled chunks hardly affect the mean.
 const MANY: usize = 50_000;
 
-/// 13 bytes, as in the budgets.
+/// A topic name of 13 bytes, as the documented budgets assume.
 fn own_topic(n: usize) -> String {
     format!("p/s{n:08}/-")
 }
@@ -21,9 +21,10 @@ fn warm(town: &mut Town, by: Transport) {
     }
 }
 
-/// Row 52; topic at the carrier 24 and at the home 40, each with a name in 16 and a bucket of 4.
+/// Bytes of an idle connection: its row 52; its topic's row at the carrier (the shard with the subscriber) 24 and at the home (the part of
+/// a shard that keeps topics) 40; at both the name 16 and a hash bucket 4.
 const IDLE_BYTES: f64 = 52.0 + 24.0 + 40.0 + 2.0 * (16.0 + 4.0);
-/// Lists of chunks, and partly filled chunks.
+/// Bytes for lists of chunks and partly filled chunks.
 const CHUNKS_BYTES: f64 = 2.5;
 
 #[test]
@@ -77,11 +78,11 @@ fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
     }
 }
 
-/// A place of 544 for 512 bytes and a frame header of 4; the entry.
+/// Bytes of a kept message: a slot of 544 for 512 bytes of data and a frame header of 4, and the log's entry of 48.
 const KEPT_BYTES: f64 = 544.0 + 48.0;
-/// The topic's chain of messages, once.
+/// Bytes of the topic's list of messages, once for each topic.
 const CHAIN_BYTES: f64 = 24.0;
-/// A topic at its home without subscribers.
+/// Bytes of a topic without subscribers at its home.
 const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
 
 #[test]
@@ -119,7 +120,7 @@ fn a_kept_message_costs_its_place_and_its_entry() {
     }
 }
 
-/// A row and a bucket.
+/// Bytes of a message key: a row and a hash bucket.
 const KEY_BYTES: f64 = 16.0 + 4.0;
 
 #[test]

@@ -1,4 +1,5 @@
-//! WebSocket frames and MQTT packets: each leaves its connection as it was, at the latest after the next sweep.
+//! Tests WebSocket frames and MQTT packets: each must leave the state of its connection as it was, at the latest after the next sweep (the
+//! regular check of all connections).
 
 use crore_wire::mqtt::{
     Ack, Connect, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version, encode,
@@ -8,7 +9,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 use crate::served::Step::{self, Drip, Publish as Other, Say, Seconds};
 use crate::served::{Exchange, all_leave_nothing};
 
-/// Seconds in which the sweep visits each connection.
+/// Seconds within which the sweep visits each connection.
 const SWEPT_S: u32 = 2;
 
 fn does(
@@ -91,7 +92,7 @@ fn packet(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// CONNECT with a clean session, and a SUBSCRIBE of the client's own topic.
+/// A CONNECT with a clean session, and a SUBSCRIBE for the client's own topic.
 fn opening(qos: Qos) -> Vec<u8> {
     let connect = Connect {
         version: Version::V5,

@@ -1,14 +1,15 @@
-//! Several shards in one thread, driven like the server's loop (inputs, then a flush), over sockets in memory that do not allocate.
+//! A server of several shards in one thread, for tests of allocations. It runs like the real server's loop (inputs, then a flush). Its
+//! sockets are in memory and do not allocate.
 
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{ConnId, ShardId, TurnLimits};
 
 use crate::support::{self, NOW};
 
-/// A server of some shards, in one thread.
+/// A server with its shards in one thread.
 pub struct Town(support::Town);
 
-/// Turns whose frames may be in flight: few, so that lists soon reach their final length.
+/// Maximum of turns (runs of a shard's event loop) whose frames may be in flight: few, so that lists soon reach their final length.
 pub const TURNS_UNDER_WAY: usize = 4;
 
 impl Town {
@@ -80,7 +81,7 @@ pub enum Transport {
     Events,
     LongPoll,
     Deflated,
-    /// `ws+meta.nchan`.
+    /// A WebSocket with the subprotocol `ws+meta.nchan`.
     Meta,
     /// A WebSocket whose messages are JSON objects.
     Envelope,
@@ -117,10 +118,10 @@ pub fn subscribe(transport: Transport, topic: &str) -> String {
     format!("GET /sub/{topic}{query} HTTP/1.1\r\nHost: localhost\r\n{upgrade}{field}\r\n")
 }
 
-/// Data of a message.
+/// Bytes of a message's data.
 pub const MESSAGE_BYTES: usize = 512;
 
-/// A request that publishes a message of this size.
+/// A request that publishes `MESSAGE_BYTES` bytes.
 pub fn post(topic: &str) -> Vec<u8> {
     let data = "x".repeat(MESSAGE_BYTES);
     format!(

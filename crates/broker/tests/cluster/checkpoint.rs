@@ -1,4 +1,4 @@
-//! A node that starts from checkpoints of the partitions has the same state as one that has read the whole log.
+//! Tests that a node which starts from checkpoints of the partitions has the same state as one that has read the whole log.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::support::{NOW, Town};
 use crate::{Node, Nodes, PARTITIONS};
 
-/// The blocks of a document.
+/// The blocks of a checkpoint's document.
 type Document = Vec<Vec<u8>>;
 
 impl Nodes {
-    /// Checkpoints of all partitions: the log up to this number of batches, based on earlier checkpoints.
+    /// Makes checkpoints of all partitions: they contain the log up to this number of batches, based on the earlier checkpoints `former`.
     fn documents(&self, former: &[Document], batches: std::ops::Range<usize>) -> Vec<Document> {
         let of = crate::world(0);
         let shadows = Shadow::world(&of);
@@ -48,7 +48,7 @@ impl Nodes {
         (0..PARTITIONS).map(document).collect()
     }
 
-    /// A node joins with these checkpoints, which contain this number of batches.
+    /// Starts a node with these checkpoints, which contain this number of batches.
     fn join(&mut self, documents: &[Document], contained: usize) -> usize {
         let world: Arc<World> = crate::world(self.all.len());
         let shard = |id| {
@@ -104,7 +104,7 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.run(&[0, 1, 2]);
     let one = nodes.log.len();
     let documents = nodes.documents(&[], 0..one);
-    // The steward dies with batches in flight.
+    // The steward (the node that makes checkpoints) dies with batches in flight.
     let held = nodes.post(0, "a", "held");
     for _ in 0..9 {
         nodes.second_of(&[1, 2]);
@@ -115,7 +115,7 @@ fn a_node_that_begins_with_checkpoints_is_as_one_that_has_read_all_of_the_log() 
     nodes.store(&[0]);
     nodes.tell(&[1, 2]);
     write(&mut nodes, "third", &[1, 2]);
-    // A batch that is in the log twice.
+    // Puts a batch into the log a second time.
     let double = nodes.log[two - 1].clone();
     let partition = usize::from(Header::read(&double.0).expect("a batch").partition);
     nodes.ends[partition] += 1;
@@ -165,7 +165,8 @@ fn stewards_that_died_before_the_checkpoints_are_found_dead() {
     assert_eq!(nodes.stewards(joined), [Some(2000); 4]);
 }
 
-/// Nodes of the previous and of the next version read what the steward writes. Other bytes mean another format of snapshots, and of the cluster.
+/// Nodes of the previous and of the next version read what the steward writes. If these bytes change, the format number of snapshots and
+/// of the cluster must change too.
 #[test]
 fn checkpoints_of_form_9_are_these_bytes() {
     let mut nodes = Nodes::new(1);
@@ -189,7 +190,7 @@ fn death_that_only_the_first_partition_has_is_told_in_all_by_a_node_that_begins_
     for _ in 0..3 {
         nodes.second();
     }
-    // The steward of all partitions ends, and the other node as soon as the first partition has its death.
+    // The steward of all partitions ends, and the other node ends as soon as the first partition has the record of that death.
     let mut seconds = (0..20).map(|_| {
         nodes.second_of(&[1]);
         nodes.stewards(1)

@@ -1,4 +1,5 @@
-//! Nodes over one log: a message published at one node reaches the subscribers of all nodes once and at one position, whichever nodes die.
+//! Tests nodes over one log: a message published at one node reaches the subscribers of all nodes once and with the same position,
+//! whichever nodes die.
 
 mod checkpoint;
 mod mqtt;
@@ -29,7 +30,7 @@ struct Node {
     backlog: Backlog,
 }
 
-/// Nodes, and the log of all partitions in order: each batch with its sequence and the second in which it was stored.
+/// The nodes, and the log of all partitions in order. Each batch has its sequence number and the second in which it was stored.
 struct Nodes {
     all: Vec<Node>,
     log: Vec<(Arc<[u8]>, u64, u32)>,
@@ -37,7 +38,7 @@ struct Nodes {
     unix_s: u32,
 }
 
-/// The world of a node.
+/// The settings and shared state of a node (its world).
 fn world(n: usize) -> Arc<World> {
     let settings = Settings {
         rules: vec![Rule {
@@ -78,7 +79,7 @@ impl Nodes {
         nodes
     }
 
-    /// Stores the batches that these nodes have appended.
+    /// Stores in the log the batches that these nodes have appended.
     fn store(&mut self, of: &[usize]) {
         for n in of {
             self.all[*n].town.settle();
@@ -106,7 +107,7 @@ impl Nodes {
             let placement = world(n).placement();
             let checked = ForeignBatch::checked(bytes.clone(), placement, &node.backlog);
             let Ok((mut header, batch)) = checked else {
-                // It is void.
+                // The batch is void (malformed), so readers skip it.
                 continue;
             };
             (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
@@ -121,7 +122,7 @@ impl Nodes {
         node.town.settle();
     }
 
-    /// Stores the batches of these nodes, and the nodes read them.
+    /// Stores the batches of these nodes, and lets the nodes read them, until there are no more.
     fn run(&mut self, nodes: &[usize]) {
         loop {
             let before = self.log.len();
@@ -133,7 +134,7 @@ impl Nodes {
         }
     }
 
-    /// A second passes for these nodes. Their batches are stored and read.
+    /// Lets a second pass for these nodes. Then their batches are stored and read.
     fn second_of(&mut self, nodes: &[usize]) {
         self.unix_s += 1;
         for n in nodes {
@@ -191,7 +192,7 @@ impl Nodes {
             .collect()
     }
 
-    /// The state of each home of a node.
+    /// The state of each home (the part of a shard that keeps topics) of a node.
     fn states(&mut self, node: usize) -> Vec<ClusterState> {
         let town = &mut self.all[node].town;
         (0..2)
@@ -251,7 +252,7 @@ fn a_position_of_one_node_is_gone_on_from_at_another_also_at_one_that_is_behind(
             nodes.post(n % 2, "a", &format!("{n}"));
             nodes.run(&[0, 1]);
         }
-        // The other node does not read the next two.
+        // The other node does not read the next two messages.
         for n in 4..6 {
             nodes.post(0, "a", &format!("{n}"));
             nodes.store(&[0]);
@@ -307,7 +308,7 @@ fn an_idempotency_key_counts_once_over_all_nodes_whatever_their_clocks_say() {
         body[at..].lines().next().map(String::from)
     };
     assert_eq!(position(body(&nodes, 0)), position(body(&nodes, 1)));
-    // Within the window by the log's clock, and not after it.
+    // The retry counts within the window by the log's clock, and not after it.
     let window_s = Settings::default().publish.idempotency_window_s;
     for _ in 0..window_s - 2 {
         nodes.second();
@@ -382,7 +383,7 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
         "{stewards:?}"
     );
     assert_eq!(nodes.states(1)[0].nodes.len(), 2);
-    // It reconnects: its batches in flight are void, and are written again.
+    // The first node reconnects. Its batches in flight are void, so it writes them again.
     nodes.store(&[0]);
     nodes.tell(&[1, 2]);
     assert_eq!(nodes.got(1, reader), []);
@@ -418,7 +419,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     }
     let reader = nodes.events(1, "sub/a", "");
     let key = "Accept: application/json\r\nIdempotency-Key: \"k\"\r\n";
-    // The first node is cut off, and the second continues.
+    // The first node is cut off from the log, and the second one continues.
     let old = [
         nodes.ask(0, "POST /pub/a", key, "old"),
         nodes.ask(0, "DELETE /pub/b", JSON, ""),
@@ -450,13 +451,13 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     let created = nodes.ask(1, "PUT /pub/c", JSON, "");
     nodes.run(&[1]);
     assert_eq!(nodes.status(1, created), Some(201), "it did not exist");
-    // The key was not used up.
+    // The refused publish did not use up the key.
     let again = nodes.ask(0, "POST /pub/a", key, "old");
     nodes.run(&[0, 1]);
     assert!(matches!(nodes.status(0, again), Some(201 | 202)));
     assert!(!nodes.text(0, again).contains("replayed"));
     assert_eq!(data(&nodes, 1, reader), ["new", "old"]);
-    // A node that reads the log later decides the same.
+    // A node that reads the log later comes to the same result.
     let mut late = Town::new(&world(7), TurnLimits::default(), NOW);
     for (bytes, sequence, unix_s) in &nodes.log {
         let mut header = Header::read(bytes).expect("a batch");
@@ -482,7 +483,7 @@ fn record_that_the_log_stores_within_seven_seconds_counts_and_its_key_gives_the_
         for _ in 0..seconds - 1 {
             nodes.all[0].town.tick_s(1);
             nodes.all[0].town.settle();
-            // The others are idle, and find nobody dead.
+            // The other nodes are idle, and report no node as dead.
             nodes.unix_s += 1;
         }
         assert_eq!(nodes.status(0, asked), None);

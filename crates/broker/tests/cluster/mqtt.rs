@@ -1,4 +1,4 @@
-//! MQTT at a node of a cluster: sessions end with their connection, and shared subscriptions are not supported.
+//! Tests MQTT at a node of a cluster: sessions end with their connection, and shared subscriptions are not supported.
 
 use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, PropertyBuf, Qos, ReasonCode, SubscribeOptions, Version, Will,
@@ -38,7 +38,7 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
     conn
 }
 
-/// The packets that a client has received.
+/// Passes each packet that a client has received to `see`.
 fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
     let received = std::mem::take(&mut nodes.all[0].town.socket(conn).received);
     let mut bytes = &received[..];
@@ -153,7 +153,8 @@ fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
     nodes.run(&[0, 1]);
     assert_eq!(data(&nodes), ["gone"]);
     connect_with(&mut nodes, Version::V5, Some(will));
-    // The node is cut off and closes the client's connection. The client then publishes at another node that it is online.
+    // The node is cut off and closes the client's connection. The client then reports at another node that it is online, which the will
+    // must not overwrite.
     for _ in 0..20 {
         nodes.all[0].town.tick_s(1);
         nodes.all[0].town.settle();

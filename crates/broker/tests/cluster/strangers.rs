@@ -1,4 +1,5 @@
-//! Batches of a foreign writer in the log: they are void at every node, both live and when the log is replayed, and they kill no node.
+//! Tests batches of a foreign writer in the log. They are void (ignored) at every node, both live and when the log is replayed, and make
+//! no node panic.
 
 use crore_broker::batch::{self, Header};
 use crore_broker::{Now, OFFSET_BITS};
@@ -33,7 +34,7 @@ struct Message<'a> {
     key: &'a [u8],
     attributes: &'a [u8],
     data: &'a [u8],
-    /// The bytes after the data.
+    /// The bytes of the record after the data.
     rest: &'a [u8],
 }
 
@@ -90,12 +91,12 @@ fn message(message: Message<'_>) -> Vec<u8> {
     batch_of(&[&message.record()])
 }
 
-/// The attributes of a message from MQTT with these properties.
+/// The attributes of a message that an MQTT client published with these properties.
 fn attributes(properties: &[u8]) -> Vec<u8> {
     [&7u64.to_le_bytes(), properties].concat()
 }
 
-/// Batches that no node writes, by their fault.
+/// Batches that no node writes. Each has a name for its fault.
 fn bad_batches() -> Vec<(&'static str, Vec<u8>)> {
     let long = vec![b'x'; 1_001];
     let short = &7u32.to_le_bytes()[..];
@@ -304,14 +305,14 @@ fn bad_batches() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 impl Nodes {
-    /// The stranger's batch is the next in the log.
+    /// Appends these bytes of the foreign writer to the log.
     fn intrude(&mut self, bytes: &[u8]) {
         let end = &mut self.ends[usize::from(partition())];
         *end += 1;
         self.log.push((bytes.into(), *end, self.unix_s));
     }
 
-    /// A node that replays the whole log at its start.
+    /// A node that replays the whole log when it starts.
     fn recovered(&self) -> Town {
         let mut town = Town::new(&world(0), Default::default(), NOW);
         for (bytes, sequence, unix_s) in &self.log {

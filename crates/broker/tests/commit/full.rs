@@ -1,4 +1,5 @@
-//! An engine whose disk is full: publishes are refused before they are admitted, and everything else continues.
+//! Tests an engine (the writer of the log) whose disk is full: publishes are refused before they are admitted, and everything else
+//! continues.
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
@@ -14,7 +15,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
         let before = town.post(&topic, "before");
         town.settle();
         world.admission.set_disk_full(true);
-        // It was admitted earlier.
+        // This publish was admitted before the disk was full.
         town.commit();
         assert_eq!(town.statuses(before), [201]);
         assert!(town.text(subscriber).contains("before"));
@@ -41,7 +42,7 @@ fn a_full_disk_refuses_publishes_until_there_is_room() {
             town.text(batch)
         );
         assert_eq!(town.told(client), ["puback Quota exceeded"]);
-        // Reading and deleting need hardly any room.
+        // Reading and deleting need hardly any disk space, so they are allowed.
         let late = town.ask(&format!("GET /sub/{topic}?since=oldest"), "", "");
         town.commit();
         assert!(town.text(late).contains("before"));
@@ -123,7 +124,7 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         town.commit();
         assert_eq!(town.statuses(waits), [201]);
         assert_eq!(town.told(client), ["puback Success"]);
-        // The checkpoint does not make room.
+        // This time the checkpoint does not make room.
         full(true, &town);
         let waits = town.post(&topic, "refused");
         town.0

@@ -1,4 +1,4 @@
-//! Shared subscriptions over a slow engine that loses batches.
+//! Tests shared subscriptions over a slow engine (the writer of the log) that loses batches.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Adds the data of the members' messages.
+/// Appends the data of the messages that a member received to `given`.
 fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
     let told = town.told(conn).into_iter();
     let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
@@ -33,8 +33,8 @@ fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    /// The first member never leaves, so the group stays alive. Each acknowledged publish is delivered to a member at least once, and exactly once if that
-    /// member did not leave.
+    /// Each acknowledged publish must be delivered to a member at least once, and exactly once if that member did not leave. The first
+    /// member never leaves, so that the group stays alive.
     #[test]
     fn each_message_is_given_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
         let mut town = Town::new(2, |_| {});

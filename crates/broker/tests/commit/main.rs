@@ -1,4 +1,5 @@
-//! Homes with a slow engine that may lose batches: nothing is answered or delivered before its commit, and each write takes effect once.
+//! Tests homes (the parts of shards that keep topics) with a slow engine (the writer of the log) that may lose batches: nothing is
+//! answered or delivered before its commit, and each write takes effect once.
 
 mod full;
 mod groups;
@@ -18,7 +19,7 @@ use crore_wire::mqtt::{self, Packet, PacketId, Publish, Qos, SubscribeOptions, V
 use crore_wire::topic;
 use support::{NOW, connect};
 
-/// Shards over an engine, each a home of two partitions. All clients are at the first shard.
+/// Shards over an engine. Each shard is the home of two partitions. All clients are connected to the first shard.
 struct Town(support::Town);
 
 impl Town {
@@ -47,12 +48,12 @@ impl Town {
         })
     }
 
-    /// Runs everything that is possible before the engine answers.
+    /// Runs everything that is possible until the engine answers.
     fn settle(&mut self) {
         self.0.settle();
     }
 
-    /// Runs everything, while the engine commits all batches.
+    /// Runs everything, and the engine commits all batches.
     fn commit(&mut self) {
         self.decide(|| true);
     }
@@ -69,13 +70,13 @@ impl Town {
         }
     }
 
-    /// The engine loses its waiting batches.
+    /// The engine loses the batches that wait for it.
     fn lose(&mut self) {
         self.settle();
         self.0.decide(|| false);
     }
 
-    /// Time passes until lost batches are appended again. Returns whether there were any.
+    /// Lets time pass until lost batches are appended again. Returns whether there were any.
     fn rests(&mut self) -> bool {
         if self.0.shards.iter().all(|shard| shard.accounts().asks == 0) {
             return false;
@@ -98,7 +99,7 @@ impl Town {
         self.0.open(0)
     }
 
-    /// A client that sends a request.
+    /// Connects a client that sends this request.
     fn ask(&mut self, line: &str, fields: &str, body: &str) -> usize {
         let conn = self.open();
         self.ask_on(conn, line, fields, body);
@@ -147,7 +148,7 @@ impl Town {
         self.0.handle(at, Input::Control(Ticket(ticket), control));
     }
 
-    /// The reports of orders so far.
+    /// The reports about the operator's orders so far.
     fn reports(&mut self) -> Vec<String> {
         let reports = self.0.io.iter_mut().flat_map(|io| io.reports.drain(..));
         let told = reports.map(|(Ticket(ticket), report)| match report {
@@ -204,7 +205,7 @@ fn subscribe(filter: &str) -> Vec<u8> {
     out
 }
 
-/// A PUBLISH; without acknowledgement if its id is 0.
+/// A PUBLISH packet, of QoS 1, or of QoS 0 if the id is 0.
 fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
     let mut out = Vec::new();
     let packet_id = PacketId::new(id);
@@ -224,14 +225,14 @@ fn message(topic: &str, data: &str, id: u16, retain: bool) -> Vec<u8> {
     out
 }
 
-/// The `n`th topic whose home is this shard of two.
+/// The `n`th topic whose home is at this one of two shards.
 fn topic_at(home: u16, n: usize) -> String {
     let names = (0..).map(|n| format!("t{n}"));
     let mut there = names.filter(|name| u16::from(topic::slot(name.as_bytes())) % 2 == home);
     there.nth(n).expect("there are many")
 }
 
-/// A topic of a local home and one of a remote home.
+/// A topic of a home on the clients' own shard, and one of a home on the other shard.
 fn near_and_far() -> [String; 2] {
     [topic_at(0, 0), topic_at(1, 0)]
 }
@@ -256,7 +257,7 @@ fn no_client_hears_of_a_message_before_it_is_committed() {
             "\u{81}\u{5}hello".replace('\u{81}', "\u{fffd}")
         );
         assert_eq!(town.statuses(publisher), [201]);
-        // A query that follows the publish sees it.
+        // A query that was sent after the publish sees its result.
         assert!(town.text(asker).contains("\"messages\": 1"));
         assert!(town.text(late).ends_with("hello"));
     }

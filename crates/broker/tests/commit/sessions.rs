@@ -1,4 +1,4 @@
-//! MQTT clients over a slow engine.
+//! Tests MQTT clients over a slow engine (the writer of the log).
 
 use super::{Town, message, near_and_far, subscribe};
 
@@ -12,14 +12,15 @@ fn a_publish_is_acknowledged_once_it_is_committed() {
         assert_eq!(town.told(client), [""; 0]);
         town.commit();
         assert_eq!(town.told(client), ["puback No matching subscribers"]);
-        // A late publish is not acknowledged: the client reconnects and sends it again.
+        // A publish with an unknown outcome is not acknowledged. The client reconnects and sends it again.
         town.0.say(client, message(&topic, "x", 2, false));
         town.be_silent();
         assert_eq!(town.told(client), ["Disconnect"]);
     }
 }
 
-/// A client that sends many publishes at once is not read past `mqtt.receive_max` unanswered messages. It is still served.
+/// A client that sends many publishes at once is not read beyond `mqtt.receive_max` unanswered messages. It is still served when these are
+/// committed.
 #[test]
 fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
     const MANY: u16 = 50;

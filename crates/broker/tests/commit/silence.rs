@@ -1,4 +1,4 @@
-//! An engine that takes longer than an idempotency window, or longer for one partition than for another.
+//! Tests an engine (the writer of the log) that takes longer than an idempotency window, or longer for one partition than for another.
 
 use crore_broker::{Input, TurnLimits};
 use crore_wire::topic;
@@ -16,7 +16,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
     town.0.tick_s(2);
     let again = town.ask(&line, key, "once");
     town.settle();
-    // The engine has only the first batch, and commits it late.
+    // The engine has received only the first batch, and commits it late.
     town.0.tick_s(6);
     assert!(town.0.decide(|| true));
     town.settle();
@@ -29,7 +29,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
     let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
     town.commit();
     assert!(town.text(asker).contains("\"messages\": 1"));
-    // After the window, with nothing in flight, it is another message.
+    // After the window, with nothing in flight, a publish with this key is a new message.
     town.0.tick_s(30);
     let late = town.ask(&line, key, "once");
     town.commit();
@@ -40,7 +40,7 @@ fn a_retry_that_waited_longer_than_the_window_is_recognised() {
 fn a_home_whose_engine_is_silent_is_not_idle() {
     let topic = topic_at(1, 0);
     let mut town = Town::new(2, |_| {});
-    // The first second publishes the server's own topics; a later one frees the buffers of their marks.
+    // In the first second the server publishes its own topics. A later one frees the buffers of their marks in the log.
     let mut idles = || {
         town.0.tick_s(1);
         town.commit();
@@ -55,7 +55,7 @@ fn a_home_whose_engine_is_silent_is_not_idle() {
     assert_eq!(town.statuses(publisher), [202]);
 }
 
-/// A client that subscribes to a filter and then publishes gets its message, even if one partition of the home is slower.
+/// A client that subscribes to a filter and then publishes must receive its own message, even if one partition is slower.
 #[test]
 fn a_filter_begins_before_what_was_published_behind_it() {
     let [slow, quick] = [0, 1].map(|partition| {
@@ -81,7 +81,7 @@ fn a_filter_begins_before_what_was_published_behind_it() {
     let told = town.told(client);
     assert!(told.iter().any(|it| it.ends_with("behind")), "{told:?}");
     assert!(!told.iter().any(|it| it.starts_with(&slow)), "{told:?}");
-    // The subscriber by filter counts as one.
+    // The answer counts the subscriber by filter as one subscriber.
     let publisher = town.post(&slow, "y");
     town.commit();
     assert_eq!(town.statuses(publisher), [201]);
@@ -94,7 +94,7 @@ fn a_topic_has_room_reserved_until_it_is_made() {
     let mut town = Town::new(1, |settings| settings.limits.topics_per_shard = 2);
     let one = town.post(&first, "x");
     town.settle();
-    // The second message of the topic is in another batch: the topic is created, and one of its records is in flight.
+    // The second message of the topic is in another batch. So the topic is committed, and a record of it is still in flight.
     let again = town.post(&first, "y");
     town.settle();
     assert!(town.0.decide(|| true));
@@ -141,7 +141,7 @@ fn a_topic_that_was_under_way_is_forgotten_once_it_is_idle() {
     assert_eq!(town.0.shards[0].accounts().home_topics, 0);
 }
 
-/// Like a single publish: no client waits for the engine for ever.
+/// No client waits for the engine for ever: every kind of request gets an answer, like a publish.
 #[test]
 fn requests_end_though_the_engine_is_silent() {
     let mut town = Town::new(2, |_| {});
@@ -205,7 +205,7 @@ fn a_batch_of_more_than_the_credit_ends_though_the_engine_is_silent() {
     assert_eq!(town.statuses(info), [200]);
 }
 
-/// A retry that is sent within the window counts as one, even if its record reaches the engine later.
+/// A retry counts as one if it is sent within the window, even if its record reaches the engine later.
 #[test]
 fn a_retry_that_waits_for_its_batch_is_recognised() {
     let topic = topic_at(0, 0);
@@ -213,7 +213,7 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
     let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
     let first = town.ask(&line, key, "once");
     town.settle();
-    // More batches than may be in flight.
+    // Fills the engine: more batches than may be in flight.
     for _ in 0..40 {
         town.post(&topic, "other");
         town.settle();
@@ -240,7 +240,8 @@ fn a_retry_that_waits_for_its_batch_is_recognised() {
     );
 }
 
-/// The condition of a record must not depend on this process's room for keys.
+/// A key must not be forgotten before the end of its window. Whether a record takes effect must not depend on how many keys this process
+/// can keep.
 #[test]
 fn no_key_goes_before_its_time() {
     let topic = topic_at(0, 0);
@@ -252,7 +253,7 @@ fn no_key_goes_before_its_time() {
         let field = format!("Idempotency-Key: \"{key}\"\r\n");
         town.ask(&format!("POST /pub/{topic}"), &field, &key.to_string())
     };
-    // Both in flight, and one after the other.
+    // Two batches of publishes, both in flight, then committed one after the other.
     let some: Vec<_> = (0..10).map(|key| publish(&mut town, key)).collect();
     town.commit();
     assert!(some.iter().all(|asker| town.statuses(*asker) == [202]));
@@ -262,7 +263,7 @@ fn no_key_goes_before_its_time() {
         .iter()
         .flat_map(|asker| town.statuses(*asker))
         .collect();
-    // One publisher gets at most four fifths.
+    // One publisher may use at most four fifths of all keys.
     let expected = [[202; 6].as_slice(), &[503; 14]].concat();
     assert_eq!(told, expected);
     assert!(town.text(more[19]).contains("publish.idempotency_keys"));
@@ -278,7 +279,7 @@ fn no_key_goes_before_its_time() {
         (town.statuses(again), town.statuses(plain)),
         (vec![202], vec![202])
     );
-    // After their window there is room again.
+    // After the window of the keys there is room again.
     town.0.tick_s(61);
     let new = publish(&mut town, 30);
     town.commit();

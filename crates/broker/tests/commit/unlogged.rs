@@ -1,10 +1,11 @@
-//! Messages that are not logged among logged ones: they keep their order, and a mark covers their offsets first.
+//! Tests messages that are not logged, among logged ones. All keep their order, and a mark in the log (the highest offset that may be
+//! given) covers their offsets first.
 
 use crore_broker::settings::Rule;
 
 use crate::Town;
 
-/// One home; messages of `p` are not logged.
+/// A server with one home (the part of a shard that keeps topics). Messages of the topic `p` are not logged.
 fn town() -> Town {
     Town::new(1, |settings| {
         let rule = Rule {
@@ -35,7 +36,7 @@ fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
 
 #[test]
 fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
-    // Topics in the partition of `p`.
+    // Logged topics of which some are in the partition of `p`.
     let mut town = town();
     let logged: Vec<String> = (0..40).map(|n| format!("l{n}")).collect();
     let readers: Vec<usize> = logged.iter().map(|topic| town.subscribe(topic)).collect();

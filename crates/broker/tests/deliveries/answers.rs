@@ -1,4 +1,4 @@
-//! The complete answers to subscribe requests on every transport, without the header lines that all have.
+//! Tests the complete answers to subscribe requests on every transport. Header lines that all answers have are left out.
 
 mod polls;
 mod refusals;
@@ -97,7 +97,7 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
     town
 }
 
-/// The received bytes as lines, without the lines that all answers have.
+/// The bytes received since the last call as lines, without the lines that all answers have.
 fn take(town: &mut Town, link: usize) -> String {
     let text = town.take(link).replace("\r\n", "\n");
     let common = [

@@ -1,4 +1,4 @@
-//! Limits of a rule on the bytes and messages in an outbox: of one topic, of several topics, by filter, and over MQTT.
+//! Tests a rule's limits of bytes and messages in an outbox: for one topic, for several topics, by filter, and over MQTT.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn flood(town: &mut Town, topics: &[&'static str], at_once: bool) {
     }
 }
 
-/// It takes what is left of six messages and a newest one, without a hole.
+/// Checks that the subscriber, once its socket accepts bytes, receives the rest of six messages and a new one, without a hole.
 fn reads_on(town: &mut Town, link: usize, case: &str) {
     town.window(link, None);
     town.settle();
@@ -55,7 +55,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
                 };
                 town.window(link, Some(window));
                 flood(&mut town, &["t/1"], at_once);
-                // The rest of one that was begun is one of them.
+                // The rest of a partly sent message counts as one of them.
                 let waits = least.max(most as usize) * FRAME_BYTES - window % FRAME_BYTES;
                 assert_eq!(town.accounts().outbox_bytes, waits, "{case}");
                 assert_eq!(town.stats().fallbacks, 1, "{case}");
@@ -65,7 +65,7 @@ fn as_many_messages_wait_as_the_rule_allows() {
     }
 }
 
-/// The simulator compares the reported number with the rules.
+/// The broker reports the number of waiting messages of the slowest subscriber. The simulator compares that number with the rules.
 #[test]
 fn the_most_messages_that_wait_are_those_of_the_slowest() {
     let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), TurnLimits::default(), 1);
@@ -108,7 +108,7 @@ fn a_message_that_was_sent_makes_room_for_another() {
             town.publish([("t/1", format!("message{n}"))]);
             town.settle();
             if n > 0 {
-                // One of two messages is written, and the outbox is never empty.
+                // One of the two waiting messages is written, so the outbox is never empty.
                 town.window(link, Some(FRAME_BYTES));
                 town.settle();
             }
@@ -143,7 +143,7 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
     }
 }
 
-/// The limits of a message are those of its topic's rule. Waiting messages of all topics count.
+/// The limits for a message are those of its topic's rule. Waiting messages of all topics count together.
 #[test]
 fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
@@ -164,7 +164,8 @@ fn topics_of_several_rules_wait_side_by_side() {
     assert_eq!(text.matches("message").count(), 12);
 }
 
-/// A stream of two topics that waits for the remote home holds messages up to the limit.
+/// A stream of two topics waits until the remote home (the part of another shard that keeps topics) has answered. Meanwhile messages are
+/// held, up to the limit.
 #[test]
 fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -199,8 +200,8 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     }
 }
 
-/// A client that is disconnected right after a gap of one topic has seen nothing of another topic, whose messages wait for the remote home, even if there
-/// were too many to wait.
+/// A client is disconnected right after a gap of one topic. It has seen nothing of another topic, whose messages wait for the remote home.
+/// So these messages come again, even if there were too many to wait.
 #[test]
 fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";
@@ -245,7 +246,7 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     assert_eq!(again.matches("message").count(), 4, "{again}");
 }
 
-/// QoS 0 and 1, by topic and by filter.
+/// Over MQTT: QoS 0 and 1, by topic and by filter.
 #[test]
 fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
     const CONNECT: &[u8] = b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0";
@@ -275,8 +276,8 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
     }
 }
 
-/// A subscriber that begins live and waits for a remote home gets a gap for messages that meanwhile became too old in the local home's log, even if they
-/// are not removed yet.
+/// A subscriber begins live and waits for a remote home. Meanwhile messages in the log of the local home become too old. The subscriber
+/// gets a gap for them, even if they are not removed yet.
 #[test]
 fn loss_before_a_far_home_has_answered_is_told() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -294,7 +295,7 @@ fn loss_before_a_far_home_has_answered_is_told() {
     let mut town = Town::with(settings, turn_limits, 2);
     let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
     town.settle();
-    // Expired messages are removed one by one, these first.
+    // Expired messages are removed one by one. These go first.
     town.publish((0..40).map(|_| (&other[..], "older".into())));
     for n in 0..5 {
         town.publish([(&near[..], format!("message{n}"))]);

@@ -1,10 +1,10 @@
-//! A message for so many subscribers by filter that it takes more than four turns. Subscribers that connect or leave meanwhile cause neither loss nor
-//! duplicates.
+//! Tests a message to so many subscribers by filter that its delivery takes more than four turns (runs of the event loop). Subscribers
+//! that connect or leave meanwhile cause neither loss nor duplicates.
 
 use super::*;
 
 const VISITS: u32 = 4;
-/// All match the topic, the second one twice.
+/// Subscriptions that all match the topic; the second one has two matching filters.
 const QUERIES: [&str; 3] = [
     "filter=a/%23",
     "filter=a/%23&filter=a/%2B",
@@ -40,7 +40,7 @@ fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
     loop {
         town.turn();
         let now = town.io().sends;
-        // A visit writes both messages at once.
+        // The shard writes both messages to a subscriber at once, so the writes do not exceed the visited subscribers.
         assert!(now - before <= VISITS as usize, "{}", now - before);
         (turns, before) = (turns + 1, now);
         if town.accounts().deliveries == 0 {
@@ -52,7 +52,7 @@ fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
 }
 
 proptest! {
-    /// In each turn some connections close, served or not, and some open.
+    /// In each turn some connections open, and some close, before or after they are served.
     #[test]
     fn subscriber_gets_each_message_once_while_others_come_and_go(
         moves in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8), 0..40),

@@ -1,4 +1,5 @@
-//! Nothing follows a Close frame (RFC 6455 section 5.5.1), even if it waits for the socket while answers, messages and pings are due.
+//! Tests that nothing follows a Close frame (RFC 6455 section 5.5.1), even if the frame waits for the socket while answers, messages and
+//! pings are due.
 
 use crore_broker::Control;
 use crore_wire::mqtt::{self, PacketId, Properties, Publish, Qos, SubscribeOptions, Version};
@@ -6,7 +7,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use super::*;
 
-/// A topic of the remote one of two shards.
+/// A topic that is kept by the remote one of two shards.
 pub(super) fn far() -> String {
     let mut names = (0..).map(|n: u32| format!("t/{n}"));
     let is_far = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == 1;
@@ -56,7 +57,8 @@ fn upgraded(town: &mut Town, target: &str, protocol: &str) -> usize {
 const META: &str = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
 const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 
-/// The socket accepts nothing while these frames arrive, the last one a Close, and while everything in flight is handled. Then it accepts all bytes.
+/// Sends these frames, the last one a Close, while the socket accepts nothing, and handles everything in flight. Then the socket accepts
+/// all bytes. Returns them.
 fn closes(town: &mut Town, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
     town.window(link, Some(0));
     town.sends(link, frames(said));
@@ -130,7 +132,8 @@ fn the_operator_s_close_is_no_second_one() {
     assert_eq!(opcodes(town.received(link)), [10, 8]);
 }
 
-/// A session with QoS 1 in both directions: answers and messages of the remote home arrive after the client has closed.
+/// A session with QoS 1 in both directions. Answers and messages of the remote home (the part of the other shard that keeps topics) arrive
+/// after the client has closed.
 #[test]
 fn packets_that_come_late_are_not_sent_behind_a_close() {
     let name = far();

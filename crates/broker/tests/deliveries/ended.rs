@@ -1,5 +1,5 @@
-//! Topics of another shard that are deleted while clients ask for them. A client that asked before the delete is told; one that asked after it begins
-//! a new topic.
+//! Tests topics of another shard that are deleted while clients subscribe to them. A client that asked before the delete is told of it. A
+//! client that asked after it begins a new topic.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
         town.settle();
-        // The local home has answered, and the remote one has not.
+        // The local home (the part of a shard that keeps topics) has answered, and the remote one has not.
         delete(&mut town, &near);
         town.settle();
         assert_eq!(town.take(link), "");
@@ -77,7 +77,7 @@ fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     }
 }
 
-/// Bytes after a request are kept up to the limit of a head. Then the socket is not read until the request is answered.
+/// Bytes after a request are buffered up to the limit of a head. Then the socket is not read until the request is answered.
 #[test]
 fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
     let far = name_at(1);
@@ -92,7 +92,7 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
         let mut town = Town::with(settings, TurnLimits::default(), 2);
         let link = town.ask(kind, &far);
         town.settle();
-        // Unsolicited pongs.
+        // Unsolicited pongs, which the server ignores.
         let pong = "\u{8a}\u{80}\0\0\0\0";
         let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
         town.sends(link, pongs.repeat(bytes / pongs.len()));

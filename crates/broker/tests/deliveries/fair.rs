@@ -1,5 +1,5 @@
-//! A fan-out that takes many turns delays nothing else: answers, messages of other topics and first pages of new subscribers overtake it, and its own
-//! topic stays in order.
+//! Tests that a fan-out of many turns (runs of the event loop) delays nothing else. Answers, messages of other topics and first pages
+//! (past messages) of new subscribers overtake it. Messages of its own topic stay in order.
 
 use crore_wire::mqtt::Qos;
 
@@ -9,7 +9,7 @@ use super::*;
 const VISITS: u32 = 4;
 const CROWD: usize = 60;
 const LARGE_BYTES: usize = 300_000;
-/// Allowed turns for other work during a fan-out: the turns of its own path, each with a share of the visits.
+/// Maximum of turns that other work may take during a fan-out. Each turn reserves a part of its deliveries for other work.
 const TURNS: usize = 6;
 
 fn town() -> Town {
@@ -20,7 +20,7 @@ fn town() -> Town {
     Town::new(rule(), |limits| limits.message_bytes = 1 << 20, turn_limits)
 }
 
-/// A crowd with this subscription, and a fan-out to it in progress.
+/// A crowd with this subscription, and a fan-out to it that has begun.
 fn under_way(query: &str, topic: &str) -> (Town, Vec<usize>) {
     let mut town = town();
     let crowd: Vec<usize> = (0..CROWD)
@@ -86,7 +86,7 @@ fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
     }
 }
 
-/// Even if both arrive in one turn, and if the page of a subscriber by filter arrives meanwhile.
+/// This holds even if both messages arrive in one turn, and if a page for a subscriber by filter arrives meanwhile.
 #[test]
 fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_match() {
     let mut town = town();
@@ -112,7 +112,8 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
     }
 }
 
-/// A page sorts the messages of the client's topics. The order stays valid if that client is closed before they are delivered.
+/// Messages wait for the fan-out of their topic if a page has put them into an order. This holds even if the reader of that page
+/// disconnects before they are delivered.
 #[test]
 fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of_the_page_has_gone()
 {

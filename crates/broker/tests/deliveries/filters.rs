@@ -1,16 +1,16 @@
-//! Subscribers by filter in runs with messages for others: bytes that a socket refuses wait within the limits or are read from the log, and a slow
-//! reader gets the same bytes as a fast one.
+//! Tests subscribers by filter that are served in runs (messages for many subscribers, matched in advance). Bytes that a socket refuses
+//! wait within the limits or are read from the log later, and a slow reader gets the same bytes as a fast one.
 
 use super::*;
 
 use crore_broker::settings::Keep;
 
-/// Three topics that the filter matches, among others.
+/// Three topics that the filter matches.
 const MATCHED: [&str; 3] = ["a/1", "a/2", "a/1/b"];
 const FILTER: &str = "filter=a/%23";
 const FRAME_BYTES: usize = HEADER_BYTES + 8;
 
-/// Messages with eight bytes of data. If mixed, adjacent ones are of different topics.
+/// Messages with eight bytes of data. If `mixed`, neighbouring messages are of different topics.
 fn messages(count: usize, mixed: bool) -> Vec<(&'static str, String)> {
     let message = |n: usize| (MATCHED[n % 3], format!("message{n}"));
     let between = |n: usize| [message(n), ("b", "x".into())];
@@ -57,7 +57,7 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
     }
 }
 
-/// Each message counts as delivered once, when it is written or waits in an outbox.
+/// Each message counts as delivered once: when it is written, or when it begins to wait in an outbox.
 #[test]
 fn delivery_cut_anywhere_is_counted_once() {
     let count = 5;
@@ -90,7 +90,8 @@ fn delivery_cut_anywhere_is_counted_once() {
     }
 }
 
-/// A topic that keeps the latest message: no whole message waits, and when the socket is writable the newest one is sent.
+/// For a topic that keeps the latest message, no complete message waits in an outbox. When the socket is writable, the newest message is
+/// sent.
 #[test]
 fn a_value_that_may_be_superseded_waits_for_no_socket() {
     for query in ["topic=a/1", "topic=a/1&topic=a/2", FILTER] {
@@ -105,7 +106,7 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
             for n in 0..3 {
                 publish(&mut town, &[("a/1", format!("message{n}"))], true);
             }
-            // The rest of the partially written one.
+            // Only the rest of the partly written message waits.
             let rest = if fields == 0 { 0 } else { FRAME_BYTES - fields };
             assert_eq!(town.accounts().outbox_bytes, rest, "{query}, {fields}");
             assert_eq!(town.stats().fallbacks, 1, "{query}, {fields}");

@@ -1,5 +1,5 @@
-//! Deliveries to sockets: how many a turn makes, and what happens to bytes that a socket refuses. A slow reader gets the same bytes as a fast one,
-//! and the waiting bytes are bounded.
+//! Tests deliveries to sockets: how many a turn (one run of the event loop) makes, and what happens to bytes that a socket refuses. A slow
+//! reader gets the same bytes as a fast one, and the waiting bytes are bounded.
 
 mod answers;
 mod bounds;
@@ -58,7 +58,7 @@ fn by_turns(count: usize) -> Vec<(&'static str, String)> {
     (0..2 * count).map(message).collect()
 }
 
-/// More parts than fit one write, over a socket that may stop after any byte.
+/// A delivery has more parts than fit into one write, over a socket that may stop after any byte.
 #[test]
 fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
     for count in [1, 2, 15, 16, 17, 33] {
@@ -91,7 +91,7 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     town.io().sends = 0;
     town.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
     town.settle();
-    // Separate parts, since other messages are between them: 35 messages each, sixteen to a write.
+    // The messages are separate parts, since other messages lie between them: each subscriber gets 35, sixteen in a write.
     let publisher = town.io().sends - 2 * 3;
     let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
     let all: Vec<_> = all.collect();
@@ -105,7 +105,7 @@ fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
     }
 }
 
-/// More messages of one topic than are taken together are written one after another, since a socket may stop between them.
+/// If there are more messages of one topic than are combined, they are written one after another, since the socket may stop between them.
 #[test]
 fn many_messages_of_one_topic_come_in_order() {
     let messages: Vec<_> = (0..700).map(|n| (TOPICS[0], n.to_string())).collect();
@@ -123,7 +123,7 @@ fn many_messages_of_one_topic_come_in_order() {
     }
 }
 
-/// Members of one topic, members of separate topics, and new subscribers.
+/// A turn visits a limited number of members of one topic, members of separate topics, and new subscribers. The next turn goes on.
 #[test]
 fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let visits = 3;
@@ -164,7 +164,7 @@ fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     }
 }
 
-/// Whole messages wait up to the limit of a connection; the others are read from the log.
+/// Complete messages wait up to the limit of a connection. The others are read from the log.
 #[test]
 fn an_outbox_takes_what_fits_and_no_more() {
     let frame_bytes = HEADER_BYTES + 8;
@@ -191,7 +191,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
             let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
             assert_eq!(town.received(link), all);
             assert_eq!(town.accounts().outbox_bytes, 0);
-            // It is live again.
+            // The subscriber receives live messages again.
             town.publish([("t", "newest".into())]);
             town.settle();
             assert!(town.received(link).ends_with(b"newest"));
@@ -199,7 +199,7 @@ fn an_outbox_takes_what_fits_and_no_more() {
     }
 }
 
-/// The rest of a partially written message waits, whatever the limits are.
+/// The rest of a partly written message always waits, whatever the limits are.
 #[test]
 fn a_message_that_was_begun_is_ended_first() {
     let mut town = Town::new(
@@ -221,8 +221,8 @@ fn a_message_that_was_begun_is_ended_first() {
     );
 }
 
-/// Three subscribers read nothing, while more is published than the memory account allows. At most three quarters of it wait, and finally all subscribers
-/// get everything.
+/// Three subscribers read nothing, while more is published than the memory account allows. At most three quarters of the account wait in
+/// outboxes, and finally all subscribers get everything.
 #[test]
 fn all_outboxes_share_the_account() {
     let limit = 1 << 20;
@@ -264,7 +264,8 @@ fn all_outboxes_share_the_account() {
     }
 }
 
-/// Other shards use up the memory account, and this shard's answers exceed its floor. Its only client, which holds a few bytes, is not closed.
+/// Other shards use up the memory account, and this shard's answers exceed its reserved part. The shard's only client holds a few bytes.
+/// It is not closed, since that would not help.
 #[test]
 fn a_client_with_little_stays_where_its_end_would_not_help() {
     let limit = 256 << 10;
@@ -302,7 +303,8 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
     town.account().release_message(limit);
 }
 
-/// A stream of two topics begins once both homes have answered. Meanwhile messages of the local home wait, up to the limit of an outbox.
+/// A stream of two topics begins when both homes (the parts of shards that keep topics) have answered. Meanwhile messages of the local
+/// home wait, up to the limit of an outbox.
 #[test]
 fn messages_waiting_for_a_far_home_are_bounded() {
     let home = |topic: &str| crore_wire::topic::slot(topic.as_bytes()) % 2;
@@ -334,7 +336,7 @@ fn messages_waiting_for_a_far_home_are_bounded() {
     }
 }
 
-/// Messages that were in flight when a long-poll asked again are in its page, and are delivered once.
+/// Messages that were in flight when a long-poll asked again are in its page (its first past messages). They are delivered once.
 #[test]
 fn second_subscription_gets_nothing_before_its_page() {
     let far = (0..)
@@ -353,7 +355,7 @@ fn second_subscription_gets_nothing_before_its_page() {
     let mut position = String::from("live");
     for n in 0..3 {
         if n > 0 {
-            // The message is in flight to the remote home, followed by the request.
+            // The message is in flight to the remote home, and the request follows it.
             town.publish([(&far[..], format!("early{n}"))]);
             town.turn();
             town.sends(poll, ask(&position));
@@ -377,7 +379,7 @@ fn second_subscription_gets_nothing_before_its_page() {
     assert_eq!(town.received(stream), all.concat());
 }
 
-/// The position in an answer.
+/// The ETag of an answer, which is its position.
 fn etag(told: &str) -> String {
     let (_, rest) = told.split_once("ETag: \"").expect("a position");
     rest.split('"').next().expect("its end").to_owned()
@@ -388,11 +390,11 @@ enum Op {
     /// Publishes messages in one request: topic and length of each.
     Publish(Vec<(usize, usize)>),
     Turn,
-    /// A socket accepts this number of further bytes.
+    /// A socket accepts this many further bytes.
     Window(usize, Option<usize>),
 }
 
-/// Events for a number of pairs of subscribers and of topics.
+/// Random operations for this number of pairs of subscribers and this number of topics.
 fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     let message = (0..topics, 0..60_usize);
     let op = prop_oneof![
@@ -406,8 +408,8 @@ fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..40)
 }
 
-/// In each pair, one subscriber reads at once and one has a slow socket: finally both have the same bytes. There is a pair of each kind for each
-/// subscription; `hears` says whether a subscription includes a topic.
+/// Of each pair, one subscriber reads at once and one has a slow socket. At the end both must have the same bytes. There is a pair of each
+/// kind for each subscription; `hears` says whether a subscription includes a topic.
 fn reads_the_same(
     town: &mut Town,
     pairs: &[(usize, usize)],
@@ -461,7 +463,7 @@ fn reads_the_same(
 }
 
 proptest! {
-    /// For each kind and topic, one subscriber reads at once and one has a slow socket.
+    /// The pairs have one kind and one topic each.
     #[test]
     fn slow_reader_gets_the_same_bytes(
         ops in ops(KINDS.len() * TOPICS.len(), TOPICS.len()),

@@ -1,4 +1,5 @@
-//! The deliveries of a turn: their order, the number of writes, and the counts reported for measurements.
+//! Tests the deliveries of a turn (one run of the event loop): their order, the number of writes, and the counts that are reported for
+//! measurements.
 
 use super::*;
 
@@ -43,7 +44,8 @@ fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn(
     assert_eq!(town.received(by_name), all);
 }
 
-/// Filters that match other topics do not change the order.
+/// Bytes that are adjacent in memory make one part of a write, and sixteen parts make one write. Filters that match other topics change
+/// nothing.
 #[test]
 fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
     // Two adjacent messages, then one of another topic.
@@ -60,7 +62,7 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
             town.io().sends = 0;
             town.publish(messages.map(|(topic, n)| (topic, n.to_string())));
             town.settle();
-            // The answer to the publisher, and one part for each message of the other subscriber.
+            // The other writes: one for the answer to the publisher, and those of the other subscriber, whose messages are one part each.
             let others = 1 + usize::div_ceil(pairs, 16);
             assert_eq!(town.io().sends, others + writes, "{pairs} {filter}");
             let twice = (0..pairs).flat_map(|n| [n, n]);
@@ -70,7 +72,7 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
     }
 }
 
-/// Messages of a topic that no filter matches stay together, although a filter matches messages between them.
+/// Messages of a topic that no filter matches go out together, although a filter matches messages between them.
 #[test]
 fn messages_of_a_topic_without_filters_go_out_with_one_write() {
     let mut town = wide();
@@ -79,7 +81,7 @@ fn messages_of_a_topic_without_filters_go_out_with_one_write() {
     town.io().sends = 0;
     town.publish([("t", "1".into()), ("a/1", "2".into()), ("t", "3".into())]);
     town.settle();
-    // One for the publisher, one for each subscriber.
+    // One write for the publisher, and one for each subscriber.
     assert_eq!(town.io().sends, 3);
     assert_eq!(town.received(link), [frame("1"), frame("3")].concat());
 }
@@ -102,7 +104,7 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
         assert_eq!(publish(0, "t"), [], "nobody measures");
         assert_eq!(publish(9, "t"), [(9, 6)]);
     }
-    // A message that is read from the log later was not written in its turn.
+    // A message that is read from the log later does not count as written in its turn.
     let mut town = Town::new(
         rule(),
         |limits| limits.outbox_bytes = 0,
@@ -146,7 +148,7 @@ fn each_message_that_goes_out_is_counted() {
                     town.settle();
                     assert_eq!(counted(&town), n, "{keep:?} {query} {kind:?}");
                 }
-                // One message waits, or is read from the log later.
+                // One message waits in the outbox or is read from the log later.
                 town.window(link, Some(0));
                 town.publish([("a", "two".into())]);
                 town.settle();
@@ -158,8 +160,8 @@ fn each_message_that_goes_out_is_counted() {
     }
 }
 
-/// A large message exists once, however many subscribers get it in whichever encoding, even if a transport keeps sent bytes until its peers acknowledge
-/// them.
+/// A large message is stored once, however many subscribers get it in whichever encoding, even if a transport keeps sent bytes until its
+/// peers acknowledge them.
 #[test]
 fn a_large_message_is_sent_as_a_share_of_one_copy() {
     for kind in KINDS {

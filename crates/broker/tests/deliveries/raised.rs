@@ -1,5 +1,5 @@
-//! A SUBSCRIBE that raises a subscription from QoS 0 is acknowledged only after the homes keep messages for it: later messages must not be lost while
-//! the client's window is full.
+//! Tests a SUBSCRIBE that raises a subscription from QoS 0. The SUBACK is sent only when the homes (the parts of shards that keep topics)
+//! keep messages for the subscription. Otherwise later messages could be lost while the client's Receive Maximum is used up.
 
 use crore_wire::mqtt::{
     self, PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version,
@@ -40,7 +40,7 @@ pub(super) fn subscribe(id: u16, filter: &str, max_qos: Qos) -> Vec<u8> {
     out
 }
 
-/// The first bytes of the last packet, which is a SUBACK of one code: its kind and packet id.
+/// Packet type and packet id of the last packet that the client received, which must be a SUBACK with one code.
 fn last(town: &Town, link: usize) -> (u8, u16) {
     let bytes = town.received(link);
     let suback = &bytes[bytes.len() - 6..];

@@ -1,9 +1,9 @@
-//! Subscribers by filter: messages are matched in advance in runs, and the size of a run is bounded.
+//! Tests runs: messages for subscribers by filter are matched in advance, and the size of such a run is bounded.
 
 use super::*;
 
-/// More members than are matched in advance (4,096), so that a run ends before the messages do. Between the messages for all are some for a part of the
-/// members, or for none.
+/// More members than are matched in advance (4,096), so that a run ends before the messages do. The messages match all of the members, a
+/// part of them, or none.
 #[test]
 fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     let filters = ["a/%2B", "%23", "%2B/1", "a/1/%23"];
@@ -46,7 +46,8 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     }
 }
 
-/// The position of a message names all topics, so it is made for each message; but the messages are sent together.
+/// The position with a message covers all topics, so it differs for each subscription and is made for each message. Still the messages are
+/// sent together.
 #[test]
 fn a_stream_of_several_topics_gets_a_run_with_one_write() {
     const MESSAGES: usize = 100;

@@ -1,5 +1,5 @@
-//! A shard over sockets in memory that may stop in the middle of a write, and optionally a remote shard that answers on demand. A socket that refused a
-//! byte must not be written to before it reports that it is writable.
+//! A shard over sockets in memory that may stop in the middle of a write, and optionally a remote shard that answers when the test calls
+//! it. After a socket has refused a byte, the shard must not write to it until it reports that it is writable.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct Town {
 }
 
 impl Town {
-    /// A shard with these limits and these limits of a turn.
+    /// A shard with one rule, these limits, and these limits of a turn (one run of the event loop).
     pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), turn_limits: TurnLimits) -> Town {
         let mut settings = Settings {
             rules: vec![rule],
@@ -42,7 +42,7 @@ impl Town {
         Town::with(settings, turn_limits, 1)
     }
 
-    /// A shard with these settings, and a remote one if `shards` is two.
+    /// A shard with these settings, and a remote one too if `shards` is two.
     pub fn with(settings: Settings, turn_limits: TurnLimits, shards: ShardId) -> Town {
         Town::of(support::world(settings, shards, shards), turn_limits)
     }
@@ -63,7 +63,7 @@ impl Town {
         }
     }
 
-    /// The account of all shards.
+    /// The memory account of all shards.
     pub fn account(&self) -> &Account {
         &self.world.admission.account
     }
@@ -86,7 +86,7 @@ impl Town {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The remote shard gets its mail and answers.
+    /// The remote shard receives its mail (messages between shards), handles it and answers.
     pub fn far_turn(&mut self) {
         self.of.carry(1);
         self.of.flush(1);
@@ -130,12 +130,12 @@ impl Town {
         self.of.shards[0].stamp(stamp);
     }
 
-    /// A subscriber whose stream of a topic (or of several: `a&topic=b`) has begun.
+    /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.
     pub fn subscribe(&mut self, kind: Kind, topic: &str) -> usize {
         self.subscribe_to(kind, &format!("topic={topic}"))
     }
 
-    /// The same of topics and filters, as a query.
+    /// A subscriber of topics and filters, given as a query, whose stream has begun.
     pub fn subscribe_to(&mut self, kind: Kind, query: &str) -> usize {
         let link = self.ask_for(kind, query);
         self.settle();
@@ -148,7 +148,7 @@ impl Town {
         self.ask_for(kind, &format!("topic={topic}"))
     }
 
-    /// The same of topics and filters, as a query.
+    /// A subscriber of topics and filters, given as a query, whose request was received.
     pub fn ask_for(&mut self, kind: Kind, query: &str) -> usize {
         let more = match kind {
             Kind::Sse => "Accept: text/event-stream\r\n",
@@ -217,7 +217,7 @@ impl Town {
         self.of.shards[0].accounts()
     }
 
-    /// Maximum number of messages in one outbox.
+    /// The highest number of messages that have waited in one outbox.
     pub fn most_waiting(&self) -> usize {
         self.of.shards[0].most_messages_waiting()
     }

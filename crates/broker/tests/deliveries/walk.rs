@@ -1,9 +1,9 @@
-//! A fan-out that takes many turns is one circular walk for each topic. New messages join it, so a busy topic needs fewer writes, and each member gets
-//! each message once and in order, whoever joins, leaves or falls behind.
+//! Tests the circular walk: a fan-out of many turns (runs of the event loop) is one walk over a topic's members, which new messages join.
+//! So a busy topic needs fewer writes. Each member gets each message once and in order, whoever joins, leaves or falls behind.
 
 use super::*;
 
-/// A small turn, so that each fan-out takes many.
+/// Turns that visit few members, so that each fan-out takes many turns.
 fn slow_pace() -> TurnLimits {
     TurnLimits {
         visits_per_turn: 8,
@@ -12,7 +12,7 @@ fn slow_pace() -> TurnLimits {
     }
 }
 
-/// Publishes messages to a number of subscribers, with a limit of messages in flight.
+/// Publishes messages to this number of subscribers, with at most `most` messages in flight.
 fn publish_all(town: &mut Town, subscribers: usize, messages: usize, most: usize) {
     let (mut published, mut done) = (0, 0);
     while done < messages {
@@ -59,7 +59,7 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
         town.settle();
         town.io().sends = 0;
         publish_all(&mut town, SUBSCRIBERS, MESSAGES, most);
-        // Without the answers to the publisher.
+        // The writes to the subscribers, without the answers to the publisher.
         let writes = town.io().sends - MESSAGES;
         assert!(
             writes * together <= SUBSCRIBERS * MESSAGES,
@@ -70,7 +70,7 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
     }
 }
 
-/// In each encoding, members of a walk, whose messages are copied for it, get the same bytes as single subscribers.
+/// The members of a walk get the same bytes as a single subscriber, in each encoding, although the messages are copied for the walk.
 #[test]
 fn messages_look_the_same_however_long_their_fan_out_takes() {
     const DEFLATE: &str = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -86,7 +86,7 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
         links.push(town.says(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
         town.settle();
         for n in 0..40 {
-            // Some are large, and all can be compressed.
+            // Some messages are large, and all can be compressed.
             let bytes = if n % 9 == 0 { 20_000 } else { 300 };
             town.publish([("t", format!("{n}{}", "x".repeat(bytes)))]);
             town.turn();
@@ -103,7 +103,7 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
 fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
     let mut town = Town::new(rule(), |_| {}, slow_pace());
     let links: Vec<usize> = (0..400).map(|_| town.subscribe(Kind::Plain, "t")).collect();
-    // In each turn messages are in flight.
+    // Each turn leaves messages in flight.
     let turn = |town: &mut Town, data: String| {
         town.publish([("t", data)]);
         town.turn();
@@ -130,7 +130,7 @@ enum Move {
     Turn,
     Join,
     Leave(prop::sample::Index),
-    /// The socket accepts this number of further bytes.
+    /// The socket accepts this many further bytes.
     Window(prop::sample::Index, usize),
     Open(prop::sample::Index),
 }

@@ -1,5 +1,5 @@
-//! Topics that keep only the newest message of each key, compared with a list of all published messages. Several shards in one thread, with stalling
-//! sockets, mail in flight, subscribers that resume, and messages that expire.
+//! Tests topics that keep only the newest message of each key, by comparison with a list of all published messages. There are several
+//! shards in one thread, stalling sockets, mail (messages between shards) in flight, subscribers that resume, and messages that expire.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -15,13 +15,13 @@ const KEYS: u8 = 5;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Publishes to one of the topics.
+    /// Publishes to one of the topics, with a key and a time to live.
     Publish(usize, u8, Option<u32>),
     /// A turn of a shard.
     Turn(usize),
     /// Runs turns until nothing is left to do.
     Settle,
-    /// A subscriber connects, with its position if it has one.
+    /// A subscriber connects, from its last position if it has one.
     Come(usize),
     /// A subscriber's connection fails.
     Cut(usize),
@@ -78,7 +78,7 @@ fn wanted(n: usize) -> Want {
 }
 
 impl World {
-    /// The newest message of each key of a topic after `after`, without expired ones.
+    /// The newest message of each key of a topic, of those after `after` that have not expired.
     fn newest(&self, topic: usize, after: Option<usize>) -> Vec<usize> {
         let now_s = u64::from(self.town.now_s());
         let mut newest = BTreeMap::new();
@@ -141,7 +141,8 @@ impl World {
         }
     }
 
-    /// A stalled socket accepts bytes again while nothing is in flight: after the rest of a torn frame, exactly the newest unseen messages follow.
+    /// The stalled socket accepts bytes again while nothing is in flight. After the rest of a torn frame (one that was partly written),
+    /// exactly the newest unseen messages must follow.
     fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
         self.town.settle();
         if !self.readers[n].stalled {
@@ -156,7 +157,7 @@ impl World {
         let before = self.readers[n].last;
         let read = self.read(n)?;
         let firsts = read.iter().filter(|read| !read.is_empty()).count();
-        // The topic of the torn frame is known only now.
+        // The topic of the torn frame is known only when its rest arrives, so the test tries both topics.
         let mut fits = false;
         for of_torn in 0..2 {
             let mut all = true;
@@ -200,7 +201,7 @@ impl World {
                 self.cut(n);
             }
             Op::Stall(n, bytes) => {
-                // Not before its first page has arrived, which is sent whole.
+                // A socket stalls only after its first page (its first past messages) has arrived, since that is always sent completely.
                 self.town.settle();
                 if let Some(conn) = self.readers[n].conn {
                     self.town.window(conn, bytes);
@@ -209,7 +210,7 @@ impl World {
             }
             Op::Drain(n) => self.drain(n)?,
             Op::Clock(seconds) => {
-                // First, so that messages in flight are published at the time at which they were sent.
+                // Messages in flight are published first, at the time at which they were sent.
                 self.town.settle();
                 self.town.wait_s(seconds);
             }
@@ -217,7 +218,7 @@ impl World {
         Ok(())
     }
 
-    /// At the end each subscriber has the newest message of each key, and all memory is released.
+    /// At the end each subscriber must have the newest message of each key, and all memory is released.
     fn end(&mut self) -> Result<(), TestCaseError> {
         for n in 0..self.readers.len() {
             self.drain(n)?;
@@ -239,7 +240,8 @@ impl World {
     }
 }
 
-/// A stream of two topics begins once both homes have answered. Meanwhile messages of the first topic may be superseded.
+/// A stream of two topics begins when both homes (the parts of shards that keep topics) have answered. Meanwhile messages of the first
+/// topic may be superseded.
 #[test]
 fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
     let mut town = Town::new(2, 128);

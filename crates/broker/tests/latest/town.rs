@@ -1,4 +1,4 @@
-//! Several shards in one thread, over sockets in memory with windows. Clients speak the meta subprotocol.
+//! A server of several shards in one thread, over sockets in memory with limited windows. Its clients use the meta subprotocol.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub struct Frame {
 pub struct Town {
     of: support::Town,
     publisher: usize,
-    /// Bytes of a connection that the test has read.
+    /// Number of bytes that the test has read, by connection.
     read: BTreeMap<usize, usize>,
 }
 
@@ -119,7 +119,7 @@ impl Town {
         self.of.window(conn, bytes);
     }
 
-    /// Runs a turn of a shard, with all mail that waits for it.
+    /// Runs a turn (one run of the event loop) of a shard, with all mail that waits for it.
     pub fn turn(&mut self, at: usize) {
         let at = at % self.of.shards.len();
         self.of.carry(at);
@@ -166,13 +166,13 @@ impl Town {
         frames
     }
 
-    /// Whether a frame has arrived in part, once all complete ones are read.
+    /// Whether a frame has arrived in part, after all complete ones are read.
     pub fn is_torn(&self, conn: usize) -> bool {
         let read = self.read.get(&conn).copied().unwrap_or(0);
         read < self.of.received(conn).len()
     }
 
-    /// Deletes the topics, since latest values do not expire, closes all connections and lets time pass. Then all memory is released.
+    /// Deletes the topics (latest values do not expire), closes all connections, and lets time pass. Then all memory must be released.
     pub fn vanish(&mut self) {
         self.settle();
         for topic in TOPICS {

@@ -1,4 +1,5 @@
-//! Shards in one thread, over sockets in memory. Mail stays with its sender until the test delivers it.
+//! Shards in one thread, over sockets in memory, for tests. Mail (messages between shards) stays with its sender until the test delivers
+//! it.
 #![allow(dead_code, reason = "each test needs a part of it")]
 
 use std::collections::VecDeque;
@@ -21,12 +22,12 @@ pub const NOW: Now = Now {
     unix_s: 1_800_000_000,
 };
 
-/// The peer's end of a socket.
+/// The peer's end of a connection.
 pub struct Socket {
-    /// The connection, while it is admitted and open.
+    /// The shard's id of the connection, while it is admitted and open.
     pub conn: Option<ConnId>,
     pub received: Vec<u8>,
-    /// Number of bytes that it accepts before it refuses one.
+    /// Number of further bytes that the socket accepts.
     window: usize,
     refused: bool,
     pub is_read: bool,
@@ -36,22 +37,22 @@ pub struct Socket {
     closed: bool,
 }
 
-/// The sockets of one shard, by link, and the shard's other effects.
+/// The sockets of one shard, by link, and the shard's other outputs.
 #[derive(Default)]
 pub struct Sockets {
     pub all: Vec<Socket>,
-    /// Sent bytes are counted but not kept, since there might be no room for them.
+    /// If true, sent bytes are counted but not kept, for tests whose clients receive more than fits into memory.
     pub forget: bool,
     /// Number of sends, and of accepted bytes.
     pub sends: usize,
     pub bytes: u64,
-    /// The large parts that were sent, for a transport that keeps unacknowledged bytes.
+    /// The large parts that were sent, for tests of a transport that keeps unacknowledged bytes.
     pub unacknowledged: Option<Vec<Slice>>,
     /// The reports of [`Io::written`]: stamps and deliveries.
     pub written: Vec<(u64, u64)>,
     pub asked: Vec<(ConnId, Question)>,
     pub mail: VecDeque<(ShardId, Mail)>,
-    /// Records for the engine.
+    /// Batches of records that wait for the engine (the writer of the log).
     pub batches: VecDeque<Batch>,
     pub reports: Vec<(Ticket, Report)>,
 }
@@ -141,7 +142,7 @@ impl Io for Sockets {
     }
 }
 
-/// A world in which the first `homes` shards are homes, with one partition each.
+/// A world (settings and shared state) in which the first `homes` shards are homes (keep topics), with one partition each.
 pub fn world(settings: Settings, shards: ShardId, homes: ShardId) -> Arc<World> {
     partitioned(settings, shards, homes, homes)
 }
@@ -167,12 +168,12 @@ pub fn partitioned(
     })
 }
 
-/// Shards and their sockets. A connection has one number over all shards.
+/// Shards and their sockets. Each connection has a number that is unique over all shards.
 pub struct Town {
     pub shards: Vec<Shard>,
     pub io: Vec<Sockets>,
     pub now: Now,
-    /// A copy of the received bytes, which the shard may change.
+    /// A reused buffer for received bytes, since the shard may change them.
     buffer: Vec<u8>,
 }
 
@@ -228,7 +229,7 @@ impl Town {
         self.socket(conn).conn.expect("it is open")
     }
 
-    /// Whether the shard may still send.
+    /// Whether the shard may still send on the connection.
     pub fn is_open(&self, conn: usize) -> bool {
         let (at, link) = self.place(conn);
         !self.io[at].all[link].ended
@@ -278,7 +279,7 @@ impl Town {
         self.report_writable(conn, usize::MAX);
     }
 
-    /// The poller reports the socket as writable, for at most `most` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
+    /// Reports the socket as writable, for at most `most` bytes, if it accepts bytes and the shard waits for it. Returns whether it did.
     pub fn report_writable(&mut self, conn: usize, most: usize) -> bool {
         let socket = self.socket(conn);
         let reports = socket.wants_to_write && !socket.refused;
@@ -289,13 +290,13 @@ impl Town {
         reports
     }
 
-    /// The socket accepts all bytes from now on. The poller does not report it yet.
+    /// Lets the socket accept all bytes from now on. The shard is not told yet.
     pub fn widen(&mut self, conn: usize) {
         let socket = self.socket(conn);
         (socket.window, socket.refused) = (usize::MAX, false);
     }
 
-    /// Ends a turn of a shard. Returns whether it has more to do.
+    /// Ends a turn (one run of the event loop) of a shard. Returns whether it has more to do.
     pub fn flush(&mut self, at: usize) -> bool {
         self.shards[at].flush(self.now, &mut self.io[at])
     }
@@ -331,7 +332,8 @@ impl Town {
     /// All shards work, and all mail is delivered, until nothing is left to do.
     pub fn settle(&mut self) {
         let mut quiet_rounds = 0;
-        // A shard that waits for what no event announces is called again. It may wait for a socket, and then goes on waiting.
+        // A shard may wait for something that no event reports, so it is called again. A shard that waits for a socket goes on waiting, so
+        // the rounds are limited.
         while quiet_rounds == 0 || quiet_rounds < 3 && self.shards.iter().any(Shard::is_waiting) {
             let mut busy = false;
             for at in 0..self.shards.len() {
@@ -358,20 +360,20 @@ impl Town {
         any
     }
 
-    /// Time passes without a tick.
+    /// Lets time pass without a tick.
     pub fn later_s(&mut self, seconds: u32) {
         self.now.s += seconds;
         self.now.unix_s += seconds;
     }
 
-    /// Time passes, and all shards get a tick.
+    /// Lets time pass, and all shards get a tick.
     pub fn tick_s(&mut self, seconds: u32) {
         self.later_s(seconds);
         (0..self.shards.len()).for_each(|at| self.handle(at, Input::Tick));
     }
 }
 
-/// The commit of a batch.
+/// The engine's report that a batch is committed.
 pub fn committed(batch: &Batch) -> Committed {
     Committed {
         header: batch.header,

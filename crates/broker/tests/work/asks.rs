@@ -1,4 +1,5 @@
-//! A client that sends homes more requests than they can answer at once waits for them; requests of others overtake it.
+//! Tests a client that sends homes (the parts of shards that keep topics) more requests than they can answer at once. The client waits for
+//! the answers, and requests of other clients overtake.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -8,13 +9,13 @@ use crore_wire::mqtt::{PacketId, Properties, Qos, RetainHandling, SubscribeOptio
 use crate::support::{self, NOW, Town};
 use crate::{BUDGET, batch, client, town};
 
-/// Filters of a packet, and packets of a read.
+/// Number of filters in a packet, and of packets in one read.
 const FILTERS: usize = 1_000;
 const PACKETS: u16 = 20;
-/// Number of turns until a request is answered.
+/// Maximum of turns (runs of the event loop) until another client's request is answered.
 const TURNS: usize = 4;
 
-/// Packets that subscribe to the same filters repeatedly, with alternating QoS 1 and 0.
+/// Packets that subscribe to the same filter repeatedly, with QoS 1 and 0 in turn.
 fn changes(filter: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for id in 0..PACKETS {
@@ -46,13 +47,14 @@ fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_othe
         let turns = (1..1_000).take_while(waits).count() + 1;
         assert!(turns <= TURNS, "{turns} turns with {filter}");
         town.settle();
-        // Each SUBACK has a code for each filter.
+        // The SUBACKs have a code for each filter.
         let answers = town.received(conn).len() - before;
         assert!(answers > FILTERS * usize::from(PACKETS), "{answers} bytes");
     }
 }
 
-/// A shard that wakes often sends many mails in one turn of a home. They do not take a turn each.
+/// A shard that wakes often sends many mails (messages between shards) during one turn of a home. The home handles them together, not one
+/// in each turn.
 #[test]
 fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     const MAILS: usize = 100;
@@ -66,7 +68,7 @@ fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     let kept = |n| format!("{{\"topic\":\"kept/{n}\",\"data\":\"x\"}}\n");
     town.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
     town.settle();
-    // The home owes pages all the time.
+    // Subscribers from the oldest message keep the home busy all the time.
     for _ in 0..100 {
         let conn = town.open(0);
         town.say(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");

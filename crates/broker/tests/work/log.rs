@@ -1,4 +1,5 @@
-//! Work on many messages of a home's logs is bounded: seeking, removing, and recording losses.
+//! Tests that work on many messages of a home's logs (a home is the part of a shard that keeps topics) is bounded: seeking, removing, and
+//! recording losses.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
@@ -7,7 +8,7 @@ use crore_wire::mqtt::Qos;
 use crate::support::{self, NOW, Town};
 use crate::{BUDGET, UNIT, batch, client, payloads, steps_of, town};
 
-/// Number of messages of other topics, and of the same topic, between those that are sought.
+/// Number of messages of other topics, and of the same topic, between the messages that are sought.
 const OTHERS: usize = 3_000;
 
 fn settings() -> Settings {
@@ -25,15 +26,15 @@ fn settings() -> Settings {
     settings
 }
 
-/// The lines of a batch of messages.
+/// The lines of a batch with `count` equal messages.
 fn lines(topic: &str, count: usize, fields: &str) -> String {
     format!("{{\"topic\":\"{topic}\",\"data\":\"x\"{fields}}}\n").repeat(count)
 }
 
-/// A message is sought by its offset, in a number of steps that does not depend on the surrounding messages. It is found if it is still kept.
+/// A message is found by its offset if it is still kept. The number of steps does not depend on the surrounding messages.
 #[test]
 fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
-    // Fewer than a member gets without an acknowledgement.
+    // Fewer messages than a member may receive without an acknowledgement.
     const GIVEN: usize = 15;
     for ttl in ["", ",\"ttl_s\":1"] {
         let mut town = town(settings());
@@ -46,7 +47,7 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
         town.settle();
         assert_eq!(payloads(&town, leaver).len(), GIVEN);
         let stayer = client(&mut town, group(), Qos::AtLeastOnce);
-        // The time to live ends before the messages are sought, and they are in the middle of the log.
+        // The messages expire before they are sought, and lie in the middle of the log.
         town.say(publisher, batch(&lines("u", OTHERS, "")));
         town.say(publisher, batch(&lines("t", 1, "")));
         town.settle();
@@ -67,7 +68,8 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     }
 }
 
-/// The account nears its limit in the middle of a turn: the records of losses are dropped in the next turns.
+/// The memory account nears its limit in the middle of a turn (one run of the event loop). Then the records of losses are dropped over the
+/// next turns.
 #[test]
 fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     const TOPICS: usize = 5_000;
@@ -101,7 +103,7 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
             break;
         }
     }
-    // Until this shard holds so little that it needs no relief.
+    // Records are dropped until this shard holds so little that it does not have to drop more.
     assert!(losses < 2 << 10, "it goes on: {losses}");
     world.admission.account.release_message(3_200 << 10);
 }
@@ -113,7 +115,7 @@ enum Full {
     Topic,
 }
 
-/// A town whose log is full of tiny messages, of `topics` topics with a rule each; and its publisher.
+/// A server whose log is full of tiny messages of `topics` topics, each with its own rule; and the connection of a publisher.
 fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     let rule = |n: usize| Rule {
         filter: format!("r{n}/#"),
@@ -131,7 +133,7 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     settings.limits.log_bytes = bytes.0;
     let mut town = town(settings);
     let publisher = town.open(0);
-    // Alternating, so that each removal is of another rule than the one before.
+    // The topics alternate, so that each removal belongs to another rule than the one before.
     let round: String = (0..topics)
         .map(|n| lines(&format!("r{n}/t"), 1, ""))
         .collect();
@@ -143,8 +145,8 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
     (town, publisher)
 }
 
-/// A large message needs the room of many. They are removed over several turns, and the log, or the topic, never exceeds its limit by more than the
-/// message. Later publishes wait.
+/// A large message needs the room of many small ones. They are removed over several turns. The log, or the topic, never exceeds its limit
+/// by more than the message, and later publishes wait.
 #[test]
 fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
     const LOG_BYTES: usize = 1 << 20;
@@ -196,7 +198,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
     }
 }
 
-/// Comparing the oldest messages of the rules counts as work.
+/// The home compares the oldest messages of all rules to make room. This comparison counts as work.
 #[test]
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;

@@ -1,5 +1,6 @@
-//! Work is counted by what it is, not by the bytes of the request: compressed data, empty frames and chunks, compared filters, groups that get a
-//! message. So a turn ends when its budget is spent, and large work continues in the next turns.
+//! Tests that work is counted by its real cost, not by the bytes of a request: compressed data, empty frames and chunks, compared filters,
+//! and groups that get a message. So a turn (one run of the event loop) ends when its budget is spent, and large work continues in the
+//! next turns.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ mod parties;
 mod support;
 mod valve;
 
-/// Steps by which one unit may exceed the budget of a turn: 64 KiB of a message, a publish to all groups that get it at once, or as much matching.
+/// Steps by which one unit of work may exceed the budget of a turn. A unit is 64 KiB of a message, a publish to all groups that get it at
+/// once, or as much matching.
 const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;
 
@@ -38,15 +40,15 @@ const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upg
      Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
      Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
 
-/// The steps of an input.
+/// The steps that a shard takes for an input.
 fn steps_of(town: &mut Town, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
     let before = town.shards[0].steps();
     town.say(conn, bytes);
     town.shards[0].steps() - before
 }
 
-/// Number of turns until `messages` messages are published. No turn does more than the budget of its end and a few units, one of them the publish of a
-/// message of `bytes` bytes.
+/// Number of turns until `published` messages are published. Checks that no turn does more than its budget and a few units, one of them
+/// the publish of a message of `bytes` bytes.
 fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
     let mut turns = 0;
     while town.shards[0].stats().published < published {
@@ -80,7 +82,7 @@ fn compressed_frame(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Empty blocks with fixed codes (ten bits each), repeated; then the block of the flush.
+/// A compressed message of empty blocks with fixed codes (ten bits each), followed by the block of the flush.
 fn empty_blocks(fours: usize) -> Vec<u8> {
     let mut out = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
     out.push(0);
@@ -91,7 +93,7 @@ fn empty_blocks(fours: usize) -> Vec<u8> {
 fn a_message_of_blocks_without_data_takes_as_many_turns_as_its_blocks() {
     let mut town = town(Settings::default());
     let conn = socket(&mut town);
-    // 50 KB, which are read at once.
+    // 50 KB of such blocks, which are read at once.
     let steps = steps_of(&mut town, conn, compressed_frame(&empty_blocks(10_000)));
     assert!(
         steps <= u64::from(BUDGET) + UNIT,
@@ -181,12 +183,12 @@ fn a_long_line_that_is_refused_is_counted() {
     assert!(steps >= 500_000 / 256, "{steps} steps");
 }
 
-/// A client of MQTT 5 with these subscriptions.
+/// A client of MQTT 5 with these subscriptions, on the first shard.
 fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
     client_at(town, 0, filters, qos)
 }
 
-/// The same at this shard.
+/// A client of MQTT 5 with these subscriptions, on this shard.
 fn client_at(
     town: &mut Town,
     shard: usize,
@@ -223,12 +225,12 @@ fn client_at(
     conn
 }
 
-/// A client in a number of groups of the topic `t`.
+/// A client in this number of groups of the topic `t`, on the first shard.
 fn member(town: &mut Town, groups: usize) -> usize {
     member_at(town, 0, groups)
 }
 
-/// The same at this shard.
+/// A client in this number of groups of the topic `t`, on this shard.
 fn member_at(town: &mut Town, shard: usize, groups: usize) -> usize {
     let filters = (0..groups).map(|n| format!("$share/g{n}/t"));
     client_at(town, shard, filters, Qos::AtMostOnce)
@@ -280,7 +282,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
         let line = format!("{{\"topic\":\"t\",\"data\":\"{n}\"}}\n");
         let steps = steps_of(&mut town, publisher, batch(&line));
         assert!(steps < 300, "{steps} steps of a publish to {GROUPS} groups");
-        // The groups get the message in several turns, during which other messages are published.
+        // The groups get the message in several turns. Other messages are published meanwhile.
         (0..n).for_each(|_| {
             town.flush(0);
         });
@@ -295,7 +297,7 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
             .count();
         assert_eq!(count, GROUPS, "message {n}");
     }
-    // A new message follows all of these.
+    // A new message comes after all of these.
     town.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
     town.settle();
     let all = payloads(&town, conn);
@@ -368,7 +370,7 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
     assert!(town.received(conn).len() >= 4 * usize::from(RELEASED));
 }
 
-/// Compression at level 9 takes half a microsecond for each byte of these.
+/// At compression level 9 this data would take half a microsecond for each byte.
 #[test]
 fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     let random = |n: u32| b"ab"[(n.wrapping_mul(2_654_435_761) >> 31) as usize];
@@ -415,7 +417,7 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     }
 }
 
-/// When hundreds of sockets become writable at once, each gets a part of its outbox before the next one.
+/// When hundreds of sockets become writable at once, each gets a part of its outbox before the next part of any.
 #[test]
 fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
     const BYTES: usize = 500 << 10;

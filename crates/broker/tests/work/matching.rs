@@ -1,4 +1,4 @@
-//! Filters of many levels: matches for publishes and deliveries are counted as work.
+//! Tests filters of many levels: matching them, for publishes and for deliveries, counts as work.
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
@@ -36,7 +36,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
         town.settle();
         assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
     }
-    // Two topics in turn, since the matches of the last topic are cached.
+    // The lines alternate between two topics, since the matches of the last topic are cached.
     let line = |n: usize| {
         let last = ["a", "b"][n % 2];
         let topic = format!("{}/{last}", ["a"; 15].join("/"));
@@ -54,7 +54,7 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     town.settle();
 }
 
-/// A client gets a message by one of its filters or by its subscription to the topic. These are matched for each client.
+/// A client may get a message by one of its filters or by its subscription to the topic. The shard matches these for each client.
 #[test]
 fn a_delivery_costs_as_much_as_is_matched_for_it() {
     const CLIENTS: usize = 200;
@@ -79,7 +79,7 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
     assert!(turns >= 2, "{turns} turns");
 }
 
-/// More matching filters than four turns have visits, so each message is a run of its own.
+/// More matching filters than four turns (runs of the event loop) may visit, so each message is delivered separately.
 #[test]
 fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     const CLIENTS: usize = 60;
@@ -104,7 +104,7 @@ fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     assert!(turns <= MESSAGES, "{turns} turns");
 }
 
-/// A turn that may visit few clients must not examine all members of the filters either.
+/// A turn that may visit few clients must not look at all members of the filters either.
 #[test]
 fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
     let turn_limits = TurnLimits {

@@ -1,5 +1,6 @@
-//! A client with very many groups or followers of interest has one share of the pages that a home reads. Pages and messages of other clients do not wait
-//! for all of its pages.
+//! Tests parties (the addresses or users that cause work): a client with very many groups or followers of interest has one share of the
+//! pages (past messages) that a home (the part of a shard that keeps topics) reads. Pages and messages of other clients do not wait for
+//! all of its pages.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,10 +12,11 @@ use crate::{BUDGET, batch, member, member_at, payloads};
 
 const PARTITIONS: u16 = 16;
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// Number of turns in which a subscriber by filter gets a page of each partition while one other client reads: their shares are equal.
+/// Maximum of turns (runs of the event loop) until a subscriber by filter has a page of each partition while one other client reads. Both
+/// get equal shares.
 const TURNS: usize = 2;
 
-/// A home whose partitions all have messages.
+/// A server with one home whose partitions all have messages.
 fn town() -> Town {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
@@ -32,7 +34,7 @@ fn town() -> Town {
     town
 }
 
-/// Number of turns until a client of another address has all that it asks for.
+/// Number of turns until a client of another address has received all that it requested.
 fn turns_until_served(town: &mut Town) -> usize {
     let conn = town.open_from(0, OTHER);
     town.say(
@@ -109,7 +111,7 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     assert_eq!(payloads(&town, crowd).len(), 3 * GROUPS);
 }
 
-/// Their shard is slower than the home, so that messages are in flight all the time.
+/// The members' shard is slower than the home, so messages are in flight all the time.
 #[test]
 fn messages_for_members_of_groups_hold_up_no_publisher() {
     const GROUPS: usize = 1_000;
@@ -142,7 +144,8 @@ fn messages_for_members_of_groups_hold_up_no_publisher() {
     assert_eq!(payloads(&town, crowd).len(), MESSAGES * GROUPS);
 }
 
-/// Number of turns until a client of another address gets a small page, while a crowd asks for this target, which begins with a large message.
+/// Number of turns until a client of another address gets a small page, while a crowd requests this target, which begins with a large
+/// message.
 fn turns_beside_large_pages(target: &str) -> usize {
     const CROWD: u8 = 20;
     const LARGE: usize = 128 << 10;
@@ -194,7 +197,8 @@ fn a_small_page_passes_large_ones_of_others() {
     }
 }
 
-/// Number of turns until a message of another client arrives after large ones, for a crowd that asks for this target and reads nothing of it.
+/// Number of turns until another client's message arrives. Before it, large ones are sent to a crowd that requests this target and reads
+/// nothing.
 fn turns_behind_large_messages(target: &str) -> usize {
     const CROWD: usize = 30;
     const MESSAGES: usize = 5;

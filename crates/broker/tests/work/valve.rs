@@ -1,4 +1,5 @@
-//! When carriers are far behind, the parties that caused it wait; others continue to publish.
+//! Tests backpressure: when carriers (shards with subscribers) are far behind, the parties (addresses or users) that caused it wait, and
+//! others continue to publish.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,10 +12,10 @@ use crate::support::{self, NOW, Town};
 use crate::{batch, client_at};
 
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-/// Number of turns until a publish is answered.
+/// Maximum of turns (runs of the event loop) until a publish is answered.
 const TURNS: usize = 6;
 
-/// A town whose first shard is the only home.
+/// A server whose first shard is the only home (keeps all topics).
 fn town(shards: u16) -> Town {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
@@ -26,7 +27,7 @@ fn town(shards: u16) -> Town {
     Town::new(&support::world(settings, shards, 1), turn_limits, NOW)
 }
 
-/// Number of turns of all shards until a publish of another client of this shard is answered.
+/// Number of turns of all shards until a publish of another client on this shard is answered.
 fn turns_until_published(town: &mut Town, shard: usize) -> usize {
     let other = town.open_from(shard, OTHER);
     town.say(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
@@ -40,7 +41,7 @@ fn turns_until_published(town: &mut Town, shard: usize) -> usize {
     (1..5_000).take_while(waits).count() + 1
 }
 
-/// Subscribes to these filters and unsubscribes, repeatedly.
+/// Packets that subscribe to these filters and unsubscribe, repeatedly.
 fn churn(filters: &[String], times: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();

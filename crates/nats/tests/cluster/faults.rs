@@ -1,4 +1,4 @@
-//! Faults while nodes run: one server is killed, all servers are killed, batches are purged, a stream is replaced by an empty one.
+//! Tests faults while nodes run: one server is killed, all servers are killed, batches are purged, a stream is replaced by an empty one.
 
 use crate::assert_same;
 use crate::jetstream::JetStream;

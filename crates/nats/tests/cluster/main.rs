@@ -1,7 +1,7 @@
 //! Tests of the log in JetStream, with real NATS servers.
 //!
 //! Each batch must be in the log at least once, and all nodes must read the same batches in the same order. The faults are those that a
-//! cluster meets: one server is killed, all servers are down, settings do not fit.
+//! cluster meets: one server is killed, all servers are down, settings do not match.
 
 mod faults;
 mod jetstream;

@@ -9,7 +9,7 @@ use crate::jetstream::JetStream;
 use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
 use crate::servers::{self, Servers, until};
 
-/// Settings with little patience for servers that start.
+/// Settings with a short timeout for servers that are starting.
 fn at_once(servers: &Servers) -> Settings {
     Settings {
         patience: Duration::from_secs(1),
@@ -103,8 +103,8 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
         let Some(servers) = Servers::with(count, "max_file_store: 1GB", "max_payload: 2MB") else {
             return;
         };
-        // More than a single stream may take, because several servers do not know at once what the other servers have reserved. The
-        // patience for passing faults is twice that of the tests: this refusal must come earlier.
+        // The size is more than a single stream may take: if several servers share it, they do not know at once what the others have
+        // reserved. The timeout for passing faults is twice that of the tests, since the refusal must come earlier.
         let large = Settings {
             history_bytes: 8 << 30,
             patience: servers::PATIENCE * 2,

@@ -23,7 +23,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The path of `nats-server`; none if it is missing and not required.
+/// The path of `nats-server`. `None` if it is missing and not required.
 #[allow(
     clippy::print_stderr,
     reason = "whoever runs the tests is told what they leave out"
@@ -76,7 +76,7 @@ impl Ports {
 }
 
 impl Servers {
-    /// Starts this many servers, with `sync_interval: always`; none if the program is missing.
+    /// Starts this many servers, with `sync_interval: always`. `None` if the program is missing.
     pub fn start(count: usize) -> Option<Servers> {
         Servers::with(count, "sync_interval: always", "max_payload: 2MB")
     }

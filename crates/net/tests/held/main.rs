@@ -1,4 +1,4 @@
-//! The counted memory of connections with TLS is the memory that they hold, and bytes that come in pieces cost work in
+//! Tests the counted memory of connections with TLS: it matches the memory that they hold. Bytes that come in small pieces cost work in
 //! proportion to the bytes, not to the pieces.
 
 #[allow(dead_code, reason = "other tests need the rest of it")]
@@ -14,11 +14,11 @@ use counting::{allocations, grown_bytes};
 use crore_net::stream::{Clients, Handle, Source, StreamState};
 use pair::{Pair, client, source, suites};
 
-/// How far the count may be from the allocator's own, for one connection: the memory that `rustls` holds for a handshake
+/// Allowed difference between the count and the allocator's figure for one connection. The memory that `rustls` holds for a handshake
 /// depends on version, cipher and the client's messages.
 const OFF_BYTES: i64 = 4 << 10;
 
-/// By how much the count and the heap have grown after the server received these bytes.
+/// The growth of the counted memory and of the heap after the server received these bytes in pieces of `cut`.
 fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
     let before = pair.streams.held_bytes() as i64;
     let grown = grown_bytes(|| pair.bring(bytes, &[cut]));
@@ -28,7 +28,7 @@ fn brought(pair: &mut Pair, bytes: &[u8], cut: usize) -> (i64, i64) {
 #[test]
 fn bytes_of_a_handshake_are_counted() {
     let source = source();
-    // The shard's tables are allocated once; the first handshake must not be charged for them.
+    // The first handshake allocates the shard's tables, which are not charged to it.
     let mut first = Pair::new(
         Handle::new(source.clone()).unwrap(),
         client(&source, suites()[0]),

@@ -1,16 +1,16 @@
-//! Bytes sent on one side arrive on the other, for any cuts of the bytes and any refusals of the socket.
+//! Tests that bytes sent on one side arrive on the other, however the bytes are cut and whenever the socket refuses some.
 
 use crore_net::stream::{Handle, StreamState, Trouble};
 use proptest::prelude::*;
 
 use crate::pair::{Pair, client, source, suites};
 
-/// Bytes that differ by position.
+/// Bytes that depend on their position.
 fn text(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n % 251) as u8).collect()
 }
 
-/// Sends all of it, coming back for refused bytes as a sender does; the client reads in sips between.
+/// Sends all bytes, and tries refused ones again, as a sender does. Between the attempts the client reads at most `sip` bytes.
 fn send_all(pair: &mut Pair, bytes: &[u8], sip: usize) {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -52,7 +52,7 @@ proptest! {
                 pair.bring(&out, &cuts);
             }
             if updates && suite.tls13().is_some() {
-                // It asks for a key update of ours too, which the next record brings.
+                // The client asks for a key update of the server too, which the server's next record brings.
                 pair.client.refresh_traffic_keys().unwrap();
             }
             said.extend_from_slice(&text);
@@ -158,7 +158,7 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
 fn records_that_no_peer_sends_are_refused() {
     let source = source();
     let wrong: [&[u8]; 4] = [
-        // Longer than a record may be, another version, an unknown content, and a plain record.
+        // A record that is too long, one of another version, one with unknown content, and a plaintext record.
         &[23, 3, 3, 0x60, 0, 0],
         &[23, 2, 3, 0, 20, 0],
         &[99, 3, 3, 0, 20, 0],
@@ -184,7 +184,7 @@ fn a_farewell_ends_the_hearing_and_is_answered_when_we_close() {
         let out = pair.outgoing();
         pair.bring(&out, &[5]);
         assert_eq!(pair.state, StreamState::End);
-        // After its `close_notify` a peer can still receive.
+        // After a peer has sent `close_notify`, it can still receive.
         assert_eq!(pair.send(&[b"bye"]), Some(3));
         pair.streams.shutdown(&mut pair.sockets, pair.link);
         pair.read();

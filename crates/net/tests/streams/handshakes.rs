@@ -1,4 +1,4 @@
-//! How connections begin: sniffed, resumed, refused, replaced, and in their turn.
+//! Tests how TLS connections begin: protocol detection, resumption, refusals, replaced certificates, and the order of handshakes.
 
 use crore_net::Transport as _;
 use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, StreamState, Trouble};
@@ -12,7 +12,7 @@ fn under_way(pair: &Pair) -> usize {
     pair.streams.usage().under_way as usize
 }
 
-/// The reasons reported for ended connections; asserts that each was counted, too.
+/// The reasons reported for ended connections. Also checks that each was counted.
 fn troubles(pair: &mut Pair) -> Vec<Trouble> {
     let told: Vec<_> = pair
         .streams
@@ -165,7 +165,7 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
         assert_eq!(refused.state, StreamState::Closed, "{cut}");
         assert_eq!(troubles(&mut refused), [Trouble::Plain]);
     }
-    // Without the header it is not TLS: the caller refuses it.
+    // Without the PROXY header the bytes do not count as TLS, and the caller refuses them.
     let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
     let hello = pair.outgoing();
     pair.bring(&hello, &[1000]);
@@ -251,14 +251,14 @@ fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
 fn a_flight_without_end_is_refused() {
     let source = source();
     let handle = Handle::new(source.clone()).unwrap();
-    // Records of a handshake message that is never complete.
+    // Records of a handshake message that never completes.
     let record = [
         &[22, 3, 1, 0x40, 0][..],
         &[1, 0xff, 0xff, 0xff],
         &[0; (1 << 14) - 4],
     ]
     .concat();
-    // In one piece it is more than any client sends before an answer.
+    // In one piece the message is longer than anything that a client sends before an answer.
     for (cut, trouble) in [(100_000, Trouble::TooLong), (5_000, Trouble::Garbage)] {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(&record.repeat(8), &[cut]);

@@ -1,4 +1,4 @@
-//! Peers that make work: keys changed without end, handshakes in crumbs, ends while something waits.
+//! Tests TLS peers that cause much work: endless key updates, handshakes in tiny pieces, and ends while something waits.
 
 use std::io::Write as _;
 
@@ -20,8 +20,8 @@ fn established(suite: usize) -> Pair {
     pair
 }
 
-/// The client changes its key up to `most` times, each time after so many records of data, until the server ends the
-/// connection. Returns how often it could.
+/// The client updates its key up to `most` times, each time after this many records of data, until the server ends the connection. Returns
+/// the number of updates.
 fn updates(pair: &mut Pair, most: usize, records: usize) -> usize {
     for n in 0..most {
         for _ in 0..records {
@@ -59,14 +59,14 @@ fn keys_may_be_changed_for_ever_by_whoever_says_something() {
     let mut pair = established(0);
     assert_eq!(updates(&mut pair, 300, 16), 300);
     assert_eq!(pair.served.len(), 300 * 16);
-    // Each of them has asked for a new key of ours, and gets one.
+    // Each update asked the server for a new key of its own, which the server's next record brings.
     let sent = pair.send(&[b"answer"]);
     assert_eq!(sent, Some(6));
     pair.read();
     assert_eq!((pair.got.as_slice(), &pair.error), (&b"answer"[..], &None));
 }
 
-/// The bytes of a flight, in records with so many bytes of content.
+/// The bytes of a flight, in records with this many bytes of content.
 fn crumbs(flight: &[u8], content: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = flight;
@@ -95,13 +95,13 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
             pair.shake(&[cut]);
             assert!(!pair.client.is_handshaking(), "{suite:?} {cut}");
 
-            // A hello of more than 600 bytes: padding in an extension that no server knows.
+            // A ClientHello of more than 600 bytes, with padding in an unknown extension.
             let mut pair = Pair::new(handle.clone(), client(&source, suite));
             let mut hello = vec![22, 3, 1, 0, 0, 1, 0, 0x10, 0];
             hello.resize(5 + 4 + 0x1000, 0);
             hello[3..5].copy_from_slice(&(4 + 0x1000_u16).to_be_bytes());
             let hello = crumbs(&hello, 1);
-            // So many are accepted, and not one more.
+            // This many records are accepted, and not one more.
             pair.bring(&hello[..6 * 255], &[cut]);
             assert_eq!(pair.state, StreamState::Open, "{suite:?} {cut}");
             pair.bring(&hello[6 * 255..], &[cut]);
@@ -122,7 +122,7 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
     let handle = Handle::new(source.clone()).unwrap();
     let mut pair = Pair::new(handle, client(&source, suites()[0]));
     let before = pair.streams.held_bytes();
-    // Records of a message that is never complete.
+    // Records of a message that never completes.
     let record = [
         &[22, 3, 1, 0x10, 0][..],
         &[1, 0, 0xff, 0xff],
@@ -139,7 +139,7 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
     }
     assert_eq!(pair.state, StreamState::Closed);
     assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
-    // Twice a record, as vectors grow, and the handshake itself.
+    // Twice a record (since vectors grow by doubling), and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
 }
 
@@ -158,14 +158,14 @@ fn client_that_ended_its_side_during_a_waiting_handshake_is_not_reported_as_clos
     let hello = pair.outgoing();
     pair.put(&hello);
     pair.receive();
-    // The turn ends before its step was done.
+    // The server's turn (one run of its event loop) ends before the handshake was continued.
     pair.streams.end_turn(&mut pair.sockets);
     pair.finish();
     assert!(
         !reported(&mut pair),
         "it is over for whoever looks, and unread"
     );
-    // In the next turn the client gets its answer, and its end is read.
+    // In the next turn the client gets its answer, and the server reads the client's end.
     pair.go_on();
     pair.read();
     assert!(reported(&mut pair));

@@ -1,4 +1,5 @@
-//! A transport without descriptors: TLS needs no more of the transport below it than the contract says.
+//! Tests TLS over a transport in memory, without file descriptors: TLS needs no more of the transport below it than the interface
+//! promises.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +13,7 @@ use rustls::pki_types::ServerName;
 
 use crate::pair::{LIMITS, client, source, suites};
 
-/// One connection; the test is its peer. Its link is no descriptor of this process.
+/// A transport with one connection, whose peer is the test. Its link is not a descriptor of this process.
 #[derive(Default)]
 struct Memory {
     token: u64,
@@ -20,7 +21,7 @@ struct Memory {
     write: bool,
     to_us: VecDeque<u8>,
     to_peer: Vec<u8>,
-    /// How many bytes a send takes.
+    /// Number of bytes that a send accepts.
     window: usize,
     ended: bool,
 }
@@ -106,7 +107,7 @@ fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
     streams.opened(LINK);
     let text: Vec<u8> = (0..100_000).map(|n| (n % 251) as u8).collect();
     let (mut buffer, mut sent, mut got) = (vec![0; BUFFER_MIN], 0, Vec::new());
-    // A window opens a little in each turn, so that flights and records go out in part.
+    // The window opens a little in each round, so flights and records are sent in pieces.
     for _ in 0..400 {
         memory.window = 700;
         peer.write_tls(&mut memory.to_us).unwrap();

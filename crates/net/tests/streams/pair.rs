@@ -1,4 +1,4 @@
-//! A server's side and a client on the two ends of a socket, stepped by the test.
+//! A TLS server side and a client, connected by a socket pair, for tests that run each step themselves.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::IntoRawFd;
@@ -81,9 +81,9 @@ pub struct Pair {
     pub state: StreamState,
     /// Bytes received by the client.
     pub got: Vec<u8>,
-    /// The client's error.
+    /// The error that ended the client's session.
     pub error: Option<rustls::Error>,
-    /// Whether the peer's end of the stream was seen.
+    /// Whether the server has seen the end of the client's stream.
     pub ended: bool,
 }
 
@@ -119,7 +119,7 @@ impl Pair {
         }
     }
 
-    /// The client's bytes to be sent.
+    /// The bytes that the client wants to send.
     pub fn outgoing(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         while self.client.wants_write() {
@@ -128,7 +128,7 @@ impl Pair {
         out
     }
 
-    /// Brings bytes to the server's side in pieces of these lengths, again and again.
+    /// Delivers bytes to the server in pieces of these lengths, which repeat.
     pub fn bring(&mut self, mut bytes: &[u8], cuts: &[usize]) {
         for cut in cuts.iter().cycle() {
             if bytes.is_empty() {
@@ -150,12 +150,12 @@ impl Pair {
         }
     }
 
-    /// Puts bytes into the socket, which takes them all.
+    /// Writes bytes to the socket, which accepts all of them.
     pub fn put(&mut self, bytes: &[u8]) {
         self.wire.write_all(bytes).expect("a socket with room");
     }
 
-    /// The client sends no more.
+    /// The client closes its sending side.
     pub fn finish(&mut self) {
         let end = self.wire.shutdown(std::net::Shutdown::Write);
         end.expect("a socket that is open");
@@ -168,13 +168,13 @@ impl Pair {
         self.take(taken);
     }
 
-    /// One turn of the server.
+    /// Runs one turn (one run of the event loop) of the server.
     pub fn serve(&mut self) {
         self.receive();
         self.go_on();
     }
 
-    /// The part of a turn that is for handshakes.
+    /// Runs only the handshake work of a turn.
     pub fn go_on(&mut self) {
         let (sockets, buffer) = (&mut self.sockets, &mut self.buffer);
         while let Some((token, taken)) = self.streams.next_handshake(sockets, buffer) {
@@ -194,7 +194,7 @@ impl Pair {
         }
     }
 
-    /// The client goes away, and the server has a turn.
+    /// The client closes the connection, and the server runs a turn.
     pub fn hang_up(&mut self) {
         let end = self.wire.shutdown(std::net::Shutdown::Both);
         end.expect("a socket that is open");
@@ -216,7 +216,7 @@ impl Pair {
         }
     }
 
-    /// The client reads at most so many bytes.
+    /// The client reads at most `most` bytes.
     pub fn sip(&mut self, most: usize) {
         let mut bytes = vec![0; most];
         if let Ok(count) = self.wire.read(&mut bytes) {
@@ -239,7 +239,7 @@ impl Pair {
         }
     }
 
-    /// Exchanges bytes until the handshake is over and all is quiet.
+    /// Exchanges bytes until the handshake is over and nothing more is sent.
     pub fn shake(&mut self, cuts: &[usize]) {
         for _ in 0..6 {
             let out = self.outgoing();
@@ -252,12 +252,12 @@ impl Pair {
         self.streams.writable(&mut self.sockets, self.link, TOKEN)
     }
 
-    /// The server sends; returns how many bytes were taken, if the connection has TLS.
+    /// The server sends. Returns how many bytes were accepted, if the connection has TLS.
     pub fn send(&mut self, parts: &[&[u8]]) -> Option<usize> {
         self.streams.send(&mut self.sockets, self.link, parts)
     }
 
-    /// The server forgets the connection.
+    /// The server drops its state of the connection.
     pub fn closing(&mut self, orderly: bool) {
         self.streams.closing(&mut self.sockets, self.link, orderly);
     }

@@ -1,4 +1,4 @@
-//! CONNECT and CONNACK.
+//! Tests errors in CONNECT and CONNACK.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, Packet, encode};

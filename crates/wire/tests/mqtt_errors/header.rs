@@ -1,4 +1,4 @@
-//! The fixed header: packet types, flags and the remaining length.
+//! Tests errors in the fixed header: packet types, flags and the remaining length.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, PacketType, ReasonCode, fixed_header};

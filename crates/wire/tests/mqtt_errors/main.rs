@@ -1,4 +1,4 @@
-//! Every way in which a packet can be wrong by itself: the error, and the reason code to answer with.
+//! Tests every way in which a single MQTT packet can be malformed: the decoder's error, and the reason code to answer with.
 
 mod connect;
 mod header;
@@ -11,10 +11,10 @@ use crore_wire::mqtt::{Error, Packet, Version, decode, fixed_header};
 
 const MAX: usize = 1 << 20;
 
-/// A packet's first byte, two parts of its body, and the bytes that a test puts between them or beside them.
+/// A packet's first byte, two parts of its body, and the bytes that a test inserts between or beside them.
 type Row = (u8, &'static [u8], &'static [u8], &'static [u8]);
 
-/// Decodes one packet, with the length field that it has.
+/// Decodes one packet, using its own length field.
 fn whole(version: Version, bytes: &[u8]) -> Result<Packet<'_>, Error> {
     let (header, at) = fixed_header(bytes, MAX)?.expect("a whole header");
     assert_eq!(at + header.body_bytes(), bytes.len(), "{bytes:?}");
@@ -79,7 +79,7 @@ fn packet_ids_are_not_zero() {
     refused(V5, 0xB0, b"\0\0\0\0", Error::PacketId, 0x82);
 }
 
-/// The tables of sections 3.2.2.2, 3.4.2.1, 3.6.2.1, 3.9.3, 3.11.3, 3.14.2.1 and 3.15.2.1.
+/// The reason codes of each packet type, by the tables of sections 3.2.2.2, 3.4.2.1, 3.6.2.1, 3.9.3, 3.11.3, 3.14.2.1 and 3.15.2.1.
 #[test]
 fn each_packet_has_reason_codes_of_its_own() {
     let connack: &'static [u8] = &[

@@ -1,11 +1,11 @@
-//! Properties: which packets have them, how often, and with which values.
+//! Tests errors in properties: which packets may have them, how often, and with which values.
 
 use crore_wire::mqtt::Error;
 use crore_wire::mqtt::Version::V5;
 
 use crate::{Row, accepted, refused};
 
-/// Every identifier in every packet, against table 2-4; twice; and with the values that are forbidden.
+/// Tries every identifier in every packet, against table 2-4: once, twice, and with forbidden values.
 #[test]
 fn properties_have_their_places() {
     let users_only: &'static [u8] = &[0x26];
@@ -53,7 +53,7 @@ fn properties_have_their_places() {
             let one = [&[id][..], value].concat();
             let len = [one.len() as u8];
             let body = [before, &len, &one, after].concat();
-            // Authentication data comes with a method; alone it is an error of its own.
+            // Authentication data needs a method. Without one it is an error of its own.
             let fits_alone = listed.contains(&id);
             let data = id == 0x16 && listed.contains(&0x15);
             match (fits_alone, data) {
@@ -108,7 +108,7 @@ fn value(id: u8) -> &'static [u8] {
     }
 }
 
-/// Values that it may not have.
+/// Values that the property may not have.
 fn forbidden(id: u8) -> &'static [&'static [u8]] {
     match id {
         0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28..=0x2A => &[b"\x02", b"\xFF"],

@@ -1,4 +1,4 @@
-//! SUBSCRIBE and UNSUBSCRIBE, and how long the lists of packets may be.
+//! Tests errors in SUBSCRIBE and UNSUBSCRIBE, and the length of the lists in packets.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, FILTERS_MAX, FilterError, USER_PROPERTIES_MAX};

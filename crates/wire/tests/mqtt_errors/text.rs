@@ -1,4 +1,4 @@
-//! Text in all its fields: UTF-8 without null.
+//! Tests errors in text fields: all text must be UTF-8 without a null character.
 
 use crore_wire::mqtt::Version::{V5, V311};
 use crore_wire::mqtt::{Error, Packet};
@@ -18,7 +18,7 @@ fn text_is_utf_8_without_null() {
         refused(V311, 0x10, &with(bad), Error::NotUtf8, 0x81);
     }
     refused(V311, 0x10, &with(b"a\0b"), Error::Nul, 0x81);
-    // U+FEFF is a character like others [MQTT-1.5.4-3], and so are non-characters (section 1.5.4).
+    // U+FEFF is an ordinary character [MQTT-1.5.4-3], and so are non-characters (section 1.5.4).
     let bytes = packet(0x10, &with("\u{FEFF}a\u{FFFF}".as_bytes()));
     let Ok(Packet::Connect(connect)) = whole(V311, &bytes) else {
         panic!("a CONNECT")
@@ -42,7 +42,7 @@ fn text_is_utf_8_without_null() {
     );
 }
 
-/// Each `~` stands for a separate text field; damage to any one of them is found.
+/// Each `~` stands for a separate text field. The decoder must find damage in any of them.
 #[test]
 fn no_text_field_goes_unchecked() {
     let table: [(u8, &[u8], usize); 9] = [

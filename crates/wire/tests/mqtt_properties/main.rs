@@ -1,5 +1,5 @@
-//! Every packet in both versions comes back as it was sent, however the bytes are cut. Arbitrary bytes never panic, and
-//! accepted ones are written again with the same meaning.
+//! Property tests of the MQTT codec: every packet in both versions decodes to what was encoded, however the bytes are cut. Random bytes
+//! never panic, and accepted ones are encoded again with the same meaning.
 
 mod oracle;
 mod packets;
@@ -13,7 +13,7 @@ use proptest::sample::Index;
 
 const MAX: usize = 1 << 16;
 
-/// The first packet of `bytes` and how many bytes it takes.
+/// The first packet of `bytes`, and the number of bytes that it takes.
 fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, Error> {
     let Some((header, at)) = fixed_header(bytes, MAX)? else {
         return Ok(None);
@@ -25,12 +25,13 @@ fn first(version: Version, bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, 
     }
 }
 
-/// Never panics; an accepted packet means the same when written again, and further writing does not change it.
+/// Decodes the bytes, which must not panic. If a packet is accepted, it means the same after it is encoded again, and a further round
+/// changes nothing.
 fn survives(version: Version, bytes: &[u8]) {
     let Ok(Some((packet, _))) = first(version, bytes) else {
         return;
     };
-    // A CONNECT is read in the version that it names.
+    // A CONNECT is decoded in the version that it names itself.
     let (mut once, mut twice) = (Vec::new(), Vec::new());
     encode::packet(&mut once, version, &packet);
     let (again, len) = first(version, &once).unwrap().unwrap();
@@ -87,7 +88,7 @@ proptest! {
     #[test]
     fn any_bytes_survive(version in versions(), mut bytes in vec(any::<u8>(), 0..80)) {
         survives(version, &bytes);
-        // Few random bytes have a length that fits: give them one.
+        // Random bytes rarely have a length that fits, so set it.
         if bytes.len() > 2 {
             bytes[1] = bytes.len() as u8 - 2;
             survives(version, &bytes);
@@ -112,7 +113,7 @@ proptest! {
                 }
                 _ => {}
             }
-            // The length is made to fit, or most would be refused or waited for because of it alone.
+            // Set the length so that it fits. Otherwise most packets would be refused, or wait for more bytes, only because of it.
             if bytes.len() > 2 && bytes.len() < 130 {
                 bytes[1] = bytes.len() as u8 - 2;
             }

@@ -1,5 +1,5 @@
-//! Comparison with another implementation (mqtt-protocol-core): it takes every packet that we write and writes back the
-//! same; and where only one of us accepts a damaged packet, it is a known difference.
+//! Comparison with another implementation (mqtt-protocol-core). It accepts every packet that this codec encodes, and encodes the same
+//! bytes. If only one of the two accepts a damaged packet, it is a known difference.
 
 use crate::packets::{packets, versions};
 use crore_wire::mqtt::{Error, Packet, ReasonCode, Version, decode, fixed_header};
@@ -8,9 +8,9 @@ use mqtt_protocol_core::mqtt::result_code::MqttError;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The other implementation's reading of a body: the whole packet as it would write it.
+/// The packet as the other implementation encodes it after it has parsed this body.
 fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError> {
-    /// Parses with one of its types and wants all bytes used.
+    /// Parses with one of the other implementation's types, which must use all bytes.
     macro_rules! parse {
         ($module:ident :: $type:ident) => {{
             let (packet, len) = $module::$type::parse(body)?;
@@ -51,8 +51,8 @@ fn theirs(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError
     }
 }
 
-/// Packets that only we accept: a password without a user name, which 5.0 allows (section 3.1.2.9), and Bad authentication
-/// method in DISCONNECT, which the table of section 2.4 lists.
+/// Packets that only this codec accepts: a password without a user name, which 5.0 allows (section 3.1.2.9), and Bad authentication method
+/// in DISCONNECT, which the table of section 2.4 lists.
 fn only_ours(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Connect(connect) => connect.password.is_some() && connect.user_name.is_none(),
@@ -63,7 +63,7 @@ fn only_ours(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// Errors of packets that only the other accepts, where it leaves the check to its caller.
+/// Errors that only this codec reports, since the other implementation leaves these checks to its caller.
 fn only_theirs(error: Error) -> bool {
     matches!(
         error,

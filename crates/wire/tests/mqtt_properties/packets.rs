@@ -1,4 +1,4 @@
-//! Any packet of either version, owned: a proptest strategy for it, its encoding, and a comparison with a decoded packet.
+//! Any packet of either version, as an owned value: a proptest strategy, the encoding, and a comparison with a decoded packet.
 
 use crate::props::{self, Props};
 use crore_wire::mqtt::Version::{V5, V311};
@@ -43,7 +43,7 @@ pub enum Owned {
 }
 
 impl Owned {
-    /// Its bytes.
+    /// The encoded packet.
     pub fn encoded(&self, version: Version) -> Vec<u8> {
         let mut out = Vec::new();
         match self {

@@ -1,5 +1,5 @@
-//! Properties by identifier and value: which packets may have them (a table of the tests' own), how they are built, and the
-//! getters' values.
+//! MQTT properties as pairs of identifier and value: which packets may have them (a table that is independent of the codec), how they are
+//! built, and what the getters return.
 
 use crate::packets::{bytes, texts, topics};
 use crore_wire::mqtt::{Properties, PropertyBuf, Qos, Version};
@@ -14,12 +14,12 @@ pub enum Value {
     Pair(String, String),
 }
 
-/// A set in an order of its own.
+/// Properties in a given order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Props(pub Vec<(u8, Value)>);
 
-// Section 2.2.2.2, table 2-4, without those that the strategies add: user properties everywhere, the data
-// that goes with 0x15, and more than one 0x0B in PUBLISH.
+// The properties of each packet by section 2.2.2.2, table 2-4. Left out are those that the strategies add: user properties everywhere, the
+// data that goes with 0x15, and more than one 0x0B in PUBLISH.
 pub const CONNECT: &[u8] = &[0x11, 0x15, 0x17, 0x19, 0x21, 0x22, 0x27];
 pub const WILL: &[u8] = &[0x01, 0x02, 0x03, 0x08, 0x09, 0x18];
 pub const CONNACK: &[u8] = &[
@@ -32,7 +32,7 @@ pub const UNSUBSCRIBE: &[u8] = &[];
 pub const DISCONNECT: &[u8] = &[0x11, 0x1C, 0x1F];
 const AUTH: &[u8] = &[0x1F];
 
-/// Some of `ids` and some user properties, in any order; none in 3.1.1.
+/// Some of `ids` and some user properties, in any order. None in 3.1.1.
 pub fn of(version: Version, ids: &'static [u8]) -> BoxedStrategy<Props> {
     if version == Version::V311 {
         return Just(Props(Vec::new())).boxed();
@@ -52,7 +52,7 @@ pub fn of(version: Version, ids: &'static [u8]) -> BoxedStrategy<Props> {
         .boxed()
 }
 
-/// With a method, which AUTH must have, and perhaps data.
+/// Properties with a method, which AUTH must have, and perhaps with data.
 pub fn auth() -> BoxedStrategy<Props> {
     let data = proptest::option::of(one(0x16));
     (of(Version::V5, AUTH), one(0x15), data)
@@ -85,7 +85,7 @@ fn one(id: u8) -> BoxedStrategy<(u8, Value)> {
 }
 
 impl Props {
-    /// Through the builder.
+    /// The properties, made with the builder.
     pub fn built(&self) -> PropertyBuf {
         let mut buf = PropertyBuf::new();
         for (id, value) in &self.0 {
@@ -106,7 +106,7 @@ impl Props {
         buf
     }
 
-    /// Panics unless the getters of `found` return these values, and nothing for all other properties.
+    /// Panics unless the getters of `found` return these values, and `None` for all other properties.
     pub fn assert_is(&self, found: &Properties<'_>) {
         let ids: Vec<u8> = found.iter().map(|(property, _)| property.id()).collect();
         assert!(self.0.iter().map(|(id, _)| id).eq(&ids));
@@ -191,7 +191,7 @@ fn get_number(found: &Properties<'_>, id: u8) -> Option<u32> {
     }
 }
 
-/// The value that an absent property has, where the specification gives it one.
+/// The value that an absent property has, if the specification gives one.
 fn default(id: u8) -> Option<u32> {
     match id {
         0x17 | 0x25 | 0x28..=0x2A => Some(1),

@@ -1,5 +1,5 @@
-//! The receiver: the same events and the same violation however the bytes are cut, no memory for bytes that did not arrive,
-//! and each rule of RFC 6455 §5 with its close code.
+//! Tests the WebSocket receiver: it gives the same events and the same violation however the bytes are cut, holds no memory for bytes that
+//! have not arrived, and enforces each rule of RFC 6455 §5 with its close code.
 
 mod splits;
 mod violations;
@@ -72,7 +72,7 @@ fn feed(
     }
 }
 
-/// Everything that happens when `stream` arrives in the pieces that `cuts` make of it, and whether state is left.
+/// Everything that happens when `stream` arrives cut at `cuts`, and whether the receiver keeps state at the end.
 fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
     let mut partial = None;
     let mut all = Vec::new();
@@ -86,7 +86,7 @@ fn run(stream: &[u8], cuts: &[usize], config: &Config) -> (Vec<Seen>, bool) {
     (all, partial.is_some())
 }
 
-/// Asserts that every single cut, and single bytes, give the same as the whole stream.
+/// Asserts that every single cut, and single bytes, give the same events as the whole stream.
 fn assert_same_for_every_split(stream: &[u8], config: &Config) -> Vec<Seen> {
     let whole = run(stream, &[], config);
     for cut in 0..=stream.len() {
@@ -133,7 +133,7 @@ fn fragment(opcode: Opcode, fin: bool, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn the_examples_of_the_rfc_are_read() {
-    // RFC 6455 §5.7
+    // The examples of RFC 6455 §5.7.
     let client = config(Role::Client, false);
     let hello = |bytes: &[u8]| assert_same_for_every_split(bytes, &client);
     let text = vec![Seen::Text(b"Hello".to_vec())];
@@ -241,7 +241,7 @@ fn compressed_messages_are_limited_and_checked_as_inflated() {
         compressed(b"\xFF", Opcode::Binary),
         [Seen::Binary(vec![0xFF])]
     );
-    // Random bytes at the limit grow by packing and still pass, whole and in fragments.
+    // Random bytes of the maximum size grow when compressed, and are still accepted, whole and in fragments.
     let mut word = 1_u32;
     let noise: Vec<u8> = (0..LIMIT)
         .map(|_| {
@@ -265,7 +265,7 @@ fn compressed_messages_are_limited_and_checked_as_inflated() {
     let expected = [Seen::Binary(noise.clone())];
     assert_eq!(compressed(&noise, Opcode::Binary), expected);
     assert_eq!(assert_same_for_every_split(&fragments, &config), expected);
-    // Uncompressed messages may still come on the same connection.
+    // Uncompressed messages may follow on the same connection.
     let mut plain = Vec::new();
     write_frame(&mut plain, Opcode::Text, b"plain");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Streams of any messages, whole and damaged, cut at every place.
+//! Tests streams of random messages, valid and damaged, cut at every place.
 
 use crore_wire::deflate::Compressor;
 use crore_wire::websocket::frame::Opcode;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{Seen, assert_same_for_every_split, config, put, run};
 
-/// A message from the sender's side: the pieces that it goes out in, with control frames after them.
+/// A message as its sender writes it: the fragments, with control frames after them.
 #[derive(Clone, Debug)]
 struct Sent {
     text: bool,
@@ -43,7 +43,7 @@ fn sent() -> impl Strategy<Value = Sent> {
         })
 }
 
-/// Writes the message's frames; returns what the receiver must see.
+/// Writes the frames of a message. Returns the events that the receiver must report.
 fn write(sent: &Sent, config: &Config, out: &mut Vec<u8>) -> Vec<Seen> {
     let mask = (config.role == Role::Server).then_some(sent.mask);
     let deflated = sent.deflated && config.deflate;

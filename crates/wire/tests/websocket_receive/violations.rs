@@ -1,4 +1,4 @@
-//! Each rule that a stream can break, with its close code, and how early broken text is refused.
+//! Tests each rule that a stream can violate, with its close code, and how early invalid text is refused.
 
 use crore_wire::websocket::frame::{Opcode, write_header};
 use crore_wire::websocket::receive::{Role, Violation};
@@ -67,7 +67,7 @@ fn every_violation_has_its_code() {
     assert_eq!(broken(&[0x81, 0x80]), [Seen::Broken(Masked)]);
     assert_eq!(broken(&[0xC1, 0x01, 0xFF]), [Seen::Broken(BadDeflate)]);
     assert_eq!(BadDeflate.code(), 1007);
-    // RSV1 only on a message's first frame, and never on control frames.
+    // RSV1 is allowed only on a message's first frame, and never on control frames.
     assert_eq!(broken(&[0xC9]), [Seen::Broken(ReservedBits)]);
     assert_eq!(broken(&[0x41, 0x00, 0xC0]), [Seen::Broken(ReservedBits)]);
     assert_eq!(broken(&[0x01, 0x00, 0xC0]), [Seen::Broken(ReservedBits)]);
@@ -96,8 +96,8 @@ fn close_codes_are_those_that_may_be_sent() {
     assert_eq!(server(&masked(Opcode::Close, &long)), [expected]);
 }
 
-/// How many bytes of a text frame's payload are taken before it is refused, one byte at a time; the frame announces one
-/// byte more than there is, so that only an early check can refuse it.
+/// The number of payload bytes of a text frame that are accepted before the refusal, fed one at a time. The frame announces one byte more
+/// than there is, so only an early check can refuse it.
 fn refused_after(text: &[u8]) -> Option<usize> {
     let config = config(Role::Server, false);
     let mut head = Vec::new();
@@ -117,7 +117,7 @@ fn refused_after(text: &[u8]) -> Option<usize> {
 
 #[test]
 fn bad_utf8_is_refused_at_the_first_byte_that_can_not_be_right() {
-    // As in the Autobahn suite's cases 6.3 to 6.21.
+    // The texts of cases 6.3 to 6.21 of the Autobahn test suite.
     let prefix = "\u{3ba}\u{1f79}\u{3c3}\u{3bc}\u{3b5}".as_bytes();
     let table: &[(&[u8], Option<usize>)] = &[
         (b"\xF4\x90\x80\x80", Some(1)),
@@ -165,7 +165,7 @@ fn bad_utf8_is_refused_across_fragments_before_the_message_ends() {
     ];
     let expected = [Seen::Ping(Vec::new()), Seen::Broken(Violation::BadUtf8)];
     assert_eq!(server(&stream.concat()), expected);
-    // Binary messages are not looked at.
+    // The content of binary messages is not checked.
     let binary = masked(Opcode::Binary, b"\xFF\xFE");
     assert_eq!(server(&binary), [Seen::Binary(b"\xFF\xFE".to_vec())]);
 }

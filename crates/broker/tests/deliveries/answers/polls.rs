@@ -1,10 +1,10 @@
-//! Long-polls: their start, their messages, and their ends without a message.
+//! Tests long-polls: where they begin, their messages, and their ends without a message.
 
 use super::*;
 
 /// The position of a poll of the topics `empty` and `void` that ended without a message.
 const SET: &str = "21b8172d1-AQcAAAAA";
-/// The same for a filter.
+/// The position of a poll by filter that ended without a message.
 const FILTERS: &str = "31-DQcAAAA";
 
 #[test]
@@ -88,7 +88,7 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
             "{target}"
         );
         assert!(town.is_open(link));
-        // Its connection serves the next one.
+        // The connection can be used for the next poll.
         town.sends(
             link,
             format!("GET /sub/full?since=oldest HTTP/1.1\r\n{GET}\r\n"),
@@ -138,7 +138,8 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
     }
 }
 
-/// A poll that ends asks the home for its position. A message that arrives before the home's answer is the poll's answer.
+/// A poll that ends asks the home (the part of a shard that keeps the topic) for its position. If a message arrives before the home's
+/// answer, the message is the poll's answer.
 #[test]
 fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
     let mut town = town();
@@ -183,7 +184,7 @@ fn a_message_comes_with_what_its_publisher_said() {
         ask(binary, "/sub/x"),
         message(&fields("application/octet-stream"), "abc")
     );
-    // The content type tells that the bytes are not text.
+    // The content type says that the bytes are not text.
     let mut town = town();
     let mut bytes =
         b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
@@ -201,7 +202,7 @@ fn a_message_comes_with_what_its_publisher_said() {
             json
         )
     );
-    // With several topics, the message's topic.
+    // With several topics, the answer names the message's topic.
     let several = ask(all, "/sub?topic=x&topic=y");
     assert!(
         several.contains("\nCrore-Topic: x\nCrore-Event: ev\nCrore-Key: k\n"),

@@ -1,4 +1,4 @@
-//! Subscribe requests that are refused, told that their topic was deleted, or displaced by others.
+//! Tests subscribe requests that are refused, that learn of a deleted topic, or that are displaced by others.
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;
@@ -9,14 +9,14 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     for query in ["since=oops", "last_event_id=oops", "since=1a", "since=-x"] {
         for fields in [GET, EVENTS, UPGRADE] {
             if fields == EVENTS && !query.starts_with("since") {
-                // The id in the URL is of the program, and an EventSource gives up after a 400.
+                // A program put this id into the URL. It gets a stream with a gap, since an EventSource gives up after a 400.
                 let told = answer(&format!("/sub/full?{query}"), fields);
                 assert!(told.contains(&format!("event: {GAP_EVENT}\n")), "{told}");
                 continue;
             }
             let told = answer(&format!("/sub/full?{query}"), fields);
             let (_, value) = query.split_once('=').expect("a value");
-            // Probably a time, not a position.
+            // A value that begins with a digit is probably a date and not a position.
             let tip = match value.as_bytes()[0].is_ascii_digit() {
                 true => "; a date is said by the header If-Modified-Since",
                 false => "",
@@ -32,7 +32,8 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     );
 }
 
-/// A browser sends this header automatically, so a bad position in it is a gap. A poll with one gets no old message, because it might get it for ever.
+/// A browser sends this header automatically, so a bad position in it is told as a gap. A poll with such a position gets no old message,
+/// since it might get the same one for ever.
 #[test]
 fn a_bad_position_in_a_header_is_a_gap() {
     let told = answer("/sub/full", &format!("{EVENTS}Last-Event-ID: oops\r\n"));
@@ -161,7 +162,7 @@ fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
     assert_eq!(take(&mut town, events), "HTTP/1.1 204 No Content\n\n");
     let socket = asks(&mut town, resumes, UPGRADE);
     assert_eq!(take(&mut town, socket), format!("{SWITCHING}\n{end}"));
-    // A subscriber without a position begins the topic anew. Then others may resume.
+    // A subscriber without a position begins the topic anew. After that, others may resume again.
     let events = asks(&mut town, live, EVENTS);
     assert!(take(&mut town, events).starts_with(STREAM));
     let poll = asks(&mut town, "/sub/full?since=17-2", GET);
@@ -184,7 +185,7 @@ fn a_server_full_of_topics_says_so() {
         );
         assert!(told.contains("\nRetry-After: "), "{told}");
     }
-    // After another status a browser would not reconnect.
+    // A browser would not reconnect after a status other than 200.
     let link = asks(&mut town, "/sub/b", EVENTS);
     let told = take(&mut town, link);
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");

@@ -1,5 +1,5 @@
-//! What a request leaves behind: nothing that affects the next request of its connection, no row that an idle subscriber does not need, and the counts
-//! of its outcome.
+//! Tests what a request leaves behind: nothing that affects the next request of its connection, no side row (an entry for a connection's
+//! extra state) that an idle subscriber does not need, and the counts of its outcome.
 
 use super::*;
 use crore_broker::position::{Position, Since, parse};
@@ -45,13 +45,13 @@ fn a_connection_whose_stream_was_refused_may_poll() {
         );
         assert!(!told.contains("Connection:"), "{told}");
         assert_eq!(polls_again(&mut town, link), two, "{fields}");
-        // Nothing of it is left, so another client may take its filter's place.
+        // The refused subscription left nothing, so another client may use the place for a filter.
         town.cut(first);
         let next = asks(&mut town, "/sub?filter=c/%23", GET);
         assert_eq!(take(&mut town, next), "", "it waits");
         assert_eq!(town.accounts().carrier_filters, 1);
     }
-    // A browser is told to reconnect, by a stream that ends.
+    // A stream that ends at once makes a browser reconnect.
     let mut town = town_with(|limits| limits.filters_per_shard = 1);
     asks(&mut town, "/sub?filter=a/%23", GET);
     let link = asks(&mut town, "/sub?filter=b/%23", EVENTS);
@@ -59,7 +59,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
     assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
     assert!(told.contains("retry: "), "{told}");
-    // Earlier requests are still answered.
+    // Earlier requests on the same connection are still answered.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
     let link = town.says(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
@@ -86,7 +86,7 @@ fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     }
 }
 
-/// Counts of subscriptions: attached to the home, resumed, and with a gap.
+/// The counts of subscriptions: attached to the home (the part of a shard that keeps the topic), resumed, and with a gap.
 #[test]
 fn outcomes_of_subscriptions_are_counted() {
     for (target, fields, expected) in [
@@ -150,8 +150,8 @@ fn a_fallback_is_no_resume() {
     assert_eq!(counts, (1, 0, 0, 3));
 }
 
-/// Until a gap is reported, the set's position keeps the client's own one for that topic. So a client that is disconnected right after the first of two
-/// gaps gets the second when it reconnects.
+/// The first of two gaps must move only its own topic's position. Until the second gap is told, the position of the set keeps the client's
+/// own position for the other topic. So a client that is disconnected between the two gaps gets the second one after it reconnects.
 #[test]
 fn the_first_of_two_gaps_moves_its_own_topic_alone() {
     let target = "/sub?topic=short/1&topic=skips/1";
@@ -202,13 +202,13 @@ fn positions(id: &str) -> Vec<Since> {
     parse(id.as_bytes(), hash, 2).expect("a position")
 }
 
-/// The first id of a stream.
+/// The first id in a stream's text.
 fn id_of(told: &str) -> String {
     let (_, rest) = told.split_once("\nid: ").expect("an id");
     rest.lines().next().expect("its line").to_owned()
 }
 
-/// A long-poll that was only told that its position is lost continues from the server's current position.
+/// A long-poll that is told that its position was lost gets the current position with that answer, and continues from there.
 #[test]
 fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
     let gap = "Crore-Gap: messages before this position are lost\n";
@@ -226,7 +226,7 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         assert!(told.contains(gap), "{target}: {told}");
         let (_, rest) = told.split_once("ETag: \"").expect("a position");
         let id = rest.split('"').next().expect("its end").to_owned();
-        // From there on nothing is lost.
+        // From that position on nothing is lost.
         let link = asks(
             &mut town,
             target,
@@ -249,7 +249,8 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
     }
 }
 
-/// When this position of a topic was given, there was no reader by filter, so earlier losses of other topics are unknown.
+/// A single topic's position is not valid for a filter: when it was given, there was no reader by filter, so earlier losses of other
+/// topics are unknown.
 #[test]
 fn a_topic_s_position_is_none_of_a_filter_s() {
     let mut town = town();

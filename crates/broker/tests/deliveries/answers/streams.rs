@@ -1,4 +1,4 @@
-//! Streams: their beginning, and the notice of a gap in each kind.
+//! Tests streams: how they begin, and how each kind of stream tells a gap.
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;
@@ -53,7 +53,7 @@ fn an_upgrade_takes_what_it_offers() {
 fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     let mut town = town();
     let mut bytes = format!("GET /pub/x HTTP/1.1\r\n{UPGRADE}\r\n");
-    // A masked text frame, its mask all zeros.
+    // A masked text frame whose mask is all zeros.
     bytes.push_str("\u{1}\u{3}");
     let frame = "\0\0\0\0abc";
     let mut raw = bytes.into_bytes();
@@ -113,7 +113,7 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
         answer(&format!("{target}&envelope=json"), UPGRADE),
         format!("{SWITCHING}\n{notice}{two}")
     );
-    // Plain frames cannot report a gap, so the stream ends whatever the rule says.
+    // Plain frames cannot report a gap, so the stream is closed, whatever the rule says.
     let end = "messages are lost; resume from 17-";
     let told = answer(target, UPGRADE);
     assert_eq!(
@@ -124,8 +124,8 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
     assert!(told.contains(end) && !told.contains("two"), "{told}");
 }
 
-/// A stream that falls behind the log's oldest message gets a gap and continues, or is closed with the position to resume from. Plain frames cannot report
-/// a gap, so such a stream is closed whatever the rule says.
+/// A stream may fall behind the log's oldest message. By its topic's rule it then gets a gap and continues, or is closed with the position
+/// to resume from. A stream of plain frames cannot report a gap, so it is always closed.
 #[test]
 fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     for (topic, skips) in [("short/1", false), ("skips/1", true)] {
@@ -186,7 +186,7 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
     }
 }
 
-/// A set's position begins with the client's own positions.
+/// The position of a set of topics begins with the positions that the client sent.
 #[test]
 fn a_set_resumes_each_of_its_topics() {
     let mut town = town();
@@ -222,7 +222,7 @@ fn a_set_resumes_each_of_its_topics() {
             }
         }
     }
-    // The same topics in another order are another set.
+    // The same topics in another order are a different set.
     let link = asks(
         &mut town,
         &format!("/sub?topic=x&topic=full&since={first}"),
