@@ -3,6 +3,8 @@
 //!
 //! Invariants: a socket keeps the order of the bytes in each direction, and the mail from one shard to another keeps its order. Links are
 //! never reused, so that the use of a closed link is detected.
+//!
+//! A *home* is a shard that owns topics.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,5 +1,7 @@
 //! Runs one seed in a simulated world (servers, network, clients, log and clock) and checks the results. A run has three phases: the steps,
 //! with faults; a phase without faults; and a phase without clients.
+//!
+//! A *page* is a bounded run of past messages.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,5 +1,7 @@
 //! The world of one run: shards, clients, network, log and clock. It executes the steps of a seed, lets the shards take turns (rounds of
 //! their loops), and checks the limits after every turn.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 mod clients;
 mod crash;

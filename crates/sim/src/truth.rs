@@ -2,6 +2,8 @@
 //! known. The checks compare the received messages with the truth.
 //!
 //! Invariant: nothing is read from inside a shard. Offsets come only from answers to publishers and from the positions of subscribers.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -6,6 +6,8 @@
 //!  4 u64 writer   12 u64 number     20 u64 first offset   28 u32 unix second   32 u32 records   36 records
 //! record: varint length, u8 kind, varint offset minus the first offset, body (`record`)
 //! ```
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use alloc::sync::Arc;
 use core::ops::Range;

@@ -4,6 +4,8 @@
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
 //! with the topic. Data that only this process needs is not encoded: the client, and whom to answer. Groups and subscriptions are local
 //! state of a home (the part of a shard that keeps topics) and have no records.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,8 @@
 //! Limits the number of shapes of filters. A shape is the set of levels that are `+`. Each party may introduce a share of the shapes.
 //!
 //! Invariant: a shape with more than [`FREE_WILDCARDS`] `+` is recorded while a filter has this shape.
+//!
+//! A *party* is an address or a user, and gets a fair share of the work.
 
 use alloc::collections::BTreeMap;
 

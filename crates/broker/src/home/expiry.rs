@@ -1,4 +1,6 @@
 //! Removes expired messages and idle topics from a home, the part of a shard that keeps topics.
+//!
+//! A *follower* is a client that is told which topics have subscribers.
 
 use alloc::vec::Vec;
 

@@ -4,6 +4,8 @@
 //! Invariants: a page examines a bounded number of entries; a gap (the notice that messages are lost) comes before the messages of its
 //! page. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any part of
 //! it is sent or counted.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,5 +1,7 @@
 //! The followers of a home (clients that are told which topics have subscribers), their unsent news, and the topics whose interest outlives
 //! their last subscriber. A topic has *interest* from its first subscriber until some seconds after its last one has left.
+//!
+//! A *page* of the snapshot is a bounded part of it.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -2,6 +2,8 @@
 //! *credit* is one message that a member may get before it acknowledges any.
 //!
 //! Invariants: a group exists while a session subscribes to it, with or without a connection; group numbers are never reused.
+//!
+//! A *party* is an address or a user, and gets a fair share of the work.
 
 mod lists;
 mod members;

@@ -7,6 +7,8 @@
 //!
 //! Invariant: a topic's partition never changes, since the hash of its name (its slot) determines the partition. Not here: the rows of
 //! topics (`topics.rs`).
+//!
+//! A *chain* is the list of a topic's messages.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

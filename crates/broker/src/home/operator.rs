@@ -1,4 +1,6 @@
 //! Answers the operator's questions about topics and their logs.
+//!
+//! A *page* is a bounded part of a list.
 
 use alloc::vec::Vec;
 

@@ -3,8 +3,8 @@
 //!
 //! Two kinds of pages have queues of their own: pages for members of groups (MQTT shared subscriptions), and pages whose first message
 //! exceeds the page size. These queues are throttled: while carriers (the shards with subscribers) have enough pages of a kind to deliver,
-//! pages of that kind wait, and other pages overtake them. Queues that are not throttled now get equal shares of the work, which is counted
-//! in steps.
+//! pages of that kind wait, and other pages overtake them. The queues that may run now get equal shares of the work, which is counted in
+//! steps.
 //!
 //! Other words: a *subscriber by filter* subscribes with wildcards. A *gap* is the notice that messages are lost. A *follower* is a client
 //! that is told which topics have subscribers. *Late* groups get a message in a later turn (a pass of the shard's loop).

@@ -1,5 +1,7 @@
 //! A partition at its home (the part of a shard that keeps it): the log of its topics, its last offset, and the losses of its forgotten
 //! topics.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;

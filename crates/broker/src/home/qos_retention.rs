@@ -3,6 +3,8 @@
 //!
 //! Invariant: a topic is in `Subscriptions::qos` exactly while it has such a subscription, and the topic is not forgotten meanwhile. A
 //! subscription to a topic that could not be created is listed by name, like a filter, until the subscription ends.
+//!
+//! A *home* is the part of a shard that keeps topics.
 
 use crore_wire::topic;
 

@@ -6,6 +6,8 @@
 //!   for lack of room: only that process forgets it.
 //! * A client may come with a position that it got from a node which has applied more of the log. The client gets no gap (the notice that
 //!   messages are lost): its subscription begins when this node has applied the log up to the position.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use alloc::boxed::Box;
 

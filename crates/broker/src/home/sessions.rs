@@ -10,6 +10,8 @@
 //! * A serial number names one holder. A request of an earlier holder is ignored.
 //!
 //! Deliberately not here: the consequences of a session's end. The shard publishes the will and releases the logs (`shard/sessions.rs`).
+//!
+//! A *home* is the part of a shard that keeps topics.
 
 mod absent;
 mod at_home;

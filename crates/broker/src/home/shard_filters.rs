@@ -1,6 +1,8 @@
 //! The filters for which other shards of the process have subscribers, as a home (the part of a shard that keeps topics) knows them.
 //!
 //! Invariant: a filter is registered for a shard from the shard's first attach (a request to subscribe) until the shard leaves the filter.
+//!
+//! A *party* is an address or a user, and gets a fair share of the work.
 
 use alloc::vec::Vec;
 

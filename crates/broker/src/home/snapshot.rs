@@ -3,6 +3,8 @@
 //! `share_groups.rs`.
 //!
 //! A restored home gives rows and rules new numbers, and applies the rules in force now.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 mod messages;
 

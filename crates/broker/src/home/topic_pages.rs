@@ -4,6 +4,8 @@
 //! Invariants: a page examines a bounded number of entries; a longer search continues in a later turn (a pass of the shard's loop) where it
 //! stopped. If the first message of a page exceeds the page size, the page waits in a queue of its own (`page_queue.rs`), before any
 //! message of it is copied or counted.
+//!
+//! Words: a *home* is the part of a shard that keeps topics; a *gap* is the notice that messages are lost.
 
 use super::Home;
 use super::attach::by_rule;

@@ -2,6 +2,8 @@
 //!
 //! Offsets increase over all messages of the partition. So the reader merges the lists of all rules by offset. Losses are merged too, each at the
 //! offset of the lost message.
+//!
+//! A *home* is the part of a shard that keeps topics.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,7 @@
 //! A cache of read positions in chains. A reader gets a long chain page by page. If the last entry of the former page is still in the cache,
 //! the next page begins after that entry, without a search of the chain.
+//!
+//! Words: a *page* is a bounded run of past messages; a *chain* is the list of a topic's messages.
 
 use crate::store::slab::NONE;
 

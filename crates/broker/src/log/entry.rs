@@ -1,6 +1,8 @@
 //! The rows of the log: an entry for each kept message, and a chain for each topic.
 //!
 //! Invariant: the bytes of an entry are contiguous, in the order of [`Entry::parts`].
+//!
+//! Words: a *mark* is one of the entries by which a search finds its place; a *gap* is the notice that messages are lost.
 
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;

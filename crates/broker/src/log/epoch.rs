@@ -3,6 +3,8 @@
 //!
 //! Invariant: the order of the messages does not change. If a message has two entries (in its topic's chain, and as the retained message), both
 //! get the same offset.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use super::*;
 

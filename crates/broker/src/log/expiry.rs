@@ -1,6 +1,8 @@
 //! Removes messages by time: those that are older than the rule's age, and those whose time to live is over.
 //!
 //! Invariant: when [`Log::remove_expired`] has finished, the chain has no expired messages. Expired messages of other chains may remain.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use super::removal::Cause;
 use super::*;

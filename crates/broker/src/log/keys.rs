@@ -3,6 +3,8 @@
 //!
 //! Invariants: every entry of a chain that keeps latest values has one row here, and other entries have none. No two entries of such a chain have
 //! the same key. The hash index is created with the first row.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

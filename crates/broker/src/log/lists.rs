@@ -3,6 +3,8 @@
 //!
 //! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, also after
 //! removals. Each list is in the order of arrival, also after a change of rules.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

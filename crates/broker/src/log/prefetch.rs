@@ -1,4 +1,6 @@
 //! Prefetches the memory that appends to some chains will touch, so that their cache misses overlap.
+//!
+//! A *chain* is the list of a topic's messages.
 
 use super::*;
 use crate::base::turn_limits::PREFETCHED;

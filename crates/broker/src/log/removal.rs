@@ -1,6 +1,9 @@
 //! Removes messages: for a limit, because a newer message with the same key supersedes them, or with their whole chain.
 //!
 //! Invariant: only the oldest entry of a chain is ever lost.
+//!
+//! Words: a *chain* is the list of a topic's messages; a *turn* is a pass of the shard's loop; a *gap* is the notice that messages are
+//! lost.
 
 use core::cmp::Reverse;
 

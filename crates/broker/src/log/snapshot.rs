@@ -1,5 +1,7 @@
 //! The contents of a log that a snapshot of the home saves and restores: the state of each chain, and each message in the form in which it was
 //! appended.
+//!
+//! Words: a *home* is the part of a shard that keeps topics; a *chain* is the list of a topic's messages.
 
 use super::{Chain, Log};
 use crate::mail::message::{Headers, NewMessage};

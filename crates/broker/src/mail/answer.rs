@@ -1,5 +1,7 @@
 //! Answers of a home (the part of a shard that keeps topics): the request that an answer belongs to, and the outcome of an attach (a
 //! request to subscribe), a publish or a change of a topic.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;

@@ -1,4 +1,7 @@
 //! Asks: the requests that a carrier (a shard with subscribers) sends to a home, the part of a shard that keeps topics.
+//!
+//! Words: a *writer* is a process that writes to the log, under one number; a *gap* is the notice that messages are lost; a *follower* is a
+//! client that is told which topics have subscribers.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

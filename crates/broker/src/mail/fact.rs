@@ -2,6 +2,8 @@
 //! local.
 //!
 //! A fact borrows the bytes of the ask or of the record that contains it.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use crate::budget::admission::Client;
 use crate::mail::message::Publish;

@@ -1,6 +1,8 @@
 //! The messages of a turn (a pass of the shard's loop): their WebSocket frames in one contiguous buffer, and a [`Record`] for each message
 //! with the frame's place and the message's properties. A large frame is not in the buffer: it is shared memory, to which [`Frames`] only
 //! refers.
+//!
+//! Words: a *party* is an address or a user, and gets a fair share of the work; a *visit* is the work of a delivery to one connection.
 
 use alloc::vec::Vec;
 

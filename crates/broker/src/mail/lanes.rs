@@ -4,6 +4,8 @@
 //!
 //! Invariants: during a turn only this shard refers to `frames`. After `frames` were mailed, they are reused only when the last receiver
 //! has dropped them.
+//!
+//! A *party* is an address or a user, and gets a fair share of the work.
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! Tells: messages of a home (the part of a shard that keeps topics) to a carrier (a shard with subscribers): live messages, pages of kept
 //! messages, and answers to asks (the carrier's requests).
+//!
+//! Words: a *page* is a bounded run of past messages; a *gap* is the notice that messages are lost; a *follower* is a client that is told
+//! which topics have subscribers.
 
 use alloc::boxed::Box;
 

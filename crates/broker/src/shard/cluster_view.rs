@@ -1,5 +1,5 @@
 //! What a home (the part of a shard that keeps partitions) knows about the other nodes of the cluster. `cluster.rs` updates this view. A
-//! *writer* is one node during one connection to the log, a *note* a record by which nodes know of one another, a *mark* a note without
+//! *writer* is a process that writes to the log, under one number, a *note* a record by which nodes know of one another, a *mark* a note without
 //! content, and a *page* a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;

@@ -1,5 +1,8 @@
 //! Applies the batches of records that the engine (which writes the log) has committed, and answers the requests that waited for them. See
 //! [`commit`](crate::commit).
+//!
+//! Words: a *home* is the part of a shard that keeps topics; a *turn* is a pass of the shard's loop; a *gap* is the notice that messages
+//! are lost; an *epoch* is a number in each position, which changes with each start on the log.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

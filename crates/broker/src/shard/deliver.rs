@@ -4,6 +4,8 @@
 //! The tells of one topic are taken together, in order, so a subscriber gets all messages of a turn (a pass of the shard's loop) with one
 //! write. A fan-out has a cursor: it stops when the turn's budget is spent, and other deliveries overtake it. The rest of a long fan-out is
 //! a *flow* (`client/deliveries.rs`). The budget counts visits: a visit is the work of a delivery to one connection.
+//!
+//! A *page* is a bounded run of past messages.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

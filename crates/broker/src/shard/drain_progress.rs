@@ -1,4 +1,6 @@
 //! The progress of a drain: how many clients are moved off in each tick, and which rows the tick examines.
+//!
+//! A *turn* is a pass of the shard's loop.
 
 use core::ops::Range;
 

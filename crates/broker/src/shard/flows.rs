@@ -4,6 +4,8 @@
 //! In a topic's flow, one walk over the members delivers several live messages together (`client/walk.rs`). Anything else that a home (the
 //! part of a shard that keeps topics) sends about the topic, such as a page for a new subscriber or the topic's deletion, waits until the
 //! walk has ended. Messages behind that wait, too.
+//!
+//! A *page* is a bounded run of past messages.
 
 use crate::base::work::STEP_BYTES;
 use crate::client::deliveries::Flow;

@@ -1,5 +1,7 @@
 //! Gives MQTT sessions to connections, and takes a session back when its connection ends. A session is kept at its home, a shard chosen by
 //! the hash of the client id. When a session ends, the home publishes the will and releases the messages that it kept for the session.
+//!
+//! A *turn* is a pass of the shard's loop.
 
 use alloc::boxed::Box;
 

@@ -1,5 +1,7 @@
 //! A subscriber over HTTP or WebSocket. The subscriber remembers the last position that it received, and resumes from that position after a
 //! reconnect.
+//!
+//! A *gap* is the notice that messages are lost.
 
 mod deliveries;
 mod read;

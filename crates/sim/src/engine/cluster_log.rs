@@ -3,6 +3,8 @@
 //!
 //! The log reads itself as every reader does. A batch is *void* (every reader skips it) if its writer was declared dead, or if its number
 //! is not the next one of that writer.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! Crashes during a run. The process is killed, or the power fails, at any point of a turn (round of a shard's loop). As in a server, new
 //! shards start from the base (a checkpoint on disk) and the log alone, and clients reconnect. Sometimes the log is compacted: a new base
 //! replaces its sealed segments.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! The limits that are checked after every turn (round of a shard's loop). Each limit is a setting, plus the work that may be in flight
 //! when the setting's value is reached. An ask is a request of one shard to the home of a topic, which is the shard that owns the topic.
+//!
+//! Words: a *follower* is a client that is told which topics have subscribers; a *visit* is the work of a delivery to one connection.
 
 use crore_broker::work::STEP_BYTES;
 use crore_broker::{Accounts, Shard};

@@ -1,5 +1,7 @@
 //! A planned restart during a run: all connections are closed, all work in flight is finished, each home (shard that owns topics) writes
 //! its snapshot, and new shards continue from the snapshots. No message may be lost or repeated, and no subscriber may be told of a gap.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use std::sync::Arc;
 

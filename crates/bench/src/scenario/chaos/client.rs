@@ -1,5 +1,7 @@
 //! One subscriber of `chaos`, with a [`SequenceCheck`] for each of its topics. An answer that violates the protocol is an error with a
 //! reason, and makes the run fail.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use crore_wire::websocket::gap::CLOSE_GAP;
 

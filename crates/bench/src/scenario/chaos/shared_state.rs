@@ -2,6 +2,8 @@
 //! messages, and the progress of publishers and clients.
 //!
 //! The seed and the number of connections determine everything except the progress.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

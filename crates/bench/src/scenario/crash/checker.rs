@@ -2,6 +2,8 @@
 //!
 //! The logs keep everything, and are read after each start while nobody publishes. So after a crash the logs may contain further messages,
 //! which were in flight at the crash. Nothing else may have changed.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 use std::collections::{BTreeMap, HashMap};
 

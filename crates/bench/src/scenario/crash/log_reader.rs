@@ -1,4 +1,6 @@
 //! Reads the logs and the retained messages while nobody publishes, and passes them to the checker.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! The subscriptions of one connection by filter: its parts and groups (see the parent module), and how far each group has read.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 use alloc::vec::Vec;
 

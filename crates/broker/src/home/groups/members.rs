@@ -2,6 +2,8 @@
 //! may still send to the member. Each message goes to one member, and the members with credit take turns.
 //!
 //! Invariant: a member is in `ready` exactly while its credit is above 0. So no operation walks over all members.
+//!
+//! A *party* is an address or a user, and gets a fair share of the work.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::ops::Bound;

@@ -1,4 +1,6 @@
 //! Lists and ends connections and sessions, for the operator. A session is kept at its home, a shard chosen by the hash of its name.
+//!
+//! A *page* is a bounded part of a list.
 
 use crate::base::reason::Reason;
 use crate::base::time::Now;

@@ -8,6 +8,8 @@
 //! nothing.
 //!
 //! This file has what checkpoints on disk (`state/checkpoint.rs`) and in a cluster (`node.rs`) have in common.
+//!
+//! Words: a *base* is the snapshot that the log continues; a *document* is the snapshot of one home or partition.
 
 pub mod document;
 pub mod node;

@@ -4,6 +4,9 @@
 //!
 //! Invariants: the log alone determines a checkpoint, so two stewards at the same time write the same and do no harm. Two checkpoints of
 //! each partition are kept, and the log is purged only up to the older one, so that a damaged newest checkpoint loses nothing.
+//!
+//! Words: the *epoch* of the log is a number in each position and each checkpoint, which changes when the log has lost batches; a *shadow*
+//! is a home without clients that writes a checkpoint.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};

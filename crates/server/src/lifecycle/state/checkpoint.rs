@@ -7,6 +7,8 @@
 //! first, so that the room is enough for each of the others. Until all are replaced, some documents are newer than the end that the base
 //! names. A start applies the log to them from that end, and skips batches that a document contains already: the offsets of these batches
 //! are not higher than the partition's last offset.
+//!
+//! A *shadow* is a home without clients that writes a checkpoint.
 
 use std::cell::Cell;
 use std::cmp::Reverse;

@@ -3,6 +3,8 @@
 //!
 //! Invariant: clients get positions of a new life only after the note with this life is on disk. If there is no note, the log has had only
 //! one life, which is named in its documents (the snapshots of the base).
+//!
+//! Words: a *home* is the part of a shard that keeps topics; a *gap* is the notice that messages are lost.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! Loads the newest base (the snapshot that the log continues): opens its documents and checks their heads. Then each home (a shard that
 //! keeps topics) reads its part of the documents.
+//!
+//! A *document* is the snapshot of one home or partition.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};

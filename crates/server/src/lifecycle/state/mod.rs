@@ -9,6 +9,8 @@
 //!   The next server marks the base as used before it serves a client, so that a start after a later crash does not restore old sessions.
 //!   Without a log the whole base is used only once.
 //! * Unusable files are moved to another directory, and that is logged.
+//!
+//! Words: a *gap* is the notice that messages are lost; an *epoch* is a number in each position, which changes with each start on the log.
 
 mod checkpoint;
 mod files;

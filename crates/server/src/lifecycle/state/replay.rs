@@ -1,5 +1,7 @@
 //! Restores the homes (the shards that keep topics) at the start. One thread for each home reads the documents of the base (the snapshot
 //! that the log continues), then applies the batches of the log that follow.
+//!
+//! A *writer* is a process that writes to the log, under one number.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Estimates the room that a checkpoint needs on the file system, and chooses how the checkpoint writes the next base (the snapshot that
 //! the log continues) with the room that is there.
+//!
+//! A *document* is the snapshot of one home or partition.
 
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! Saves the state at a stop. When no work is in flight any more, each home (a shard that keeps topics) returns its document block by
 //! block, and each block is written at once.
+//!
+//! Words: a *base* is the snapshot that the log continues; a *document* is the snapshot of one home or partition.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -3,6 +3,8 @@
 //! Invariants: the command changes and locks nothing, so that a server may write at the same time. The exit code is 0 if nothing is
 //! damaged, 1 for damage, and 2 for any other failure. Batches and records are decoded with the server's decoders (`crore_disk::scan`,
 //! `crore_broker::batch`).
+//!
+//! A *document* is the snapshot of one home or partition.
 
 mod dump;
 mod source;

@@ -1,4 +1,6 @@
 //! Reads a log and its base, and reports their content and their faults.
+//!
+//! Words: a *base* is the snapshot that the log continues; a *document* is the snapshot of one home or partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! The state of a subscription of `crore sub` across its connections: the position, the number of messages left to print, and whether to
 //! retry.
+//!
+//! A *gap* is the notice that messages are lost.
 
 use crore_wire::sse::{GAP_EVENT, OWN_EVENTS};
 use std::io::{self, ErrorKind, IsTerminal as _, StdoutLock, Write};

@@ -1,4 +1,6 @@
 //! Reads the events, frames, and answers to long-polls of a subscriber.
+//!
+//! An *epoch* is a number in each position, which changes with each start on the log.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
