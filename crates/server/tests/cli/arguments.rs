@@ -1,4 +1,4 @@
-//! Arguments and variables are bytes that anybody may write: they are taken, or refused in words, and no secret in them is shown.
+//! Tests arguments and variables, which may be any bytes: the tools accept them, or refuse them with a reason, and show no secret in them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,10 +10,10 @@ use crate::support::program::{finished, output};
 use crate::support::{Server, eventually};
 use crate::{crore, text};
 
-/// Nobody listens there.
+/// A URL at which nobody listens.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-/// No UTF-8.
+/// Bytes that are not UTF-8.
 const BYTES: &[u8] = b"\xff\xfe";
 
 fn with_bytes(args: &[&[u8]]) -> Output {
@@ -77,7 +77,7 @@ fn message_may_stand_in_a_file_or_on_stdin() {
     let url = format!("http://{}", server.address());
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let mut file = OsString::from(directory.join(format!("message-{}-", std::process::id())));
-    // The name of a file is bytes as well.
+    // The name of a file may be any bytes as well.
     file.push(OsString::from_vec(BYTES.to_vec()));
     std::fs::write(&file, b"of a file\0").expect("a file");
     let mut named = OsString::from("@");
@@ -96,7 +96,7 @@ fn message_may_stand_in_a_file_or_on_stdin() {
     let kept = output(&mut crore(&["history", "a", "--server", &url]));
     assert_eq!(kept.stdout, b"of a file\0\nof a pipe\n");
     std::fs::remove_file(file).expect("it is there");
-    // One that is not there is told with the way to write such a text.
+    // `@ann hello` names a file. If the file does not exist, the error says how to send the text itself.
     let missing = output(&mut crore(&["pub", "a", "@ann hello", "--server", &url]));
     let said = text(&missing.stderr);
     assert_eq!(missing.status.code(), Some(1));
@@ -186,7 +186,7 @@ fn empty_log_variable_is_as_none() {
         });
         assert_eq!(log.contains("RUST_LOG is"), is_told, "{value}: {log}");
     }
-    // A tool goes on as well.
+    // A tool works too if `RUST_LOG` is not valid.
     for value in [OsStr::new("loud"), OsStr::from_bytes(BYTES)] {
         let mut command = crore(&["pub", "a", "x", "--server", NOWHERE]);
         let told = output(command.env("RUST_LOG", value));

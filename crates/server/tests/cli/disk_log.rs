@@ -1,4 +1,4 @@
-//! `crore log`: what a real server has left on disk after `kill -9` is shown and verified; damage is found with its place.
+//! Tests `crore log`, which shows and verifies what a real server left on disk after `kill -9`. Damage is reported with its place.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,7 +10,7 @@ use crate::support::http::{Conn, publish};
 use crate::support::state::State;
 use crate::{run, text};
 
-/// A state directory of a server that was killed.
+/// The state directory of a server that was killed.
 fn left() -> State {
     let state = State::new();
     let server = Server::with(&state.settings());
@@ -52,7 +52,7 @@ fn segment(state: &State) -> PathBuf {
     state.0.join("log/segment-0000000001.log")
 }
 
-/// Where these bytes stand in the segment.
+/// The place of these bytes in the segment.
 fn find(state: &State, needle: &[u8]) -> usize {
     let bytes = std::fs::read(segment(state)).expect("the segment");
     let found = bytes.windows(needle.len()).position(|it| it == needle);
@@ -65,7 +65,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).expect("a file");
 }
 
-/// All names below a directory, with lengths.
+/// All paths below a directory, with the sizes of the files.
 fn listing(directory: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).expect("a directory") {
@@ -125,7 +125,7 @@ fn every_record_is_dumped_with_its_message() {
             .expect("a key")
             .contains("once")
     );
-    // The log alone is as good as the directory that it is in.
+    // The path of the log itself works like that of the state directory.
     let all = log("dump", &state.0.join("log"), &["--json"]);
     assert!(
         lines(&all)
@@ -188,7 +188,7 @@ fn segments_base_partitions_and_totals_are_told() {
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
-    // Behind a planned stop.
+    // The log after a planned stop.
     Server::with(&state.settings()).stop();
     let found = json(&log("inspect", &state.0, &["--json"]));
     assert_eq!(found["base"]["clean"], true);
@@ -214,9 +214,9 @@ fn one_changed_byte_is_found_with_its_segment_and_byte() {
     let damage = &found["damages"][0];
     assert_eq!(damage["segment"], 1);
     let byte = damage["byte"].as_u64().expect("a byte");
-    // The group in which it stands begins there.
+    // The reported byte is the start of the group (the records of one commit) that contains the damage.
     assert!(byte < at as u64 && at as u64 - byte < 512, "{byte}, {at}");
-    // The rest is dumped, and damage is told all the same.
+    // The other messages are dumped nevertheless, and the damage is reported.
     let output = log("dump", &state.0, &["--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("damage: segment 1"));

@@ -1,8 +1,8 @@
-//! The examples of the pages that show what `crore` and `curl` print: each is run, and prints lines of the same shape, in the same order. Numbers and
-//! ids differ from run to run; lines that a page leaves out are no fault.
+//! Tests the examples on the pages that show the output of `crore` and `curl`. Each is run, and must print lines of the same shape in the
+//! same order. Numbers and ids may differ from run to run, and a page may leave out lines.
 //!
-//! A block is run where each of its commands is one of these two, or a `cat` that shows a file. The things that have to be there before stand in the page, in a
-//! comment: `<!-- before: crore pub chat/room1 Hello -->`. A block below `<!-- not run: REASON -->` is left out.
+//! A block is run if each of its commands is `crore` or `curl`, or a `cat` that shows a file. A comment on the page says what must exist
+//! before: `<!-- before: crore pub chat/room1 Hello -->`. A block below `<!-- not run: REASON -->` is left out.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,17 +17,17 @@ const PAGES: [&str; 4] = [
     "docs/PROTOCOL-DETAILS.md",
     "docs/OPERATIONS.md",
 ];
-/// An example that does not end by itself is ended after so long, in seconds; what it printed counts.
+/// An example that does not end by itself is ended after this many seconds. Its output until then counts.
 const STREAM_S: &str = "2";
 
-/// A command, and the lines that a page shows below it.
+/// A command, and the lines that a page shows below the command.
 #[derive(Default)]
 struct Example {
     command: String,
     shown: Vec<String>,
 }
 
-/// The blocks of a page that are run, and where each begins.
+/// The blocks of a page to run, each with its place on the page.
 fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
     let mut found = Vec::new();
     let mut before: Vec<Example> = Vec::new();
@@ -85,12 +85,13 @@ fn blocks(text: &str) -> Vec<(usize, Vec<Example>)> {
     found
 }
 
-/// Whether a word ends before this; an id is one word.
+/// Whether this character separates words. An id is one word.
 fn is_between(c: char) -> bool {
     !c.is_ascii_alphanumeric() && !matches!(c, '.' | '_' | '-')
 }
 
-/// A line without what differs from run to run: words that have a digit, times, and units of bytes; of spaces one stands for several.
+/// The line without everything that may differ from run to run: words with a digit, times, and units of bytes. Several spaces count as
+/// one.
 fn shape(line: &str) -> String {
     let mut out = String::new();
     for part in line.split_inclusive(is_between) {
@@ -112,7 +113,7 @@ fn shape(line: &str) -> String {
     spaced.join(" ").replace("never", "# sec. ago")
 }
 
-/// The first line that a page shows and the program has not printed in its place. Ids that stand in the place of the page's are noted.
+/// The first shown line that the program has not printed in this order. The ids on the page and the printed ids are added to `ids`.
 fn lacking<'a>(
     shown: &'a [String],
     printed: &str,
@@ -145,7 +146,7 @@ fn lacking<'a>(
         .map(String::as_str)
 }
 
-/// The output of a command in this directory, against this server.
+/// The output of a command that runs in this directory, against this server.
 fn printed(command: &str, directory: &Path, server: &Server) -> String {
     let data = server.address().to_string();
     let program = env!("CARGO_BIN_EXE_crore");
@@ -222,7 +223,7 @@ fn shapes_have_no_numbers_and_tell_words_apart() {
         shape("last message id: 1c9aab8ab-1"),
         shape("last message id: 19582c7cf-7")
     );
-    // The letters of an id may have no digit among them.
+    // Part of an id may have no digit. Still the id counts as one word.
     assert_eq!(
         shape("id: 310-AfspMK0AAgAAAAIIAAAAAAACCgA"),
         shape("id: 310-AfOo-VIAAgAAAAIIAAAAAAACCgA")

@@ -1,4 +1,4 @@
-//! The log of a server on stderr: its first lines, and what happens where nobody reads them.
+//! Tests the log of a server on stderr: its first lines, its format, and a stderr that nobody reads.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::crore;
 use crate::support::state::State;
 use crate::support::{PATIENCE, Server};
 
-/// Ends with the test.
+/// A process that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -21,7 +21,7 @@ impl Drop for Running {
     }
 }
 
-/// A pipe's end that takes nothing more, and the end that nobody reads.
+/// One end of a socket pair that accepts no more bytes, and the other end, which nobody reads.
 fn full() -> (OwnedFd, UnixStream) {
     let (mut full, reader) = UnixStream::pair().expect("a pair");
     full.set_nonblocking(true).expect("it can be");
@@ -38,7 +38,7 @@ fn full() -> (OwnedFd, UnixStream) {
 #[test]
 fn a_server_serves_and_stops_while_its_stderr_takes_nothing() {
     let (stderr, _reader) = full();
-    // The log cannot tell a port of the kernel's choice: an address that no other test has.
+    // The test cannot read the port from the log, so the server gets a fixed port at an address that no other test uses.
     let pid = std::process::id();
     let address = format!("127.{}.{}.77:8800", 1 + pid / 250 % 250, pid % 250);
     let arguments = ["serve", "--listen", &address, "--no-admin", "--log", "info"];

@@ -1,5 +1,5 @@
-//! The command line, through the real binary: help, exit codes, and `crore pub` and `crore sub`
-//! against a scripted server that says exactly what a test wants, torn connections included.
+//! Tests the command line through the real binary: help, exit codes, and `crore pub` and `crore sub` against a scripted server. The
+//! scripted server sends exactly what a test wants, and can tear connections.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -119,7 +119,8 @@ fn each_form_of_the_log_filter_is_taken_or_told() {
 
 #[test]
 fn an_unreachable_server_exits_with_1() {
-    // The kernel gives this one to nobody, as it may one that was bound and dropped: to the server of another test.
+    // Nobody listens on port 1, since the kernel does not choose it. The kernel may give a port that was bound and dropped to the server
+    // of another test.
     let url = "http://127.0.0.1:1";
     for args in [
         &["pub", "a", "b"][..],

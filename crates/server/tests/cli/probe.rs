@@ -1,4 +1,4 @@
-//! `crore-bench probe` against a server that runs.
+//! Tests `crore-bench probe` against a running server.
 
 use std::process::{Command, Output};
 

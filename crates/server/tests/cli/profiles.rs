@@ -1,4 +1,4 @@
-//! `--profile`: servers and tokens by name, from the user's file.
+//! Tests `--profile`: the user's file has servers and tokens by name.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use crate::support::Server;
 use crate::support::program::output;
 use crate::{crore, text};
 
-/// A directory of configuration, which is removed at the end.
+/// A configuration directory, which is removed at the end.
 struct Configuration(PathBuf);
 
 impl Configuration {
@@ -56,7 +56,7 @@ fn profile_names_server_and_token_and_is_between_flags_and_variables() {
     let by = |profile| ["pub", "a", "x", "--profile", profile];
     assert!(is_live(&by("live"), &[]));
     assert!(!is_live(&by("nobody"), &[]));
-    // Asked for here, so that it wins over variables, and a flag over it.
+    // `--profile` takes precedence over variables, and the flag `--server` over the profile.
     assert!(is_live(&by("live"), &[("CRORE_SERVER", NOBODY)]));
     assert!(!is_live(
         &[&by("live")[..], &["--server", NOBODY]].concat(),
@@ -105,7 +105,7 @@ fn profile_that_cannot_be_used_is_refused_with_the_remedy() {
     }
 }
 
-/// The admin port refuses a request without its token.
+/// The admin port refuses requests without its token, so a success shows that the token was sent.
 #[test]
 fn token_goes_to_the_server_of_its_own_source_only() {
     const TOKEN: &str = "0123456789abcdef";
@@ -124,7 +124,7 @@ fn token_goes_to_the_server_of_its_own_source_only() {
     let of_variables = [("CRORE_ADMIN_URL", &url[..]), ("CRORE_ADMIN_TOKEN", TOKEN)];
     assert!(is_let_in(&[], &of_variables));
     assert!(is_let_in(&["--profile", "token", "--url", &url], &[]));
-    // The token of another server, or of the variables for the profile's.
+    // Neither the token of another profile, nor the token in a variable, is sent to the profile's server.
     assert!(!is_let_in(&["--profile", "other", "--url", &url], &[]));
     assert!(!is_let_in(&["--profile", "bare"], &of_variables));
     let default = [("CRORE_PROFILE", "other"), ("CRORE_ADMIN_URL", &url[..])];

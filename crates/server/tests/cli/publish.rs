@@ -1,4 +1,4 @@
-//! `crore pub`: what it sends, and what it prints of the answer.
+//! Tests `crore pub`: the requests that it sends, and what it prints about the answers.
 
 use std::io::Write;
 use std::process::{Output, Stdio};
@@ -93,7 +93,7 @@ fn pub_takes_stdin_whole_or_by_lines() {
             assert_eq!(peer.request().body, "one");
             peer.respond("202 Accepted", "");
             assert_eq!(peer.request().body, "");
-            // A server that says so is connected to anew.
+            // The server closes the connection after this answer, so the tool opens a new one.
             peer.say("HTTP/1.1 202 Accepted\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
         },
         |peer| {
@@ -109,7 +109,7 @@ fn pub_takes_stdin_whole_or_by_lines() {
     );
 }
 
-/// A pipe or a script reads nothing of it.
+/// The tool prints this only for a user at a terminal, not into a pipe or for a script.
 #[test]
 fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
     if !tools::has("script") {
@@ -149,14 +149,14 @@ fn a_user_at_a_terminal_is_told_that_it_is_published_and_subscribed() {
     assert_eq!((text(&piped.stdout), text(&piped.stderr)), ("", ""));
 }
 
-/// As mosquitto_pub has it: a pipe that gives nothing is mostly a command before it that failed.
+/// Like mosquitto_pub, the tool publishes nothing for an empty input: in a pipe, the command before it has probably failed.
 #[test]
 fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one() {
     let empty = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("empty-{}", std::process::id()));
     std::fs::write(&empty, "").unwrap();
     let empty = empty.to_str().unwrap();
-    // Nobody listens there.
+    // Nobody listens at this address.
     for (args, source) in [
         (&["pub", "a"][..], "stdin"),
         (&["pub", "a", "--retain"], "stdin"),
@@ -175,7 +175,7 @@ fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one()
         );
     }
     let _ = std::fs::remove_file(empty);
-    // No line is no message, and no fault: a log that is followed may have none yet.
+    // No lines are neither a message nor an error: a log file that is followed may still be empty.
     let output = output_of(&["pub", "a", "--lines", "--server", "http://127.0.0.1:1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let server = Scripted::start(&[|peer| {
@@ -318,7 +318,7 @@ fn a_variable_names_the_server_and_a_flag_wins() {
             .env("CRORE_SERVER", &server.url)
             .env("CRORE_CA", "/nowhere"),
     );
-    // Roots are for servers with TLS.
+    // A file of root certificates is used for servers with TLS only, and ignored otherwise.
     assert!(done.status.success(), "{}", text(&done.stderr));
     server.end();
     let server = Scripted::start(&[|peer| {

@@ -1,4 +1,4 @@
-//! A server that says exactly what a test wants.
+//! A server that sends exactly what a test wants.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::crore;
 use crate::support::program::output;
 use crate::support::{PATIENCE, until};
 
-/// A server that serves one connection after the other, each by its step of the script.
+/// A server that serves one connection after the other, each by one step of its script.
 pub struct Scripted {
     pub url: String,
     script: JoinHandle<()>,
@@ -36,7 +36,7 @@ impl Scripted {
         Scripted { url, script }
     }
 
-    /// Runs `crore ARGS --server URL` to its end, and the script to its own.
+    /// Runs `crore ARGS --server URL` and the script, both to their ends.
     pub fn run(self, args: &[&str]) -> Output {
         let output = output(crore(args).args(["--server", &self.url]));
         self.end();

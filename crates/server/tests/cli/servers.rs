@@ -1,4 +1,4 @@
-//! Several `--server`: the nodes of a cluster, tried in the order in which they are named.
+//! Tests several `--server` flags: the nodes of a cluster, which the tool tries in the given order.
 
 use crate::scripted::{Scripted, Step};
 use crate::support::Server;
@@ -6,7 +6,7 @@ use crate::support::http::publish;
 use crate::support::program::output;
 use crate::{crore, run, text};
 
-/// Nobody listens there: the kernel gives this port to nobody.
+/// A URL at which nobody listens, since the kernel does not choose port 1.
 const AWAY: &str = "http://127.0.0.1:1";
 
 #[test]

@@ -1,4 +1,5 @@
-//! The command line as a person sees it, kept as it is: `cargo insta review`, or `INSTA_UPDATE=always`, takes a change over.
+//! Tests the complete output of the command line against stored snapshots. `cargo insta review`, or `INSTA_UPDATE=always`, accepts a
+//! change.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +8,7 @@ use crate::crore;
 use crate::support::Server;
 use crate::support::program::output;
 
-/// The command, its exit code, and what it says.
+/// The command, its exit code, and its output.
 fn shown(command: &mut Command, replaced: &[(&str, &str)]) -> String {
     let args: Vec<_> = command
         .get_args()
@@ -79,7 +80,7 @@ fn hints_for_mistyped_commands_are_as_they_were() {
     insta::assert_snapshot!("slips", slips.join("\n"));
 }
 
-/// The commands of `crore` and below.
+/// All commands and subcommands of `crore`.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! `crore sub` over all its protocols: what it prints, and where it goes on after a stream was cut.
+//! Tests `crore sub` over all its protocols: what it prints, and where it resumes after a stream was cut.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
@@ -62,7 +62,7 @@ fn sse_goes_on_where_it_was_cut() {
             );
             assert_eq!(request.header("accept"), Some("text/event-stream"));
             assert_eq!(request.header("cache-control"), Some("no-cache"));
-            // The second event is cut off: it must not be printed, and comes again.
+            // The second event is cut off, so it must not be printed now. It comes again.
             peer.say(format!("{STREAM}{}{}", event(1), event(2).trim_end()));
         },
         |peer| {
@@ -71,7 +71,7 @@ fn sse_goes_on_where_it_was_cut() {
         },
         |peer| {
             assert!(peer.request().line.contains("&since=e%3A1 "));
-            // Chunks that end anywhere.
+            // Chunks that end at any place in an event.
             peer.say(
                 STREAM
                     .replace("Connection: close", "Transfer-Encoding: chunked")
@@ -263,7 +263,7 @@ fn poll_asks_again_over_the_same_connection() {
     let server = Scripted::start(&[
         |peer| {
             assert!(peer.request().line.ends_with("&since=live HTTP/1.1"));
-            // Nothing yet, but from now on nothing may be missed.
+            // The poll brings no message. From now on the tool must not miss any.
             peer.say("HTTP/1.1 204 No Content\r\nETag: \"e:0\"\r\n\r\n");
             assert!(peer.request().line.ends_with("&since=e%3A0 HTTP/1.1"));
             peer.respond("200 OK", &envelope(1));
@@ -286,7 +286,7 @@ fn poll_asks_again_over_the_same_connection() {
     assert_eq!(text(&output.stdout), line(1) + &line(2));
 }
 
-/// Otherwise messages that are published until the client is back would be lost in silence.
+/// If the stream resumed with no position, messages published before the client is back would be lost without notice.
 #[test]
 fn sse_goes_on_from_where_a_stream_began_that_was_cut_before_its_first_message() {
     let server = Scripted::start(&[
@@ -347,7 +347,7 @@ fn garbage_is_an_error_and_no_panic() {
                 .spawn()
                 .unwrap();
             server.end();
-            // It fails, or tries again where nobody listens any more, and says why: it must not crash or print.
+            // The tool fails, or tries again where nobody listens any more. It must say why, and must not panic or print messages.
             let errors = BufReader::new(child.stderr.take().unwrap());
             let (tell, told) = mpsc::channel();
             thread::spawn(move || {

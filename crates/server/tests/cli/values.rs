@@ -1,4 +1,4 @@
-//! Values that their request could not carry, or that are empty: refused by name, and nothing is sent.
+//! Tests values that are empty or that a request cannot carry. The tool refuses them by name, and sends nothing.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::support::program;
 use crate::support::program::output;
 use crate::text;
 
-/// A port at which nobody may knock.
+/// A port to which the tool must not connect.
 struct Quiet(TcpListener);
 
 impl Quiet {
@@ -24,7 +24,7 @@ impl Quiet {
         format!("http://{}", self.0.local_addr().expect("an address"))
     }
 
-    /// Runs `crore` with its URL; it must end with 2, say this, and have connected to nobody.
+    /// Runs `crore` with the URL of this port. It must exit with 2, print these words, and not connect.
     fn refuses(
         &self,
         flag: &str,
@@ -127,7 +127,7 @@ fn a_token_from_a_file_loses_its_line_end() {
         let server = Scripted::start(&[|peer| {
             let request = peer.request();
             assert_eq!(request.header("authorization"), Some("Bearer secret-token"));
-            // The head goes on behind it.
+            // The token's line end did not end the head: the fields after it are read.
             assert_eq!(
                 (request.header("content-length"), &request.body[..]),
                 (Some("1"), "x")
@@ -180,7 +180,7 @@ fn a_value_that_would_make_another_request_is_refused_by_name() {
         (&["history", "a", "--since", "5"], "-N for the newest N"),
         (&["history", "a", "--since", "live"], "nothing that is kept"),
         (&["sub", "a", "--timeout", "0"], "leave it out"),
-        // Habits from other tools.
+        // Flags as other tools have them.
         (&["sub", "-t", "news"], "crore sub news"),
         (&["sub", "news", "-q", "1"], "leave it out"),
         (&["pub", "-t", "news", "-m", "hi"], "crore pub news"),
