@@ -163,6 +163,11 @@ impl Home {
         row.log = log
             .append(row.log, row.rule, rule, most, usize::MAX, &new)
             .0;
+        if offset < row.last() {
+            // The budget may remove this message before newer ones are restored, or there are none because they were removed without a loss.
+            // Without the note the whole topic would then count as lost.
+            log.note_newest_removed(row.log);
+        }
         self.log_grew(at, rules, now, usize::MAX);
         Ok(())
     }
