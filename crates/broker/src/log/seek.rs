@@ -23,7 +23,7 @@ pub enum SeekResult {
 pub enum SeekBack {
     /// The newest messages begin after this offset.
     Found(u64),
-    /// Not found yet: the offset of the message at which to resume, and the number of messages still to count, that message included.
+    /// Not found yet: the offset at which to resume, and the number of messages still to count, a message at this offset included.
     Continue(u64, u32),
 }
 
@@ -86,15 +86,25 @@ impl Log {
         Some(self.seek_back(chain, newest.offset, count, limit))
     }
 
-    /// Goes back over `left` messages, the newest of which is at `offset`, by at most `limit` entries.
+    /// Goes back over the newest `left` messages up to `offset`, by about `limit` entries.
     pub fn seek_back(&self, chain: u32, offset: u64, mut left: u32, limit: usize) -> SeekBack {
         let all = SeekBack::Found(self.last_lost_offset(chain).unwrap_or(offset));
         if left >= self.count(chain) {
             return all;
         }
-        let Some(mut id) = self.entry_at(chain, offset) else {
-            // The message was removed meanwhile. So the search ends at the oldest message.
-            return all;
+        let mut id = match self.entry_at(chain, offset) {
+            Some(id) => id,
+            // The message was removed meanwhile: the search continues at the one before it.
+            None => match self.seek(chain, offset, limit) {
+                SeekResult::Continue(offset) => return SeekBack::Continue(offset, left),
+                SeekResult::Found(NONE) => self.chains.get(chain).newest(),
+                SeekResult::Found(next) => {
+                    match self.entry_at(chain, self.entries.get(next).previous) {
+                        Some(before) => before,
+                        None => return all,
+                    }
+                }
+            },
         };
         let until = self.steps.count().saturating_add(limit.max(1) as u64);
         loop {

@@ -186,6 +186,7 @@ impl World {
                     assert_eq!(behind, all.get(first).copied());
                 }
             }
+            Self::check_back(log, *chain, &all, plain.offset);
             let late = |kept: &&Kept| kept.topic == topic && !kept.retained && kept.time_s > time_s;
             let first = plain.kept.iter().filter(late).map(|kept| kept.offset).min();
             let before = log.before_time(*chain, time_s);
@@ -194,6 +195,36 @@ impl World {
                 .copied()
                 .find(|offset| *offset > before.unwrap_or(0));
             assert_eq!(behind, first);
+        }
+    }
+
+    /// A search back counts the newest messages up to an offset, whether the message at this offset is still there or not. `all` are the offsets of
+    /// the chain, and `last` is the last of the log.
+    fn check_back(log: &Log, chain: u32, all: &[u64], last: u64) {
+        if all.is_empty() {
+            return;
+        }
+        for limit in [1, 3, usize::MAX] {
+            for start in [0, 1, 2, 5, 11].map(|n| last.saturating_sub(n)) {
+                for count in [1, 2, 5] {
+                    let (mut offset, mut left) = (start, count);
+                    let before = loop {
+                        match log.seek_back(chain, offset, left, limit) {
+                            SeekBack::Found(before) => break before,
+                            next @ SeekBack::Continue(..)
+                                if next == SeekBack::Continue(offset, left) =>
+                            {
+                                panic!("a search that does not advance")
+                            }
+                            SeekBack::Continue(at, more) => (offset, left) = (at, more),
+                        }
+                    };
+                    let up_to = all.partition_point(|offset| *offset <= start);
+                    let first = all[up_to.saturating_sub(count as usize)..].first();
+                    let behind = all.iter().find(|offset| **offset > before);
+                    assert_eq!(behind, first, "{count} up to {start} of {all:?}");
+                }
+            }
         }
     }
 }
