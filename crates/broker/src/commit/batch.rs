@@ -102,7 +102,7 @@ pub enum Entry<'a> {
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client
 /// publishes.
 ///
-/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node of this version wrote it, since nodes check batches
+/// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check batches
 /// before they write them. Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or
 /// for a checkpoint.
 ///

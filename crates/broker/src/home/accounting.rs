@@ -40,8 +40,8 @@ impl Home {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Limits the losses that are remembered by topic to `most` topics. Of the topics beyond that, those with the oldest losses, only the
-    /// rules are remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
+    /// Limits the losses that are remembered by topic to `most` topics. For further topics, which are those with the oldest losses, only
+    /// the rule is remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
     pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
         let most = most / self.logs.partitions.len().max(1);
         // This function is called in each turn (a pass of the shard's loop). It returns early in the usual case, in which all partitions

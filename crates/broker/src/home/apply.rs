@@ -30,7 +30,7 @@ use crate::mail::{Change, Fact, Outcome, Tell};
 use crate::store::blobs::Blob;
 use crate::store::slab::NONE;
 
-/// How much older than messages that were applied before, in seconds, a message may be when logs are read. The reason: the logs of
+/// When logs are read, a message may be this many seconds older than a message that was applied before it. The reason: the logs of
 /// partitions are read independently.
 const BEHIND_S: u32 = 600;
 /// The distance from the last known offset to the first offset of a new epoch: more offsets than damage can have lost.

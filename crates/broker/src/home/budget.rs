@@ -20,7 +20,6 @@
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
 //! log grows again, or when the budget is enforced.
-//! log grows again, or when the budget is enforced.
 
 use alloc::vec::Vec;
 

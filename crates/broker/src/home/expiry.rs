@@ -80,8 +80,8 @@ impl Home {
     }
 
     /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been
-    /// idle since `until_s` or earlier. Among the candidates, the first rule that has any decides, and then the longest idle time. Returns
-    /// whether a topic was evicted.
+    /// idle since `until_s` or earlier. Chooses the first rule that has such topics, and of these the one that has been idle for the
+    /// longest time. Returns whether a topic was evicted.
     pub(super) fn evict_idle_topic(&mut self, client: Client, until_s: u32) -> bool {
         // If no try of this loop finds a topic, the next call continues the search.
         for _ in 0..ROOM_TRIES {
@@ -172,7 +172,7 @@ impl Home {
         self.topics.idle_topics.due = true;
     }
 
-    /// Called once in each turn (a pass of the shard's loop). Drops expired messages, and forgets idle topics whose position has expired.
+    /// Drops expired messages, and forgets idle topics whose position has expired. Called once in each turn (a pass of the shard's loop).
     /// The limit is a fixed number plus the messages published in the turn, so that dropping keeps up with publishes. Returns whether more
     /// are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {

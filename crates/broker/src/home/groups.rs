@@ -156,7 +156,8 @@ pub(super) struct Groups {
     bytes: usize,
     /// The groups that get the message being published.
     pub due: Vec<u64>,
-    /// The lists (`groups/lists.rs`) of the groups that get the message being published in a later turn. These groups are called late.
+    /// The lists (`groups/lists.rs`) of the late groups, which get the message being published in a later turn (a pass of the shard's
+    /// loop).
     late: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     late_queued: bool,

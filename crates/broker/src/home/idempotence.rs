@@ -34,8 +34,8 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key is a retry. `behind_s`: how many seconds older than this message a message may be
-    /// that is applied later.
+    /// Checks whether a message with an idempotency key is a retry. A message that is applied later may be up to `behind_s` seconds older
+    /// than this one.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.

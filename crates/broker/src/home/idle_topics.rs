@@ -15,7 +15,7 @@ pub(super) struct IdleTopics {
     /// For each queue: rule, the second since which its first topic is idle, client.
     firsts: BTreeSet<(u8, u32, u32)>,
     rules: usize,
-    /// Whether the clock has ticked since the last turn (a pass of the shard's loop), so that there may be expired state to drop.
+    /// Whether there may be expired state to drop. Each tick of the clock sets this flag.
     pub due: bool,
     /// The rule at which the next turn continues.
     rule: u8,

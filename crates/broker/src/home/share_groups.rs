@@ -198,7 +198,7 @@ impl Home {
         self.queue_group_if_ready(id);
     }
 
-    /// Gives messages of partition `at` to members: at most `most` messages, and at most `visits` entries of the log are examined.
+    /// Gives at most `most` messages of partition `at` to members. Examines at most `visits` entries of the log.
     fn read_on(
         &mut self,
         id: u64,

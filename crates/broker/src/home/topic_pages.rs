@@ -83,8 +83,8 @@ impl Home {
         Ok(Page { gap, ..page })
     }
 
-    /// Copies the messages of a page, from `first_entry` on, which is the first after offset `start`. `latest`: the topic's rule keeps the
-    /// latest, so its log is its retained state.
+    /// Copies the messages of a page. `first_entry` is the first message after offset `start`. `latest`: the topic's rule keeps the latest,
+    /// so its log is its retained state.
     fn read_page(
         &mut self,
         id: u32,

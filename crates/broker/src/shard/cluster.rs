@@ -2,8 +2,8 @@
 //! of each partition (the node that makes its checkpoints).
 //!
 //! Words: a *home* is the part of a shard that keeps partitions. A *writer* is a process that writes to the log, under one number; a
-//! process that was declared dead continues under the next number. A *mark* is a record that changes no topic. A *page* is a run of past messages that a
-//! subscriber waits for. A *fact* is a publish or a change of a topic.
+//! process that was declared dead continues under the next number. A *mark* is a record that changes no topic. A *page* is a run of past
+//! messages that a subscriber waits for. A *fact* is a publish or a change of a topic.
 //!
 //! Each second every node writes a heartbeat (BEAT) into partition 0. If a node reads its own heartbeats, but none of another node for some
 //! seconds, it declares the other node dead: it writes a DEAD record into partition 0, and once that record is logged, into all other

@@ -1,6 +1,6 @@
 //! What a home (the part of a shard that keeps partitions) knows about the other nodes of the cluster. `cluster.rs` updates this view. A
-//! *writer* is a process that writes to the log, under one number, a *note* a record by which nodes know of one another, a *mark* a note without
-//! content, and a *page* a run of past messages that a subscriber waits for.
+//! *writer* is a process that writes to the log, under one number. A *note* is a record by which nodes know of one another. A *mark* is a
+//! note without content. A *page* is a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -266,7 +266,7 @@ impl Shard {
         needed.map(|it| Box::from(&*it.filter)).collect()
     }
 
-    /// Gives sessions their state after a crash. Called after the log was read, if the log has records of sessions and no clean stop
+    /// Completes the recovery of sessions after a crash. Called after the log was read, if the log has records of sessions and no clean stop
     /// preceded. From now on no connection holds any session, and this home keeps the messages that sessions need. `filters` are those of
     /// the sessions of all homes.
     pub fn finish_recovery(&mut self, filters: &[Box<[u8]>], now: Now) {

@@ -88,7 +88,7 @@ impl Shadow {
         self.shard.home.as_mut().expect("each shard is a home")
     }
 
-    /// Called after the last batch. Drops what has expired by `now`, or by the log's clock if the log is replicated.
+    /// Drops what has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
     pub fn settle(&mut self, now: Now) {
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_replicated() {

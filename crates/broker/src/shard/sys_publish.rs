@@ -17,7 +17,7 @@ use crate::shard::control::topics::change_topic;
 use crate::shard::sys_values::{SysTopics, TOPICS};
 
 impl Shard {
-    /// Called once a second. Adds this shard's counts to the totals of all shards, and publishes values to subscribers. `socket_bytes` are
+    /// Adds this shard's counts to the totals of all shards, and publishes values to subscribers. Called once a second. `socket_bytes` are
     /// the bytes that the shard's sockets have received and sent since the start.
     pub(crate) fn publish_sys_topics(&mut self, socket_bytes: SocketBytes) {
         let (stats, accounts) = (self.stats(), self.accounts());

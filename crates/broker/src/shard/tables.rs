@@ -12,7 +12,7 @@ pub struct Tables {
     pub connections: usize,
     /// Rows of MQTT connections.
     pub mqtt: usize,
-    /// Rows of the rarer state of connections (`Extra`), without the heap data of that state.
+    /// Rows for unhandled bytes, outboxes and rare state of connections, without the heap data of these rows.
     pub sides: usize,
     /// Topics to which connections of this shard subscribe, with the index.
     pub carrier_topics: usize,

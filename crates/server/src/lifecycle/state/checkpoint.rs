@@ -45,13 +45,13 @@ const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
 /// On a full disk, the delay before a checkpoint for which there is probably no room, or which probably frees nothing. The checkpoint is
 /// attempted all the same, because both are estimates.
 const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
-/// On a full disk a checkpoint is made only if it probably frees 1/64 of the base.
+/// On a full disk a checkpoint is made at once only if it probably frees 1/64 of the base.
 const WORTHWHILE_DIVISOR: u64 = 64;
 /// The reserve for the next base is its estimated size, plus 1/8 of that, plus one segment.
 const RESERVE_DIVISOR: u64 = 8;
 /// Delay after a checkpoint that found the log damaged: an attempt soon after would find the same damage.
 const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
-/// A checkpoint is made only if there are at least this many segments to replace.
+/// The growth of the log makes a checkpoint due only from this many sealed segments on.
 const SEGMENTS_MIN: u64 = 2;
 
 /// What checkpoints on disk need of the server. The settings name the directory.
