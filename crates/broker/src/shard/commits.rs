@@ -179,8 +179,8 @@ impl Shard {
         }
     }
 
-    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for it, if any. Returns the outcome of a
-    /// fact.
+    /// Applies a record of a batch of this home. `asker` is the client of this process that asked for the record, if any. Returns the
+    /// outcome of a fact.
     fn apply_batch_record(
         &mut self,
         stored: &StoredHeader,

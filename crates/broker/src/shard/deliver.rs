@@ -161,8 +161,8 @@ impl Front {
         }
     }
 
-    /// Works through a delivery until it is done, until the budget is spent, or until the rest must become a flow (many tells to single
-    /// connections). A fan-out that exceeds its share becomes a flow. Tells about a topic with a flow join that flow.
+    /// Works through a delivery until it is done or the budget is spent. Also stops if many tells to single connections are left, which
+    /// must become a flow. A fan-out that exceeds its share becomes a flow. Tells about a topic with a flow join that flow.
     fn deliver_tells<I: Io>(
         &mut self,
         delivery: &mut Delivery,

@@ -319,7 +319,7 @@ impl CheckpointMaker {
         partition: PartitionId,
     ) -> Result<(Shadow, u64), CheckpointError> {
         let store = self.store();
-        // This is read before the list of checkpoints. If another node purges batches meanwhile, the list already has the newer checkpoint
+        // This is read before the list of checkpoints. If another node has purged batches, the list then has the newer checkpoint
         // that contains them.
         let first = store.first_sequence(partition)?;
         let all = store.list_and_update_status()?;
