@@ -23,7 +23,7 @@ const NOW: Now = Now {
     unix_s: 1_800_000_000,
 };
 const PARTITIONS: u16 = 2;
-/// The bit of the first byte for an input that is a whole batch.
+/// The bit of the first byte which says that the input is a whole batch.
 const WHOLE: u8 = 0x80;
 
 /// Parts of records: kinds, and topics of both partitions with their lengths.
@@ -41,7 +41,7 @@ pub const WORDS: &[&str] = &[
     "\u{80}",
 ];
 
-/// A node with one shard.
+/// A new node with one shard.
 fn node() -> Node {
     let rule = |filter: &str, keep| Rule {
         filter: filter.into(),

@@ -57,8 +57,8 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Runs a program on a whole server. Checked: nothing panics, every limit holds after every turn, shards use only their own open links, and
-/// nothing is held after all clients have left.
+/// Runs a program on a whole server. Checked: nothing panics, every limit holds after every turn (run of a shard's event loop), shards use
+/// only their own open links, and nothing is held after all clients have left.
 pub fn connection(data: &[u8]) {
     let mut program = Program(data);
     let mut shards = Shards::new();

@@ -76,7 +76,7 @@ const HEAD_LIMITS: [usize; 4] = [16, 64, 256, 8192];
 /// Choices for the limit of a body's data.
 const BODY_LIMITS: [usize; 4] = [0, 10, 1000, 1 << 20];
 
-/// The parts of a head that are compared.
+/// The parts of a parsed head that are compared.
 #[derive(Debug, PartialEq)]
 struct Seen<'b> {
     len: usize,
@@ -215,7 +215,7 @@ pub fn fields(data: &[u8]) {
     if origin::same_origin(left, right) {
         let scheme = left.to_ascii_lowercase();
         assert!(scheme.starts_with(b"http://") || scheme.starts_with(b"https://"));
-        // Case does not matter.
+        // The letter case of an origin does not matter.
         assert!(origin::same_origin(left, &right.to_ascii_uppercase()));
     }
     origin::is_loopback_host(value);

@@ -23,7 +23,7 @@ const TURNS_MAX: usize = 20_000;
 const WAITS_MAX: usize = 8;
 /// The maximum of bytes in one read.
 const READ_BYTES: usize = 600;
-/// Longer than every deadline, linger and window of these settings.
+/// Seconds that are longer than every deadline, linger and window of these settings.
 const LATER_S: u32 = 400;
 /// Ticks at the end, a minute apart. Each one forgets a part of the state that has expired.
 const FORGET_TICKS: usize = 8;
@@ -238,7 +238,7 @@ impl Shards {
         link
     }
 
-    /// The client writes.
+    /// The client writes these bytes.
     pub fn write(&mut self, link: usize, bytes: &[u8]) {
         let socket = &mut self.net.sockets[link];
         if !socket.closed && !socket.fin {
@@ -252,7 +252,7 @@ impl Shards {
         *window = window.saturating_add(bytes);
     }
 
-    /// The client closes its half.
+    /// The client closes its sending side.
     pub fn finish(&mut self, link: usize) {
         self.net.sockets[link].fin = true;
     }
@@ -277,7 +277,7 @@ impl Shards {
         self.now.unix_s += s;
     }
 
-    /// A turn of one shard: a read of at most `read` bytes from each socket and, if `mail`, one mail. True if anything was done.
+    /// Runs a turn of one shard: a read of at most `read` bytes from each socket and, if `mail`, one mail. True if anything was done.
     pub fn turn(&mut self, n: usize, read: usize, mail: bool) -> bool {
         self.net.turn_of = n;
         let mut moved = false;
@@ -427,11 +427,11 @@ impl Shards {
 pub struct SavedHome {
     /// The head of the snapshot.
     pub head: Head,
-    /// Its blocks, without the head.
+    /// The blocks of the snapshot, without the head.
     pub blocks: Vec<Vec<u8>>,
     /// The state that all shards share.
     pub world: Arc<World>,
-    /// When it was taken.
+    /// The time of the snapshot.
     pub now: Now,
 }
 

@@ -125,6 +125,6 @@ fn checks(bytes: &[u8], untouched: &[u8]) {
     assert_eq!(holds.is_ok(), bytes == untouched);
     assert!(check_block(&head, 2, untouched).is_err());
     assert_eq!(block_bytes(&head), Ok(untouched.len()));
-    // The head is read first: it must not panic.
+    // The head is read before anything else, so reading these bytes as a head must not panic either.
     let _ = Head::read(bytes);
 }

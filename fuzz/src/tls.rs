@@ -79,7 +79,7 @@ pub fn tls(data: &[u8]) {
     };
     let suite = usize::from(input.options) % server().clients.len();
     let mut program = Program(input.bytes);
-    // Without this a changed first byte would make a plain connection, which is not tested here.
+    // Without this limit, a changed first byte would turn the connection into a plain one, which is not tested here.
     let limits = Limits {
         required: true,
         ..LIMITS
@@ -157,7 +157,7 @@ impl Run {
             .collect()
     }
 
-    /// Changes the records.
+    /// Changes the records, as the program says.
     fn tamper(&mut self, records: &mut Vec<Vec<u8>>, program: &mut Program<'_>) {
         if records.is_empty() {
             return;

@@ -30,7 +30,7 @@ fn town(partitions: u16) -> (Town, usize) {
     (town, publisher)
 }
 
-/// Publishes a message of this size; `fields` are further headers.
+/// Publishes a message of this size. `fields` are further header lines of the request.
 fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), bytes: usize) {
     let mut request = format!(
         "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {bytes}\r\n\r\n"

@@ -199,7 +199,7 @@ fn a_set_of_one_epoch_is_short() {
     let mut text = Vec::new();
     let position = |offset| Position { epoch: 9, offset };
     write_set(&mut text, 1, (0..60).map(position));
-    // 60 offsets of a byte each and an epoch of four, in base64.
+    // In base64: 60 offsets of one byte each, and an epoch of four bytes.
     assert_eq!(text.len(), "21-".len() + (64_usize * 8).div_ceil(6));
 }
 

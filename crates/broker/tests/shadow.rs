@@ -18,7 +18,7 @@ const PARTITIONS: u16 = 4;
 /// Limit of the server's log in bytes: small, so that the log soon reaches it.
 const LOG_BYTES: usize = 64 << 10;
 
-/// A server with one home and a log.
+/// A server with one home, a log, and checkpoints.
 struct Town {
     town: support::Town,
     world: Arc<World>,
@@ -85,7 +85,7 @@ impl Town {
         }
     }
 
-    /// The engine commits all waiting batches.
+    /// The engine (the writer of the log) commits all waiting batches.
     fn commit(&mut self) {
         loop {
             self.town.settle();
@@ -117,7 +117,8 @@ impl Town {
         ))
     }
 
-    /// The text of the answer to a subscriber of this topic at this position: all messages after it, or a gap.
+    /// The text of the answer to a subscriber of this topic at this position: all messages after it, or a gap (the notice that messages
+    /// were missed).
     fn read(&mut self, topic: &str, since: &str) -> String {
         self.read_path(&format!("/sub/{topic}?since={since}"))
     }

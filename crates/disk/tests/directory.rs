@@ -190,7 +190,7 @@ fn a_full_file_system_stops_the_log_and_free_room_lets_it_go_on() {
     };
     let engine =
         Engine::start(log, committed, |_| (), |error| panic!("{error}")).expect("a thread");
-    // These 4 MiB do not fit beside the filler.
+    // These 4 MiB of batches do not fit into the file system beside the filler file.
     for number in 0..64_u8 {
         engine.append_all([vec![number; 64 << 10]]);
     }
@@ -276,8 +276,8 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
         engine.append_all([vec![1; 64 << 10]]);
         assert_eq!(answered.recv(), Ok(1));
     }
-    // A group needs its own file if it is longer than a segment: with two segments, two spare files and this one of 2.5 MiB the log is half
-    // a MiB too large.
+    // A group needs its own file if it is longer than a segment. Together with two segments and two spare files, this file of 2.5 MiB
+    // makes the log half a MiB too large.
     engine.append_all([vec![2; 5 << 19]]);
     assert_eq!(said.recv(), Ok(true));
     engine.remove_before(2, 0);
@@ -299,7 +299,7 @@ fn a_log_is_full_within_the_reserve_and_still_commits_and_seals() {
             std::thread::yield_now();
         }
     };
-    // More than any disk has, and none.
+    // Reserves more space than any disk has, then none.
     for (reserve, is_full) in [(u64::MAX, true), (0, false), (u64::MAX, true)] {
         engine.reserve(reserve, 0);
         becomes(is_full);

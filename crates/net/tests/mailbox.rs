@@ -7,7 +7,7 @@ use crore_net::kernel::fd_table;
 use crore_net::transport::Event;
 use crore_net::{Inbox, mailbox};
 
-/// Reads until `count` mails have arrived, and sleeps whenever it can.
+/// Reads until `count` mails (messages) have arrived, and sleeps whenever it can.
 fn read(mut inbox: Inbox<(usize, usize)>, count: usize) -> Vec<(usize, usize)> {
     let mut driver = Driver::new(8).unwrap();
     driver.add_wake(inbox.fd()).unwrap();

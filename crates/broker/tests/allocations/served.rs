@@ -100,7 +100,7 @@ impl Scene {
         }
     }
 
-    /// Runs turns until nothing is left to do. All credentials are valid.
+    /// Runs turns (runs of the event loops) until nothing is left to do. All credentials are valid.
     fn settle(&mut self) {
         loop {
             self.town.settle();

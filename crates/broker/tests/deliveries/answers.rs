@@ -30,7 +30,7 @@ const CACHING: &str =
     "Cache-Control: private, no-cache\nVary: If-None-Match, If-Modified-Since, Accept, Origin\n";
 const TIME: &str = "Last-Modified: Fri, 15 Jan 2027 08:00:00 GMT\n";
 
-/// The event of a gap.
+/// The event of a gap (the notice that the client has missed messages).
 fn gap_event(id: &str, topic: &str) -> String {
     let mut event = Vec::new();
     write_gap(&mut event, id.as_bytes(), topic.as_bytes());

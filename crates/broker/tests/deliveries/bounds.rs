@@ -200,8 +200,8 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
     }
 }
 
-/// A client is disconnected right after a gap of one topic. It has seen nothing of another topic, whose messages wait for the remote home.
-/// So these messages come again, even if there were too many to wait.
+/// A client is disconnected right after a gap (the notice of missed messages) of one topic. It has seen nothing of another topic, whose
+/// messages wait for the remote home. So these messages come again, even if there were too many to wait.
 #[test]
 fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";

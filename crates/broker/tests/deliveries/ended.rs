@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// A topic of this shard of two.
+/// A topic that is kept at this one of two shards.
 fn name_at(home: u8) -> String {
     let names = (0..).map(|n: u32| n.to_string());
     let mut of_home = names.filter(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == home);

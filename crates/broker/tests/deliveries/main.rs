@@ -123,7 +123,8 @@ fn many_messages_of_one_topic_come_in_order() {
     }
 }
 
-/// A turn visits a limited number of members of one topic, members of separate topics, and new subscribers. The next turn goes on.
+/// A turn visits (delivers to) a limited number of members of one topic, members of separate topics, and new subscribers. The next turn
+/// goes on.
 #[test]
 fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let visits = 3;

@@ -179,7 +179,7 @@ fn a_large_message_is_sent_as_a_share_of_one_copy() {
         let places: Vec<_> = kept.iter().map(|slice| slice.as_ptr_range()).collect();
         assert_eq!(places.len(), 5, "{kind:?}");
         assert_eq!(places[..4], [(); 4].map(|()| places[0].clone()), "{kind:?}");
-        // The bytes that the slow subscriber's socket refused.
+        // The last part has the bytes that the slow subscriber's socket refused first.
         assert_eq!(places[4].end, places[0].end, "{kind:?}");
     }
 }

@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
 use super::closing::{far, two_shards};
 use super::*;
 
-/// The kind of a packet.
+/// The packet type of a SUBACK.
 const SUBACK: u8 = 9;
 
 pub(super) fn connect(client_id: &str) -> Vec<u8> {

@@ -13,13 +13,13 @@ use crate::support::{self, NOW, Sockets};
 /// The transport and encoding of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// WebSocket, data only.
+    /// A WebSocket whose messages are the data only.
     Plain,
-    /// WebSocket, each message after its id.
+    /// A WebSocket with the meta subprotocol: each message follows its id.
     Meta,
-    /// WebSocket, each message in an envelope.
+    /// A WebSocket whose messages are JSON envelopes.
     Envelope,
-    /// Event stream.
+    /// An event stream (server-sent events).
     Sse,
 }
 

@@ -17,7 +17,7 @@ const KEYS: u8 = 5;
 enum Op {
     /// Publishes to one of the topics, with a key and a time to live.
     Publish(usize, u8, Option<u32>),
-    /// A turn of a shard.
+    /// A turn (one run of the event loop) of a shard.
     Turn(usize),
     /// Runs turns until nothing is left to do.
     Settle,
@@ -93,7 +93,8 @@ impl World {
         numbers
     }
 
-    /// Reads a subscriber's messages, and checks that they are in order, unique, with the right key, and without a gap.
+    /// Reads a subscriber's messages, and checks that they are in order, unique, with the right key, and without a gap (a notice of missed
+    /// messages).
     fn read(&mut self, n: usize) -> Result<[Vec<usize>; 2], TestCaseError> {
         let mut read = [Vec::new(), Vec::new()];
         let reader = &mut self.readers[n];

@@ -14,7 +14,7 @@ const OPTIONS: Options = Options {
     checkpoint_group: 0,
 };
 
-/// Bytes of the mark's file.
+/// Bytes of the file of the mark, which records where the log has ended.
 const MARK_BYTES: u64 = 8192;
 
 /// A batch: its number, and bytes of random length that follow from the number.
@@ -328,7 +328,7 @@ fn a_log_goes_on_behind_damage_and_tells_it_again() {
     }
 }
 
-/// A segment from another history of the same log, for example from a backup.
+/// A segment from another history of the same log (for example from a backup) is reported.
 #[test]
 fn a_segment_of_another_history_is_told() {
     let (disk, other) = (filled(60), filled_with((0..17).chain(1000..1043)));
@@ -416,7 +416,8 @@ fn a_cut_newest_segment_is_told_wherever_it_is_cut() {
     }
 }
 
-/// The file system may go back to an earlier moment.
+/// After a power failure the file system may be in an earlier state. Groups from before the last start that are missing then must be
+/// noticed.
 #[test]
 fn groups_of_before_the_last_start_are_missed() {
     let disk = filled(60);
@@ -500,7 +501,7 @@ fn a_log_whose_segments_are_all_kept_elsewhere_has_lost_nothing() {
     }
 }
 
-/// The mark is that of another log, or it is damaged.
+/// A mark of another log, or a damaged one, proves nothing, so no loss is reported because of it.
 #[test]
 fn a_mark_that_is_none_of_the_log_proves_nothing() {
     let (disk, other) = (filled(17), Disk::new(1, Fault::None));

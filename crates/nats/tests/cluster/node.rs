@@ -13,7 +13,7 @@ use crate::servers::{Servers, until};
 
 pub const PARTITIONS: u16 = 4;
 
-/// The events so far; batches by partition, each with its sequence.
+/// The recorded events, and the batches by partition, each with its sequence number.
 #[derive(Default)]
 pub struct Log {
     pub batches: BTreeMap<u16, Vec<(u64, Vec<u8>)>>,

@@ -239,7 +239,7 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
     assert_eq!(PARTITIONS, 4);
 }
 
-/// Streams of earlier versions discarded old batches.
+/// Streams of earlier versions discard old batches when they are full. A node changes this setting.
 #[test]
 fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     let Some(servers) = Servers::start(1) else {
@@ -266,7 +266,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     let changed = jetstream.config(1);
     assert_eq!(changed.discard, DiscardPolicy::New);
     assert!(changed.max_age.is_zero());
-    // The size of four messages of `max_payload`.
+    // The smallest size of a stream: four messages of `max_payload`.
     assert_eq!(changed.max_bytes, 8 << 20);
 }
 

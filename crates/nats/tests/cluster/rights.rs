@@ -1,5 +1,5 @@
-//! Tests of the permissions that a node needs at NATS: with those that `docs/CLUSTER.md` lists everything works, and a missing one is named
-//! at the start.
+//! Tests of the permissions that a node needs at NATS: with the permissions that `docs/CLUSTER.md` lists everything works, and the error
+//! at the start names a missing one.
 
 use std::io::{Read as _, Write as _};
 use std::time::Duration;

@@ -21,7 +21,7 @@ fn new(partition: u16, sequence: u64, batch: &[u8]) -> NewCheckpoint<'_> {
 /// Writes a checkpoint that ends with a batch of this node's log: the one at index `at` of those that the node has read.
 fn write(node: &Node, partition: u16, at: usize, bytes: &[u8]) {
     let (sequence, batch) = node.log().batches[&partition][at].clone();
-    // There is no leader for some time after its server was killed.
+    // For some time after a leader's server was killed there is no leader, so a write may have to be repeated.
     until("a checkpoint", || {
         let mut upload = node.store.write(&new(partition, sequence, &batch));
         upload.write_all(bytes).is_ok() && upload.end().is_ok()
@@ -128,7 +128,8 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     assert_eq!(other.store.first_sequence(0).expect("a place"), 15);
 }
 
-/// A list that lacks a checkpoint makes it pass for lost: nodes would not start, and its chunks would be removed.
+/// A replica that lags behind may return a list without an existing checkpoint. If that list counted, nodes would not start, and the
+/// checkpoint's chunks would be removed.
 #[test]
 fn list_of_a_replica_that_lags_does_not_count() {
     let Some(mut servers) = Servers::start(3) else {

@@ -1,4 +1,4 @@
-//! Connections with TLS, tested against `rustls`' own client over a socket: content, keys, tickets, and bad peers.
+//! Tests connections with TLS against `rustls`' own client over a socket: content, keys, tickets, and bad peers.
 
 mod content;
 mod handshakes;

@@ -159,7 +159,7 @@ fn answer(word: &str) -> (&'static str, String) {
     }
 }
 
-/// Answers whose heads have more than a status and a length.
+/// Answers with unusual heads: bytes that are not ASCII, a folded field, a content coding. `None` for other words.
 fn odd_answer(word: &str) -> Option<Vec<u8>> {
     let yes = &br#"{"allow": true, "publish": ["doors/#"]}"#[..];
     let of = |status: &[u8], field: &[u8], body: &[u8]| {

@@ -102,7 +102,7 @@ fn each_thing_that_happens_to_a_client_is_a_line_with_who_it_is() {
             .all(|line| line.contains("address=127.0.0.1")),
         "{log}"
     );
-    // Each connection comes and goes.
+    // The log has a line for the start and a line for the end of each connection.
     let (came, went) = (
         lines(&log, &[" connected "]),
         lines(&log, &[" disconnected "]),

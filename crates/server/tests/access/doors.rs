@@ -83,7 +83,7 @@ const fn upgrade(mut door: HttpDoor) -> HttpDoor {
     door
 }
 
-/// Why a line of a batch was not published.
+/// The reason in the answer to a batch if the client may not publish a line's message.
 const NOT_GRANTED: &str = "your credentials do not grant `publish` here";
 
 /// The doors over HTTP. Each attempt replaces `TOPIC` by another topic.

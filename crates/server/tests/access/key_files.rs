@@ -41,7 +41,7 @@ fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
     done.stdout
 }
 
-/// The error of a start with these settings.
+/// The error of a server that is started with these settings. `None` if the server starts.
 pub fn refusal(settings: &str) -> Option<String> {
     let config = file("refusal.toml", settings.as_bytes());
     let mut command = Command::new(program());
@@ -62,7 +62,7 @@ pub fn of_file(alg: &str, bytes: &[u8]) -> String {
     )
 }
 
-/// The status of a publish with this token.
+/// Publishes with this token. Returns the status.
 pub fn publish(server: &Server, token: &str) -> u16 {
     let authorization = format!("Bearer {token}");
     let headers = [("Authorization", authorization.as_str())];
@@ -216,7 +216,7 @@ fn wrapped(text: &str) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// A form of a key, and its name.
+/// A form in which a key may be written: its name, and the bytes of the file.
 type Form = (&'static str, Vec<u8>);
 
 fn form(name: &'static str, bytes: impl Into<Vec<u8>>) -> Form {
@@ -269,7 +269,7 @@ fn forms_of_der(pair: &KeyPair) -> Vec<Form> {
     ]
 }
 
-/// Forms of a public key in text.
+/// Forms of a public key that are text.
 fn forms_of_text(pair: &KeyPair) -> Vec<Form> {
     let x = URL_SAFE_NO_PAD.encode(&pair.der_bytes()[..32]);
     let jwk = json!({"kty": "EC", "crv": "P-256", "x": x, "y": x});

@@ -1,5 +1,5 @@
-//! Tests rights at every door of the running server (a way in by one request of one protocol): no door opens for a client that lacks the
-//! rights.
+//! Tests rights at every door of the running server (a way into the server by one request of one protocol): no door opens for a client
+//! that lacks the rights.
 //!
 //! The keys are made anew in each run. The tests sign the tokens, so that they can sign wrong ones too.
 

@@ -1,5 +1,5 @@
-//! Tests every door (a way in by one request of one protocol) with every kind of credential. The door opens for granted actions and for
-//! nothing else, and a refused action leaves nothing behind.
+//! Tests every door (a way into the server by one request of one protocol) with every kind of credential. The door opens for granted
+//! actions and for nothing else, and a refused action leaves nothing behind.
 
 use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};

@@ -27,7 +27,7 @@ fn post(server: &Server, target: &str, headers: &[(&str, &str)], body: &str) -> 
     answer
 }
 
-/// The kept messages of a topic as envelopes.
+/// The kept messages of a topic, as JSON envelopes (objects with the message and its attributes).
 fn envelopes(server: &Server, topic: &str, count: usize) -> Vec<Value> {
     let target = format!("/sub/{topic}?since=oldest&envelope=json");
     let texts = Stream::open(server, &target, &[]).data(count);

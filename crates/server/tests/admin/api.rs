@@ -140,7 +140,7 @@ fn every_path_and_status_of_the_description_is_what_the_server_does() {
         seen: BTreeSet::new(),
     };
     assert_eq!(walk.api["openapi"], "3.1.0");
-    // A server without a token takes requests without one.
+    // By the description a token is optional, since a server may have none.
     assert_eq!(walk.api["security"], json!([{}, {"token": []}]));
     let fields = &walk.api["components"]["schemas"]["ToPublish"]["properties"];
     assert_eq!(fields["data"]["maxLength"], 1000);

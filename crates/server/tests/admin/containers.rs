@@ -1,7 +1,7 @@
 //! Tests the files of `examples/containers` and the route of `docs/proxies/gateway.yaml`. Their ports, users, paths and times must fit the
 //! image and the settings. The server must run with the settings in them, and answer the probes as the files declare.
 //!
-//! Deliberately not here: Docker and Kubernetes themselves.
+//! Docker and Kubernetes themselves are deliberately not tested.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,7 +10,7 @@ use crore_net::clock;
 
 use crate::support::port::{ask, stream};
 
-/// The supervisor's end.
+/// The supervisor: the socket on which it receives notifications.
 struct Supervisor {
     socket: UnixDatagram,
     /// The value of `NOTIFY_SOCKET`.

@@ -35,7 +35,7 @@ pub struct TlsConfigs {
 
 /// The outcome of a turn (one call for a connection).
 pub enum Turn {
-    /// Something happened: look again soon.
+    /// Something happened, so the connection should be looked at again soon.
     Busy,
     Idle,
     Over,

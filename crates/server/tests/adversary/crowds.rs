@@ -1,4 +1,4 @@
-//! Crowds: many connections that each hold a little more memory than they should.
+//! Attackers that come as crowds: many connections that each hold a little more memory than they should.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::script::{Ask, Door, Script, Send, Step};
 use crate::websocket::upgrade;
 use crate::world::Room;
 
-/// Bytes that one crowd of half requests aims to fill.
+/// The memory in bytes that one crowd with incomplete requests tries to fill.
 const SHARE_BYTES: usize = Room::Small.memory_bytes() as usize / 4;
 
 /// Many readers that request one large kept message and read nothing.

@@ -97,7 +97,7 @@ pub fn expect(random: &mut Random) -> Script {
         &[("Expect", random.one(&["100-continue", "200-ok"]))],
         b"",
     );
-    // The head has `Content-Length: 0`; announce a longer body instead.
+    // Replace a `Content-Length: 0`, if there is one, by the announced length.
     let text = String::from_utf8(bytes)
         .expect("a head")
         .replace("Content-Length: 0\r\n", "");

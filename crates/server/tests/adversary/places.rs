@@ -1,4 +1,5 @@
-//! Attackers that use up something that all clients share: topics, followers, logs, subscriptions, and the time of deliveries.
+//! Attackers that use up something that all clients share: topics, places for followers of interest (clients that are told which topics
+//! have subscribers), logs, subscriptions, and the time of deliveries.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::random::Random;
 use crate::script::{Door, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
-/// Topics of one batch.
+/// Number of topics in one batch.
 const BATCH: usize = 4_000;
 
 /// Batches that each make thousands of topics.
@@ -33,7 +34,7 @@ pub fn topic_makers(random: &mut Random) -> Script {
     Script::new("", Door::Http, steps)
 }
 
-/// More followers of interest (clients that are told which topics have subscribers) than there may be, for a while.
+/// More followers of interest than there may be, for a while.
 pub fn followers(random: &mut Random) -> Script {
     let steps = vec![
         Step::Send(upgrade("/interest?match=evil/none", &[])),

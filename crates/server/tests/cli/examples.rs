@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::support::program::finished;
 use crate::support::{Server, tools};
 
-/// The pages whose examples are those of a server with its defaults.
+/// The pages whose examples use a server with default settings.
 const PAGES: [&str; 4] = [
     "README.md",
     "docs/PROTOCOLS.md",

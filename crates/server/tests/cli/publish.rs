@@ -175,7 +175,7 @@ fn an_input_that_is_empty_is_no_message_and_an_empty_message_is_written_as_one()
         );
     }
     let _ = std::fs::remove_file(empty);
-    // No lines are neither a message nor an error: a log file that is followed may still be empty.
+    // With `--lines`, an empty input is no error: a log file that is followed may have no line yet.
     let output = output_of(&["pub", "a", "--lines", "--server", "http://127.0.0.1:1"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let server = Scripted::start(&[|peer| {

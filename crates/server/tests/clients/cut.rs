@@ -8,7 +8,7 @@ use crate::support::Server;
 use serde_json::json;
 use std::process::Command;
 
-/// Messages of a run.
+/// Number of messages in a run.
 const MESSAGES: usize = 60;
 /// The minimum of cuts in a run.
 const CUTS_MIN: usize = 8;

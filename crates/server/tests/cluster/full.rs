@@ -41,8 +41,8 @@ fn has_quiet(node: &Server) {
     }
 }
 
-/// Writes batches to the log directly, faster than checkpoints are made. Each time the log is full, the next checkpoint makes room for
-/// more.
+/// Writes to the log directly, as anybody with the permission may, and faster than checkpoints are made. Each time the log is full, the
+/// next checkpoint makes room for more.
 fn load(jetstream: &JetStream) {
     let mut left = LOAD_MB * PARTITIONS as usize;
     while left > 0 {

@@ -96,7 +96,7 @@ fn connections_through_proxies_are_counted_in_addresses() {
     let ports = findings.check("net.ipv4.ip_local_port_range");
     assert_eq!(ports["state"], "note");
     let why = ports["why"].as_str().unwrap();
-    // 1,000,000 / (28,232 x 2), rounded up.
+    // 1,000,000 connections / (28,232 ports x 2 upstream addresses), rounded up, give 18.
     assert!(why.contains("need 18 local addresses"), "{why}");
     assert!(why.contains("trusted_proxies"), "{why}");
 }

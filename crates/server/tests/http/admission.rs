@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const SSE: &[(&str, &str)] = &[("Accept", "text/event-stream")];
-/// The range that docs/SETTINGS.md states, in seconds.
+/// The range of `Retry-After` that docs/SETTINGS.md states, in seconds.
 const RETRY_S: std::ops::RangeInclusive<u32> = 5..=20;
 
 /// The setting for the rate at which one address may create topics.

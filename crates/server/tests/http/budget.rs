@@ -1,5 +1,5 @@
 //! Tests the budget of bytes that all logs share. Memory stays below it, topics that keep much lose messages first, and a client that
-//! resumes after dropped messages is told.
+//! resumes where messages were dropped is told of the loss.
 
 use crore_wire::sse::GAP_EVENT;
 

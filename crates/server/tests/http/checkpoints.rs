@@ -123,7 +123,7 @@ fn base_bytes(state: &State) -> u64 {
     bases.map(|name| bytes(&state.0.join(name))).sum()
 }
 
-/// The minimum of files of the log's size: the spare ones, and the segment that is written to.
+/// The minimum number of segment files: the spare ones, and the one that is being written.
 const FILES_LEAST: u64 = 3;
 
 #[test]

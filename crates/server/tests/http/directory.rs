@@ -340,7 +340,7 @@ fn segment_that_is_missing_or_empty_is_told_as_a_gap_and_the_others_are_served()
             false => "has a damaged header",
         });
         assert_eq!(first_behind(&server, "a", &seen), GAP_EVENT);
-        // The gap was caused by damage, so the log names no setting.
+        // The gap (the notice of missed messages) was caused by damage, so the log names no setting.
         server.await_log("damage of the log on disk (`crore log verify` shows it)");
         assert!(!server.log().contains("rule.log_age_s"), "{}", server.log());
         let found = numbers(&server, "a", count - 1);

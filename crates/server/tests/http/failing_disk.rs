@@ -466,7 +466,7 @@ fn write_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_los
     let server = Server::with(&settings(&state, BYTES_MAX));
     publish(&server, "a", numbered(0));
     let id = server.pid().to_string();
-    // Writing behind these bytes of a segment now fails with EFBIG.
+    // Writes to a segment beyond this size now fail with EFBIG.
     let limited = output(Command::new("prlimit").args(["--fsize=131072", "--pid", &id]));
     assert!(
         limited.status.success(),

@@ -221,7 +221,7 @@ fn a_history_tells_the_messages_that_it_has_lost() {
     assert!(gap.header("crore-gap").is_some(), "{gap:?}");
     assert_eq!(data(&messages(&gap)), ["2", "3"]);
     assert!(get(&server, "/history/chat").header("crore-gap").is_none());
-    // The log tells the operator which setting caused the gap, once.
+    // The log tells the operator which setting caused the gap (messages that a reader has missed), once.
     get(&server, &target);
     until("it is in the log", || {
         server.log().matches("rule.log_messages = 2").count() == 1

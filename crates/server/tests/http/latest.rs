@@ -1,5 +1,5 @@
 //! Tests message keys, and topics that keep only the newest message of each key: the key in each transport, complete snapshots, resumes
-//! without a gap for superseded messages, and slow readers, which receive the newest messages.
+//! without a gap (a notice of missed messages) for superseded messages, and slow readers, which receive the newest messages.
 
 use crore_wire::sse::GAP_EVENT;
 

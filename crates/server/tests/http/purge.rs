@@ -1,4 +1,5 @@
-//! Tests purged topics: their messages go. The topic and its subscribers stay, and clients with an older position are told a gap.
+//! Tests purged topics: their messages go. The topic and its subscribers stay, and clients with an older position are told a gap (that
+//! they missed messages).
 
 use crore_wire::sse::GAP_EVENT;
 

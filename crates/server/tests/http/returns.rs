@@ -116,7 +116,7 @@ fn a_poll_with_a_tag_that_cannot_be_read_is_told_a_gap_and_never_gets_the_same_m
             assert!(answer.header("crore-gap").is_some(), "{tag}: {answer:?}");
         }
     }
-    // A stream is told the gap once, and then receives all messages that are kept.
+    // A stream is told the gap (that it missed messages) once, and then receives all messages that are kept.
     let mut stream = Stream::open(&server, "/sub/a", &[("Last-Event-ID", "urn:uuid:7")]);
     assert_eq!(stream.event().expect("a gap").kind, GAP_EVENT);
     assert_eq!(stream.data(2), ["one", "two"]);

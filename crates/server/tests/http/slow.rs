@@ -1,6 +1,6 @@
 //! Tests subscribers that stop reading and continue. With the rule `skip` they are told that they missed messages, and go on with what the
-//! log still holds. A WebSocket with plain frames cannot be told, so it is closed with the position as the reason. With any rule nothing
-//! is missed if the log holds everything, and a client whose position is too old is told.
+//! log still holds. A WebSocket with plain frames cannot be told, so it is closed, and the reason gives the position. With any rule
+//! nothing is missed if the log holds everything, and a client whose position is too old is told.
 
 use crore_wire::sse::{GAP_EVENT, topic_of_gap};
 use serde_json::Value;
@@ -37,7 +37,7 @@ fn number_of(payload: &[u8]) -> usize {
     digits.parse().expect("a number")
 }
 
-/// Publishes all messages to subscribers that do not read.
+/// Publishes all messages, while the slow subscribers do not read.
 fn flood(server: &Server) {
     let mut publisher = Conn::open(server);
     for number in 0..MESSAGES {
@@ -300,7 +300,7 @@ fn a_close_for_a_gap_has_the_whole_position_or_none() {
         for n in 0..20 {
             publish(&server, &format!("a/{n}"), "kept");
         }
-        // This position is from a server without partitions, so it is told a gap.
+        // This position is from a server without partitions, so it is told a gap (that it missed messages).
         let mut ws = Ws::open(&server, "/sub?filter=a/%2B&since=266696c01-DQcAAAA", &[]);
         let close = ws.frame();
         assert_eq!(close.close_code(), Some(4412), "{partitions}");

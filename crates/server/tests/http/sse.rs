@@ -255,7 +255,7 @@ fn an_id_comes_behind_all_that_it_stands_for() {
         ("/sub/news?since=oldest&envelope=json", 5),
         ("/sub?topic=news&topic=none&since=oldest", 5),
         ("/sub?filter=news&since=oldest", 5),
-        // A gap, and the message after it.
+        // A gap (the notice of missed messages), and the message after it.
         ("/sub/short?last_event_id=lost", 2),
     ] {
         let mut conn = Conn::open(&server);

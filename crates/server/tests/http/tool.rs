@@ -98,7 +98,7 @@ fn a_gap_is_told_over_every_protocol() {
     }
 }
 
-/// No kept message follows the gap. The timeout of the poll tells the gap.
+/// No kept message follows the gap (the missed messages). The answer at the timeout of the poll reports the gap.
 #[test]
 fn a_gap_with_nothing_behind_it_is_told_by_poll() {
     let server = Server::with("[[rule]]\nmatch = \"#\"\npoll_timeout_s = 1\nlog_messages = 0\n");

@@ -477,7 +477,7 @@ fn the_topic_is_named_only_where_there_are_several() {
     let (lines, data) = ws.meta_message();
     let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!((names, &data[..]), (vec!["id"], &b"live"[..]));
-    // A gap names no topic either.
+    // A gap (the notice of missed messages) names no topic either.
     let mut ws = Ws::meta(&server, "/sub/news?since=1a-0");
     let (lines, _) = ws.meta_message();
     let names: Vec<&str> = lines.iter().map(|(name, _)| name.as_str()).collect();

@@ -296,8 +296,8 @@ fn a_release_of_what_was_not_received_yet_is_no_answer_to_anything() {
     if !broker.is_ours() {
         return;
     }
-    // A home (the part of a shard that keeps topics) on another shard answers some turns later. Among many topics some belong to such a
-    // home.
+    // A home (the part of a shard that keeps topics) on another shard answers some turns (runs of its event loop) later. Among many topics
+    // some belong to such a home.
     let refused = (0..64).filter(|n| {
         let topic = format!("of/{n}");
         let mut conn = Conn::connected(&broker, Version::V5, &format!("{n}"));

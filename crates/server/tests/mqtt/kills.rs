@@ -17,7 +17,7 @@ const TOPICS: [&str; 5] = ["a/x", "a/y", "b/x", "b/y", "none/x"];
 const FILTERS: [&str; 6] = ["a/x", "a/+", "+/x", "b/#", "none/#", "#"];
 const CLIENTS: usize = 8;
 const STEPS: usize = 150;
-/// The maximum of looks for a message. They take some seconds; only a failing test needs more than a few looks.
+/// The maximum of looks for a message. All looks together take some seconds. Only a failing test needs more than a few.
 const LOOKS: usize = 400;
 
 struct Client {

@@ -34,7 +34,7 @@ const NUMBERS: [&str; 24] = [
     "crore/connections",
     "crore/gaps",
 ];
-/// All topics.
+/// Number of all `$SYS` topics.
 const COUNT: usize = 2 + NUMBERS.len();
 
 pub struct Sys {

@@ -53,7 +53,7 @@ impl Response {
             .unwrap_or_else(|error| panic!("{error} in {:?}", self.text()))
     }
 
-    /// The entity tag without its quotes.
+    /// The position of a response: its ETag without the quotes.
     pub fn position(&self) -> String {
         let tag = self
             .header("etag")

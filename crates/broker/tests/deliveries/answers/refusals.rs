@@ -9,7 +9,8 @@ fn a_bad_place_to_begin_is_refused_where_somebody_wrote_it() {
     for query in ["since=oops", "last_event_id=oops", "since=1a", "since=-x"] {
         for fields in [GET, EVENTS, UPGRADE] {
             if fields == EVENTS && !query.starts_with("since") {
-                // A program put this id into the URL. It gets a stream with a gap, since an EventSource gives up after a 400.
+                // A program put this id into the URL. It gets a stream with a gap (the notice that it missed messages), since an
+                // EventSource gives up after a 400.
                 let told = answer(&format!("/sub/full?{query}"), fields);
                 assert!(told.contains(&format!("event: {GAP_EVENT}\n")), "{told}");
                 continue;

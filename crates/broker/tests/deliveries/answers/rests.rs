@@ -86,7 +86,8 @@ fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     }
 }
 
-/// The counts of subscriptions: attached to the home (the part of a shard that keeps the topic), resumed, and with a gap.
+/// The counts of subscriptions: attached to the home (the part of a shard that keeps the topic), resumed, and with a gap (the notice that
+/// the client missed messages).
 #[test]
 fn outcomes_of_subscriptions_are_counted() {
     for (target, fields, expected) in [

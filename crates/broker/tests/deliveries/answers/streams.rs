@@ -1,4 +1,4 @@
-//! Tests streams: how they begin, and how each kind of stream tells a gap.
+//! Tests streams: how they begin, and how each kind of stream reports a gap (that the client missed messages).
 
 use super::*;
 use crore_wire::sse::GAP_EVENT;

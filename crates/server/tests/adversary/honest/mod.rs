@@ -22,7 +22,7 @@ const READY: Duration = Duration::from_secs(20);
 /// Timeout until the last message has reached all readers, and timeout of an answer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where a client connects to.
+/// The server to which the clients connect.
 #[derive(Clone)]
 pub struct Server {
     pub address: SocketAddr,

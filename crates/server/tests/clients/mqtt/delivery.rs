@@ -42,7 +42,7 @@ fn a_message_comes_with_the_lower_of_both_qualities() {
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn a_burst_beyond_the_receive_maximum_arrives_on_one_connection() {
-    // mqtt.js publishes at once, before it has read the limits in the CONNACK.
+    // mqtt.js sends every publish at once, whatever Receive Maximum the CONNACK gives.
     let broker = Arc::new(Broker::start());
     for door in ["tcp", "ws"] {
         let way = Way {

@@ -145,7 +145,7 @@ fn a_session_gets_what_curl_published_while_it_was_away() {
         post(&peer, "t", &[], data);
     }
     assert!(peer.connect_session("away", false, 600));
-    // HTTP has no quality of service. Its messages are kept for the session, and sent with the QoS of the subscription.
+    // A message published over HTTP counts as QoS 1, so it is kept for the session.
     assert_eq!(peer.data("away", 2), ["one", "two"]);
     peer.expect_quiet("away");
 }

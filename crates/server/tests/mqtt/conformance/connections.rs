@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
     encode,
 };
 
-/// The reason of the CONNACK.
+/// Takes the CONNACK. Returns its reason code.
 fn answer(conn: &mut Conn) -> ReasonCode {
     match conn.packet().packet() {
         Packet::ConnAck(connack) => connack.reason,
@@ -66,7 +66,7 @@ fn ids_that_are_given_out_differ_and_name_their_sessions() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 3);
-    // MQTT 3.1.1 cannot tell the client; the client is served.
+    // MQTT 3.1.1 cannot tell the client its assigned id; the client is served nevertheless.
     assert!(Conn::connected(&broker, Version::V311, "").is_served());
 }
 
