@@ -254,7 +254,7 @@ fn pages_from_files_are_let_in_by_the_name_that_browsers_give_them() {
     let mut conn = Conn::open(&server);
     conn.ask("GET", "/sub/news", &handshake(&[file]), "");
     assert_eq!(conn.head().status, 101);
-    // No other origin is allowed together with the listed ones.
+    // An origin that is not listed is still refused.
     assert_eq!(once(&server, "POST", "/pub/news", &[EVIL], "x").status, 403);
     let read = once(&server, "GET", "/pub/news", &[EVIL], "");
     assert_eq!(read.header("access-control-allow-origin"), None);

@@ -114,7 +114,7 @@ fn wildcards_of_other_servers_are_refused_with_the_filter_that_was_meant() {
         );
     }
     assert_eq!(once(&server, "POST", "/pub/scores/*", &[], "x").status, 400);
-    // MQTT clients may publish to such a name, so HTTP clients can read it.
+    // In MQTT `*` is an ordinary character of a topic name, so `?topic=` and `?filter=` accept it.
     let literal = once(&server, "POST", "/pub?topic=scores/*", &[], "a star");
     assert_eq!(literal.status, 202, "{literal:?}");
     for target in [
@@ -194,7 +194,7 @@ fn nobody_publishes_to_names_of_ours_at_any_door() {
                 assert_eq!(conn.head().status, 403, "upgrade on {door}{name}");
             }
         }
-        // Subscribers are accepted, since the server itself publishes there.
+        // Clients may subscribe to these topics, since the server itself publishes to them.
         Ws::open(&server, &format!("/sub{name}"), &[]);
     }
     let batch = "{\"topic\":\"$y\",\"data\":1}\n{\"topic\":\"a\",\"data\":1}\n";

@@ -28,7 +28,7 @@ fn is_readable(answer: &Response, status: u16, what: &str) {
     );
 }
 
-/// The answer to these bytes.
+/// Sends these bytes. Returns the answer.
 fn told(server: &Server, bytes: impl AsRef<[u8]>) -> Response {
     let mut conn = Conn::open(server);
     conn.send(bytes);

@@ -464,7 +464,7 @@ fn the_topic_is_named_only_where_there_are_several() {
             assert_eq!(data, text.as_bytes(), "{target}");
         }
     }
-    // The server frames live messages by other code.
+    // Live messages take another path through the server than messages of the log.
     let mut ws = Ws::meta(&server, "/sub/news");
     server.await_subscribers("news", 1);
     once(

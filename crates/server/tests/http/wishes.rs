@@ -81,7 +81,7 @@ fn two_forms_of_a_message_are_refused_together() {
         let words = ["envelope=json", "ws+meta.nchan", "leave one of them out"];
         says(&answer, 400, &words, target);
     }
-    // A publisher receives no messages, so envelopes mean nothing to it.
+    // A connection that only publishes receives no messages, so envelopes mean nothing for it.
     for target in ["/pub/a?envelope=json", "/sub/a?envelope=", "/sub/a"] {
         let answer = Conn::open(&server).get(target, &meta);
         assert_eq!(answer.status, 101, "{target}: {answer:?}");

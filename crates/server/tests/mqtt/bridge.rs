@@ -116,7 +116,7 @@ fn a_bridge_tells_whether_it_is_connected_and_no_other_client_does() {
     assert_eq!(watcher.packet().publish().payload, b"1");
     conn.cut();
     assert_eq!(watcher.packet().publish().payload, b"0");
-    // A bridge may not publish to other topics that begin with $, and a client that is no bridge to none.
+    // A bridge may not publish to other topics that begin with $. A client that is no bridge may publish to none of them.
     let mut conn = bridge(&broker, "bridge");
     conn.publish(&message("$SYS/broker/version", 1, 1, b"x"));
     assert_eq!(conn.end(), None);
