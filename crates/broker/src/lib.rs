@@ -41,7 +41,7 @@ pub use home::STREAMS;
 pub use io::{Close, Input, Io};
 pub use mail::orders::{Control, Report, Settled, Ticket};
 pub use mail::{Mail, orders};
-pub use shard::restore::Restored;
+pub use shard::restore::{Restored, SessionNeeds};
 pub use shard::shadow::Shadow;
 pub use shard::tables::Tables;
 pub use shard::{Shard, tables};

@@ -241,6 +241,8 @@ pub(crate) mod kind {
     pub const SESSIONS: u8 = 13;
     /// The writer set of a partition.
     pub const WRITER_SET: u8 = 14;
+    /// A QoS 2 message of an MQTT session that its client has not released.
+    pub const UNRELEASED: u8 = 15;
 }
 
 /// A block that is being written, with the number of records in the snapshot so far.

@@ -40,6 +40,7 @@ pub(crate) fn key_of(tell: &Tell, n: usize) -> u64 {
         // Answers come first: nobody relies on their order among messages, and their clients wait for them.
         Tell::Outcome(..)
         | Tell::Fenced(_)
+        | Tell::Released(..)
         | Tell::GroupJoined { .. }
         | Tell::Session(..)
         | Tell::SessionTaken(_) => 0,

@@ -16,7 +16,7 @@ use crate::base::placement::Placement;
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
-use crate::mail::message::{Headers, Publish, Retry};
+use crate::mail::message::{Headers, Publish, Retry, SessionKey};
 use crate::mail::session::record::{self as session_record, SessionRecord};
 use crate::mail::{Change, Fact};
 
@@ -30,6 +30,7 @@ const MARK: u8 = 7;
 const BEAT: u8 = 8;
 const DEAD: u8 = 9;
 const STEWARD: u8 = 10;
+const RELEASE: u8 = session_record::END + 1;
 /// If a kind has this bit, a reader that does not know the kind may skip the record.
 const OPTIONAL: u8 = 0x80;
 
@@ -109,7 +110,7 @@ impl<'a> Fact<'a> {
     }
 }
 
-/// A record that is not a fact: it concerns the partition or its writers, and no client sees it.
+/// A record that is not a fact: it concerns the partition, its writers or what identifies a retry, and no client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note<'a> {
     /// A mark: unlogged facts may have offsets up to this offset.
@@ -121,6 +122,9 @@ pub enum Note<'a> {
     /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless another living writer is the
     /// steward.
     Steward(u64),
+    /// The client of this session has released the QoS 2 message with this packet id, so that its next message may have the same id. 0 stands for all
+    /// messages of the session, which has ended.
+    Release(SessionKey),
 }
 
 /// A heartbeat of a process.
@@ -143,6 +147,7 @@ impl<'a> Note<'a> {
             Note::Beat(_) => BEAT,
             Note::Dead(_) => DEAD,
             Note::Steward(_) => STEWARD,
+            Note::Release(_) => RELEASE,
         });
         out.number(offset_delta.into());
         match self {
@@ -153,6 +158,10 @@ impl<'a> Note<'a> {
                 out.number(beat.connections);
             }
             Note::Dead(writer) | Note::Steward(writer) => out.word(*writer),
+            Note::Release(key) => {
+                out.word(key.session.number());
+                out.number(key.packet_id.into());
+            }
         }
     }
 
@@ -179,6 +188,10 @@ impl<'a> Note<'a> {
                 return Ok(Some((offset_delta, Note::Beat(beat))));
             }
             DEAD => Note::Dead(from.word()?),
+            RELEASE => Note::Release(SessionKey {
+                session: Party::from_number(from.word()?),
+                packet_id: from.number16()?,
+            }),
             _ => Note::Steward(from.word()?),
         };
         from.end()?;
@@ -232,13 +245,13 @@ pub(crate) fn check(
 /// Whether a record is a note.
 pub(crate) fn is_note(record: &[u8]) -> bool {
     let kind = record.first();
-    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind))
+    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind) || *kind == RELEASE)
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let kind = *record.first()?;
-    (kind > session_record::END).then_some(kind & OPTIONAL != 0)
+    (kind > RELEASE).then_some(kind & OPTIONAL != 0)
 }
 
 fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {

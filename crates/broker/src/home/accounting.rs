@@ -75,9 +75,9 @@ impl Logs {
 }
 
 impl Retries {
-    /// Bytes of the answers kept for retries.
+    /// Bytes of what is kept to recognise retries.
     pub(crate) fn answers_bytes(&self) -> usize {
-        self.answers.as_ref().map_or(0, Answers::bytes)
+        self.answers.as_ref().map_or(0, Answers::bytes) + self.unreleased.bytes()
     }
 }
 

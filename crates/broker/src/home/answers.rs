@@ -11,6 +11,7 @@
 
 use alloc::boxed::Box;
 
+use super::unreleased::Unreleased;
 use crate::base::placement::Slotted;
 use crate::base::snapshot::{Block, kind};
 use crate::base::time::Now;
@@ -19,9 +20,11 @@ use crate::budget::admission::keys::GROUPS;
 use crate::store::index::{Index, chained};
 use crate::store::slab::{NONE, Slab, Vacant};
 
-/// The answers of a home, and the seed of their hashes.
+/// What a home recognises retries by: the answers to idempotency keys with the seed of their hashes, and the QoS 2 messages of MQTT sessions.
 pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
+    /// QoS 2 messages of MQTT sessions, which are recognised until they are released.
+    pub(crate) unreleased: Unreleased,
     /// No record in flight is older than this second.
     pub(super) oldest_s: u32,
     pub(super) admission: Admission,
@@ -32,6 +35,7 @@ impl Retries {
     pub(super) fn new(seed: u64, admission: Admission) -> Retries {
         Retries {
             answers: None,
+            unreleased: Unreleased::default(),
             oldest_s: 0,
             admission,
             seed,

@@ -197,7 +197,7 @@ impl Home {
             Fact::Publish(message) => {
                 self.topics.idle_topics.published += 1;
                 let info = self.publish(message, found.row, at, offset, context);
-                self.keep_answer(found.key, message.name, &info);
+                self.keep_answer(found.key, message, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {

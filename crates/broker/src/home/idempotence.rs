@@ -34,8 +34,8 @@ const EXPIRED_PER_PUBLISH: usize = 4;
 const EXPIRED_PER_TICK: usize = 4096;
 
 impl Home {
-    /// Checks whether a message with an idempotency key is a retry. A message that is applied later may be up to `behind_s` seconds older
-    /// than this one.
+    /// Checks whether a message with an idempotency key, or with a packet id of a recorded session, is a retry. A message that is applied
+    /// later may be up to `behind_s` seconds older than this one.
     ///
     /// # Errors
     /// The outcome of a publish whose key was used: its first answer, or a refusal if the key was used for another message.
@@ -49,9 +49,15 @@ impl Home {
     ) -> Result<Option<IdempotencyKey>, Outcome> {
         match message.retry {
             None => Ok(None),
-            Some(retry) => self
-                .recognise_retry(message, &retry, settings, now, behind_s)
-                .map(Some),
+            Some(retry) => match retry.session_key() {
+                Some(key) if self.retries.unreleased.has(key) => {
+                    Err(Outcome::Replayed(Info::default()))
+                }
+                Some(_) => Ok(None),
+                None => self
+                    .recognise_retry(message, &retry, settings, now, behind_s)
+                    .map(Some),
+            },
         }
     }
 
@@ -100,9 +106,18 @@ impl Home {
 
     /// Keeps the answer to a message with a key.
     #[inline]
-    pub(super) fn keep_answer(&mut self, key: Option<IdempotencyKey>, name: &[u8], info: &Info) {
+    pub(super) fn keep_answer(
+        &mut self,
+        key: Option<IdempotencyKey>,
+        message: &Publish<'_>,
+        info: &Info,
+    ) {
+        let Some(retry) = message.retry else { return };
+        let slot = topic::slot(message.name);
+        if let Some(key) = retry.session_key() {
+            return self.retries.unreleased.insert(key, slot);
+        }
         let Some(of) = key else { return };
-        let slot = topic::slot(name);
         let at = self
             .logs
             .placement

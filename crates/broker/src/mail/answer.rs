@@ -49,7 +49,7 @@ pub enum Attached {
 }
 
 /// The state of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// Number of kept messages.
     pub messages: u32,

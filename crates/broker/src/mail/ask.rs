@@ -12,7 +12,7 @@ use crate::budget::admission::{Admission, Client, Party};
 use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
-use crate::mail::message::{Headers, Retry};
+use crate::mail::message::{Headers, Retry, SessionKey};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::mail::span::Span;
 
@@ -97,11 +97,20 @@ pub enum Ask {
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
+        /// What the record of the claim needs besides, if the session is recorded.
+        recorded: Option<Box<RecordedClaim>>,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
     /// Record the state of a session in the log, and answer when the record is committed.
     SessionRecord(Box<RecordSession>),
+    /// A client has released QoS 2 messages, or its session has ended: record that, and answer when it is committed.
+    Release {
+        /// The messages, all of the session if the packet id is 0.
+        key: SessionKey,
+        /// The connection that waits for the answer.
+        to: Option<ReplyTo>,
+    },
     /// An MQTT client joins a shared subscription.
     JoinGroup {
         /// The connection and its subscription.
@@ -234,6 +243,17 @@ pub struct AttachFilters {
     pub party: Party,
 }
 
+/// What the record of a claim needs.
+#[derive(Debug)]
+pub struct RecordedClaim {
+    /// The token of the session, if a new one begins.
+    pub token: u64,
+    /// The will of the connection.
+    pub will: Option<Box<Will>>,
+    /// Charges memory for the will until the home has recorded it.
+    pub charge: InFlightCharge,
+}
+
 /// The state of a session that a connection holds, to be recorded in the log.
 #[derive(Debug)]
 pub struct RecordSession {
@@ -266,6 +286,8 @@ pub struct ClosingSession {
     pub will: Option<Box<Will>>,
     /// Whether the log may have records of the session.
     pub is_recorded: bool,
+    /// The token of the session, if it has one. Otherwise 0.
+    pub token: u64,
     /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
 }
@@ -277,7 +299,7 @@ impl ClosingSession {
         owner: Client,
         kept: Option<SavedSession>,
         will: Option<Box<Will>>,
-        is_recorded: bool,
+        (is_recorded, token): (bool, u64),
         admission: &Admission,
     ) -> Box<ClosingSession> {
         let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
@@ -289,6 +311,7 @@ impl ClosingSession {
             kept,
             will,
             is_recorded,
+            token,
             charge,
         })
     }

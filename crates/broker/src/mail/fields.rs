@@ -83,7 +83,12 @@ pub(crate) fn check_stored_message(
     retry: Option<&Retry<&[u8]>>,
 ) -> Result<(), &'static str> {
     check_fields(headers.content_type, headers.event, headers.key)?;
-    retry.map_or(Ok(()), |retry| check_idempotency_key(retry.key))?;
+    if let Some(retry) = retry {
+        check_idempotency_key(retry.key)?;
+        if retry.publisher.is_session() && retry.session_key().is_none() {
+            return Err("a message of a session has no packet id");
+        }
+    }
     if headers.qos > 2 {
         return Err("a message has no valid quality of service");
     }

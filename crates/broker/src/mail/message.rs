@@ -69,7 +69,7 @@ pub struct Publish<'a> {
     pub data: &'a [u8],
     /// The headers that the publisher gave the message.
     pub headers: Headers<&'a [u8]>,
-    /// The idempotency key that identifies a retry, if the publisher gave one.
+    /// What identifies a retry: the publisher's idempotency key, or the packet id in a recorded MQTT session.
     pub retry: Option<Retry<&'a [u8]>>,
     /// The client that is charged for the topic, if it is created, and for the message while it is kept.
     pub client: Client,
@@ -78,10 +78,33 @@ pub struct Publish<'a> {
 /// The key and the publisher that identify a retry. `F` holds the bytes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry<F> {
-    /// The idempotency key, checked, 1 to 255 bytes.
+    /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: the bytes of [`SessionKey::packet_id`].
     pub key: F,
     /// The publisher that the key belongs to.
     pub publisher: Party,
+}
+
+impl Retry<&[u8]> {
+    /// The key of a QoS 2 message of a recorded MQTT session.
+    pub(crate) fn session_key(&self) -> Option<SessionKey> {
+        if !self.publisher.is_session() {
+            return None;
+        }
+        let packet_id = self.key.try_into().ok()?;
+        Some(SessionKey {
+            session: self.publisher,
+            packet_id: u16::from_be_bytes(packet_id),
+        })
+    }
+}
+
+/// Identifies a QoS 2 message that an MQTT client has published and not released (MQTT 5.0 section 4.3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionKey {
+    /// The session of the publisher.
+    pub session: Party,
+    /// The packet id of the message.
+    pub packet_id: u16,
 }
 
 /// A message in the form in which a log appends it, and [`Frames`](crate::mail::Frames) copy it.

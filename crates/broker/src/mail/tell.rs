@@ -76,6 +76,8 @@ pub enum Tell {
     Outcome(ReplyTo, Outcome),
     /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
     Fenced(ReplyTo),
+    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release): whether this home knew the message. Its release is in the log.
+    Released(ReplyTo, bool),
     /// The answer to a client that joins a shared subscription.
     GroupJoined {
         /// The member.
@@ -123,6 +125,7 @@ impl Tell {
             Tell::Matches { .. }
             | Tell::Outcome(..)
             | Tell::Fenced(_)
+            | Tell::Released(..)
             | Tell::GroupJoined { .. }
             | Tell::Shared { .. }
             | Tell::Session(..)

@@ -5,8 +5,11 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::PropertyBuf;
 use crore_wire::ndjson;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use crate::base::ids::ConnId;
 use crate::base::time::Now;
+use crate::protocol::front::Context;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
 pub(crate) struct Own {
@@ -15,9 +18,8 @@ pub(crate) struct Own {
     pub closing_sessions: ClosingSessions,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
-    /// The last number used for the id of an MQTT client. It begins with the start time in the high half, so that ids differ
-    /// between starts.
-    pub clients_named: u64,
+    /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.
+    numbers: u64,
     /// A buffer for the MQTT properties that are being written.
     pub properties: PropertyBuf,
     /// A buffer for the topic of an MQTT publish that is being read.
@@ -34,11 +36,20 @@ impl Own {
         Own {
             closing_sessions: ClosingSessions::default(),
             unrecorded: Vec::new(),
-            clients_named: u64::from(now.unix_s) << 32,
+            numbers: u64::from(now.unix_s) << 32,
             properties: PropertyBuf::new(),
             name: Vec::new(),
             attributes: Vec::new(),
             lines: ndjson::Scratch::default(),
         }
+    }
+
+    /// A number that no shard of this server gives a second time, and that nobody else can guess.
+    pub fn next_number(&mut self, ctx: &Context) -> u64 {
+        self.numbers += 1;
+        let mut bytes = Vec::from(self.numbers.to_le_bytes());
+        bytes.extend_from_slice(&ctx.me.to_le_bytes());
+        bytes.extend_from_slice(&ctx.world.epoch.to_le_bytes());
+        xxh3_64_with_seed(&bytes, ctx.world.seed)
     }
 }

@@ -135,6 +135,10 @@ impl Shard {
                 };
                 self.admit(from, &fact, answer)
             }
+            Ask::Release { key, to } => {
+                self.take_release(from, *key, *to);
+                0
+            }
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
                 if self.front.clients.ctx.world.records_sessions() =>
             {
@@ -184,6 +188,11 @@ impl Shard {
             }
             Ask::SessionRecord(session) => {
                 (self.front.subs.lanes).tell(from, Tell::Fenced(session.to));
+            }
+            Ask::Release { to, .. } => {
+                if let Some(to) = to {
+                    (self.front.subs.lanes).tell(from, Tell::Released(to, true));
+                }
             }
             Ask::DeclareWriterDead(writer) => {
                 let cluster = self.cluster.iter_mut();
@@ -265,6 +274,7 @@ fn carry_out_at_home(
         | Ask::SessionOpen { .. }
         | Ask::SessionClose(_)
         | Ask::SessionRecord(_)
+        | Ask::Release { .. }
         | Ask::DeclareWriterDead(_) => {
             unreachable!("it was carried out before")
         }

@@ -81,6 +81,7 @@ impl Shard {
             .note_record(at, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
+            Note::Release(key) => home.apply_release(*key, at),
             Note::Steward(writer) => home.logs.writer_set(at).apply_as_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {

@@ -3,6 +3,7 @@
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -12,14 +13,24 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::time::Now;
+use crate::budget::admission::Party;
 use crate::budget::world::World;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
-use crate::mail::session::stored::{StoredSubscription, subscriptions};
+use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
 
 /// The filter of all topics.
 const EVERYTHING: &[u8] = b"#";
+
+/// What the sessions of all homes need after a log was read.
+#[derive(Default)]
+pub struct SessionNeeds {
+    /// The filters whose messages homes must keep, as in the SUBSCRIBE.
+    filters: Vec<Box<[u8]>>,
+    /// The sessions, as publishers of QoS 2 messages.
+    publishers: BTreeSet<Party>,
+}
 
 /// A home and its sessions, while they are read.
 pub struct Restored {
@@ -202,6 +213,7 @@ impl Restored {
                 home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
+            kind::UNRELEASED => home.restore_unreleased(from, origin),
             kind::SESSIONS => {
                 reader.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reader.partition) == origin.home;
@@ -259,17 +271,21 @@ impl Shard {
         }
     }
 
-    /// The filters of the restored sessions whose messages homes must keep, as in the SUBSCRIBE.
-    pub fn session_filters(&self) -> Vec<Box<[u8]>> {
-        let subscriptions = self.sessions.stored().flat_map(subscriptions);
-        let needed = subscriptions.filter(StoredSubscription::needs_log);
-        needed.map(|it| Box::from(&*it.filter)).collect()
+    /// Adds what the restored sessions need of all homes.
+    pub fn add_session_needs(&self, needs: &mut SessionNeeds) {
+        for session in self.sessions.stored() {
+            let needed = subscriptions(session).filter(StoredSubscription::needs_log);
+            needs
+                .filters
+                .extend(needed.map(|it| Box::from(&*it.filter)));
+            needs.publishers.insert(Party::session(token_of(session)));
+        }
     }
 
     /// Completes the recovery of sessions after a crash. Called after the log was read, if the log has records of sessions and no clean stop
-    /// preceded. From now on no connection holds any session, and this home keeps the messages that sessions need. `filters` are those of
+    /// preceded. From now on no connection holds any session, and this home keeps the messages that sessions need. `needs` are those of
     /// the sessions of all homes.
-    pub fn finish_recovery(&mut self, filters: &[Box<[u8]>], now: Now) {
+    pub fn finish_recovery(&mut self, needs: &SessionNeeds, now: Now) {
         let world = self.front.clients.ctx.world.clone();
         if !world.recovers_sessions() {
             return;
@@ -277,7 +293,9 @@ impl Shard {
         self.sessions.release_held(now);
         let me = self.front.clients.ctx.me;
         let Some(home) = &mut self.home else { return };
-        for text in filters {
+        let unreleased = &mut home.retries.unreleased;
+        unreleased.retain(|session| needs.publishers.contains(&session));
+        for text in &needs.filters {
             let shared = split_shared(text);
             let filter = shared.map_or(&**text, |(_, filter)| filter);
             if !topic::has_wildcard(filter) && world.placement().home_of_name(filter) != me {

@@ -9,10 +9,12 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::commit::queue::Scope;
+use crate::commit::record::Note;
 use crate::home::ONLY_HOMES_ARE_ASKED;
 use crate::home::sessions::SessionsAtHome;
+use crate::mail::message::SessionKey;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
-use crate::mail::{Ask, ClosingSession};
+use crate::mail::{Ask, ClosingSession, ReplyTo, Tell};
 use crate::protocol::front::Context;
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
@@ -43,6 +45,27 @@ impl Shard {
         }
     }
 
+    /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the record is committed. A home that does
+    /// not know the message answers at once.
+    pub(super) fn take_release(&mut self, from: ShardId, key: SessionKey, to: Option<ReplyTo>) {
+        let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
+        let places = home.places_of_release(key);
+        if let (Some(to), true) = (to, places.is_empty()) {
+            return self.front.subs.lanes.tell(from, Tell::Released(to, false));
+        }
+        for at in places {
+            let waiting = PendingRequest {
+                from,
+                weight: 0,
+                request: Request::Ask(Box::new((Ask::Release { key, to }, Vec::new()))),
+            };
+            let note = Note::Release(key);
+            self.write_record(at, waiting, |out, offset_delta| {
+                note.encode(out, offset_delta);
+            });
+        }
+    }
+
     /// Writes a session's present state to the log, or the record that the session has ended. Called after the will was published, or after
     /// the session ended. No request waits for this record.
     pub(super) fn record_what_is_left(&mut self, name: &[u8]) {
@@ -60,6 +83,17 @@ impl Shard {
     }
 
     fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {
+        self.write_record(at, waiting, |out, offset_delta| {
+            record.write(out, offset_delta);
+        });
+    }
+
+    fn write_record(
+        &mut self,
+        at: usize,
+        waiting: PendingRequest,
+        encode: impl FnOnce(&mut Vec<u8>, u32),
+    ) {
         let clients = &self.front.clients;
         let sequence = self
             .home
@@ -67,7 +101,6 @@ impl Shard {
             .expect(ONLY_HOMES_ARE_ASKED)
             .logs
             .sequence(at);
-        let encode = |out: &mut Vec<u8>, offset_delta| record.write(out, offset_delta);
         let len = self
             .commits
             .write(at, waiting, clients.ctx.now, sequence, encode);
@@ -90,14 +123,20 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
             client,
             clean,
             expiry_s,
+            owner,
+            recorded,
             ..
         } => {
             let claim = SessionChange::Claim {
                 clean: *clean,
                 expiry_s: *expiry_s,
+                owner: *owner,
+                token: recorded.as_ref().map_or(0, |claim| claim.token),
+                will: recorded.as_ref().and_then(|claim| claim.will.clone()),
             };
-            // A new session needs no record of the claim: the client loses nothing if the session is lost before its first SUBACK.
-            (&**client, sessions.has(*hash, client).then_some(claim))
+            // A session that ends with its connection has nothing to lose.
+            let is_recorded = *expiry_s > 0 || sessions.has(*hash, client);
+            (&**client, is_recorded.then_some(claim))
         }
         Ask::SessionRecord(session) => {
             let will = session.will.clone();

@@ -12,6 +12,7 @@ use crate::base::time::Now;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::log::arrival::Arrivals;
+use crate::mail::message::SessionKey;
 
 /// The kind of record to write next, with the cursor from which to continue within that kind.
 enum Stage {
@@ -23,6 +24,7 @@ enum Stage {
     Forgotten,
     Messages(Option<(usize, Arrivals)>),
     Answers((usize, Option<u32>)),
+    Unreleased(Option<SessionKey>),
     Sessions((usize, u64)),
     End,
     Over,
@@ -111,6 +113,10 @@ impl Stage {
             },
             Stage::Answers(from) => match home.retries.save_answers(from, block) {
                 Some(next) => Stage::Answers(next),
+                None => Stage::Unreleased(None),
+            },
+            Stage::Unreleased(after) => match home.retries.unreleased.save(after, block) {
+                Some(next) => Stage::Unreleased(next),
                 None => Stage::Sessions((0, 0)),
             },
             Stage::Sessions(from) => match sessions.save(from, now, block) {

@@ -6,6 +6,7 @@ use super::client::Client;
 
 const USER: u64 = 1 << 63;
 const CONNECTION: u64 = 1 << 62;
+const SESSION: u64 = 1 << 61;
 
 /// The keyed hash of a user's name. For a client without a name: the keyed hash of its address, or the connection if the address is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +38,16 @@ impl Party {
             Ok(user) if !user.is_empty() => Party::user(user, seed),
             _ => Party::of_address(owner),
         }
+    }
+
+    /// An MQTT session, as the publisher of QoS 2 messages. Nothing is charged to it. `token` must not be 0; its three highest bits do not count.
+    pub fn session(token: u64) -> Party {
+        Party(token & (SESSION - 1) | SESSION)
+    }
+
+    /// Whether the party is an MQTT session.
+    pub fn is_session(self) -> bool {
+        self.0 & (USER | CONNECTION | SESSION) == SESSION
     }
 
     /// The key that selects the party's counters.

@@ -111,20 +111,28 @@ fn records_of_format_1_are_these_bytes() {
         admin_address: b"l",
         connections: 300,
     };
-    let notes: [(Note<'_>, &[u8]); 4] = [
+    let release = SessionKey {
+        session: Party::session(9),
+        packet_id: 300,
+    };
+    let notes: [(Note<'_>, &[u8]); 5] = [
         (Note::Mark(300), b"\x07\x05\xac\x02"),
         (Note::Beat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
         (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
         (Note::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
+        (
+            Note::Release(release),
+            b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02",
+        ),
     ];
     for (note, bytes) in notes {
         let mut record = Vec::new();
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // Only the kinds 1 to 13 are known; the last three are of sessions.
-    assert!((1..=13).all(|kind| unknown(&[kind]).is_none()));
-    assert!((14..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
+    // Only the kinds 1 to 14 are known; 11 to 13 are of sessions.
+    assert!((1..=14).all(|kind| unknown(&[kind]).is_none()));
+    assert!((15..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
 }
 
@@ -187,6 +195,10 @@ fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
         beat,
         Note::Dead(7),
         Note::Steward(u64::MAX),
+        Note::Release(SessionKey {
+            session: Party::session(7),
+            packet_id: u16::MAX,
+        }),
     ] {
         let mut record = Vec::new();
         note.encode(&mut record, 4095);

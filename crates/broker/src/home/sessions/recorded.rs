@@ -15,7 +15,7 @@ use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::mail::session::Will;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
-use crate::mail::session::stored::set_epoch;
+use crate::mail::session::stored::{StoredSession, set_epoch};
 use crate::store::slab::{NONE, Vacant as _};
 
 impl Sessions {
@@ -25,16 +25,33 @@ impl Sessions {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
         match &record.change {
-            SessionChange::Claim {
-                clean: false,
+            &SessionChange::Claim {
+                clean,
                 expiry_s,
+                owner,
+                token,
+                ref will,
             } => {
-                if let Some(id) = found {
-                    self.set_held(id, *expiry_s);
+                match found {
+                    Some(id) if !clean => {
+                        self.set_held(id, expiry_s, will.clone());
+                        return true;
+                    }
+                    Some(id) => self.end_recorded(id, world, now),
+                    None => {}
                 }
-                true
+                if expiry_s == 0 {
+                    return true;
+                }
+                let session = StoredSession {
+                    token,
+                    ..StoredSession::default()
+                };
+                let session = session.encode();
+                let begun = RecordedState::of(&session, expiry_s, true, will.clone(), owner);
+                self.insert_recorded(record.name, &begun, world, now)
             }
-            SessionChange::Claim { clean: true, .. } | SessionChange::End => {
+            SessionChange::End => {
                 if let Some(id) = found {
                     self.end_recorded(id, world, now);
                 }
@@ -130,12 +147,16 @@ impl Sessions {
         world.admission.leave_session(owner);
     }
 
-    /// A connection holds the session in this row: it does not expire, and its will is not due.
-    fn set_held(&mut self, id: u32, expiry_s: u32) {
+    /// A connection with this will holds the session in this row: it does not expire, and its will is not due.
+    fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>) {
         self.reschedule(id, |away| {
             away.expires_s = FOREVER_S;
-            // The connection has told its own will, which a later record has.
-            away.will = None;
+            away.will = will.map(|will| {
+                Box::new(Delayed {
+                    will,
+                    due_s: FOREVER_S,
+                })
+            });
         });
         self.held.insert(id, expiry_s);
     }

@@ -17,9 +17,10 @@ const STATE: u8 = 12;
 /// The last known kind.
 pub(crate) const END: u8 = 13;
 
-/// Flags of a state.
+/// Flags of a claim or a state.
 const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
+const CLEAN: u8 = 4;
 /// The most bytes of a session's name: a client id and a user.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
@@ -35,12 +36,18 @@ pub struct SessionRecord<'a> {
 /// A change of a session.
 #[derive(Debug)]
 pub enum SessionChange<'a> {
-    /// A connection holds the session from now on.
+    /// A connection holds the session from now on. If there is none, or with Clean Start, a session begins.
     Claim {
         /// The session of before has ended (Clean Start).
         clean: bool,
-        /// Seconds that the session outlives the connection.
+        /// Seconds that the session outlives the connection. 0: it does not, so that the claim begins no session.
         expiry_s: u32,
+        /// The client that is charged for the session.
+        owner: Client,
+        /// The token of the session that the claim begins, if it begins one.
+        token: u64,
+        /// The will of the connection.
+        will: Option<Box<Will>>,
     },
     /// The state of the session, which replaces the one before.
     State(RecordedState<'a>),
@@ -89,9 +96,21 @@ impl SessionRecord<'_> {
         let mut out = FieldWriter(&mut rest);
         out.field(self.name);
         match &self.change {
-            SessionChange::Claim { clean, expiry_s } => {
-                out.byte(u8::from(*clean));
+            SessionChange::Claim {
+                clean,
+                expiry_s,
+                owner,
+                token,
+                will,
+            } => {
+                let flag = |set, flag| if set { flag } else { 0 };
+                out.byte(flag(*clean, CLEAN) | flag(will.is_some(), HAS_WILL));
                 out.number((*expiry_s).into());
+                out.number(owner.number().into());
+                out.word(*token);
+                if let Some(will) = will {
+                    will.write(&mut out);
+                }
             }
             SessionChange::State(state) => state.encode(&mut out),
             SessionChange::End => {}
@@ -122,10 +141,16 @@ impl<'a> SessionRecord<'a> {
             return Err(Damaged("a session has no valid name"));
         }
         let change = match kind {
-            CLAIM => SessionChange::Claim {
-                clean: from.byte()? != 0,
-                expiry_s: from.number32()?,
-            },
+            CLAIM => {
+                let flags = from.byte()?;
+                SessionChange::Claim {
+                    clean: flags & CLEAN != 0,
+                    expiry_s: from.number32()?,
+                    owner: Client::from_number(from.number32()?),
+                    token: from.word()?,
+                    will: read_will(&mut from, flags)?,
+                }
+            }
             STATE => SessionChange::State(RecordedState::decode(&mut from)?),
             _ => SessionChange::End,
         };
@@ -180,10 +205,7 @@ impl<'a> RecordedState<'a> {
         for _ in 0..from.number()? {
             payloads.push(from.field()?);
         }
-        let will = match flags & HAS_WILL {
-            0 => None,
-            _ => Some(Box::new(Will::read(from)?)),
-        };
+        let will = read_will(from, flags)?;
         Ok(RecordedState {
             owner,
             is_held: flags & HELD != 0,
@@ -192,6 +214,13 @@ impl<'a> RecordedState<'a> {
             bytes,
             payloads,
         })
+    }
+}
+
+fn read_will(from: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>, Damaged> {
+    match flags & HAS_WILL {
+        0 => Ok(None),
+        _ => Ok(Some(Box::new(Will::read(from)?))),
     }
 }
 
@@ -217,12 +246,16 @@ mod tests {
                 payloads: alloc::vec![b"large"],
             })
         };
-        let claim = SessionChange::Claim {
+        let claim = |will| SessionChange::Claim {
             clean: true,
             expiry_s: u32::MAX,
+            owner: Client::NOBODY,
+            token: 7,
+            will,
         };
         for change in [
-            claim,
+            claim(None),
+            claim(Some(Box::new(will.clone()))),
             state(None),
             state(Some(Box::new(will))),
             SessionChange::End,

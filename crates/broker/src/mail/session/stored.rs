@@ -2,8 +2,8 @@
 //! and packet ids of its QoS 2 messages that it has not released (MQTT 5.0 section 4.1). A session is one byte string, since millions of clients may
 //! be away at once.
 //!
-//! The bytes: a version, the epoch of all positions (4 bytes, little endian), then four lists, each with its length first: subscriptions, messages
-//! in flight, messages that wait for room, packet ids. Payloads of large messages are shared with the log, so they are beside the bytes.
+//! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then four lists,
+//! each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large messages are shared with the log, so they are beside the bytes.
 //!
 //! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check) before
 //! they are used.
@@ -22,10 +22,13 @@ use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::store::shared::Slice;
 
-/// The version of the stored form. No other one is read.
-const VERSION: u8 = 1;
+/// The versions of the stored form: without and with a token. No other one is read.
+const WITHOUT_TOKEN: u8 = 1;
+const WITH_TOKEN: u8 = 2;
 /// The bytes of the epoch.
 const EPOCH_AT: core::ops::Range<usize> = 1..5;
+/// The bytes of the token.
+const TOKEN_AT: core::ops::Range<usize> = 5..13;
 
 /// The bits of a stored subscription: QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three more.
 const OPTIONS: u8 = 0x0F;
@@ -66,8 +69,11 @@ pub(crate) struct StoredSession<'a> {
     pub inflight: Vec<StoredMessage<'a>>,
     /// Messages that were not sent because the client's Receive Maximum was reached.
     pub waiting: Vec<StoredMessage<'a>>,
-    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order.
+    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order. Empty if the session has a token: the homes of the topics
+    /// know them then.
     pub received: Vec<u16>,
+    /// Distinguishes the session from all others of its client id, if it is [recorded](crate::budget::world::World::records_sessions). Otherwise 0.
+    pub token: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,8 +255,14 @@ impl StoredMessage<'_> {
 impl<'a> StoredSession<'a> {
     pub fn encode(&self) -> EncodedSession {
         let (mut bytes, mut payloads) = (Vec::with_capacity(64), Vec::new());
-        bytes.push(VERSION);
+        bytes.push(match self.token {
+            0 => WITHOUT_TOKEN,
+            _ => WITH_TOKEN,
+        });
         bytes.extend_from_slice(&self.epoch.to_le_bytes());
+        if self.token != 0 {
+            bytes.extend_from_slice(&self.token.to_le_bytes());
+        }
         FieldWriter(&mut bytes).number(self.subscriptions.len() as u64);
         for subscription in &self.subscriptions {
             subscription.encode(&mut bytes);
@@ -277,7 +289,7 @@ impl<'a> StoredSession<'a> {
     pub fn decode(session: &'a EncodedSession) -> Result<StoredSession<'a>, Damaged> {
         let mut from = FieldReader(&session.bytes);
         let mut payloads = session.payloads.iter().cloned();
-        let epoch = read_epoch(&mut from)?;
+        let (epoch, token) = read_head(&mut from)?;
         let subscriptions = read_list(&mut from, StoredSubscription::decode)?;
         let mut messages =
             || read_list(&mut from, |from| StoredMessage::decode(from, &mut payloads));
@@ -290,6 +302,7 @@ impl<'a> StoredSession<'a> {
             inflight,
             waiting,
             received,
+            token,
         })
     }
 
@@ -304,9 +317,11 @@ impl<'a> StoredSession<'a> {
     }
 }
 
-fn read_epoch(from: &mut FieldReader<'_>) -> Result<u32, Damaged> {
+/// Reads epoch and token.
+fn read_head(from: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
     match from.byte()? {
-        VERSION => from.fixed32(),
+        WITHOUT_TOKEN => Ok((from.fixed32()?, 0)),
+        WITH_TOKEN => Ok((from.fixed32()?, from.word()?)),
         _ => Err(Damaged("a session is stored in a form of another version")),
     }
 }
@@ -323,8 +338,15 @@ fn read_list<'a, T>(
 /// The subscriptions of a stored session, without its messages. Bytes that cannot be decoded have none.
 pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscription<'_>> {
     let mut from = FieldReader(bytes);
-    let count = read_epoch(&mut from).and_then(|_| from.number());
+    let count = read_head(&mut from).and_then(|_| from.number());
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
+}
+
+/// The token of a stored session; 0 if it has none.
+pub(crate) fn token_of(bytes: &[u8]) -> u64 {
+    let token = bytes.get(TOKEN_AT).filter(|_| bytes[0] == WITH_TOKEN);
+    let token = token.and_then(|token| token.try_into().ok());
+    token.map_or(0, u64::from_le_bytes)
 }
 
 /// Gives the positions of a stored session this epoch. A log that continues under a new epoch has offsets that continue, too.
@@ -401,14 +423,16 @@ mod tests {
             messages(),
             messages(),
             received,
+            0..2_u64,
         );
         parts.prop_map(
-            |(epoch, subscriptions, inflight, waiting, received)| StoredSession {
+            |(epoch, subscriptions, inflight, waiting, received, token)| StoredSession {
                 epoch,
                 subscriptions,
                 inflight,
                 waiting,
                 received,
+                token,
             },
         )
     }

@@ -36,7 +36,7 @@ use crate::protocol::mqtt::list::part_named;
 use crate::protocol::mqtt::matched::mqtt_matched;
 use crate::protocol::mqtt::options::{is_plain, packets_of};
 use crate::protocol::mqtt::page::{mqtt_not_attached, mqtt_page, refuse_part};
-use crate::protocol::mqtt::publish::mqtt_outcome;
+use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_released};
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
 use crate::protocol::websocket::publish::frame_outcome;
 use crore_wire::mqtt::ReasonCode;
@@ -83,6 +83,10 @@ impl Front {
             } => self.page(topic, to, page, frames, io),
             Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
             Tell::Fenced(to) => self.answered(to, None, io),
+            Tell::Released(to, _) if !clients.conns.is_asked(to) => {
+                late_answer(clients, &mut subs.lanes, to, None);
+            }
+            Tell::Released(to, is_known) => mqtt_released(clients, queues, to, is_known, io),
             Tell::GroupJoined {
                 to,
                 group,

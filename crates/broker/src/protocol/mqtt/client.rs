@@ -201,6 +201,7 @@ impl Clients {
         }
     }
 
+    /// Sends the SUBACK or UNSUBACK with this packet id.
     pub(super) fn send_suback(&mut self, slot: u32, id: PacketId) {
         let version = version(&self.conns, slot);
         let subacks = &mut mqtt_state(&mut self.conns, slot).subacks;
@@ -209,8 +210,9 @@ impl Clients {
             return;
         };
         let reasons = suback.reasons.iter().copied();
-        self.write_packet(slot, |out| {
-            encode::suback(out, version, id, &Properties::NONE, reasons)
+        self.write_packet(slot, |out| match suback.ends {
+            false => encode::suback(out, version, id, &Properties::NONE, reasons),
+            true => encode::unsuback(out, version, id, &Properties::NONE, reasons),
         });
     }
 
@@ -297,7 +299,9 @@ impl Clients {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
         mqtt(&self.conns, slot).is_some_and(|mqtt| {
             let pages = mqtt.pages.max(mqtt.grants_behind.len() as u32);
-            let has_many = mqtt.answers.len() > receive_max || pages > PAGES_MAX;
+            let answers = mqtt.answers.len().max(mqtt.releasing.len());
+            let pages = pages.max(mqtt.subacks.len() as u32);
+            let has_many = answers > receive_max || pages > PAGES_MAX;
             let is_about_to_end = !mqtt.answers.is_empty() && self.ctx.is_cut_off();
             mqtt.connecting.is_some() || has_many || mqtt.is_asked_for() || is_about_to_end
         })

@@ -18,8 +18,9 @@ use crate::mail::session::stored::StoredSession;
 use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
 use crate::protocol::mqtt::client::{home_of_session, took_page_of};
-use crate::protocol::mqtt::publish::{answered, reason_of};
+use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
 use crate::protocol::mqtt::record::{RECORDED, session_recorded};
+use crate::protocol::mqtt::retention::release_published;
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
@@ -69,7 +70,7 @@ impl ClosingSessions {
     }
 }
 
-/// Gives a session back to its home; one that outlives its connection `from` waits for the answers that are `due`.
+/// Gives a session back to its home. One that outlives its connection `from`, or has a token, waits for the answers that are `due`.
 pub(super) fn give_back(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -77,7 +78,7 @@ pub(super) fn give_back(
     session: Box<ClosingSession>,
     due: Vec<u32>,
 ) {
-    if session.kept.is_none() || due.is_empty() {
+    if session.kept.is_none() && session.token == 0 || due.is_empty() {
         return send_home(lanes, &clients.ctx, session);
     }
     let waiting = WaitingSession { session, due };
@@ -89,6 +90,9 @@ pub(super) fn give_back(
 }
 
 fn send_home(lanes: &mut Lanes, ctx: &Context, session: Box<ClosingSession>) {
+    if session.kept.is_none() {
+        release_published(lanes, ctx, session.token);
+    }
     let home = home_of_session(ctx, session.id);
     lanes.ask(home, |_| Ask::SessionClose(session));
 }
@@ -122,20 +126,20 @@ pub(crate) fn mqtt_fenced<I: Io>(
         return;
     }
     if is_record {
-        return session_recorded(clients, to.slot, io);
+        return session_recorded(clients, queues, to.slot, io);
     }
     clients.granted_at_home(to.slot, to.part);
     clients.send_reply(to.slot, io);
 }
 
-/// An answer for a connection that has ended: to a publish, with its outcome, or to a fence.
+/// An answer for a connection that has ended: to a publish, with its outcome, to a release or to a fence.
 pub(crate) fn late_answer(
     clients: &mut Clients,
     lanes: &mut Lanes,
     to: ReplyTo,
     outcome: Option<Outcome>,
 ) {
-    if outcome.is_none() && to.part != FENCE {
+    if outcome.is_none() && to.part != FENCE && to.part & RELEASED == 0 {
         // The fence of a SUBSCRIBE: nobody waits for it any more.
         return;
     }
@@ -193,6 +197,7 @@ mod tests {
                 kept: None,
                 will: None,
                 is_recorded: false,
+                token: 0,
                 charge: Default::default(),
             }),
             due: alloc::vec![7, 0, 7],

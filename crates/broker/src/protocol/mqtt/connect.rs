@@ -16,13 +16,15 @@ use crate::base::ids::ConnId;
 use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
+use crate::budget::admission::Party;
+use crate::budget::in_flight::InFlightCharge;
 use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
 use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{SavedSession, SessionId, Will};
-use crate::mail::{Ask, ClosingSession, NO_CLIENT, ReplyTo, SessionReply};
+use crate::mail::{Ask, ClosingSession, NO_CLIENT, RecordedClaim, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::access::{
     NO_CREDENTIALS, connect_as, session_expiry_most_s, session_name,
@@ -32,7 +34,7 @@ use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
 use crate::protocol::mqtt::closing_sessions::{fence_retention, give_back};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::{SMALL, V5};
-use crate::protocol::mqtt::publish::{Fields, is_bridge_state};
+use crate::protocol::mqtt::publish::{Fields, RELEASED, is_bridge_state};
 use crate::protocol::mqtt::resume::resume_session;
 use crate::protocol::mqtt::retention::{release_logs, release_unplaced, session_ended};
 use crate::protocol::mqtt::state::{Answer, Connecting, MqttRow};
@@ -77,7 +79,7 @@ impl Front {
         let held_bytes = clients.conns.held_by(slot);
         let mqtt = clients.conns.take_own_row(slot);
         let (mut expiry_s, mut will, mut given, mut due) = (0, None, None, Vec::new());
-        let (mut needs_told, mut is_recorded) = (false, false);
+        let (mut needs_told, mut is_recorded, mut token) = (false, false, 0);
         if client::mqtt(&clients.conns, slot).is_some() {
             let state = mqtt_state(&mut clients.conns, slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
@@ -87,6 +89,11 @@ impl Front {
             due.extend(asked.map(Answer::part));
             given = state.connecting.take().and_then(|it| it.given);
             is_recorded = state.recording.exists || matches!(given, Some(Some(_)));
+            token = state.token;
+            for release in &state.releasing {
+                let answer = RELEASED | u32::from(release.packet_id);
+                due.extend((0..release.waiting).map(|_| answer));
+            }
         }
         if !mqtt.is_open() {
             // The home's answer will find no connection, and is given back.
@@ -127,7 +134,8 @@ impl Front {
         }
         let owner = clients.conns.get(slot).client;
         let admission = &clients.ctx.world.admission;
-        let session = ClosingSession::new(mqtt.session, owner, kept, will, is_recorded, admission);
+        let recorded = (is_recorded, token);
+        let session = ClosingSession::new(mqtt.session, owner, kept, will, recorded, admission);
         let from = clients.conns.id_of(slot);
         give_back(clients, &mut subs.lanes, from, session, due);
     }
@@ -243,9 +251,8 @@ pub(crate) fn session_given<I: Io>(
         }
         (false, SessionReply::Yes { id, owner, kept }) => {
             let admission = &clients.ctx.world.admission;
-            let is_recorded = kept.is_some();
-            let session =
-                ClosingSession::new(*id, *owner, kept.clone(), None, is_recorded, admission);
+            let recorded = (clients.ctx.world.records_sessions(), 0);
+            let session = ClosingSession::new(*id, *owner, kept.clone(), None, recorded, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(session));
         }
@@ -267,6 +274,7 @@ pub(super) fn open_session<I: Io>(
     let keep_alive_s = row.keep_alive_s;
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let expiry_s = mqtt.expiry_s;
+    mqtt.recording.exists = mqtt.token != 0;
     let Some(connecting) = mqtt.connecting.take() else {
         return clients.broken(slot);
     };
@@ -302,18 +310,12 @@ pub(super) fn open_session<I: Io>(
     clients.write_packet(slot, |out| encode::connack(out, version, &connack));
     match state {
         Some(state) => {
-            let exists = clients.ctx.world.records_sessions();
-            mqtt_state(&mut clients.conns, slot).recording.exists = exists;
             resume_session(clients, subs, slot, &state, io);
         }
         None => {
             clients.send_reply(slot, io);
             collapse(&mut clients.conns, slot);
         }
-    }
-    let has_will = client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.will.is_some());
-    if has_will && clients.records_session(slot) {
-        clients.record_later(slot);
     }
     let deadline_s = clients.keep_alive_end_s(slot);
     let row = clients.conns.get_mut(slot);
@@ -420,8 +422,11 @@ fn accept_connect(
         // [MQTT-3.1.2-24]: the CONNACK does not fit.
         return Err(ReasonCode::PACKET_TOO_LARGE);
     }
+    let is_recorded = expiry_s > 0 && clients.ctx.world.records_sessions();
+    let recorded = is_recorded.then(|| claim_to_record(clients, will.clone()));
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
+    mqtt.token = recorded.as_ref().map_or(0, |claim| claim.token);
     mqtt.bridge = connect.bridge;
     mqtt.connecting = Some(Box::new(connecting));
     clients.conns.set_own_row(slot, row);
@@ -435,6 +440,7 @@ fn accept_connect(
         clean: connect.clean_start,
         expiry_s,
         owner: clients.conns.get(slot).client,
+        recorded,
     };
     lanes.ask(home, |_| ask);
     Ok(())
@@ -457,6 +463,17 @@ fn name_short_session(clients: &mut Clients, client: &str) {
     }
 }
 
+/// What the record of a claim needs. If a session begins with it, no other session has the same token.
+fn claim_to_record(clients: &mut Clients, will: Option<Box<Will>>) -> Box<RecordedClaim> {
+    let (own, ctx) = (&mut clients.own, &clients.ctx);
+    let bytes = size_of::<RecordedClaim>() + will.as_ref().map_or(0, |will| will.bytes());
+    Box::new(RecordedClaim {
+        token: Party::session(own.next_number(ctx)).number(),
+        will,
+        charge: InFlightCharge::new(&ctx.world.admission, bytes),
+    })
+}
+
 /// The client's id, or one that is made for it (section 3.1.3.1).
 fn client_id(
     own: &mut Own,
@@ -472,12 +489,8 @@ fn client_id(
     if !id.is_empty() {
         return Ok(id.into());
     }
-    own.clients_named += 1;
     let mut id = String::from("crore-");
-    // The count starts from the time and fills its 64 bits, so the shard's number is appended.
-    let mut number = Vec::from(own.clients_named.to_le_bytes());
-    number.extend_from_slice(&ctx.me.to_le_bytes());
-    let name = xxh3_64_with_seed(&number, ctx.world.seed);
+    let name = own.next_number(ctx);
     // Writing to a string does not fail.
     let _ = write!(id, "{:08x}{name:016x}{slot:x}", ctx.world.epoch);
     Ok(id.into())

@@ -30,7 +30,7 @@ use crate::protocol::mqtt::list::sub_mut;
 use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, qos};
 use crate::protocol::mqtt::overlap::{give_in_turn, start_all};
 use crate::protocol::mqtt::shared::give_credit;
-use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, without_payload};
+use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_payload};
 use crate::protocol::mqtt::{client, list};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
@@ -165,13 +165,20 @@ pub(super) fn give_waiting<I: Io>(
             next.packet_id = take_packet_id(&mut clients.conns, &clients.meter.work, slot).get();
         }
         let bytes = next.wire_bytes();
+        let is_unsent = !again && clients.must_record(slot, next.qos());
+        if is_unsent {
+            next.unsent = Unsent::Wanted;
+            clients.record_later(slot);
+        }
         let inflight = &mut mqtt_state(&mut clients.conns, slot).inflight;
         inflight.push_back(next);
         let last = inflight.len() - 1;
         clients.meter.work.steps.add(1);
         clients.meter.work.steps.add_bytes(bytes);
-        send_again(clients, slot, last, again, io);
-        clients.send_reply(slot, io);
+        if !is_unsent {
+            send_again(clients, slot, last, again, io);
+            clients.send_reply(slot, io);
+        }
     }
 }
 
@@ -212,7 +219,7 @@ pub(super) fn acknowledged(
     Ok(())
 }
 
-/// PUBREC: the client has received the message. Answers with PUBREL.
+/// PUBREC: the client has received the message. Answers with PUBREL; if the session is recorded, when the log has this step.
 pub(super) fn was_received(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -232,8 +239,16 @@ pub(super) fn was_received(
         drop_inflight(clients, lanes, queues, slot, found);
         return Ok(());
     }
+    let must_record = clients.must_record(slot, 2);
     let sent = found.and_then(|at| mqtt_state(&mut clients.conns, slot).inflight.get_mut(at));
     let reason = match sent {
+        Some(sent) if must_record && (sent.step, sent.unsent) != (Step::Released, Unsent::No) => {
+            sent.step = Step::Released;
+            sent.let_go();
+            sent.unsent = Unsent::Wanted;
+            clients.record_later(slot);
+            return Ok(());
+        }
         Some(sent) => {
             sent.step = Step::Released;
             sent.let_go();
@@ -341,6 +356,19 @@ pub(super) fn send_inflight<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         send_again(clients, slot, at, true, io);
     }
     clients.send_reply(slot, io);
+}
+
+/// The log has the record that these messages waited for: sends the next packet of each.
+pub(super) fn send_recorded<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    let mut at = 0;
+    while let Some(sent) = mqtt_state(&mut clients.conns, slot).inflight.get_mut(at) {
+        if sent.unsent == Unsent::Asked {
+            sent.unsent = Unsent::No;
+            send_again(clients, slot, at, false, io);
+        }
+        at += 1;
+    }
+    clients.meter.work.steps.add(at / SENT_PER_STEP);
 }
 
 /// Sends one message in flight again, with the rest of its expiry; if the client has received it, writes PUBREL into the reply.

@@ -18,7 +18,7 @@ use crate::protocol::mqtt::client::{
 };
 use crate::protocol::mqtt::options::{FRAMED, NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
 use crate::protocol::mqtt::plain::write_properties;
-use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, without_payload};
+use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_payload};
 use crate::protocol::mqtt::{client, list};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
@@ -42,7 +42,7 @@ pub(super) struct Wants<'a> {
 
 /// The outcome of offering a message.
 pub(super) enum Offered {
-    /// It was written to the outbox; with this packet id if it needs an acknowledgement.
+    /// It was written to the outbox, or is sent when it is recorded; with this packet id if it needs an acknowledgement.
     Sent(Option<PacketId>),
     /// The client does not get the message.
     Skipped,
@@ -83,15 +83,22 @@ pub(super) fn offer_packet(
         return Offered::Skipped;
     };
     clients.meter.stats.sent(1, packet.len());
-    out.bytes.append(&packet, 0, packet.len());
-    if clients.conns.get(slot).wants(FRAMED) {
-        frame_rope(&mut out.bytes, start, Opcode::Binary);
-    }
-    if clients.ctx.world.rules.count_waiting() {
-        out.ends.push(out.bytes.len());
+    let is_unsent = acknowledged && clients.must_record(slot, record.qos.min(qos(wants.options)));
+    if !is_unsent {
+        out.bytes.append(&packet, 0, packet.len());
+        if clients.conns.get(slot).wants(FRAMED) {
+            frame_rope(&mut out.bytes, start, Opcode::Binary);
+        }
+        if clients.ctx.world.rules.count_waiting() {
+            out.ends.push(out.bytes.len());
+        }
     }
     if let Some(id) = id {
-        let sent = under_way(&clients.conns, slot, id, wants, message, packet);
+        let mut sent = under_way(&clients.conns, slot, id, wants, message, packet);
+        if is_unsent {
+            sent.unsent = Unsent::Wanted;
+            clients.record_later(slot);
+        }
         mqtt_state(&mut clients.conns, slot)
             .inflight
             .push_back(sent);
@@ -204,6 +211,7 @@ fn under_way(
         version: client::version(conns, slot),
         packet,
         payload,
+        unsent: Unsent::No,
     }
 }
 

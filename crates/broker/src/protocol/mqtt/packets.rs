@@ -306,7 +306,9 @@ impl Front {
                 slot,
                 ack,
             ),
-            Packet::PubRel(ack) => client_released(&mut self.clients, slot, ack.packet_id),
+            Packet::PubRel(ack) => {
+                client_released(&mut self.clients, &mut self.subs.lanes, slot, ack.packet_id)
+            }
             Packet::Subscribe(subscribe) => client_subscribed(
                 &mut self.clients,
                 &mut self.subs,

@@ -9,24 +9,25 @@ use crore_wire::topic;
 
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
+use crate::budget::admission::Party;
 use crate::client::asking;
 use crate::client::publishing::Refused;
 use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
-use crate::mail::message::{self, Headers, is_binary, is_utf8};
+use crate::mail::message::{self, Headers, Retry, SessionKey, is_binary, is_utf8};
 use crate::mail::properties::{
     CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
 };
-use crate::mail::{self, Outcome};
-use crate::protocol::front::{Clients, Queues, Subscriptions};
+use crate::mail::{self, Ask, Outcome, ReplyTo};
+use crate::protocol::front::{Clients, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
 use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
 use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::V5;
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
-use crate::protocol::mqtt::state::Answer;
+use crate::protocol::mqtt::state::{Answer, Releasing};
 use crate::store::slab::NONE;
 
 /// The properties of a message: those that other protocols have too, and as attributes those that MQTT subscribers get unaltered.
@@ -188,6 +189,15 @@ fn publish_named(
     let admitted = clients.may_publish(slot);
     admitted.map_err(|reason| clients.refuse_packet(reason))?;
     let (hash, at) = clients.ctx.place_of(name);
+    let packet_id = publish.packet_id.map_or(0, PacketId::get).to_be_bytes();
+    let retry = match publish.qos {
+        Qos::ExactlyOnce => clients.session_party(slot),
+        _ => None,
+    };
+    let retry = retry.map(|publisher| Retry {
+        key: &packet_id[..],
+        publisher,
+    });
     let message = message::Publish {
         hash,
         name,
@@ -202,7 +212,7 @@ fn publish_named(
             retain: publish.retain,
             binary: is_binary(fields.content_type, publish.payload),
         },
-        retry: None,
+        retry,
         client: clients.conns.get(slot).client,
     };
     let answer = match publish.qos {
@@ -357,13 +367,13 @@ impl Clients {
     }
 }
 
-/// PUBREL: the id of a QoS 2 message is free again.
+/// PUBREL: the id of a QoS 2 message is free again. If the session is recorded, the PUBCOMP follows when homes have recorded that.
 pub(super) fn client_released(
     clients: &mut Clients,
+    lanes: &mut Lanes,
     slot: u32,
     id: PacketId,
 ) -> Result<(), ReasonCode> {
-    let version = client::version(&clients.conns, slot);
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
     let now_s = clients.ctx.now.s;
     let mqtt = mqtt_state(&mut clients.conns, slot);
@@ -379,18 +389,97 @@ pub(super) fn client_released(
         mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));
     }
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
-    let ack = Ack {
-        packet_id: id,
-        reason: match known {
-            true => ReasonCode::SUCCESS,
-            false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
-        },
-        properties: Properties::NONE,
-    };
-    clients.write_packet(slot, |out| encode::pubcomp(out, version, &ack));
+    match clients.session_party(slot) {
+        Some(session) => clients.release(lanes, slot, session, (id, known)),
+        None => clients.write_pubcomp(slot, id, known),
+    }
     Ok(())
 }
 
+impl Clients {
+    /// The publisher of QoS 2 messages of a session that is recorded.
+    fn session_party(&self, slot: u32) -> Option<Party> {
+        let mqtt = client::mqtt(&self.conns, slot)?;
+        (mqtt.token != 0).then(|| Party::session(mqtt.token))
+    }
+
+    /// Asks all homes to record the release of a QoS 2 message. After a crash this connection does not know which home has the message.
+    fn release(
+        &mut self,
+        lanes: &mut Lanes,
+        slot: u32,
+        session: Party,
+        (id, is_known): (PacketId, bool),
+    ) {
+        let homes = self.ctx.world.homes;
+        let releasing = &mut mqtt_state(&mut self.conns, slot).releasing;
+        if releasing.iter().any(|it| it.packet_id == id.get()) {
+            // The client has sent the PUBREL twice. One PUBCOMP answers both.
+            return;
+        }
+        releasing.push(Releasing {
+            packet_id: id.get(),
+            waiting: homes,
+            is_known,
+        });
+        self.meter.work.steps.add(releasing.len() / SENT_PER_STEP);
+        let packet_id = id.get();
+        let key = SessionKey { session, packet_id };
+        let to = self.conns.reply_to(slot, RELEASED | u32::from(packet_id));
+        for home in 0..homes {
+            lanes.ask(home, |_| Ask::Release { key, to: Some(to) });
+        }
+    }
+
+    fn write_pubcomp(&mut self, slot: u32, packet_id: PacketId, is_known: bool) {
+        let version = client::version(&self.conns, slot);
+        let ack = Ack {
+            packet_id,
+            reason: match is_known {
+                true => ReasonCode::SUCCESS,
+                false => ReasonCode::PACKET_IDENTIFIER_NOT_FOUND,
+            },
+            properties: Properties::NONE,
+        };
+        self.write_packet(slot, |out| encode::pubcomp(out, version, &ack));
+    }
+}
+
+/// A home has recorded the release of a QoS 2 message, or did not know the message.
+pub(crate) fn mqtt_released<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    is_known: bool,
+    io: &mut I,
+) {
+    let (slot, packet_id) = (to.slot, to.part as u16);
+    let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
+    let releasing = &mut mqtt_state(&mut clients.conns, slot).releasing;
+    let waited = releasing.len() > most;
+    let found = releasing.iter().position(|it| it.packet_id == packet_id);
+    let Some((at, id)) = found.zip(PacketId::new(packet_id)) else {
+        return clients.broken(slot);
+    };
+    let release = &mut releasing[at];
+    release.waiting -= 1;
+    release.is_known |= is_known;
+    if release.waiting > 0 {
+        return;
+    }
+    let is_known = releasing.remove(at).is_known;
+    if clients.conns.get(slot).is(CLOSING) {
+        return;
+    }
+    clients.write_pubcomp(slot, id, is_known);
+    clients.send_reply(slot, io);
+    if waited {
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+}
+
+/// Added to the packet id in the number of the answer to a release.
+pub(super) const RELEASED: u32 = 1 << 17;
 /// Added to the packet id of a QoS 2 message in the number of its answer, since a client may use one id for QoS 1 and QoS 2 at once.
 const EXACTLY_ONCE: u32 = 1 << 16;
 

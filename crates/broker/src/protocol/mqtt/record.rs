@@ -4,7 +4,10 @@
 //! Invariants:
 //! * A SUBACK waits until a record with its subscription is committed.
 //! * At most one record of a connection is in flight. Changes that come meanwhile are in the next one.
-//! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more.
+//! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more. If
+//!   the session has a subscription of QoS 2, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
+//! * A QoS 2 message is sent when a record has it with its packet id, and its PUBREL when a record says that the client has received it. After a crash
+//!   the delivery goes on with the same packet id.
 
 use alloc::vec::Vec;
 
@@ -17,9 +20,10 @@ use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::stored::{StoredSession, StoredSubscription};
 use crate::mail::{Ask, RecordSession, ReplyTo};
-use crate::protocol::front::{Clients, Context, Front};
+use crate::protocol::front::{Clients, Context, Front, Queues};
 use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state};
-use crate::protocol::mqtt::state::{Inflight, Step};
+use crate::protocol::mqtt::deliver::send_recorded;
+use crate::protocol::mqtt::state::{Inflight, Step, Unsent};
 use crate::protocol::mqtt::suspend::{stored, stored_subscriptions};
 
 /// Stands for the answer to a record among those to fences: no packet id is as large.
@@ -32,6 +36,11 @@ impl Clients {
     pub(super) fn records_session(&self, slot: u32) -> bool {
         self.ctx.world.records_sessions()
             && client::mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.expiry_s > 0)
+    }
+
+    /// Whether a packet of a message with this QoS to the client waits for a record of the session.
+    pub(super) fn must_record(&self, slot: u32, qos: u8) -> bool {
+        qos == 2 && self.records_session(slot)
     }
 
     /// Records the session in the next turn.
@@ -101,10 +110,12 @@ impl Front {
         let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
             return;
         };
+        // With lower positions the client would get its QoS 2 messages twice.
+        let is_exactly_once = subscriptions.iter().any(|it| it.qos() == 2);
         let repeated: Vec<bool> = mqtt
             .inflight
             .iter()
-            .map(|sent| lower_positions(ctx, &mut subscriptions, sent))
+            .map(|sent| !is_exactly_once && lower_positions(ctx, &mut subscriptions, sent))
             .collect();
         let inflight = mqtt.inflight.iter().zip(&repeated);
         let session = StoredSession {
@@ -115,7 +126,8 @@ impl Front {
                 .map(|(sent, _)| stored(sent))
                 .collect(),
             waiting: mqtt.waiting.iter().map(stored).collect(),
-            received: mqtt.received.iter().copied().collect(),
+            received: Vec::new(),
+            token: mqtt.token,
         };
         let (state, will) = (session.encode(), mqtt.will.clone());
         let expiry_s = mqtt.expiry_s;
@@ -143,11 +155,24 @@ impl Front {
         for suback in &mut mqtt.subacks {
             suback.is_asked |= suback.waiting == 0;
         }
+        for sent in &mut mqtt.inflight {
+            if sent.unsent == Unsent::Wanted {
+                sent.unsent = Unsent::Asked;
+            }
+        }
     }
 }
 
-/// The log has the last record of the session: sends the SUBACKs that waited for it.
-pub(super) fn session_recorded<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+/// The log has the last record of the session: sends the packets that waited for it.
+pub(super) fn session_recorded<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    if clients.mqtt_must_wait(slot) {
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
     let mqtt = mqtt_state(&mut clients.conns, slot);
     mqtt.recording.is_asked = false;
     let is_wanted = core::mem::take(&mut mqtt.recording.is_wanted);
@@ -161,6 +186,8 @@ pub(super) fn session_recorded<I: Io>(clients: &mut Clients, slot: u32, io: &mut
     if is_wanted {
         clients.record_later(slot);
     }
+    clients.send_reply(slot, io);
+    send_recorded(clients, slot, io);
     clients.send_reply(slot, io);
 }
 

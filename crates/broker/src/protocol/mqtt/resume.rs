@@ -29,7 +29,7 @@ use crate::protocol::mqtt::options::options_of;
 use crate::protocol::mqtt::overlap::{end_starts, starts_at};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
-use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step};
+use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step, Unsent};
 use crate::protocol::mqtt::subscribe::join_topic;
 
 /// Resumes a session on the connection in `slot`, whose CONNACK is written and not yet sent.
@@ -50,6 +50,7 @@ pub(super) fn resume_session<I: Io>(
         inflight,
         waiting,
         received,
+        token,
     } = session;
     clients.expand(slot);
     let (inflight, waiting) = (
@@ -59,6 +60,13 @@ pub(super) fn resume_session<I: Io>(
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
     mqtt.received = received.into_iter().collect();
+    match token {
+        // The log has no state of this session yet.
+        0 if mqtt.token != 0 => clients.record_later(slot),
+        0 => {}
+        token => mqtt.token = token,
+    }
+    let mqtt = mqtt_state(&mut clients.conns, slot);
     if planted::is(Fault::LostInflight) {
         mqtt.inflight.pop_front();
     }
@@ -164,6 +172,7 @@ fn resumed(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {
         version: message.version,
         packet: Box::from(message.packet),
         payload: message.payload,
+        unsent: Unsent::No,
     };
     messages.into_iter().map(one).collect()
 }

@@ -9,9 +9,11 @@ use crore_wire::topic;
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
+use crate::budget::admission::Party;
 use crate::client::row::MULTI;
+use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
-use crate::mail::session::stored::{StoredSubscription, subscriptions};
+use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::mail::{Ask, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
 use crate::protocol::mqtt::client::{self, asked_pages, mqtt_state};
@@ -116,9 +118,24 @@ pub(crate) fn session_ended(
     let Some(ended) = ended else { return };
     let bytes = &ended.state.bytes;
     work.steps.add_bytes(bytes.len());
+    release_published(lanes, ctx, token_of(bytes));
     for subscription in subscriptions(bytes).filter(StoredSubscription::needs_log) {
         work.steps.add(1);
         release_stored(lanes, ctx, &subscription.filter);
+    }
+}
+
+/// The session with this token ends, if it is not 0: homes forget which QoS 2 messages it has not released.
+pub(super) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
+    if token == 0 {
+        return;
+    }
+    let key = SessionKey {
+        session: Party::session(token),
+        packet_id: 0,
+    };
+    for home in 0..ctx.world.homes {
+        lanes.ask(home, |_| Ask::Release { key, to: None });
     }
 }
 

@@ -87,11 +87,15 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
+    /// The token of the session, if it is recorded: homes know its QoS 2 messages by that. Otherwise 0.
+    pub token: u64,
+    /// Releases of QoS 2 messages that homes have not recorded.
+    pub releasing: Vec<Releasing>,
     /// Set while the client has exceeded the Receive Maximum of the CONNACK.
     pub past_maximum: Option<PastMaximum>,
     /// The answers to the client's publishes, in their order.
     pub answers: VecDeque<Answer>,
-    /// SUBACKs that wait for homes.
+    /// SUBACKs that wait for homes, and UNSUBACKs.
     pub subacks: Vec<Suback>,
     /// Pairs of grants: when the first one is given, the second one is given too. The second one belongs to an earlier SUBSCRIBE of the same
     /// filter, which no home has answered yet.
@@ -132,6 +136,16 @@ pub struct Mqtt {
     pub recording: Recording,
     /// The number of resumed subscriptions that the CONNACK waits for.
     pub unconfirmed: u32,
+}
+
+/// The release of a QoS 2 message, which homes record before the PUBCOMP.
+pub struct Releasing {
+    /// The packet id of the message.
+    pub packet_id: u16,
+    /// The number of homes that have not answered.
+    pub waiting: u16,
+    /// Whether a home, or this connection, knew the message.
+    pub is_known: bool,
 }
 
 /// What of a session is in the log.
@@ -209,6 +223,20 @@ pub struct Inflight {
     pub packet: Box<[u8]>,
     /// The payload of a large message.
     pub payload: Option<Slice>,
+    /// Whether its next packet to the client waits for a record of the session.
+    pub unsent: Unsent,
+}
+
+/// Whether a packet of a QoS 2 message waits until the log has the step of its delivery. Without that the client could get the message twice: after a
+/// crash the server would not know that it has sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// It does not wait.
+    No,
+    /// It waits for a record that is not asked for yet.
+    Wanted,
+    /// It waits for the record in flight.
+    Asked,
 }
 
 /// The PUBLISH of a large message with an empty payload. `head` is the packet up to the payload.
@@ -291,7 +319,7 @@ impl Answer {
     }
 }
 
-/// A SUBACK that waits for homes.
+/// A SUBACK that waits for homes, or an UNSUBACK that waits for a record of the session.
 pub struct Suback {
     /// Its packet id.
     pub packet_id: u16,
@@ -299,6 +327,8 @@ pub struct Suback {
     pub waiting: u32,
     /// The record that the SUBACK waits for is in flight.
     pub is_asked: bool,
+    /// It is an UNSUBACK.
+    pub ends: bool,
     /// A reason code for each filter.
     pub reasons: Vec<ReasonCode>,
 }
@@ -366,6 +396,7 @@ impl Mqtt {
             && self.inflight.is_empty()
             && self.waiting.is_empty()
             && self.received.is_empty()
+            && self.releasing.is_empty()
             && self.answers.is_empty()
             && self.subacks.is_empty()
             && self.grants_behind.is_empty()
@@ -421,6 +452,7 @@ impl Mqtt {
             + packets(&self.inflight)
             + packets(&self.waiting)
             + self.received.len() * RECEIVED_BYTES
+            + self.releasing.capacity() * size_of::<Releasing>()
             + self.answers.capacity() * size_of::<Answer>()
             + self.subacks.capacity() * size_of::<Suback>()
             + subacks
@@ -480,6 +512,7 @@ mod tests {
             version: Version::V5,
             packet: [].into(),
             payload: None,
+            unsent: Unsent::No,
         }
     }
 
@@ -511,6 +544,7 @@ mod tests {
             version: Version::V5,
             packet: packet.into(),
             payload: None,
+            unsent: Unsent::No,
         };
         mqtt.inflight.push_back(sent(&[0; 10_000]));
         mqtt.waiting.push_back(sent(&[0; 20_000]));

@@ -32,7 +32,11 @@ pub(super) fn suspend_session(
         subscriptions,
         inflight: mqtt.inflight.iter().map(stored).collect(),
         waiting: mqtt.waiting.iter().map(stored).collect(),
-        received: mqtt.received.iter().copied().collect(),
+        received: match mqtt.token {
+            0 => mqtt.received.iter().copied().collect(),
+            _ => Vec::new(),
+        },
+        token: mqtt.token,
     };
     session.encode()
 }

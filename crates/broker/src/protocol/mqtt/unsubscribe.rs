@@ -7,6 +7,7 @@ use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 use crate::client::row::{COUNTED, MULTI};
 use crate::client::subscriptions::part_one;
 use crate::protocol::front::{Clients, Connections, Lanes, Queues, Sub, Subscriptions};
+use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::filters::leave_wildcard;
 use crate::protocol::mqtt::list::{list_of, part_of, sub_mut};
 use crate::protocol::mqtt::options::qos;
@@ -14,11 +15,12 @@ use crate::protocol::mqtt::overlap::forget_starts;
 use crate::protocol::mqtt::retained_latest::end_show;
 use crate::protocol::mqtt::retention::release_log;
 use crate::protocol::mqtt::shared::part_group;
+use crate::protocol::mqtt::state::Suback;
 use crate::protocol::mqtt::subscribe::has_room_for_codes;
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
 
-/// Carries out an UNSUBSCRIBE, which is answered at once.
+/// Carries out an UNSUBSCRIBE, which is answered at once. If the session is recorded, it is answered when the log has its new state.
 pub(super) fn client_unsubscribed(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -41,10 +43,22 @@ pub(super) fn client_unsubscribed(
             None => ReasonCode::NO_SUBSCRIPTION_EXISTED,
         });
     }
+    let (version, id) = (client::version(&clients.conns, slot), unsubscribe.packet_id);
     if clients.records_session(slot) {
         clients.record_later(slot);
+        let subacks = &mut mqtt_state(&mut clients.conns, slot).subacks;
+        // A client that uses the packet id of a SUBSCRIBE is answered at once.
+        if !subacks.iter().any(|suback| suback.packet_id == id.get()) {
+            subacks.push(Suback {
+                packet_id: id.get(),
+                waiting: 0,
+                is_asked: false,
+                ends: true,
+                reasons,
+            });
+            return Ok(());
+        }
     }
-    let (version, id) = (client::version(&clients.conns, slot), unsubscribe.packet_id);
     let reasons = reasons.iter().copied();
     clients.write_packet(slot, |out| {
         encode::unsuback(out, version, id, &Properties::NONE, reasons)

@@ -13,7 +13,7 @@ use std::{mem, thread};
 use anyhow::Context as _;
 use crore_broker::batch::Header;
 use crore_broker::loss_detector::LossDetector;
-use crore_broker::{Now, PartitionId, Shard, ShardId, World};
+use crore_broker::{Now, PartitionId, SessionNeeds, Shard, ShardId, World};
 use crore_disk::{Damage, Directory, Identity, Log, Options, Recovered, ScanEvent};
 
 use super::load::{Documents, restore};
@@ -155,9 +155,12 @@ fn combine(
 
 /// Tells all homes which messages the restored sessions need. The homes keep these messages.
 fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
-    let filters: Vec<_> = homes.iter().flat_map(Shard::session_filters).collect();
+    let mut needs = SessionNeeds::default();
+    homes
+        .iter()
+        .for_each(|home| home.add_session_needs(&mut needs));
     for home in homes {
-        home.finish_recovery(&filters, now);
+        home.finish_recovery(&needs, now);
     }
 }
 

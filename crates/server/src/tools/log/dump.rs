@@ -105,6 +105,10 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                 Note::Beat(_) => ("beat", None),
                 Note::Dead(of) => ("dead", Some(("of", json!(hex(*of))))),
                 Note::Steward(of) => ("steward", Some(("of", json!(hex(*of))))),
+                Note::Release(key) => {
+                    put("of", json!(hex(key.session.number())));
+                    ("release", Some(("packet_id", json!(key.packet_id))))
+                }
             };
             put("kind", json!(kind));
             field.into_iter().for_each(|(name, value)| put(name, value));
@@ -113,7 +117,9 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
         Entry::Session(session) => {
             put_bytes(&mut put, "session", session.name);
             match &session.change {
-                SessionChange::Claim { clean, expiry_s } => {
+                SessionChange::Claim {
+                    clean, expiry_s, ..
+                } => {
                     put("kind", json!("session_claim"));
                     put("clean", json!(clean));
                     put("expiry_s", json!(expiry_s));

@@ -1,0 +1,170 @@
+//! QoS 2 messages of recorded MQTT sessions that their clients have not released. Such a client sends a message again if the server has crashed before
+//! the client got the PUBREC. The message is recognised by session and packet id, so that it is published once (MQTT 5.0 section 4.3.3).
+//!
+//! The log has the key with the message, and a record for its release. So each process that reads the log has the same table.
+//!
+//! Invariant: a key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::Home;
+use crate::base::placement::Placement;
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
+use crate::budget::admission::Party;
+use crate::mail::message::SessionKey;
+
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
+const ENTRY_BYTES: usize = 48;
+
+/// The keys, each with the slot of its message's topic.
+#[derive(Default)]
+pub(crate) struct Unreleased {
+    slots: BTreeMap<SessionKey, u8>,
+}
+
+impl Unreleased {
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.slots.len() * ENTRY_BYTES
+    }
+
+    /// Whether the message with this key was published and not released.
+    pub fn has(&self, key: SessionKey) -> bool {
+        self.slots.contains_key(&key)
+    }
+
+    /// The message with this key was published, to a topic of this slot.
+    pub fn insert(&mut self, key: SessionKey, slot: u8) {
+        self.slots.insert(key, slot);
+    }
+
+    /// The slots of the messages that a release of `key` releases: those of the whole session if its packet id is 0.
+    pub fn slots_of(&self, key: SessionKey) -> Vec<u8> {
+        let all = self.slots.range(released_by(key));
+        all.map(|(_, slot)| *slot).collect()
+    }
+
+    /// Applies a release from the partition whose slots satisfy `is_here`.
+    pub fn release(&mut self, key: SessionKey, is_here: impl Fn(u8) -> bool) {
+        let all = self.slots.range(released_by(key));
+        let here = all.filter(|(_, slot)| is_here(**slot));
+        for key in here.map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.slots.remove(&key);
+        }
+    }
+
+    /// Drops the keys of all sessions that `keeps` denies.
+    pub fn retain(&mut self, keeps: impl Fn(Party) -> bool) {
+        self.slots.retain(|key, _| keeps(key.session));
+    }
+
+    /// Writes the keys after this one (`None`: all). Returns where to continue, if any are left.
+    pub fn save(
+        &self,
+        after: Option<SessionKey>,
+        block: &mut Block<'_>,
+    ) -> Option<Option<SessionKey>> {
+        let mut last = after;
+        let is_left = |key: &SessionKey| after.is_none_or(|after| *key > after);
+        for (key, slot) in self.slots.iter().filter(|(key, _)| is_left(key)) {
+            if block.is_full() {
+                return Some(last);
+            }
+            let mut out = block.record(kind::UNRELEASED);
+            out.word(key.session.number());
+            out.number(key.packet_id.into());
+            out.byte(*slot);
+            last = Some(*key);
+        }
+        None
+    }
+}
+
+/// The keys that a release of `key` releases.
+fn released_by(key: SessionKey) -> core::ops::RangeInclusive<SessionKey> {
+    match key.packet_id {
+        0 => {
+            key..=SessionKey {
+                packet_id: u16::MAX,
+                ..key
+            }
+        }
+        _ => key..=key,
+    }
+}
+
+impl Home {
+    /// Applies a release from the log of the partition at place `at`.
+    pub(crate) fn apply_release(&mut self, key: SessionKey, at: usize) {
+        let places = &self.logs.places;
+        let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
+        self.retries.unreleased.release(key, is_here);
+    }
+
+    /// The places of the partitions whose logs have messages that a release of `key` releases.
+    pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
+        let slots = self.retries.unreleased.slots_of(key).into_iter();
+        let mut places: Vec<usize> = slots
+            .map(|slot| self.logs.places[usize::from(slot)].into())
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    /// Restores a key from a snapshot.
+    ///
+    /// # Errors
+    /// The key is of no session.
+    pub(crate) fn restore_unreleased(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+    ) -> Result<(), Damaged> {
+        let session = Party::from_number(from.word()?);
+        let packet_id = from.number16()?;
+        let slot = from.byte()?;
+        if !session.is_session() || packet_id == 0 {
+            return Err(Damaged("a QoS 2 message is of no session"));
+        }
+        let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));
+        if home_of(&origin.placement) != origin.home {
+            return Err(Damaged("a QoS 2 message belongs elsewhere"));
+        }
+        if home_of(&self.logs.placement) == self.logs.me {
+            let key = SessionKey { session, packet_id };
+            self.retries.unreleased.insert(key, slot);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(token: u64, packet_id: u16) -> SessionKey {
+        SessionKey {
+            session: Party::session(token),
+            packet_id,
+        }
+    }
+
+    #[test]
+    fn release_ends_one_message_and_the_end_of_a_session_all_of_one_partition() {
+        let mut table = Unreleased::default();
+        for (token, packet_id, slot) in [(1, 1, 10), (1, 2, 20), (1, 3, 10), (2, 1, 10)] {
+            table.insert(key(token, packet_id), slot);
+        }
+        table.release(key(1, 1), |slot| slot == 20);
+        assert!(table.has(key(1, 1)), "its topic is in another partition");
+        table.release(key(1, 1), |slot| slot == 10);
+        assert!(!table.has(key(1, 1)) && table.has(key(2, 1)));
+        assert_eq!(table.slots_of(key(1, 0)), [20, 10]);
+        table.release(key(1, 0), |slot| slot == 10);
+        assert!(table.has(key(1, 2)) && !table.has(key(1, 3)));
+        table.retain(|session| session == Party::session(2));
+        assert!(!table.has(key(1, 2)) && table.has(key(2, 1)));
+    }
+}
