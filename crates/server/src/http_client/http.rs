@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 client (RFC 9112) that sends one request at a time on a blocking connection, which is kept alive.
 //!
-//! Response heads and bodies have size limits. A server that breaks the protocol causes an error, never a panic.
+//! Response heads, trailers and bodies have size limits. A server that breaks the protocol causes an error, never a panic.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use super::server::Server;
 use super::stream::Stream;
 
-/// Maximum size of a response head, in bytes. Heads of a Crore server are far smaller.
+/// Maximum size of a response's head together with all interim heads before it, and of the trailers after a chunked body, in bytes. Heads
+/// of a Crore server are far smaller.
 const MAX_HEAD_BYTES: u64 = 64 << 10;
 
 /// Maximum length of the line with a chunk's size and extensions, in bytes.
@@ -198,7 +199,8 @@ impl Connection {
             Body::Length(rest) => *rest = left,
             Body::Chunk(rest) => {
                 *rest = left;
-                if left == 0 && !self.read_line(MAX_CHUNK_LINE_BYTES)?.is_empty() {
+                let mut limit = MAX_CHUNK_LINE_BYTES;
+                if left == 0 && !self.read_line(&mut limit)?.is_empty() {
                     return Err(protocol_error("a chunk is longer than it says"));
                 }
             }
@@ -231,13 +233,15 @@ impl Connection {
     }
 
     fn next_chunk(&mut self) -> io::Result<()> {
-        let line = self.read_line(MAX_CHUNK_LINE_BYTES)?;
+        let mut left = MAX_CHUNK_LINE_BYTES;
+        let line = self.read_line(&mut left)?;
         let digits = line.split(';').next().unwrap_or_default().trim();
         let size = u64::from_str_radix(digits, 16)
             .map_err(|_| protocol_error("a chunk without a size"))?;
         self.body = Body::Chunk(size);
         if size == 0 {
-            while !self.read_line(MAX_HEAD_BYTES)?.is_empty() {} // trailers
+            let mut left = MAX_HEAD_BYTES;
+            while !self.read_line(&mut left)?.is_empty() {} // trailers
             self.body = Body::Done;
         }
         Ok(())
@@ -245,16 +249,17 @@ impl Connection {
 
     /// Reads heads up to the first that is not interim (RFC 9110 section 15.2).
     fn read_head(&mut self) -> io::Result<Head> {
+        let mut left = MAX_HEAD_BYTES;
         loop {
-            let head = self.read_one_head()?;
+            let head = self.read_one_head(&mut left)?;
             if !(100..200).contains(&head.status) || head.status == 101 {
                 return Ok(head);
             }
         }
     }
 
-    fn read_one_head(&mut self) -> io::Result<Head> {
-        let mut left = MAX_HEAD_BYTES;
+    /// Reads a head of at most `left` bytes, and subtracts its bytes from `left`.
+    fn read_one_head(&mut self, left: &mut u64) -> io::Result<Head> {
         let first = self.read_line(left)?;
         let (version, rest) = first
             .split_once(' ')
@@ -274,7 +279,6 @@ impl Connection {
                     headers,
                 });
             }
-            left = left.saturating_sub(line.len() as u64 + 2);
             // Obsolete line folding (RFC 9112 section 5.2): the line continues the last value.
             if line.starts_with([' ', '\t'])
                 && let Some((_, value)) = headers.last_mut()
@@ -289,18 +293,15 @@ impl Connection {
         }
     }
 
-    /// Reads a line of at most `limit` bytes, and returns it without its end.
-    fn read_line(&mut self, limit: u64) -> io::Result<String> {
+    /// Reads a line of at most `left` bytes, and returns it without its end. Subtracts its bytes from `left`.
+    fn read_line(&mut self, left: &mut u64) -> io::Result<String> {
         let mut line = Vec::new();
-        self.stream
-            .by_ref()
-            .take(limit)
-            .read_until(b'\n', &mut line)?;
+        let stream = self.stream.by_ref();
+        *left -= stream.take(*left).read_until(b'\n', &mut line)? as u64;
         if line.pop() != Some(b'\n') {
-            return Err(if line.is_empty() {
-                ErrorKind::UnexpectedEof.into()
-            } else {
-                protocol_error("a line is too long or cut off")
+            return Err(match line.is_empty() && *left > 0 {
+                true => ErrorKind::UnexpectedEof.into(),
+                false => protocol_error("a line or a head is too long or cut off"),
             });
         }
         if line.last() == Some(&b'\r') {
@@ -326,5 +327,52 @@ fn body_of(head: &Head) -> io::Result<Body> {
                 .parse()
                 .map_err(|_| protocol_error("a bad Content-Length"))?,
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer of a server that sends `begin`, `part` as often as `times` says, and `end`.
+    fn answer(begin: &str, part: &str, times: usize, end: &str) -> io::Result<Vec<u8>> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let url = format!("http://{}", listener.local_addr()?);
+        let bytes = format!("{begin}{}{end}", part.repeat(times));
+        let server = std::thread::spawn(move || {
+            let (mut peer, _) = listener.accept().expect("a connection");
+            let mut request = [0; 1024];
+            let _ = peer.read(&mut request).expect("a request");
+            // The client may close the connection before the end.
+            let _ = peer.write_all(bytes.as_bytes());
+        });
+        let server_url: Server = url.parse().expect("a URL");
+        let mut connection = Connection::open(&server_url)?;
+        let body = connection
+            .request(&server_url, "GET", "/", &[], None)
+            .and_then(|_| connection.whole_body(64));
+        drop(connection);
+        server.join().expect("the server");
+        body
+    }
+
+    #[test]
+    fn heads_before_the_final_one_share_its_limit() {
+        let interim = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+        let end = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+        assert_eq!(answer("", interim, 10, end).expect("a body"), b"hi");
+        let times = MAX_HEAD_BYTES as usize / interim.len() + 1;
+        let error = answer("", interim, times, end).expect_err("too many heads");
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn trailers_have_the_limit_of_a_head() {
+        let begin = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n";
+        let trailer = "X-Trailer: 0123456789\r\n";
+        assert_eq!(answer(begin, trailer, 10, "\r\n").expect("a body"), b"hi");
+        let times = MAX_HEAD_BYTES as usize / trailer.len() + 1;
+        let error = answer(begin, trailer, times, "\r\n").expect_err("too many trailers");
+        assert!(error.to_string().contains("too long"), "{error}");
     }
 }
