@@ -108,7 +108,7 @@ pub struct Limits {
     #[schemars(extend("x-share" = "of an address from half on: fewer than are free"))]
     pub filters_per_shard: usize,
     /// Connections of all shards together; 503 past it. [Shared](#shares).
-    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as four fifths of the memory hold, at 4,300 B each"))]
+    #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as four fifths of the memory hold, at 4,274 B each"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free"))]
     pub connections_max: usize,
     /// Connections of one client address to all shards together; 429 past it. 0: no limit.

@@ -36,7 +36,7 @@ use crate::settings::state::State;
 pub use effective::Effective;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
-pub use host::{Resources, memory_bytes};
+pub use host::{KERNEL_BYTES, Resources, memory_bytes};
 use locate::{ConfigError, Overrides, SortOffset, path_is_under};
 pub use variables::Variables;
 

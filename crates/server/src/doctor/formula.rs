@@ -9,21 +9,6 @@ use crore_net::kernel::acceptor;
 /// Bytes of a memory page. `net.ipv4.tcp_mem` is in pages.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Kernel memory of an idle accepted connection, in bytes: its TCP socket. This constant and the next four were measured on Linux 6.18, as
-/// the growth of the slabs with a million connections.
-const TCP_BYTES: u64 = 2_520;
-/// The inode of the socket.
-const INODE_BYTES: u64 = 862;
-/// The directory entry and the file of the socket.
-const FILE_BYTES: u64 = 390;
-/// The hash bucket, the security blob and other small objects of the socket.
-const REST_BYTES: u64 = 94;
-/// The epoll item of the socket.
-const EPOLL_BYTES: u64 = 208;
-
-/// Kernel memory of a connection, in bytes.
-pub const KERNEL_BYTES: u64 = TCP_BYTES + INODE_BYTES + FILE_BYTES + REST_BYTES + EPOLL_BYTES;
-
 /// Bytes charged to a control group for the TCP socket: the object itself (`/proc/slabinfo` of Linux 6.18), without the gaps in its slab,
 /// and 8 bytes with which the kernel finds the group.
 const TCP_OBJECT_BYTES: u64 = 2_368 + 8;
@@ -249,7 +234,6 @@ mod tests {
 
     #[test]
     fn a_socket_costs_what_was_measured() {
-        assert_eq!(KERNEL_BYTES, 4_074);
         // Measured per connection: 4,018 B with 768 MiB of WebSocket connections, of which 164 B were memory of the process; 3,890 B with
         // 10,000 sockets that a script accepted, or 1,486 B in a group that does not count sockets.
         assert_eq!(charged_bytes(true), 3_832);

@@ -6,7 +6,7 @@ use super::formula;
 use super::host::Host;
 use crore_broker::Placement;
 
-use crate::config::Resources;
+use crate::config::{KERNEL_BYTES, Resources};
 use crate::settings::file::File;
 
 /// The clients' protocol.
@@ -141,7 +141,7 @@ impl Workload {
         } else {
             0
         };
-        self.process_bytes() + formula::KERNEL_BYTES + tracked
+        self.process_bytes() + KERNEL_BYTES + tracked
     }
 
     /// All memory: that of the server without connections, and that of all connections.
