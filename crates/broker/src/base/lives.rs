@@ -18,6 +18,7 @@ use core::fmt::Write as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ids::PartitionId;
+use super::placement::Slotted;
 use super::position::{Position, parse_decimal};
 
 /// The maximum number of past lives that are kept. A client with a position of an older life is told of a gap.
@@ -26,6 +27,10 @@ pub const LIVES_MAX: usize = 1000;
 const TITLE: &str = "crore lives 1\n";
 /// Prefix of the checksum on the last line.
 const SUM: &str = "sum ";
+/// Digits of the checksum and of an epoch, in hexadecimal, and of an offset.
+const SUM_DIGITS: usize = 16;
+const EPOCH_DIGITS: usize = 8;
+const OFFSET_DIGITS: usize = Slotted::OFFSET_MAX.ilog10() as usize + 1;
 
 /// A life that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +146,13 @@ impl Lives {
         text
     }
 
+    /// The most bytes of the text of a log with `partitions` partitions.
+    pub fn text_bytes_max(partitions: PartitionId) -> usize {
+        let offsets = 1 + usize::from(partitions);
+        let line = EPOCH_DIGITS + offsets * (1 + OFFSET_DIGITS) + 1;
+        TITLE.len() + (LIVES_MAX + 1) * line + SUM.len() + SUM_DIGITS + 1
+    }
+
     /// Reads the text of a log with `partitions` partitions. Trailing spaces are ignored.
     ///
     /// # Errors
@@ -254,6 +266,18 @@ mod tests {
         (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)]));
         assert!(!lives.has(4) && lives.has(5) && lives.has(many));
         assert_eq!(lives.epoch_of(1), 5, "the first one that is known");
+    }
+
+    #[test]
+    fn text_of_a_log_with_many_lives_has_bounded_bytes() {
+        let mut lives = Lives::first(u32::MAX);
+        for n in 0..LIVES_MAX as u64 + 5 {
+            let end = Slotted::OFFSET_MAX - LIVES_MAX as u64 * 2 + n;
+            lives.begin(u32::MAX - n as u32, &[end; 16]);
+        }
+        let (bytes, most) = (lives.text().len(), Lives::text_bytes_max(16));
+        // The current life has no ends.
+        assert_eq!(bytes + 16 * (1 + OFFSET_DIGITS), most);
     }
 
     proptest! {

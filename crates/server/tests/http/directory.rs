@@ -84,7 +84,7 @@ pub fn numbers(server: &Server, topic: &str, last: usize) -> Vec<usize> {
     found
 }
 
-fn first_position(server: &Server, topic: &str) -> String {
+pub fn first_position(server: &Server, topic: &str) -> String {
     let mut stream = Stream::open(server, &format!("/sub/{topic}?since=oldest"), &[]);
     stream.event().expect("an event").id
 }
@@ -96,7 +96,7 @@ fn last_position(server: &Server, topic: &str, count: usize) -> String {
     positions.last().expect("a message")
 }
 
-fn first_behind(server: &Server, topic: &str, position: &str) -> String {
+pub fn first_behind(server: &Server, topic: &str, position: &str) -> String {
     let target = format!("/sub/{topic}");
     let mut stream = Stream::open(server, &target, &[("Last-Event-ID", position)]);
     stream.event().expect("an event").kind

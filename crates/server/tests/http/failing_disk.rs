@@ -14,8 +14,8 @@ use std::time::Duration;
 use crore_wire::sse::GAP_EVENT;
 
 use super::directory::{
-    BYTES_MAX, all_is_there, is_answered, is_root, numbered, numbers, refused, segments, settings,
-    try_publish,
+    BYTES_MAX, all_is_there, first_behind, first_position, is_answered, is_root, numbered, numbers,
+    refused, segments, settings, try_publish,
 };
 use crate::support::http::{once, publish};
 use crate::support::program::output;
@@ -134,6 +134,30 @@ fn full_file_system_refuses_publishes_and_they_are_taken_again_when_there_is_roo
     server.kill();
     let server = Server::with(&settings);
     assert_eq!(numbers(&server, "a", answered).len(), answered + 1);
+}
+
+#[test]
+fn server_starts_on_a_full_file_system_as_often_as_it_must() {
+    let state = State::new();
+    // The file `lives` gets the last offset of each partition at each start.
+    let settings = format!("partitions = 256\n{}", settings(&state, 20 << 20));
+    let Some(_mount) = Mounted::tmpfs(&state.0, "32m") else {
+        return;
+    };
+    let mut server = Server::with(&settings);
+    publish(&server, "a", numbered(0));
+    let position = first_position(&server, "a");
+    for start in 0..20 {
+        server.kill();
+        fill(&state);
+        server = Server::with(&settings);
+        assert_eq!(numbers(&server, "a", 0), [0], "start {start}");
+    }
+    empty(&state);
+    eventually("room", || {
+        is_answered(try_publish(&server, "a", &numbered(1))).then_some(())
+    });
+    assert_ne!(first_behind(&server, "a", &position), GAP_EVENT);
 }
 
 /// Writes a file that takes all free space.

@@ -10,15 +10,13 @@ use std::io;
 use std::path::Path;
 
 use crore_broker::lives::{Lives, Unreadable};
-use crore_broker::{Shard, World};
+use crore_broker::{PartitionId, Shard, World};
 
 use super::files;
 use super::load::Documents;
 
 /// The file of the note.
 const LIVES: &str = "lives";
-/// The note is padded with spaces to a multiple of this, so that a later start can add a life to it on a full disk.
-const PADDING: usize = 4096;
 
 /// Reads the lives before this start. The inner error is the reason why they are unknown: the note is damaged, or belongs to another log.
 ///
@@ -50,20 +48,26 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     lives
 }
 
-/// Writes the note for the next start. On a full disk it overwrites the old note in place, because the padding has room for the new life. A
-/// power cut at that moment may damage the note. Then all clients are told that messages may be missing (a gap).
+/// Writes the note for the next start. The note is padded with spaces to the most bytes that it can ever need, so that on a full disk each
+/// start can overwrite the old note in place. A power cut at that moment may damage the note. Then all clients are told that messages may be
+/// missing (a gap).
 ///
 /// # Errors
-/// The errors of the file system.
-pub fn write_note(directory: &Path, lives: &Lives) -> io::Result<()> {
+/// The errors of the file system. If it is full and the old note is too small, the error names the remedy.
+pub fn write_note(directory: &Path, lives: &Lives, partitions: PartitionId) -> io::Result<()> {
     let mut text = lives.text();
-    let len = (text.len() + PADDING).next_multiple_of(PADDING);
+    let len = Lives::text_bytes_max(partitions);
     let bytes = text.len();
-    text.extend(std::iter::repeat_n(' ', len - bytes));
+    text.extend(std::iter::repeat_n(' ', len.saturating_sub(bytes)));
     match files::write_note(directory, LIVES, &text) {
         Err(error) if is_full(&error) => {
             let there = files::overwrite(directory, LIVES, text.as_bytes(), bytes);
-            there.map_err(|_| io::Error::other(format!("no room for `{LIVES}`: {error}")))
+            there.map_err(|_| {
+                io::Error::other(format!(
+                    "the file `{LIVES}` needs {len} bytes: make room on the file system of {}, and start the server again ({error})",
+                    directory.display()
+                ))
+            })
         }
         noted => noted,
     }

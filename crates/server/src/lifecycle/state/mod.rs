@@ -280,7 +280,7 @@ fn build_restored_state(
         // The new base will contain what is left of the log. So no later start reads the damaged part again.
         log.seal();
         // The note is written before the base, because the base belongs to this life of the log.
-        lives::write_note(directory, &lives)?;
+        lives::write_note(directory, &lives, world.partitions)?;
         let written = store::write_first(directory, &world, &mut homes, log.end());
         base = Some(written.map_err(anyhow::Error::msg)?);
     }
@@ -300,6 +300,7 @@ fn build_restored_state(
             base: base.filter(|_| log.is_some()),
             rules: world.rules.durability(),
             lives,
+            partitions: world.partitions,
         }),
         world,
         took: Duration::ZERO,
@@ -315,6 +316,7 @@ pub struct StartCommit {
     /// The rules that decide which topics are in the log.
     rules: String,
     lives: Arc<Lives>,
+    partitions: PartitionId,
 }
 
 impl StartCommit {
@@ -326,7 +328,7 @@ impl StartCommit {
         if self.base.is_none() && self.lives.is_first() {
             lives::remove_note(&self.directory)?;
         } else {
-            lives::write_note(&self.directory, &self.lives)?;
+            lives::write_note(&self.directory, &self.lives, self.partitions)?;
         }
         match self.base {
             Some(base) => {
