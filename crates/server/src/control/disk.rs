@@ -22,22 +22,24 @@ pub fn sync_histogram(log: &crore_disk::State) -> MetricHistogram {
     }
 }
 
-/// The disk of durable messages. Syncs are those of the last interval.
+/// The log of durable messages on disk. The figures of syncs are those of the last interval.
 #[derive(Serialize, ToSchema)]
 pub struct DiskStats {
+    /// Syncs to disk per second.
     syncs_per_s: f64,
-    /// Batches of messages that share a sync.
+    /// The mean number of batches of messages that one sync writes.
     batches_per_sync: f64,
+    /// The mean duration of a sync, in microseconds.
     sync_us_mean: f64,
-    /// 99 of 100 syncs took less: a power of two.
+    /// The 99th percentile of the duration of a sync in microseconds, rounded up to a power of two; null without a sync.
     sync_us_p99: Option<u64>,
-    /// Bytes of the log's files.
+    /// The size of the log's files in bytes.
     log_bytes: u64,
-    /// Bytes of the base, the snapshot that the log continues.
+    /// The size of the base in bytes. The base is the snapshot that the log continues.
     base_bytes: u64,
-    /// Publishes are refused, because there is no room.
+    /// Whether publishes are refused because the disk, or `state.bytes_max`, has no room for them.
     full: bool,
-    /// Seconds in which the start restored the last server's state.
+    /// The time in which the start restored the state of the last server, in seconds.
     recovery_s: f64,
 }
 

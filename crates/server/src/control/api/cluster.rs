@@ -18,18 +18,18 @@ use crate::lifecycle::checkpoint::node;
 use crate::lifecycle::cluster::CLOCK_AHEAD_S;
 use crate::settings::cluster::Cluster as Settings;
 
-/// The cluster, as one node sees it.
+/// The state of the cluster, as known to the node that answers.
 #[derive(Serialize, ToSchema)]
 pub struct ClusterStatus {
-    /// Its name.
+    /// The name of the cluster (`cluster.name`).
     name: String,
-    /// Whether the node that was asked is ready for clients.
+    /// Whether the node that answers is ready for clients.
     ready: bool,
-    /// The epoch of the log: positions of another one are void.
+    /// The epoch of the log. A client with a position of another epoch gets a gap.
     epoch: u32,
     /// Problems of the cluster; empty if there are none.
     problems: Vec<String>,
-    /// The counts of all nodes together.
+    /// The sums of the counts of all nodes.
     sum: Sum,
     nodes: Vec<NodeStatus>,
     partitions: Vec<PartitionStatus>,
@@ -43,79 +43,79 @@ const SILENT_S: u32 = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Presence {
-    /// It gives signs of life.
+    /// Its last heartbeat is less than five seconds old.
     Live,
-    /// It has given none for five seconds.
+    /// Its last heartbeat is at least five seconds old.
     Silent,
-    /// The log says that it is dead. It is shown for an hour, unless another one has its name.
+    /// The other nodes have declared it dead. It is listed for an hour, or until another node takes its name.
     Dead,
 }
 
-/// A node, by its last sign of life.
+/// A node, as of its last heartbeat.
 #[derive(Serialize, ToSchema)]
 pub struct NodeStatus {
-    /// Its number among the writers.
+    /// The number by which the log identifies the node as a writer.
     writer: String,
     /// Its host and port.
     pub name: String,
-    /// Its admin port; empty without one.
+    /// The address of its admin port; empty if it has none.
     admin: String,
-    /// Whether it is the one that was asked.
+    /// Whether this is the node that answers.
     this: bool,
-    /// Whether it lives.
+    /// Whether the node is live, silent or dead.
     pub state: Presence,
-    /// Seconds since its last sign of life.
+    /// Seconds since its last heartbeat.
     pub age_s: u32,
-    /// When that was, in seconds since 1970.
+    /// The time of its last heartbeat, in seconds since 1970.
     last_seen_unix_s: u32,
-    /// Connections.
+    /// Number of connections.
     pub clients: u64,
-    /// The node's report, which it sends once a second beside the log; null if none came for a minute.
+    /// The report that the node sends to the others once a second; null if no report has arrived for a minute.
     pub told: Option<NodeDetail>,
-    /// Seconds by which its clock is ahead of that of NATS.
+    /// Seconds by which its clock is ahead of the clock of NATS; negative if it is behind.
     clock_ahead_s: i64,
 }
 
-/// The state that a node tells of itself.
+/// The report of a node about itself.
 #[derive(Serialize, ToSchema)]
 pub struct NodeDetail {
     /// Age of the report in seconds.
     age_s: f64,
-    /// Whether it is ready for clients.
+    /// Whether the node is ready for clients.
     pub ready: bool,
-    /// Batches of the log that it has not read yet.
+    /// Number of batches of the log that the node has not read yet.
     pub lag: u64,
-    /// Subscriptions to topics.
+    /// Number of subscriptions to topics.
     subscriptions: u64,
-    /// Different filters that are subscribed to, once for each shard.
+    /// Number of different filters with subscribers. A filter counts once for each shard that has subscribers.
     filters: u64,
-    /// Topics that it has: each node has all of them.
+    /// Number of topics. Each node has all topics of the cluster.
     topics: u64,
-    /// A digest of its rules.
+    /// A hash of its rules. Nodes with the same rules have the same hash.
     rules: String,
 }
 
-/// Counts of all nodes together.
+/// The sums of the counts of all nodes.
 #[derive(Default, Serialize, ToSchema)]
 pub struct Sum {
-    /// Connections.
+    /// Number of connections.
     clients: u64,
-    /// Subscriptions to topics.
+    /// Number of subscriptions to topics.
     subscriptions: u64,
-    /// Different filters that are subscribed to, once for each shard.
+    /// Number of different filters with subscribers. A filter counts once for each shard that has subscribers.
     filters: u64,
-    /// Seconds since the oldest of these counts.
+    /// The age of the oldest of these counts, in seconds.
     age_s: f64,
-    /// Nodes whose subscriptions and filters are left out, since they have told nothing for a minute.
+    /// The names of nodes from which no report has arrived for a minute. Their subscriptions and filters are not in the sums.
     silent: Vec<String>,
 }
 
-/// The subscribers of a topic at all nodes of a cluster, which were asked for this answer.
+/// The subscribers of a topic in the whole cluster. All nodes were asked for this answer.
 #[derive(Serialize, ToSchema)]
 pub struct Subscribers {
-    /// Those of this node, and of all that answered.
+    /// Number of subscribers at this node and at all nodes that answered.
     subscribers: u64,
-    /// The names of nodes that did not answer within half a second.
+    /// The names of the nodes that did not answer within half a second.
     unanswered: Vec<String>,
 }
 
@@ -134,66 +134,76 @@ impl Subscribers {
 #[derive(Serialize, ToSchema)]
 pub struct PartitionStatus {
     partition: usize,
-    /// The server of NATS that leads its stream.
+    /// The NATS server that leads the partition's stream.
     leader: String,
-    /// Servers of NATS that keep it, and those of them that are up to date.
+    /// Number of NATS servers that store the stream.
     replicas: usize,
+    /// Number of these servers that are up to date.
     replicas_current: usize,
-    /// The names of those that are not.
+    /// The names of the servers that are not up to date.
     away: Vec<String>,
-    /// The last batch that this node has read, and the last one of the stream.
+    /// The sequence number of the last batch that this node has read.
     read: u64,
+    /// The sequence number of the last batch of the stream.
     last: u64,
+    /// Number of batches that this node has not read yet.
     lag: u64,
-    /// Bytes of the stream, and how many it takes at most; 0: no limit.
+    /// The size of the stream in bytes.
     bytes: u64,
+    /// The largest size of the stream in bytes; 0 if there is no limit.
     bytes_max: u64,
-    /// The last batch that the newest checkpoint contains; absent before the first one.
+    /// The sequence number of the last batch that the newest checkpoint contains; null before the first checkpoint.
     checkpoint: Option<u64>,
+    /// The age of the newest checkpoint, in seconds; null before the first checkpoint.
     checkpoint_age_s: Option<u64>,
+    /// The size of the newest checkpoint in bytes; null before the first checkpoint.
     checkpoint_bytes: Option<u64>,
-    /// Bytes of batches behind it that this node has read.
+    /// Bytes of the batches that this node has read and that are newer than the checkpoint.
     behind_bytes: u64,
 }
 
-/// The log in NATS.
+/// The connection of this node to NATS, where the log is.
 #[derive(Serialize, ToSchema)]
 pub struct EngineStatus {
+    /// Whether this node is connected to NATS.
     connected: bool,
-    /// Whether there was news of each partition within five seconds.
+    /// Whether NATS has reported the state of each partition within the last five seconds.
     fresh: bool,
-    /// Batches that this node has published, and those that NATS refused or did not answer.
+    /// Number of batches that this node has sent to NATS.
     appended: u64,
+    /// Number of batches that NATS refused or did not acknowledge.
     append_errors: u64,
     /// How often the connection was lost.
     disconnects: u64,
-    /// Bytes of batches that are read and not applied.
+    /// Bytes of the batches that this node has read and not applied yet.
     backlog_bytes: usize,
-    /// The last fault.
+    /// The last error; null if there was none.
     last_error: Option<String>,
-    /// Seconds since then.
+    /// Seconds since the last error; null if there was none.
     last_error_age_s: Option<u64>,
-    /// Whether servers of NATS sync each batch; empty where cluster.monitoring names none.
+    /// Whether each NATS server of `cluster.monitoring` syncs every batch to its disk; empty without this setting.
     sync: Vec<SyncStatus>,
 }
 
-/// A server of NATS.
+/// Whether a NATS server syncs every batch to its disk.
 #[derive(Serialize, ToSchema)]
 pub struct SyncStatus {
+    /// The URL of the server's monitoring port.
     url: String,
-    /// Whether it has `sync_interval: always`; absent where it did not tell.
+    /// Whether the server has `sync_interval: always`; null if it could not be asked.
     always: Option<bool>,
+    /// Why the server could not be asked; null if it answered.
     error: Option<String>,
 }
 
-/// Cluster
+/// State of the cluster
 ///
-/// 404 where the server is no node of a cluster.
+/// 404 if the server is not a node of a cluster.
 #[utoipa::path(
     get,
     path = "/api/v1/cluster",
     tag = "server",
-    responses((status = 200, body = ClusterStatus), (status = 404, description = "It is no node of a cluster"))
+    responses((status = 200, body = ClusterStatus), (status = 404, description = "The server is not a node of a cluster"))
 )]
 pub async fn cluster(State(state): State<AdminState>) -> Answer<ClusterStatus> {
     let lifecycle = &state.lifecycle;

@@ -14,28 +14,29 @@ use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
 use super::subscription::{Subscription, subscription};
 use crate::control::state::AdminState;
 
-/// A session whose client is away.
+/// The session of an MQTT client that is not connected.
 #[derive(Serialize, ToSchema)]
 pub struct Session {
+    /// The MQTT client id.
     client_id: String,
-    /// Its user, where it is known.
+    /// The user of the client; null if it had no credentials.
     user: Option<String>,
-    /// Seconds after which it ends; null: never.
+    /// Seconds until the session expires; null if it never expires.
     expires_in_s: Option<u32>,
-    /// Bytes that it occupies: its subscriptions, and messages that were not acknowledged.
+    /// Memory of the session in bytes: its subscriptions and its unacknowledged messages.
     bytes: u64,
-    /// Its subscriptions; null in a list.
+    /// The subscriptions of the session; null in a list of sessions.
     subscriptions: Option<Vec<Subscription>>,
 }
 
-/// Which session.
+/// The session to show or to end.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Named {
     /// The MQTT client id.
     client_id: String,
-    /// Its user, where the list names one.
+    /// The user of the session, if the list of sessions has one.
     user: Option<String>,
 }
 
@@ -48,9 +49,10 @@ impl Named {
     }
 }
 
-/// How many sessions were ended.
+/// The result of ending a session.
 #[derive(Serialize, ToSchema)]
 pub struct EndedSessions {
+    /// Number of sessions that were ended.
     ended: u32,
 }
 
@@ -69,23 +71,23 @@ fn shown(it: orders::Session, with_subscriptions: bool) -> Session {
 #[derive(Serialize, ToSchema)]
 pub struct SessionPage {
     sessions: Vec<Session>,
-    /// `cursor` of the next page; a page may be short, or empty, before the last one.
+    /// The `cursor` for the next page; null on the last page. Other pages may have fewer sessions than `limit`, or none.
     next: Option<String>,
 }
 
-/// Which part of the list.
+/// The page of the list to return.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct Listed {
-    /// Sessions of a page, 1 to 1000; 100 without it.
+    /// The largest number of sessions on the page, 1 to 1000. The default is 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
-    /// `next` of the page before.
+    /// The value of `next` of the previous page. Without it, the list begins with the first page.
     cursor: Option<String>,
 }
 
-/// MQTT sessions whose clients are away
+/// List the MQTT sessions of disconnected clients
 #[utoipa::path(
     get,
     path = "/api/v1/sessions",
@@ -93,7 +95,7 @@ pub struct Listed {
     params(Listed),
     responses(
         (status = 200, body = SessionPage),
-        (status = 400, body = ErrorBody, description = "A limit or cursor that is none"),
+        (status = 400, body = ErrorBody, description = "The limit or the cursor is not valid"),
     )
 )]
 pub async fn list(
@@ -110,7 +112,7 @@ pub async fn list(
     Ok(Json(SessionPage { sessions, next }))
 }
 
-/// An MQTT session whose client is away
+/// Show the MQTT session of a disconnected client
 #[utoipa::path(
     get,
     path = "/api/v1/session",
@@ -118,8 +120,8 @@ pub async fn list(
     params(Named),
     responses(
         (status = 200, body = Session),
-        (status = 400, body = ErrorBody, description = "No client id"),
-        (status = 404, body = ErrorBody, description = "There is none, or its client is connected"),
+        (status = 400, body = ErrorBody, description = "The client id is missing"),
+        (status = 404, body = ErrorBody, description = "There is no such session, or its client is connected"),
     )
 )]
 pub async fn inspect(
@@ -137,10 +139,10 @@ pub async fn inspect(
     Err(ApiError::missing("session whose client is away"))
 }
 
-/// End an MQTT session whose client is away
+/// End the MQTT session of a disconnected client
 ///
-/// As if it had expired: its subscriptions and the messages that wait for it are gone, and its will is published. A session of a connected
-/// client ends with its connection, or stays for as long as the client has asked.
+/// This has the same effect as the expiry of the session: its subscriptions and its waiting messages are deleted, and its will is published.
+/// The session of a connected client cannot be ended here. It ends with the connection, or after the expiry interval that the client has set.
 #[utoipa::path(
     delete,
     path = "/api/v1/session",
@@ -148,8 +150,8 @@ pub async fn inspect(
     params(Named),
     responses(
         (status = 200, body = EndedSessions),
-        (status = 400, body = ErrorBody, description = "No client id"),
-        (status = 404, body = ErrorBody, description = "There is none, or its client is connected"),
+        (status = 400, body = ErrorBody, description = "The client id is missing"),
+        (status = 404, body = ErrorBody, description = "There is no such session, or its client is connected"),
     )
 )]
 pub async fn end(
