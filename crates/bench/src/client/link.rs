@@ -95,25 +95,30 @@ impl Link {
         }
     }
 
-    /// Waits for more bytes, at most `timeout`. Later reads keep this timeout.
-    pub fn read_for(&mut self, timeout: Duration) -> Result<(), End> {
+    /// Waits for more bytes, at most `timeout`, and returns whether some came. Later reads keep this timeout.
+    pub fn read_within(&mut self, timeout: Duration) -> Result<bool, End> {
         let ready = self.stream.set_read_timeout(Some(timeout));
         ready.map_err(End::violation)?;
-        self.read()
+        self.read_some()
     }
 
     /// Waits for more bytes.
     pub fn read(&mut self) -> Result<(), End> {
+        match self.read_some()? {
+            true => Ok(()),
+            false => Err(End::violation("nothing came for too long")),
+        }
+    }
+
+    fn read_some(&mut self) -> Result<bool, End> {
         let mut bytes = [0; 16 << 10];
         match self.stream.read(&mut bytes) {
             Ok(0) => Err(End::Disconnected),
             Ok(count) => {
                 self.held.extend_from_slice(&bytes[..count]);
-                Ok(())
+                Ok(true)
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(End::violation("nothing came for too long"))
-            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(_) => Err(End::Disconnected),
         }
     }

@@ -1,4 +1,4 @@
-//! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, and clean and persistent sessions, without wills or credentials.
+//! The client's side of MQTT 3.1.1 and 5 for the load tools: every QoS, clean and persistent sessions, and wills, without credentials.
 //! There is no keep-alive, so that an idle connection sends nothing. `crore_wire` reads and writes the packets.
 //!
 //! The parser takes a slice and returns a packet only if it is complete. The caller keeps the bytes of an incomplete packet, so the result
@@ -6,7 +6,7 @@
 
 use crore_wire::mqtt::{
     self, Ack, Connect, Disconnect, PacketId, PacketType, Properties, PropertyBuf, ReasonCode,
-    SubscribeOptions,
+    SubscribeOptions, Will,
 };
 use crore_wire::websocket::frame::{HEADER_MAX, Opcode, write_header};
 
@@ -158,6 +158,17 @@ impl Dialect {
     /// Appends a CONNECT and SUBSCRIBE packets for these filters. They may be sent before the CONNACK
     /// arrives (§3.1.4).
     pub fn connect(&self, client: &str, filters: &[String], out: &mut Vec<u8>) {
+        self.connect_with_will(client, None, filters, out);
+    }
+
+    /// Like [`Dialect::connect`], with a will. Its properties are sent in MQTT 5 only.
+    pub fn connect_with_will(
+        &self,
+        client: &str,
+        will: Option<Will<'_>>,
+        filters: &[String],
+        out: &mut Vec<u8>,
+    ) {
         let mut properties = PropertyBuf::new();
         if self.version == mqtt::Version::V5 && self.is_persistent {
             properties.session_expiry_interval_s(SESSION_S);
@@ -169,7 +180,7 @@ impl Dialect {
             keep_alive_s: 0,
             properties: properties.properties(),
             client_id: client,
-            will: None,
+            will,
             user_name: None,
             password: None,
         };

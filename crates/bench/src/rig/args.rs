@@ -143,6 +143,9 @@ pub struct RunArgs {
     /// Number of kills of the server, for crash [default: 100]
     #[arg(long)]
     pub kills: Option<u32>,
+    /// Number of MQTT clients with durable sessions (`mqtt.durable_sessions`) during kills and power cuts, for crash
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub sessions: u32,
     /// Number of power cuts, for crash; needs root, loop devices and ext4
     #[arg(long, default_value_t = 0)]
     pub power_cuts: u32,

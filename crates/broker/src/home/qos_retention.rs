@@ -10,7 +10,9 @@ use crore_wire::topic;
 
 use super::Home;
 use super::topic_row::HAS_QOS_SUBSCRIPTION;
+use crate::base::rules::Rules;
 use crate::base::time::Now;
+use crate::store::slab::NONE;
 
 impl Home {
     /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
@@ -35,6 +37,41 @@ impl Home {
                     self.topics.rows.get_mut(id).flags &= !HAS_QOS_SUBSCRIPTION;
                     self.queue_if_idle(id, now);
                 }
+            }
+        }
+    }
+
+    /// Whether a QoS 1 or 2 subscription or a group needs the messages of this topic.
+    pub(super) fn is_needed(&mut self, id: u32) -> bool {
+        let row = self.topics.rows.get(id);
+        let name = self.topics.names.get(row.name);
+        row.has(HAS_QOS_SUBSCRIPTION)
+            || self.subscriptions.qos.has_match(name)
+            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name)
+    }
+
+    /// Removes the messages that neither a rule nor a subscription keeps. While a log is read, nobody knows the subscriptions, and each topic keeps
+    /// as many messages as a subscription needs.
+    pub(crate) fn drop_unneeded(&mut self, rules: &Rules, now: Now) {
+        for id in 0..self.topics.rows.end() {
+            let row = self.topics.rows.get(id);
+            let (chain, most) = (row.log, rules.get(row.rule).messages_max());
+            if chain == NONE || self.is_needed(id) {
+                continue;
+            }
+            let at = self.partition_of(id);
+            let log = &mut self.logs.partitions[at].log;
+            let chain = match log.count(chain).saturating_sub(most) {
+                0 => continue,
+                _ if most == 0 => {
+                    log.discard(chain, now.unix_s);
+                    NONE
+                }
+                excess => log.drop_until(chain, u64::MAX, excess, now.unix_s).0,
+            };
+            self.topics.rows.get_mut(id).log = chain;
+            if chain == NONE {
+                self.log_emptied(id, now);
             }
         }
     }

@@ -310,6 +310,7 @@ impl Shard {
             }
         }
         home.count_qos_subscription(0, EVERYTHING, false, now);
+        home.drop_unneeded(&world.rules, now);
     }
 
     /// Takes over restored state, before the shard handles any input.

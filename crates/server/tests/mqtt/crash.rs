@@ -14,7 +14,7 @@ pub fn start(state: &State) -> Option<Broker> {
     let settings = state.settings();
     // A checkpoint is made soon, although little is written.
     Broker::ours(&format!(
-        "{settings}\nerase_within_s = 1\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n"
+        "{settings}\nerase_within_s = 1\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
 
@@ -134,6 +134,27 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
     assert!(present);
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     conn.expect_nothing_from(&mut publisher);
+}
+
+#[test]
+fn crash_brings_no_messages_back_that_neither_the_rule_nor_a_session_keeps() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut conn, _) = connect(&broker, Version::V5, "it");
+    conn.subscribe("none/kept", 1);
+    conn.leave();
+    for topic in ["none/kept", "none/passing", "two/x"] {
+        publish(&broker, topic, &["one", "two", "three", "four"]);
+    }
+    let kept = |broker: &Broker| {
+        ["none/kept", "none/passing", "two/x"].map(|topic| {
+            let info = broker.server().info(topic);
+            info.and_then(|info| info["messages"].as_u64()).unwrap_or(0)
+        })
+    };
+    assert_eq!(kept(&broker), [4, 0, 2]);
+    let broker = crash(&state, broker);
+    assert_eq!(kept(&broker), [4, 0, 2]);
 }
 
 /// Whether a file of the log contains these bytes.

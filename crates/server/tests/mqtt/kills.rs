@@ -92,19 +92,34 @@ impl Town {
         self.broker.as_ref().expect("it runs")
     }
 
+    /// Most steps are of connected clients: between two kills a client has to read, leave messages unacknowledged and then change its session.
     fn step(&mut self) {
-        let at = self.rng.below(CLIENTS);
-        match self.rng.below(100) {
-            0..=39 => {
+        let what = self.rng.below(100);
+        match what {
+            0..=29 => {
                 for _ in 0..self.rng.range(1, 12) {
                     let topic = self.rng.below(TOPICS.len());
                     self.publish(topic);
                 }
+                return;
             }
-            40..=59 => self.connect(at),
-            60..=74 => self.read(at),
-            75..=87 => self.subscribe(at),
-            88..=91 => {
+            30..=44 => {
+                let at = self.rng.below(CLIENTS);
+                return self.connect(at);
+            }
+            94.. => return self.kill(),
+            _ => {}
+        }
+        let connected = |at: &usize| self.clients[*at].conn.is_some();
+        let connected: Vec<usize> = (0..CLIENTS).filter(connected).collect();
+        if connected.is_empty() {
+            return;
+        }
+        let at = self.rng.pick(&connected);
+        match what {
+            45..=69 => self.read(at),
+            70..=87 => self.subscribe(at),
+            _ => {
                 if let Some(conn) = self.clients[at].conn.take() {
                     match self.rng.chance(50) {
                         true => conn.cut(),
@@ -112,7 +127,6 @@ impl Town {
                     }
                 }
             }
-            _ => self.kill(),
         }
     }
 
@@ -179,8 +193,11 @@ impl Town {
         let broker = self.broker.take().expect("it runs");
         self.publisher = None;
         self.broker = Some(crash(&self.state, broker));
-        for client in &mut self.clients {
-            client.conn = None;
+        for at in 0..CLIENTS {
+            self.clients[at].conn = None;
+            if self.rng.chance(60) {
+                self.connect(at);
+            }
         }
     }
 

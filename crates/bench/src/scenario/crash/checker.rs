@@ -32,7 +32,7 @@ pub enum Fault {
     Changed,
     /// A subscriber received a message that is not in the log.
     SeenIsLost,
-    /// A subscriber missed messages: it received a message that does not directly follow the last one that it had received.
+    /// A subscriber or session missed messages: it received a message that does not directly follow the last one that it had received.
     Skipped,
     /// A subscriber received a message again, or out of order.
     SeenAgain,
@@ -42,6 +42,12 @@ pub enum Fault {
     Epoch,
     /// The retained message is not the last message that was published as retained.
     Retained,
+    /// Session Present is 0 although the client has a session, or 1 although it ended the session.
+    SessionPresent,
+    /// A will that was due was not published.
+    WillLost,
+    /// A will was published although the client disconnected or came back in time.
+    WillNotDue,
     /// An answer or a message that violates the protocol.
     Protocol,
 }
@@ -193,6 +199,16 @@ impl Checker {
     /// The number of messages of a topic.
     pub fn count(&self, topic: u32) -> usize {
         self.logs[topic as usize].entries.len()
+    }
+
+    /// The index of this message in the log of the topic.
+    pub fn index_of(&self, topic: u32, number: u32) -> Option<usize> {
+        self.logs[topic as usize].indices.get(&number).copied()
+    }
+
+    /// The number of the message at this index of the log of the topic.
+    pub fn number_at(&self, topic: u32, index: usize) -> u32 {
+        self.logs[topic as usize].entries[index].1
     }
 
     /// The number of messages of all topics.

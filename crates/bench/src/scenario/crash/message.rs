@@ -1,4 +1,4 @@
-//! Topics and messages of a `crash` run. The number of a message contains the number of its publisher. Topic and number determine whether
+//! Topics and messages of a `crash` run. The number of a message contains the number of its publisher, and so its QoS. Topic and number determine whether
 //! the message is retained. So a reader can check a message without further records.
 
 use std::fmt::Write;
@@ -10,6 +10,10 @@ use crate::scenario::chaos::{read_payload, write_payload};
 pub const TOPICS: u32 = 48;
 /// The number of topics that [`Changer`](super::changer::Changer) uses. Their numbers follow those of the other topics.
 pub const CHANGED_TOPICS: u32 = 9;
+/// The maximum number of MQTT clients with a durable session. Each has a topic for its will. Their numbers follow those of the changed topics.
+pub const SESSIONS_MAX: u32 = 1_000;
+/// The first topic of a will.
+const WILLS: u32 = TOPICS + CHANGED_TOPICS;
 /// The number of groups of topics. A subscription to a filter receives one group.
 pub const GROUPS: u32 = 4;
 /// The number of publishers.
@@ -32,7 +36,7 @@ pub enum PublishMethod {
     Post,
     /// HTTP requests with several messages each.
     Batch,
-    /// MQTT with QoS 1.
+    /// MQTT with QoS 1 or 2.
     Mqtt,
 }
 
@@ -49,6 +53,19 @@ pub fn method(publisher: u32) -> PublishMethod {
 /// Whether the publisher gives each message an idempotency key. Such a publisher repeats messages without an answer.
 pub fn is_keyed(publisher: u32) -> bool {
     method(publisher) != PublishMethod::Mqtt && (publisher / 4).is_multiple_of(2)
+}
+
+/// Whether an MQTT publisher uses MQTT 5, and not 3.1.1.
+pub fn is_mqtt_5(publisher: u32) -> bool {
+    (publisher / 4).is_multiple_of(2)
+}
+
+/// The QoS of the publisher's messages, as an MQTT subscriber sees it.
+pub fn qos(publisher: u32) -> u8 {
+    match method(publisher) {
+        PublishMethod::Mqtt if !(publisher / 8).is_multiple_of(2) => 2,
+        _ => 1,
+    }
 }
 
 /// The number of a publisher's message `count`, from 1.
@@ -82,8 +99,16 @@ pub fn log_kind(index: u32) -> LogKind {
     [LogKind::Long, LogKind::Short, LogKind::Latest][index as usize % 3]
 }
 
+/// The topic to which session `index` publishes its wills.
+pub fn will_topic(index: u32) -> u32 {
+    WILLS + index
+}
+
 /// The name of a topic.
 pub fn name(topic: u32) -> String {
+    if let Some(index) = topic.checked_sub(WILLS) {
+        return format!("wills/of/{index}");
+    }
     if let Some(index) = topic.checked_sub(TOPICS) {
         let kind = format!("{:?}", log_kind(index)).to_lowercase();
         return format!("changed/{kind}/{index}");
@@ -162,11 +187,13 @@ pub fn is_retained(topic: u32, number: u32) -> bool {
 
 /// Topic and number of a received message, if its data is complete and unchanged.
 pub fn read(data: &[u8]) -> Option<(u32, u32)> {
-    read_payload(data).filter(|(topic, _)| *topic < TOPICS + CHANGED_TOPICS)
+    read_payload(data).filter(|(topic, _)| *topic < WILLS + SESSIONS_MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -178,6 +205,13 @@ mod tests {
             assert_eq!(read, Some((message.topic, message.number)));
             assert_eq!(origin(message.number), (publisher, 9));
         }
+    }
+
+    #[test]
+    fn mqtt_publishers_use_both_versions_with_each_qos() {
+        let over_mqtt = (0..PUBLISHERS).filter(|one| method(*one) == PublishMethod::Mqtt);
+        let kinds: HashSet<(bool, u8)> = over_mqtt.map(|one| (is_mqtt_5(one), qos(one))).collect();
+        assert_eq!(kinds.len(), 4);
     }
 
     #[test]

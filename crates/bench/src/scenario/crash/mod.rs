@@ -4,6 +4,7 @@
 //! killed at a random time. Then the server starts again. While nobody publishes, all logs and retained messages are read and compared with
 //! the answers and with what the subscribers received.
 //!
+//! * With `--sessions` some MQTT clients have durable sessions. They come and go, and are checked for what they receive after a crash.
 //! * With `--power-cuts` the server's state is on a loop device. After the crash, a copy of the device's bytes from the time of the cut
 //!   replaces the device.
 //! * With `--lost-ends` the newest segment of the log is deleted after a kill. Then answered messages are lost, and every subscriber that
@@ -20,8 +21,12 @@ mod log_reader;
 mod message;
 mod publisher;
 mod rounds;
+mod session;
+mod session_check;
+mod sessions;
 mod subscriber;
 mod volume;
+mod wills;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -117,6 +122,31 @@ fn say(what: &str, outcome: &Outcome) {
         recovered,
         outcome.faults.counts.values().sum::<u64>(),
     ));
+    if let Some(sessions) = &outcome.sessions {
+        report::say(&format!(
+            "{} sessions: {} connections, {} of them resumed, {} rounds away, {} messages received; {} of QoS 1 came again; \
+             of QoS 2 {} came twice, {} were dropped for a packet id that was in use, {} were lost; {} wills published, {} twice; at a crash \
+             {} wills lost, {} published after a DISCONNECT",
+            sessions.clients,
+            sessions.connections,
+            sessions.resumed,
+            sessions.rounds_away,
+            sessions.received,
+            sessions.qos1_repeated,
+            sessions.qos2_twice,
+            sessions.qos2_dropped,
+            sessions.qos2_lost,
+            sessions.wills,
+            sessions.wills_twice,
+            sessions.wills_lost_at_crash,
+            sessions.wills_after_disconnect,
+        ));
+        for (kind, notes) in &sessions.notes {
+            for note in notes {
+                report::say(&format!("{kind}: {note}"));
+            }
+        }
+    }
     outcome
         .faults
         .words

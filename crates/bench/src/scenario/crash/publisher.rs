@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crore_wire::mqtt::PacketId;
+use crore_wire::mqtt::{PacketId, PacketType};
 use serde_json::Value;
 
 use super::message::{self, Message, PublishMethod};
@@ -230,14 +230,13 @@ impl Publisher {
     }
 
     fn over_mqtt(&mut self, address: SocketAddr, stop: &AtomicBool) -> Result<(), End> {
-        let mqtt_version = if (self.index / 4).is_multiple_of(2) {
-            Version::V5
-        } else {
-            Version::V311
+        let mqtt_version = match message::is_mqtt_5(self.index) {
+            true => Version::V5,
+            false => Version::V311,
         };
         let args = MqttArgs {
             mqtt_version,
-            qos: 1,
+            qos: message::qos(self.index),
             ..MqttArgs::default()
         };
         let dialect = Dialect::new(&args, false);
@@ -255,14 +254,12 @@ impl Publisher {
                 out.extend_from_slice(data.as_bytes());
             }
             link.send(&out)?;
-            // QoS 1 messages are acknowledged in order (MQTT 5 §4.6).
+            out.clear();
+            let mut unreleased = 0;
+            // Messages of one QoS are acknowledged in order (MQTT 5 §4.6). A message of QoS 2 is in the log when its PUBREC comes.
             let mut expected = 1;
             while !self.in_flight.is_empty() {
-                let acknowledged = link.packet(dialect, |packet| match packet {
-                    Packet::Ack(_, id, failed) => Some((id, failed)),
-                    _ => None,
-                })?;
-                let Some((id, failed)) = acknowledged else {
+                let Some((kind, id, failed)) = acknowledged(&mut link, dialect)? else {
                     continue;
                 };
                 if id.get() != expected {
@@ -273,9 +270,29 @@ impl Publisher {
                     true => self.refused(),
                     false => self.answered(None),
                 }
+                if kind == PacketType::PubRec && !failed {
+                    dialect.acknowledge(PacketType::PubRel, id, &mut out);
+                    unreleased += 1;
+                }
+            }
+            link.send(&out)?;
+            while unreleased > 0 {
+                let ack = acknowledged(&mut link, dialect)?;
+                unreleased -= u32::from(ack.is_some());
             }
             self.rest();
         }
         Ok(())
     }
+}
+
+/// Waits for a packet, and returns it if it is an acknowledgement: its kind, its packet id, and whether it reports a failure.
+fn acknowledged(
+    link: &mut Link,
+    dialect: Dialect,
+) -> Result<Option<(PacketType, PacketId, bool)>, End> {
+    link.packet(dialect, |packet| match packet {
+        Packet::Ack(kind, id, failed) => Some((kind, id, failed)),
+        _ => None,
+    })
 }

@@ -16,6 +16,8 @@ use super::filler;
 use super::log_reader::{self, LogReader};
 use super::message::PUBLISHERS;
 use super::publisher::{Counts, Publisher};
+use super::session_check::SessionCounts;
+use super::sessions::Sessions;
 use super::subscriber::{Observation, Subscriber};
 use super::volume::{SMALL_MIB, Volume};
 use crate::measure::payload::Random;
@@ -52,6 +54,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// The server's settings: logs keep everything, and no limit slows a client.
 fn settings(args: &RunArgs, volume: &Volume, crashes: u32) -> String {
+    let durable_sessions = sessions(args, volume) > 0;
     // With a smaller limit log segments are smaller, and checkpoints (bases) are written more often.
     let mib = match volume {
         Volume::LosesNewestSegment(_) => LOSING_MIB.0 + crashes / LOSING_MIB.1,
@@ -62,10 +65,18 @@ fn settings(args: &RunArgs, volume: &Volume, crashes: u32) -> String {
     };
     let state = volume.path();
     format!(
-        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
+        "[limits]\naccepts_per_s = {}\nlog_bytes = \"4 GiB\"\n\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[publish]\nidempotency_keys = 10000000\nidempotency_window_s = 86400\n\n[state]\ndirectory = \"{}\"\nbytes_max = \"{mib} MiB\"\n\n[[rule]]\nmatch = \"changed/short/#\"\nlog_messages = {SHORT}\n\n[[rule]]\nmatch = \"changed/latest/#\"\nkeep = \"latest\"\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 100000000\nlog_bytes = \"4000 MiB\"\nlog_age_s = 86400\npoll_timeout_s = 2\n",
         args.accepts(),
         state.display()
     )
+}
+
+/// The number of durable sessions. Without room on the disk, or with a lost end of the log, a session may be lost, too.
+fn sessions(args: &RunArgs, volume: &Volume) -> u32 {
+    match volume {
+        Volume::Directory(_) | Volume::Disk(_) => args.sessions,
+        Volume::LosesNewestSegment(_) | Volume::Filled(_) => 0,
+    }
 }
 
 /// Size limit of most messages, in bytes.
@@ -114,6 +125,9 @@ pub struct Outcome {
     ready_s: Vec<f64>,
     /// Seconds from each deletion of messages on a full disk until a publish was accepted.
     pub recovered_s: Vec<f64>,
+    /// What durable sessions did and received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionCounts>,
     /// The faults.
     #[serde(flatten)]
     pub faults: Faults,
@@ -143,6 +157,7 @@ pub struct Rounds {
     publishers: Vec<Publisher>,
     changer: Changer,
     subscribers: Vec<(Subscriber, Progress)>,
+    sessions: Option<Sessions>,
     crashes: u32,
     /// The number of messages that all subscribers received.
     received: Arc<AtomicU64>,
@@ -165,7 +180,10 @@ impl Rounds {
             let progress = Progress::new(subscriber.must_receive_all());
             (subscriber, progress)
         };
+        let sessions = sessions(args, &volume);
+        let sessions = (sessions > 0).then(|| Sessions::new(sessions, args, &received));
         Ok(Rounds {
+            sessions,
             volume,
             address: server.addresses[0],
             server,
@@ -222,6 +240,9 @@ impl Rounds {
             self.start(0)?;
             self.compare(true);
             self.check_all_received();
+            if let Some(sessions) = &mut self.sessions {
+                sessions.check_at_end(self.address, &mut self.checker);
+            }
         }
         for publisher in &self.publishers {
             self.outcome.counts += publisher.counts;
@@ -231,6 +252,7 @@ impl Rounds {
         self.outcome.changes = self.changer.answered;
         self.outcome.messages = self.checker.total() as u64;
         self.outcome.bases = bases(self.volume.path());
+        self.outcome.sessions = self.sessions.map(Sessions::counts);
         self.outcome.faults = self.checker.faults;
         Ok(self.outcome)
     }
@@ -240,9 +262,12 @@ impl Rounds {
         let (stop, address) = (AtomicBool::new(false), self.address);
         let (least, most) = WORK_MS;
         let work = least + self.random.below(most - least);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.begin(address, &mut self.checker);
+        }
         let (server, volume, received) = (&mut self.server, &mut self.volume, &self.received);
-        let changer = &mut self.changer;
-        let copy = std::thread::scope(|scope| {
+        let (changer, sessions) = (&mut self.changer, &mut self.sessions);
+        let (copy, crashed) = std::thread::scope(|scope| {
             for (subscriber, _) in &mut self.subscribers {
                 scope.spawn(|| subscriber.run(address, usize::MAX));
             }
@@ -250,6 +275,9 @@ impl Rounds {
                 scope.spawn(|| publisher.run(address, &stop));
             }
             scope.spawn(|| changer.run(address, &stop));
+            for session in sessions.iter_mut().flat_map(Sessions::clients) {
+                scope.spawn(move || session.run(address, is_last));
+            }
             std::thread::sleep(Duration::from_millis(work.into()));
             if is_last {
                 stop.store(true, Relaxed);
@@ -259,7 +287,7 @@ impl Rounds {
                     std::thread::sleep(SILENCE);
                 }
             }
-            let ended_by_itself = server.has_ended();
+            let (ended_by_itself, crashed) = (server.has_ended(), Instant::now());
             let copy = match volume {
                 Volume::Directory(_) | Volume::LosesNewestSegment(_) | Volume::Filled(_) => {
                     Ok(None)
@@ -272,8 +300,11 @@ impl Rounds {
             // The clients' threads end only when the server has ended, so the server is killed after a failure, too.
             server.kill();
             ensure!(!ended_by_itself?, "the server ended by itself");
-            copy
+            anyhow::Ok((copy?, crashed))
         })?;
+        if let Some(sessions) = &mut self.sessions {
+            sessions.crashed(crashed);
+        }
         if let (Volume::Disk(disk), Some(copy)) = (&mut self.volume, copy) {
             disk.replace(copy)?;
         }
@@ -334,6 +365,9 @@ impl Rounds {
             log_reader::read_again(self.address, checker);
         }
         self.changer.compare(self.address, &mut checker.faults);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.compare(checker);
+        }
         for publisher in &mut self.publishers {
             publisher
                 .answers

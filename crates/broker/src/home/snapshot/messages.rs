@@ -12,7 +12,6 @@ use crate::budget::admission::Client;
 use crate::home::Home;
 use crate::home::compression::opcode_of;
 use crate::home::logs::Logs;
-use crate::home::topic_row::HAS_QOS_SUBSCRIPTION;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, Arrivals};
 use crate::mail::fields::check_stored_message;
@@ -138,11 +137,7 @@ impl Home {
         if offset <= newest || previous < newest {
             return Err(Damaged("messages of a topic are in disorder"));
         }
-        let name = self.topics.names.get(row.name);
-        let needed = row.has(HAS_QOS_SUBSCRIPTION)
-            || self.subscriptions.qos.has_match(name)
-            || !self.subscriptions.groups.is_empty() && self.subscriptions.groups.find(name);
-        let most = match needed {
+        let most = match self.is_needed(id) {
             true => rule.messages_max().max(settings.mqtt.session_messages),
             false => rule.messages_max(),
         };

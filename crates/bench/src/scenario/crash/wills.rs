@@ -1,0 +1,186 @@
+//! Checks the wills of durable sessions: each is published once if it is due, and otherwise not. This module uses no sockets.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::checker::{Fault, Faults};
+use super::session::{Connection, Ending};
+use super::session_check::SessionCounts;
+
+/// What happens this long before a crash may be lost in it, since no client gets an answer to it.
+const MOMENT: Duration = Duration::from_secs(1);
+/// The server counts delays in whole seconds.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Whether a will is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Yes,
+    No,
+    Perhaps,
+}
+
+/// Whether the will of `connection` is due, if the client then had the connection `next`.
+fn due(connection: &Connection, next: Option<&Connection>) -> Due {
+    let (Some(_), Some((ending, ended))) = (connection.connected, connection.ended) else {
+        return Due::Perhaps;
+    };
+    match ending {
+        Ending::Left => return Due::No,
+        Ending::Unknown => return Due::Perhaps,
+        Ending::Broken => {}
+    }
+    if connection.delay_s == 0 {
+        return Due::Yes;
+    }
+    match connection.session_ended {
+        // The end of the session is the end of the delay.
+        Some(true) => return Due::Yes,
+        None => return Due::Perhaps,
+        Some(false) => {}
+    }
+    let Some(next) = next else {
+        return Due::Yes;
+    };
+    let delay = Duration::from_secs(connection.delay_s.into());
+    match next.connected {
+        Some(again) if again.duration_since(ended) + SECOND < delay => Due::No,
+        _ => Due::Perhaps,
+    }
+}
+
+/// The numbers of all wills that are due.
+pub fn all_due(connections: &[Connection]) -> impl Iterator<Item = u32> {
+    let next = connections.iter().skip(1).map(Some).chain([None]);
+    let each = (1..).zip(connections.iter().zip(next));
+    each.filter(|(_, (connection, next))| due(connection, *next) == Due::Yes)
+        .map(|(number, _)| number)
+}
+
+/// The time from `at` to the next crash, if it is short.
+fn moment_before_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
+    let after = crashes
+        .iter()
+        .filter_map(|crash| crash.checked_duration_since(at));
+    after.min().filter(|time| *time < MOMENT)
+}
+
+/// Checks the wills of one client. `found` is how often the log has each, and `crashes` when the server was killed.
+pub fn check(
+    name: &str,
+    connections: &[Connection],
+    found: &HashMap<u32, u64>,
+    crashes: &[Instant],
+    faults: &mut Faults,
+    counts: &mut SessionCounts,
+) {
+    for (number, connection) in (1..).zip(connections) {
+        let times = found.get(&number).copied().unwrap_or(0);
+        counts.wills += u64::from(times > 0);
+        let (Some(begin), Some((ending, end))) = (connection.connected, connection.ended) else {
+            continue;
+        };
+        let moment = moment_before_crash(begin, crashes).or(moment_before_crash(end, crashes));
+        let what = || {
+            let (lived, delay_s) = (end.duration_since(begin), connection.delay_s);
+            let crashed = crashes
+                .iter()
+                .filter_map(|it| it.checked_duration_since(end))
+                .min();
+            format!(
+                "{name}: the will of connection {number}, which was {ending:?} after {lived:?}, {crashed:?} before a crash; delay {delay_s} s"
+            )
+        };
+        if times > 1 {
+            counts.wills_twice += 1;
+            counts.note("wills_twice", || format!("{times} times: {}", what()));
+        }
+        match due(connection, connections.get(number as usize)) {
+            Due::Yes if times == 0 && moment.is_some() => {
+                counts.wills_lost_at_crash += 1;
+                counts.note("wills_lost_at_crash", what);
+            }
+            Due::Yes if times == 0 => faults.add(Fault::WillLost, what),
+            Due::No if times > 0 && moment.is_some() => {
+                counts.wills_after_disconnect += 1;
+                counts.note("wills_after_disconnect", what);
+            }
+            Due::No if times > 0 => faults.add(Fault::WillNotDue, what),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Duration = Duration::from_secs(100);
+
+    fn connection(delay_s: u32, begin: Instant, ending: Ending) -> Connection {
+        Connection {
+            delay_s,
+            connected: Some(begin),
+            ended: Some((ending, begin + SECOND)),
+            session_ended: Some(false),
+        }
+    }
+
+    /// The faults and counts of one connection, after which the client came back `pause` later, if the will was published so often.
+    fn checked(
+        it: Connection,
+        pause: Duration,
+        times: u64,
+        crash: Instant,
+    ) -> (Faults, SessionCounts) {
+        let (mut faults, mut counts) = (Faults::default(), SessionCounts::default());
+        let end = it.ended.map(|(_, at)| at).expect("it has ended");
+        let next = connection(0, end + pause, Ending::Left);
+        let found = HashMap::from([(1, times)]);
+        check(
+            "it",
+            &[it, next],
+            &found,
+            &[crash],
+            &mut faults,
+            &mut counts,
+        );
+        (faults, counts)
+    }
+
+    #[test]
+    fn wills_are_due_unless_the_client_disconnects_or_comes_back_in_time() {
+        let begin = Instant::now();
+        let crash = begin + LATER;
+        for (delay_s, ending, pause, times, fault) in [
+            (0, Ending::Broken, Duration::ZERO, 0, Some(Fault::WillLost)),
+            (0, Ending::Broken, Duration::ZERO, 1, None),
+            (0, Ending::Left, Duration::ZERO, 1, Some(Fault::WillNotDue)),
+            (3, Ending::Broken, SECOND, 1, Some(Fault::WillNotDue)),
+            (3, Ending::Broken, SECOND, 0, None),
+            (3, Ending::Broken, SECOND * 4, 0, None),
+            (0, Ending::Unknown, Duration::ZERO, 0, None),
+            (0, Ending::Unknown, Duration::ZERO, 1, None),
+        ] {
+            let (faults, _) = checked(connection(delay_s, begin, ending), pause, times, crash);
+            let kinds: Vec<Fault> = faults.counts.into_keys().collect();
+            assert_eq!(
+                kinds,
+                fault.as_slice(),
+                "{delay_s} {ending:?} {pause:?} {times}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_crash_may_lose_or_repeat_is_counted_and_no_fault() {
+        let begin = Instant::now();
+        let soon = begin + SECOND + MOMENT / 2;
+        let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 0, soon);
+        assert_eq!((faults.counts.len(), counts.wills_lost_at_crash), (0, 1));
+        let (faults, counts) = checked(connection(0, begin, Ending::Left), SECOND, 1, soon);
+        assert_eq!((faults.counts.len(), counts.wills_after_disconnect), (0, 1));
+        let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 2, soon);
+        assert_eq!((faults.counts.len(), counts.wills_twice), (0, 1));
+    }
+}
