@@ -12,6 +12,7 @@ use super::Home;
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::budget::admission::Party;
+use crate::budget::world::World;
 use crate::mail::message::SessionKey;
 
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
@@ -113,7 +114,7 @@ impl Home {
         places
     }
 
-    /// Restores a key from a snapshot.
+    /// Restores a key from a snapshot, if sessions are still recorded.
     ///
     /// # Errors
     /// The key is of no session.
@@ -121,6 +122,7 @@ impl Home {
         &mut self,
         from: &mut FieldReader<'_>,
         origin: &Origin,
+        world: &World,
     ) -> Result<(), Damaged> {
         let session = Party::from_number(from.word()?);
         let packet_id = from.number16()?;
@@ -132,7 +134,7 @@ impl Home {
         if home_of(&origin.placement) != origin.home {
             return Err(Damaged("a QoS 2 message belongs elsewhere"));
         }
-        if home_of(&self.logs.placement) == self.logs.me {
+        if home_of(&self.logs.placement) == self.logs.me && world.recovers_sessions() {
             let key = SessionKey { session, packet_id };
             self.retries.unreleased.insert(key, slot);
         }

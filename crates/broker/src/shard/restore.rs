@@ -213,7 +213,7 @@ impl Restored {
                 home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
-            kind::UNRELEASED => home.restore_unreleased(from, origin),
+            kind::UNRELEASED => home.restore_unreleased(from, origin, world),
             kind::SESSIONS => {
                 reader.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reader.partition) == origin.home;

@@ -40,7 +40,7 @@ impl Shard {
         let admission = &clients.ctx.world.admission;
         let opening = sessions.open(client, claim, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
-        opened(clients, &mut front.subs, shard, to, owner, opening);
+        opened(clients, &mut front.subs, (shard, to), owner, opening, false);
     }
 
     /// Takes a session back from a connection that has ended.
@@ -54,7 +54,8 @@ impl Shard {
             Closing::Done(will) => publish_will(clients, subs, will),
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
-                opened(clients, subs, claim.shard, claim.to, claim.owner, opening);
+                let to = (claim.shard, claim.to);
+                opened(clients, subs, to, claim.owner, opening, true);
             }
         }
     }
@@ -122,13 +123,14 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
     clients.conns.charge(Part::Sessions, sessions.held_bytes());
 }
 
+/// Tells a connection the outcome of its claim to a session. `was_held`: another connection held the session.
 fn opened(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    shard: ShardId,
-    to: ReplyTo,
+    (shard, to): (ShardId, ReplyTo),
     owner: Client,
     opening: Opening,
+    was_held: bool,
 ) {
     match opening {
         Opening::Opened {
@@ -139,7 +141,12 @@ fn opened(
         } => {
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
             publish_will(clients, subs, will);
-            let given = Box::new(SessionReply::Yes { id, owner, kept });
+            let given = Box::new(SessionReply::Yes {
+                id,
+                owner,
+                kept,
+                was_held,
+            });
             subs.lanes.tell(shard, Tell::Session(to, given));
         }
         Opening::Claimed { holder, superseded } => {

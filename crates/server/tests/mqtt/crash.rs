@@ -14,7 +14,7 @@ pub fn start(state: &State) -> Option<Broker> {
     let settings = state.settings();
     // A checkpoint is made soon, although little is written.
     Broker::ours(&format!(
-        "{settings}\nerase_within_s = 1\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
+        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
 

@@ -240,16 +240,29 @@ pub(crate) fn session_given<I: Io>(
     let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
     match (current, given) {
         (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
-        (true, SessionReply::Yes { id, kept, .. }) => {
+        (
+            true,
+            SessionReply::Yes {
+                id, kept, was_held, ..
+            },
+        ) => {
             clients.conns.own_row_mut(to.slot).session = *id;
             let state = kept.as_ref().map(|kept| kept.state.clone());
-            let Some(connecting) = &mut mqtt_state(&mut clients.conns, to.slot).connecting else {
+            let mqtt = mqtt_state(&mut clients.conns, to.slot);
+            let Some(connecting) = &mut mqtt.connecting else {
                 return clients.broken(to.slot);
             };
             connecting.given = Some(state);
+            // In the log the record of the former connection's end may stand behind that of the claim.
+            mqtt.recording.has_news = *was_held && mqtt.token != 0;
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
-        (false, SessionReply::Yes { id, owner, kept }) => {
+        (
+            false,
+            SessionReply::Yes {
+                id, owner, kept, ..
+            },
+        ) => {
             let admission = &clients.ctx.world.admission;
             let recorded = (clients.ctx.world.records_sessions(), 0);
             let session = ClosingSession::new(*id, *owner, kept.clone(), None, recorded, admission);
@@ -275,6 +288,7 @@ pub(super) fn open_session<I: Io>(
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let expiry_s = mqtt.expiry_s;
     mqtt.recording.exists = mqtt.token != 0;
+    let must_record = mqtt.recording.has_news;
     let Some(connecting) = mqtt.connecting.take() else {
         return clients.broken(slot);
     };
@@ -316,6 +330,9 @@ pub(super) fn open_session<I: Io>(
             clients.send_reply(slot, io);
             collapse(&mut clients.conns, slot);
         }
+    }
+    if must_record && clients.records_session(slot) {
+        clients.record_later(slot);
     }
     let deadline_s = clients.keep_alive_end_s(slot);
     let row = clients.conns.get_mut(slot);

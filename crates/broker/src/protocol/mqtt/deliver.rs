@@ -140,8 +140,12 @@ pub(super) fn give_waiting<I: Io>(
         let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
             return;
         };
-        let full = mqtt.inflight.len() >= receive_max(&clients.conns, slot);
-        if mqtt.waiting.is_empty() || full || clients.conns.get(slot).outbox != NONE {
+        let Some(first) = mqtt.waiting.front() else {
+            return;
+        };
+        let full = mqtt.inflight.len() >= receive_max(&clients.conns, slot)
+            || !clients.fits_record(slot, first.wire_bytes());
+        if full || clients.conns.get(slot).outbox != NONE {
             return;
         }
         if given > 0 && clients.meter.work.is_spent() {

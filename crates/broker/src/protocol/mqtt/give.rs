@@ -69,7 +69,9 @@ pub(super) fn offer_packet(
     let bounds = || clients.ctx.bounds_of(topic).after(out.ends.len());
     // If the subscription has a log, no newer message overtakes those that are sent again.
     let overtakes = qos(wants.options) > 0 && has_waiting(&clients.conns, slot);
-    if acknowledged && !has_place(&clients.conns, slot)
+    if acknowledged
+        && (!has_place(&clients.conns, slot)
+            || !clients.fits_record(slot, frames.frame(record).len()))
         || !wants.unbound
             && (overtakes
                 || record.latest && waits

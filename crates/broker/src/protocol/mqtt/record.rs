@@ -43,6 +43,19 @@ impl Clients {
         qos == 2 && self.records_session(slot)
     }
 
+    /// Whether a message of so many bytes to the client may be in flight besides the others. A record can have all of them, so that they have the size of
+    /// one message in all.
+    pub(super) fn fits_record(&self, slot: u32, bytes: usize) -> bool {
+        if !self.records_session(slot) {
+            return true;
+        }
+        let inflight = client::mqtt(&self.conns, slot).map(|mqtt| &mqtt.inflight);
+        let sent = inflight.into_iter().flatten();
+        let bytes_max = self.ctx.world.settings.limits.message_bytes;
+        let in_flight: usize = sent.map(Inflight::wire_bytes).sum();
+        in_flight == 0 || in_flight + bytes <= bytes_max
+    }
+
     /// Records the session in the next turn.
     pub(super) fn record_later(&mut self, slot: u32) {
         let conn = self.conns.id_of(slot);

@@ -60,11 +60,13 @@ pub(super) fn resume_session<I: Io>(
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
     mqtt.received = received.into_iter().collect();
-    match token {
-        // The log has no state of this session yet.
-        0 if mqtt.token != 0 => clients.record_later(slot),
-        0 => {}
-        token => mqtt.token = token,
+    // Without a token of this connection the session is not recorded, whatever it was before.
+    if mqtt.token != 0 {
+        match token {
+            // The log has no state of this session yet.
+            0 => clients.record_later(slot),
+            token => mqtt.token = token,
+        }
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);
     if planted::is(Fault::LostInflight) {
