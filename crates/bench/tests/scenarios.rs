@@ -58,7 +58,7 @@ fn nothing_is_lost_in_silence_when_the_network_fails() {
 
 #[test]
 fn answered_publishes_are_there_after_kills() {
-    let result = run(&["crash", "--kills", "3"]);
+    let result = run(&["crash", "--kills", "3", "--sessions", "24"]);
     for (place, least) in [
         ("/kills/crashes", 3),
         ("/kills/kills_at_start", 1),
@@ -69,6 +69,9 @@ fn answered_publishes_are_there_after_kills() {
         ("/kills/changes", 20),
         ("/kills/seen", 1_000),
         ("/kills/resumed", 50),
+        ("/kills/sessions/resumed", 24),
+        ("/kills/sessions/received", 1_000),
+        ("/kills/sessions/wills", 5),
     ] {
         let met = count(&result, place);
         assert!(met >= least, "{place}: {met}, at least {least}");

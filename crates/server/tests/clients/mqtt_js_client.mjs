@@ -80,7 +80,7 @@ const actions = {
       protocolVersion: version,
       clean: command.clean,
       keepalive: command.keep_alive_s ?? 60,
-      reconnectPeriod: 0,
+      reconnectPeriod: command.reconnect ? 200 : 0,
       username: command.user,
       password: command.password,
       properties: version === 5 ? packed(command.properties) : undefined,
@@ -105,7 +105,8 @@ const actions = {
     client.on("error", (error) => {
       // A refusal in the CONNACK comes as an error with its code.
       if (typeof error.code === "number") say({ client: name, kind: "connack", reason: error.code });
-      else if (error.code !== "ECONNRESET") say({ client: name, kind: "error", error: String(error) });
+      // A client that reconnects by itself finds no server for a while.
+      else if (error.code !== "ECONNRESET" && !command.reconnect) say({ client: name, kind: "error", error: String(error) });
     });
     client.on("message", (topic, payload, packet) =>
       say({

@@ -84,7 +84,7 @@ def connect(command):
         client_id=command["id"],
         protocol=mqtt.MQTTv5 if five else mqtt.MQTTv311,
         transport="websockets" if door == "ws" else "tcp",
-        reconnect_on_failure=False,
+        reconnect_on_failure=command.get("reconnect", False),
         manual_ack=command.get("manual_ack", False),
         **options,
     )

@@ -137,6 +137,25 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
 }
 
 #[test]
+fn session_that_came_back_with_a_will_before_a_crash_is_there_after_it() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut conn, _) = connect(&broker, Version::V311, "it");
+    conn.subscribe("t", 1);
+    conn.leave();
+    let mut conn = Conn::open(&broker, Version::V311);
+    let mut again = plain(Version::V311, "it");
+    again.clean_start = false;
+    again.will = Some(will("gone"));
+    assert!(conn.connect(&again));
+    let broker = crash(&state, broker);
+    let (mut conn, present) = connect(&broker, Version::V311, "it");
+    assert!(present);
+    publish(&broker, "t", &["live"]);
+    assert_eq!(take(&mut conn), "live");
+}
+
+#[test]
 fn crash_brings_no_messages_back_that_neither_the_rule_nor_a_session_keeps() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };

@@ -1,12 +1,15 @@
 //! The broker that the tests' MQTT clients connect to: a Crore server, or the reference (a Mosquitto) whose path `CRORE_MQTT_REFERENCE`
 //! names. Tests that pass with the reference ask for what the specification says, and not for what Crore happens to do.
 
-use super::{Server, hold_port, until};
+use super::{Server, hold_port, program, until};
 use crore_net::kernel::listener::HeldPort;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// The environment variable with the reference's path.
+const REFERENCE: &str = "CRORE_MQTT_REFERENCE";
 /// How long to wait until messages have expired at the reference, which cannot be asked.
 const EXPIRED: Duration = Duration::from_secs(3);
 
@@ -29,7 +32,7 @@ impl Broker {
 
     /// Starts the broker. The settings are for Crore; the reference ignores them.
     pub fn with(settings: &str) -> Broker {
-        match std::env::var_os("CRORE_MQTT_REFERENCE") {
+        match std::env::var_os(REFERENCE) {
             Some(program) => Broker::Reference(Reference::start(program.into())),
             None => Broker::Crore(Server::with(settings)),
         }
@@ -38,6 +41,12 @@ impl Broker {
     /// A Crore server with these settings. `None` if the tests run against the reference.
     pub fn ours(settings: &str) -> Option<Broker> {
         Some(Broker::with(settings)).filter(Broker::is_ours)
+    }
+
+    /// A Crore server with these settings at this address, which the next server can have, too. `None` if the tests run against the reference.
+    pub fn ours_at(settings: &str, address: SocketAddr) -> Option<Broker> {
+        let is_ours = std::env::var_os(REFERENCE).is_none();
+        is_ours.then(|| Broker::Crore(Server::of_at(&program(), settings, address)))
     }
 
     /// Whether this is Crore, so that a test may check what only Crore promises.
@@ -75,6 +84,15 @@ impl Broker {
             Broker::Crore(server) => server.kill(),
             Broker::Reference(_) => panic!("only ours is tested here"),
         }
+    }
+
+    /// Kills a Crore server, as a crash would, and starts another one.
+    pub fn crash_and(&mut self, start: impl FnOnce() -> Broker) {
+        match self {
+            Broker::Crore(server) => server.crash(),
+            Broker::Reference(_) => panic!("only ours is tested here"),
+        }
+        *self = start();
     }
 
     /// The port that speaks MQTT over TCP.

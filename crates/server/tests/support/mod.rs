@@ -324,6 +324,11 @@ impl Server {
 
     /// Kills the server, as a crash would.
     pub fn kill(mut self) {
+        self.crash();
+    }
+
+    /// The same for a server that other code still refers to.
+    pub fn crash(&mut self) {
         self.signal("KILL");
         self.child.wait().expect("it ends");
     }

@@ -306,9 +306,14 @@ impl Session {
         let (dialect, begin) = (self.dialect, Instant::now());
         let mut out = Vec::new();
         self.write_connect(&mut out);
+        let expected = self.expected;
+        if expected == Some(false) {
+            // If no CONNACK comes, the session may have begun.
+            self.expected = None;
+        }
         link.send(&out)?;
         out.clear();
-        self.connacked(link)?;
+        self.connacked(link, expected)?;
         let mut taken = 0;
         loop {
             let mut used = 0;
@@ -387,9 +392,8 @@ impl Session {
     }
 
     /// Waits for the CONNACK.
-    fn connacked(&mut self, link: &mut Link) -> Result<(), End> {
+    fn connacked(&mut self, link: &mut Link, expected: Option<bool>) -> Result<(), End> {
         let present = connack(link, self.dialect)?;
-        let expected = self.expected;
         self.events
             .push(SessionEvent::Connected { present, expected });
         if let Some(it) = self.connections.last_mut() {

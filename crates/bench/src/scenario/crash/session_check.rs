@@ -3,9 +3,9 @@
 //! * Session Present is 1 from the SUBACK until the client ends the session.
 //! * A session of QoS 1 or 2 receives every message of the log after its SUBACK. Messages of one topic and one QoS come in order (MQTT 5 §4.6).
 //! * A message of QoS 1 may come again on a later connection, unless the server has surely handled its acknowledgement and has not crashed
-//!   since. A message of QoS 2 comes once.
+//!   since. A message of QoS 2 comes once, under a packet id that no other unreleased message has.
 //!
-//! If a client subscribes while messages are published, the first message of a topic determines where the subscription began. Until then a
+//! If a client subscribes while messages are published, the first message of a topic and a QoS determines where the subscription began. Until then a
 //! message that may be a retained one determines nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,12 +35,6 @@ pub struct SessionCounts {
     pub received: u64,
     /// Messages of QoS 1 that came again.
     pub qos1_repeated: u64,
-    /// Messages of QoS 2 that came again, under another packet id or after their PUBREL.
-    pub qos2_twice: u64,
-    /// Messages of QoS 2 that a client dropped, because they came under the packet id of another message that was not released.
-    pub qos2_dropped: u64,
-    /// Messages of QoS 2 that did not come.
-    pub qos2_lost: u64,
     /// Wills that were published.
     pub wills: u64,
     /// Wills that were published again.
@@ -81,11 +75,18 @@ struct Receipt {
     is_acknowledged: bool,
 }
 
+/// The messages of one topic and one QoS.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sequence {
+    start: Start,
+    /// The index after the newest message.
+    next: usize,
+}
+
 #[derive(Clone, Debug, Default)]
 struct TopicProgress {
-    start: Start,
-    /// By QoS: the index after the newest message.
-    next: [usize; 3],
+    /// By QoS. A message of QoS 2 may be sent later than those of QoS 1 behind it, so each QoS has its own start.
+    sequences: [Sequence; 3],
     receipts: HashMap<usize, Receipt>,
 }
 
@@ -139,8 +140,10 @@ impl SessionProgress {
         }
         for (topic, progress) in &mut self.topics {
             let count = checker.count(*topic);
-            progress.start = Start::Exact(count);
-            progress.next = [count; 3];
+            progress.sequences.fill(Sequence {
+                start: Start::Exact(count),
+                next: count,
+            });
         }
     }
 
@@ -175,9 +178,12 @@ impl SessionProgress {
             }
             SessionEvent::Left => drop(self.left.insert(self.connection)),
             SessionEvent::IdReused { topic, number } => {
-                counts.qos2_dropped += 1;
-                counts.note("qos2_dropped", || {
-                    format!("{}: {} {number:#x}", self.name, message::name(topic))
+                checker.faults.add(Fault::Skipped, || {
+                    let topic = message::name(topic);
+                    format!(
+                        "{}: {topic} {number:#x} came under the packet id of another message, which is not released",
+                        self.name
+                    )
                 });
             }
             SessionEvent::Message {
@@ -236,14 +242,15 @@ impl SessionProgress {
         let Some(progress) = self.topics.get_mut(&topic) else {
             return; // the client has checked it
         };
-        match progress.start {
+        let sequence = &mut progress.sequences[usize::from(qos)];
+        match sequence.start {
             Start::Unknown if may_be_retained => return,
             Start::Unknown => {
-                progress.start = Start::Seen(index);
-                progress.next = [index; 3];
+                sequence.start = Start::Seen(index);
+                sequence.next = index;
             }
             Start::Seen(start) | Start::Exact(start) if index < start => {
-                if !may_be_retained && progress.start == Start::Exact(start) {
+                if !may_be_retained && sequence.start == Start::Exact(start) {
                     checker.faults.add(Fault::SeenAgain, || {
                         format!(
                             "{name}, message {index}, on connection {}, although the subscription began at message {start} on connection {}",
@@ -260,20 +267,18 @@ impl SessionProgress {
         if !is_new || may_be_retained && is_subscribing && !holes.is_empty() {
             return;
         }
-        let next = &mut progress.next[usize::from(qos)];
-        if index < *next {
+        if index < sequence.next {
             checker
                 .faults
                 .add(Fault::Disorder, || format!("{name} came late"));
         }
-        *next = (index + 1).max(*next);
+        sequence.next = (index + 1).max(sequence.next);
         if self.qos > 0 {
             self.report_missing(
                 topic,
                 &holes,
                 checker,
-                counts,
-                &format!("before {number:#x}"),
+                &format!("before {number:#x} on connection {}", receipt.connection),
             );
         }
     }
@@ -298,10 +303,6 @@ impl SessionProgress {
         };
         match qos {
             1 if earlier.connection < now.connection && !is_handled => counts.qos1_repeated += 1,
-            2 => {
-                counts.qos2_twice += 1;
-                counts.note("qos2_twice", what);
-            }
             _ => checker.faults.add(Fault::SeenAgain, what),
         }
     }
@@ -311,10 +312,11 @@ impl SessionProgress {
         let Some(progress) = self.topics.get(&topic) else {
             return Vec::new();
         };
-        if progress.start == Start::Unknown {
+        let sequence = progress.sequences[usize::from(qos)];
+        if sequence.start == Start::Unknown {
             return Vec::new();
         }
-        let missing = progress.missing(progress.next[usize::from(qos)]..index);
+        let missing = progress.missing(sequence.next..index);
         missing
             .filter(|index| self.qos_of(checker.number_at(topic, *index)) == qos)
             .collect()
@@ -326,7 +328,6 @@ impl SessionProgress {
         topic: u32,
         missing: &[usize],
         checker: &mut Checker,
-        counts: &mut SessionCounts,
         place: &str,
     ) {
         for index in missing {
@@ -336,12 +337,7 @@ impl SessionProgress {
                 "{}: {topic_name} {number:#x} never came, {place}",
                 self.name
             );
-            if self.qos_of(number) == 2 {
-                counts.qos2_lost += 1;
-                counts.note("qos2_lost", || what);
-            } else {
-                checker.faults.add(Fault::Skipped, || what);
-            }
+            checker.faults.add(Fault::Skipped, || what);
             let receipt = Receipt {
                 connection: self.connection,
                 is_acknowledged: false,
@@ -353,18 +349,23 @@ impl SessionProgress {
     }
 
     /// Checks that the session has received all messages.
-    pub fn check_all_received(&mut self, checker: &mut Checker, counts: &mut SessionCounts) {
+    pub fn check_all_received(&mut self, checker: &mut Checker) {
         if self.qos == 0 {
             return;
         }
         let topics: Vec<u32> = self.topics.keys().copied().collect();
         for topic in topics {
             let progress = &self.topics[&topic];
-            let (Start::Seen(start) | Start::Exact(start)) = progress.start else {
-                continue;
+            let is_due = |index: &usize| {
+                let qos = self.qos_of(checker.number_at(topic, *index));
+                match progress.sequences[usize::from(qos)].start {
+                    Start::Unknown => false,
+                    Start::Seen(start) | Start::Exact(start) => *index >= start,
+                }
             };
-            let missing: Vec<usize> = progress.missing(start..checker.count(topic)).collect();
-            self.report_missing(topic, &missing, checker, counts, "at the end of its topic");
+            let missing = progress.missing(0..checker.count(topic)).filter(is_due);
+            let missing: Vec<usize> = missing.collect();
+            self.report_missing(topic, &missing, checker, "at the end of its topic");
         }
     }
 }
@@ -416,8 +417,8 @@ mod tests {
         }
     }
 
-    /// The faults, and the numbers of messages of QoS 1 and 2 that came again and of QoS 2 that were lost.
-    fn checked(events: &[SessionEvent], crash_at: usize) -> (Vec<Fault>, [u64; 3]) {
+    /// The faults, and the number of messages of QoS 1 that came again.
+    fn checked(events: &[SessionEvent], crash_at: usize) -> (Vec<Fault>, u64) {
         let (mut checker, mut progress) = begun();
         let mut counts = SessionCounts::default();
         for (at, event) in events.iter().enumerate() {
@@ -426,12 +427,9 @@ mod tests {
             }
             progress.check(*event, &mut checker, &mut counts);
         }
-        progress.check_all_received(&mut checker, &mut counts);
+        progress.check_all_received(&mut checker);
         let kinds = checker.faults.counts.into_keys().collect();
-        (
-            kinds,
-            [counts.qos1_repeated, counts.qos2_twice, counts.qos2_lost],
-        )
+        (kinds, counts.qos1_repeated)
     }
 
     const NEVER: usize = usize::MAX;
@@ -439,16 +437,16 @@ mod tests {
     #[test]
     fn messages_of_each_qos_come_in_order_and_none_is_left_out() {
         let all: Vec<SessionEvent> = (0..8).map(message).collect();
-        assert_eq!(checked(&all, NEVER), (vec![], [0; 3]));
+        assert_eq!(checked(&all, NEVER), (vec![], 0));
         // The order holds for each QoS by itself.
         let by_qos = [0, 2, 1, 4, 3, 6, 5, 7].map(message);
-        assert_eq!(checked(&by_qos, NEVER), (vec![], [0; 3]));
+        assert_eq!(checked(&by_qos, NEVER), (vec![], 0));
         let hole = [0, 1, 3, 4, 5, 6, 7].map(message);
-        assert_eq!(checked(&hole, NEVER), (vec![Fault::Skipped], [0; 3]));
+        assert_eq!(checked(&hole, NEVER), (vec![Fault::Skipped], 0));
         let hole_of_qos_2 = [0, 1, 2, 4, 5, 6, 7].map(message);
-        assert_eq!(checked(&hole_of_qos_2, NEVER), (vec![], [0, 0, 1]));
+        assert_eq!(checked(&hole_of_qos_2, NEVER), (vec![Fault::Skipped], 0));
         let end = [0, 1, 2, 3, 4, 5].map(message);
-        assert_eq!(checked(&end, NEVER), (vec![Fault::Skipped], [0, 0, 1]));
+        assert_eq!(checked(&end, NEVER), (vec![Fault::Skipped], 0));
     }
 
     #[test]
@@ -461,17 +459,14 @@ mod tests {
         };
         let cut = [connected(true)];
         let left = [SessionEvent::Left, connected(true)];
-        assert_eq!(checked(&all(&cut, &[4, 6]), NEVER), (vec![], [2, 0, 0]));
+        assert_eq!(checked(&all(&cut, &[4, 6]), NEVER), (vec![], 2));
         assert_eq!(
             checked(&all(&left, &[4, 6]), NEVER),
-            (vec![Fault::SeenAgain], [0; 3])
+            (vec![Fault::SeenAgain], 0)
         );
-        assert_eq!(checked(&all(&left, &[4, 6]), 9), (vec![], [2, 0, 0]));
-        assert_eq!(
-            checked(&all(&[], &[6]), NEVER),
-            (vec![Fault::SeenAgain], [0; 3])
-        );
-        assert_eq!(checked(&all(&left, &[7]), 9), (vec![], [0, 1, 0]));
+        assert_eq!(checked(&all(&left, &[4, 6]), 9), (vec![], 2));
+        assert_eq!(checked(&all(&[], &[6]), NEVER), (vec![Fault::SeenAgain], 0));
+        assert_eq!(checked(&all(&left, &[7]), 9), (vec![Fault::SeenAgain], 0));
     }
 
     #[test]

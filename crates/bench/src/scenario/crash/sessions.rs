@@ -94,7 +94,7 @@ impl Sessions {
     /// Checks that all messages have come, and waits for the wills that are due.
     pub fn check_at_end(&mut self, address: SocketAddr, checker: &mut Checker) {
         for (_, progress) in &mut self.all {
-            progress.check_all_received(checker, &mut self.counts);
+            progress.check_all_received(checker);
         }
         let patience = Duration::from_secs((DELAY_MAX_S + WILLS_LATE_S).into());
         let begin = Instant::now();

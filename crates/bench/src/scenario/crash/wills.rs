@@ -8,7 +8,7 @@ use super::session::{Connection, Ending};
 use super::session_check::SessionCounts;
 
 /// What happens this long before a crash may be lost in it, since no client gets an answer to it.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_secs(2);
 /// The server counts delays in whole seconds.
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::snapshot::checked_session;
 use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
 use crate::base::time::Now;
-use crate::budget::admission::Client;
+use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
 use crate::mail::session::Will;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
@@ -34,7 +34,7 @@ impl Sessions {
             } => {
                 match found {
                     Some(id) if !clean => {
-                        self.set_held(id, expiry_s, will.clone());
+                        self.set_held(id, expiry_s, will.clone(), &world.admission);
                         return true;
                     }
                     Some(id) => self.end_recorded(id, world, now),
@@ -148,7 +148,8 @@ impl Sessions {
     }
 
     /// A connection with this will holds the session in this row: it does not expire, and its will is not due.
-    fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>) {
+    fn set_held(&mut self, id: u32, expiry_s: u32, will: Option<Box<Will>>, counts: &Admission) {
+        let (party, before) = self.charged(id, counts);
         self.reschedule(id, |away| {
             away.expires_s = FOREVER_S;
             away.will = will.map(|will| {
@@ -158,6 +159,8 @@ impl Sessions {
                 })
             });
         });
+        let (_, after) = self.charged(id, counts);
+        counts.change_absent(party, before, after);
         self.held.insert(id, expiry_s);
     }
 

@@ -1,8 +1,11 @@
 //! Tests `mosquitto_pub` and `mosquitto_sub`, used as on the command line.
 
-use crate::support::PATIENCE;
+use super::crash;
 use crate::support::broker::Broker;
+use crate::support::state::State;
+use crate::support::{PATIENCE, hold_port};
 use std::io::{BufRead, BufReader};
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
@@ -146,6 +149,45 @@ fn a_session_goes_on_after_the_program_was_killed() {
         let again = Subscription::quick(&broker, version, &args);
         for data in &wanted {
             assert_eq!(again.message(), *data);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn a_session_goes_on_after_the_server_was_killed() {
+    for version in VERSIONS {
+        let (state, port) = (State::new(), hold_port());
+        let again = || crash::start(&state, port.addr());
+        let Some(mut broker) = again() else { return };
+        let session = |name| {
+            let mut args = vec!["-t", "t", "-q", "1", "-c", "-i", name, "-F", ">%p"];
+            if version == "5" {
+                args.extend(["-x", "600"]);
+            }
+            args
+        };
+        Subscription::start(&broker, version, &session("away")).kill();
+        let stays = Subscription::start(&broker, version, &session("stays"));
+        let publish_all = |broker: &Broker, numbers: Range<u32>| {
+            for number in numbers {
+                let data = number.to_string();
+                publish(broker, version, &["-t", "t", "-q", "1", "-m", &data]);
+            }
+        };
+        publish_all(&broker, 0..10);
+        broker.crash_and(|| again().expect("a server of ours"));
+        publish_all(&broker, 10..20);
+        let away = Subscription::quick(&broker, version, &session("away"));
+        for number in 0..20 {
+            assert_eq!(away.message(), number.to_string());
+        }
+        // It reconnects by itself. Messages that it acknowledged a moment before the crash may come again.
+        let mut next = 0;
+        while next < 20 {
+            let number: u32 = stays.message().parse().expect("a number");
+            assert!(number <= next, "{number} came instead of {next}");
+            next = next.max(number + 1);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod access;
 mod commands;
+mod crash;
 mod delivery;
 mod doors;
 mod five;
@@ -38,6 +39,11 @@ fn over(versions: &[u8], scenario: fn(&mut Peer)) {
 /// Runs a scenario with every way in parallel, on this broker.
 fn on(broker: Broker, versions: &[u8], scenario: fn(&mut Peer)) {
     let broker = &Arc::new(broker);
+    side_by_side(versions, |way| scenario(&mut Peer::start(way, broker)));
+}
+
+/// Runs this for every way in parallel.
+fn side_by_side(versions: &[u8], run: impl Fn(Way) + Sync) {
     let mut ways = Vec::new();
     for library in [Library::Paho, Library::MqttJs] {
         for door in ["tcp", "ws"] {
@@ -49,7 +55,8 @@ fn on(broker: Broker, versions: &[u8], scenario: fn(&mut Peer)) {
         }
     }
     let failed: Vec<Way> = std::thread::scope(|scope| {
-        let run = |way| scope.spawn(move || scenario(&mut Peer::start(way, broker)));
+        let run = &run;
+        let run = |way| scope.spawn(move || run(way));
         let runs: Vec<_> = ways.iter().map(|way| (*way, run(*way))).collect();
         runs.into_iter()
             .filter_map(|(way, run)| run.join().is_err().then_some(way))

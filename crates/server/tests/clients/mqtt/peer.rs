@@ -239,6 +239,12 @@ impl Peer {
         self.next(client, "closed");
     }
 
+    /// Kills the server, as a crash would, and starts another one. No other peer may use the server.
+    pub fn crash_server(&mut self, start: impl FnOnce() -> Broker) {
+        let broker = Arc::get_mut(&mut self.broker).expect("only this peer uses it");
+        broker.crash_and(start);
+    }
+
     /// Kills the process with all its clients, and starts another.
     pub fn kill(&mut self) {
         self.client.kill();

@@ -1,0 +1,77 @@
+//! Tests durable sessions (`mqtt.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by itself.
+
+use super::peer::Peer;
+use super::side_by_side;
+use crate::support::broker::Broker;
+use crate::support::hold_port;
+use crate::support::state::State;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A session expiry that is longer than any test takes.
+const LONG_S: u32 = 600;
+/// The number of messages before the crash, and after it.
+const MESSAGES: usize = 10;
+
+/// A server at this address whose sessions survive a crash. `None` if the tests run against the reference.
+pub fn start(state: &State, address: SocketAddr) -> Option<Broker> {
+    let settings = format!("{}\n[mqtt]\ndurable_sessions = true\n", state.settings());
+    Broker::ours_at(&settings, address)
+}
+
+/// Publishes these numbers, the even ones to a topic with QoS 1 and the odd ones to another topic with QoS 2.
+fn publish(peer: &mut Peer, numbers: Range<usize>) {
+    peer.connect("publisher", json!({}));
+    for number in numbers {
+        let (topic, qos) = [("a", 1), ("b/c", 2)][number % 2];
+        let reason = peer.publish("publisher", topic, &number.to_string(), qos);
+        assert_eq!(reason, 0);
+    }
+    peer.disconnect("publisher");
+}
+
+/// Receives all numbers. They must come in order in each topic. Those of QoS 1 may come again if `repeats`.
+fn receive_all(peer: &Peer, client: &str, repeats: bool) {
+    let mut received: [BTreeSet<usize>; 2] = Default::default();
+    while received[0].len() + received[1].len() < 2 * MESSAGES {
+        let message = peer.message(client);
+        let number: usize = message.data.parse().expect("a number");
+        let of_topic = &mut received[number % 2];
+        let newest = of_topic.last().copied();
+        let is_new = of_topic.insert(number);
+        let what = format!("{:?} {client}: {message:?} after {newest:?}", peer.way);
+        assert!(is_new || repeats && message.qos == 1, "{what}");
+        assert!(!is_new || newest.is_none_or(|it| number > it), "{what}");
+    }
+    peer.expect_quiet(client);
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn sessions_go_on_after_the_server_was_killed() {
+    side_by_side(&[4, 5], |way| {
+        let (state, port) = (State::new(), hold_port());
+        let again = || start(&state, port.addr());
+        let Some(broker) = again() else { return };
+        let mut peer = Peer::start(way, &Arc::new(broker));
+        for client in ["stays", "away"] {
+            let properties = json!({ "session_expiry_s": LONG_S });
+            let reconnect = client == "stays";
+            let how = json!({ "clean": false, "reconnect": reconnect, "properties": properties });
+            peer.connect(client, how);
+            peer.subscribe(client, &[("a", 1), ("b/+", 2)]);
+        }
+        peer.disconnect("away");
+        publish(&mut peer, 0..MESSAGES);
+        peer.crash_server(|| again().expect("a server of ours"));
+        publish(&mut peer, MESSAGES..2 * MESSAGES);
+        assert!(peer.connect_session("away", false, LONG_S), "{way:?}");
+        receive_all(&peer, "away", false);
+        let connack = peer.next("stays", "connack");
+        assert_eq!(connack["session_present"], true, "{way:?}: {connack}");
+        receive_all(&peer, "stays", true);
+    });
+}
