@@ -52,6 +52,9 @@ counts! {
     interest "interest": "Interest events that followers received.";
     sessions_resumed "sessions": "MQTT sessions that a client resumed.";
     takeovers "takeovers": "MQTT connections closed because another connection took over the session.";
+    sessions_recovered "recovered sessions": "MQTT sessions that a client resumed although the server had crashed during the session.";
+    again_after_crash "again after crash": "MQTT messages that came again after a crash, since the log did not know that the client had them.";
+    wills_after_crash "wills after crash": "Wills of connections that ended with the server, published by the next process.";
     sent_again "sent again": "MQTT messages that a client received again.";
     lost_first_sends "lost first sends": "MQTT messages with DUP that the client had not received before.";
     retained "retained": "Retained messages that clients received.";
@@ -83,6 +86,8 @@ impl Coverage {
     /// The kinds that did not occur. Kinds that only some ranges of seeds can produce are left out.
     pub fn missing(&self) -> Vec<&'static str> {
         let optional = [
+            "again after crash",
+            "wills after crash",
             "nodes lost",
             "nodes cut off",
             "purged",

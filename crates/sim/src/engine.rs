@@ -14,7 +14,8 @@ mod disk_log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crore_broker::batch::{HEADER_BYTES, Header};
+use crore_broker::batch::{self, Entry, HEADER_BYTES, Header};
+use crore_broker::mail::Fact;
 use crore_broker::{Batch, Committed, PartitionId};
 use crore_rng::Rng;
 
@@ -180,8 +181,8 @@ impl Engine {
                         _ => {}
                     }
                     self.committed += 1;
+                    count(&mut self.messages, &batch.bytes);
                     let records = &batch.bytes[HEADER_BYTES..];
-                    count(&mut self.messages, records);
                     if !log.records.insert((header.first, records.to_vec())) {
                         return Err(format!("records of partition {partition} are kept twice"));
                     }
@@ -215,7 +216,7 @@ impl Engine {
             if takes_all || rng.chance(self.behavior.progress) {
                 let (messages, committed) = (&mut self.messages, &mut self.committed);
                 self.void += cluster_log.store(partition, unix_s, |bytes| {
-                    count(messages, &bytes[HEADER_BYTES..]);
+                    count(messages, bytes);
                     *committed += 1;
                 })?;
             }
@@ -280,7 +281,7 @@ impl Engine {
         }
         self.unreported_batches += start.unreported as u64;
         for lost in &start.lost {
-            for message in numbers_in(&lost[HEADER_BYTES..]) {
+            for message in numbers_in(lost) {
                 *self.messages.entry(message).or_insert(1) -= 1;
             }
         }
@@ -315,22 +316,32 @@ impl Engine {
 
 /// Records a committed batch.
 fn record(messages: &mut BTreeMap<u32, u32>, log: &mut Vec<Batch>, batch: Batch) {
-    count(messages, &batch.bytes[HEADER_BYTES..]);
+    count(messages, &batch.bytes);
     log.push(batch);
 }
 
-/// Counts the messages in the records of a batch.
-fn count(messages: &mut BTreeMap<u32, u32>, records: &[u8]) {
-    for message in numbers_in(records) {
+/// Counts the messages in a batch.
+fn count(messages: &mut BTreeMap<u32, u32>, batch: &[u8]) {
+    for message in numbers_in(batch) {
         *messages.entry(message).or_default() += 1;
     }
 }
 
-/// The numbers of the messages in a batch. The data of each begins with `m`, its number and `;`.
-fn numbers_in(batch: &[u8]) -> impl Iterator<Item = u32> {
-    let begins = batch.split(|byte| *byte == b'm').skip(1);
-    begins.filter_map(|rest| {
-        let len = rest.iter().position(|byte| *byte == b';')?;
-        std::str::from_utf8(&rest[..len]).ok()?.parse().ok()
-    })
+/// The numbers of the messages that were published in a batch. The data of each begins with `m`, its number and `;`. The record of a session may
+/// also contain messages, but does not publish them.
+fn numbers_in(batch: &[u8]) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    let read = batch::read(batch, |_, entry| {
+        if let Entry::Fact(Fact::Publish(message)) = entry {
+            numbers.extend(number_of(message.data));
+        }
+    });
+    read.expect("a home has written it");
+    numbers
+}
+
+fn number_of(data: &[u8]) -> Option<u32> {
+    let rest = data.strip_prefix(b"m")?;
+    let len = rest.iter().position(|byte| *byte == b';')?;
+    std::str::from_utf8(&rest[..len]).ok()?.parse().ok()
 }

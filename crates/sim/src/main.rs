@@ -202,6 +202,7 @@ fn planted(args: &Args) -> bool {
             | Fault::OwnOffset
             | Fault::SilentDamage
             | Fault::ForgottenWriters => crore_sim::plan::CLUSTERS_FROM,
+            Fault::EarlySuback | Fault::HighPosition => crore_sim::plan::DURABLE_SESSIONS_FROM,
             Fault::OneLife => crore_sim::plan::COPIES_FROM,
             _ => 0,
         };

@@ -24,8 +24,9 @@ impl Truth {
         for (other, _) in all.filter(|(_, other)| {
             other.topic == message.topic && !other.refused && !other.is_before(message)
         }) {
-            count += 1;
-            bytes += self.bytes_of(other);
+            let copies = self.copies_max(other);
+            count += copies as u32;
+            bytes += copies * self.bytes_of(other);
         }
         // `count` includes the message itself.
         count > rule.messages_max()

@@ -210,6 +210,7 @@ fn run_without_faults(sim: &mut Simulation, rng: &mut Rng) -> Result<(), Violati
         socket.window = 1 << 24;
     }
     settle(sim, rng)?;
+    sim.check_wills()?;
     for _ in 0..FINAL_MESSAGES {
         sim.truth.step += 1;
         for topic in 0..sim.truth.topics.len() {

@@ -308,6 +308,7 @@ fn initial_truth(plan: &Plan, rules: &Rules, traced: bool) -> Truth {
             memory_is_tight: plan.settings.limits.memory_bytes < crate::plan::MEMORY_BYTES,
             session_messages: plan.settings.mqtt.session_messages,
             retains: plan.retains,
+            sessions_are_durable: plan.settings.mqtt.durable_sessions,
         },
         step: 0,
         now_s: 1,

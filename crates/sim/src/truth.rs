@@ -46,6 +46,9 @@ pub struct MqttOptions {
     pub by: Option<usize>,
 }
 
+/// The most times that a will is published: once, and again after each crash.
+const WILL_COPIES_MAX: usize = 4;
+
 /// The options of messages that were not published over MQTT.
 const NOT_OVER_MQTT: MqttOptions = MqttOptions {
     qos: 1,
@@ -151,6 +154,8 @@ pub struct Allowances {
     pub session_messages: u32,
     /// Whether some messages are published with RETAIN.
     pub retains: bool,
+    /// MQTT sessions survive a crash. A will that the server publishes a moment before a crash is published again after it.
+    pub sessions_are_durable: bool,
 }
 
 /// Everything that the clients know.
@@ -181,6 +186,27 @@ impl Truth {
     /// Whether a publish or a session may be refused.
     pub fn may_refuse(&self) -> bool {
         !self.allowed.budgets_are_wide || self.allowed.engine_is_late
+    }
+
+    /// Whether a message is a will that may be published more than once, so that its offset is not known.
+    pub fn has_copies(&self, number: u32) -> bool {
+        let mqtt_options = self.mqtt_options.get(&number);
+        self.allowed.sessions_are_durable && mqtt_options.is_some_and(|it| it.by.is_none())
+    }
+
+    /// The most copies of a message in the log.
+    pub fn copies_max(&self, number: u32) -> usize {
+        match self.has_copies(number) {
+            true => WILL_COPIES_MAX,
+            false => 1,
+        }
+    }
+
+    /// Whether a message may have been published before a crash and again after it.
+    pub fn may_be_published_again(&self, number: u32) -> bool {
+        let sent_step = self.messages[number as usize].sent_step;
+        let crashed = |crash_step| sent_step <= crash_step;
+        self.has_copies(number) && self.crash_step.is_some_and(crashed)
     }
 
     /// Whether a message's topic is not durable.
@@ -304,6 +330,9 @@ impl Truth {
     /// Records the offset of a message.
     pub fn set_offset(&mut self, number: u32, offset: u64) -> Result<(), Violation> {
         self.to_check_in_log.push(number);
+        if self.has_copies(number) {
+            return Ok(());
+        }
         let message = &mut self.messages[number as usize];
         match message.offset.replace(offset) {
             Some(known) if known != offset => {
@@ -362,9 +391,10 @@ impl Truth {
             if self.now_s - message.sent_s >= rule.log_age_s {
                 return false;
             }
-            count += 1;
+            let copies = self.copies_max(number as u32);
+            count += copies as u32;
             keys |= 1 << message.spec.key;
-            bytes += self.bytes_of(number as u32);
+            bytes += copies * self.bytes_of(number as u32);
         }
         if state.keeps_latest() {
             count = keys.count_ones();
@@ -401,7 +431,8 @@ impl Truth {
                 continue;
             };
             let is_lost = self.crash_may_have_removed(message.topic, message.sent_step);
-            if message.offset.is_some() || message.refused || is_lost {
+            let is_unplaceable = message.refused || is_lost || self.has_copies(number as u32);
+            if message.offset.is_some() || is_unplaceable {
                 continue;
             }
             let (mut low, mut high) = (0, u64::MAX);

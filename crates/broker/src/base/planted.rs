@@ -88,6 +88,10 @@ pub enum Fault {
     OneLife,
     /// Batches that no checkpoint contains are removed from the log of a cluster.
     EarlyPurge,
+    /// A SUBACK does not wait until the session is recorded.
+    EarlySuback,
+    /// The recorded position of a session is behind QoS 1 messages that the client has not acknowledged.
+    HighPosition,
 }
 
 /// The fault that is switched on, or 0.

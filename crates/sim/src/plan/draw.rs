@@ -53,8 +53,14 @@ const ENGINES_PERCENT: u32 = 35;
 const SALT_CRASHES: u64 = 0xC4A5_4E55;
 /// Of the worlds with an engine, the percentage in which the server crashes.
 const CRASHES_PERCENT: u32 = 40;
+/// The salt of MQTT sessions that survive a crash.
+const SALT_DURABLE_SESSIONS: u64 = 0xD02A_5E55;
+/// Of the worlds with MQTT clients and a log on disk, the percentage in which MQTT sessions survive a crash.
+const DURABLE_SESSIONS_PERCENT: u32 = 60;
 /// The salt of clusters.
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
+/// The first seed of those whose worlds all have MQTT sessions that survive a crash, up to [`CLUSTERS_FROM`].
+pub const DURABLE_SESSIONS_FROM: u64 = 1 << 60;
 /// The first seed whose world may be a cluster or have a damaged disk.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
 /// The first seed in whose world an older copy may replace the log. These seeds are separate, because some of their runs fail although the
@@ -110,13 +116,15 @@ impl Plan {
     /// Chooses the properties of this seed's world.
     pub fn new(seed: u64) -> Plan {
         let rng_of = |salt: u64| Rng::new(seed ^ salt);
+        let are_sessions_durable = (DURABLE_SESSIONS_FROM..CLUSTERS_FROM).contains(&seed);
+        let percent = |usual| if are_sessions_durable { 100 } else { usual };
         let mut plan = basic_world(&mut rng_of(0x5EED_0F51));
         lower_credit(&mut plan, &mut rng_of(SALT_LOW_CREDIT));
         let mut followers_rng = rng_of(SALT_FOLLOWERS);
         add_followers(&mut plan, &mut followers_rng);
         add_stalled_sockets(&mut plan, &mut followers_rng);
         add_filters(&mut plan, &mut rng_of(SALT_FILTERED));
-        add_mqtt_clients(&mut plan, &mut rng_of(SALT_MQTT));
+        add_mqtt_clients(&mut plan, percent(MQTT_PERCENT), &mut rng_of(SALT_MQTT));
         add_wildcards(&mut plan, &mut rng_of(SALT_WILDCARDS));
         add_restart(&mut plan, &mut rng_of(SALT_RESTARTS));
         shorten_turns(&mut plan, &mut rng_of(SALT_SHORT_TURNS));
@@ -126,8 +134,16 @@ impl Plan {
         bound_outboxes(&mut plan, &mut rng_of(SALT_BOUNDS));
         limit_topic_creation(&mut plan, &mut rng_of(SALT_TOPIC_LIMITS));
         choose_partitions(&mut plan, &mut rng_of(SALT_PARTITIONS));
-        add_engine(&mut plan, &mut rng_of(SALT_ENGINES));
-        add_crashes(&mut plan, &mut rng_of(SALT_CRASHES));
+        add_engine(
+            &mut plan,
+            percent(ENGINES_PERCENT),
+            &mut rng_of(SALT_ENGINES),
+        );
+        add_crashes(
+            &mut plan,
+            percent(CRASHES_PERCENT),
+            &mut rng_of(SALT_CRASHES),
+        );
         if seed >= CLUSTERS_FROM {
             add_nodes(&mut plan, &mut rng_of(SALT_CLUSTERS));
             add_disk_damage(&mut plan, &mut rng_of(SALT_DAMAGES));
@@ -137,6 +153,12 @@ impl Plan {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
         }
         plan.wall_clock_jumps = rng_of(SALT_WALL).chance(WALL_PERCENT);
+        let durable_percent = percent(DURABLE_SESSIONS_PERCENT);
+        make_sessions_durable(
+            &mut plan,
+            durable_percent,
+            &mut rng_of(SALT_DURABLE_SESSIONS),
+        );
         plan
     }
 }
@@ -310,9 +332,9 @@ fn add_stalled_sockets(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Gives some worlds MQTT clients.
-fn add_mqtt_clients(plan: &mut Plan, rng: &mut Rng) {
-    if !rng.chance(MQTT_PERCENT) {
+/// Some worlds have MQTT clients.
+fn add_mqtt_clients(plan: &mut Plan, percent: u32, rng: &mut Rng) {
+    if !rng.chance(percent) {
         return;
     }
     plan.mqtt_clients = rng.range(1, 6);
@@ -399,9 +421,9 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Gives some worlds an engine, to which homes write their changes of topics (facts).
-fn add_engine(plan: &mut Plan, rng: &mut Rng) {
-    if rng.chance(ENGINES_PERCENT) {
+/// In some worlds homes write their changes of topics (facts) to an engine.
+fn add_engine(plan: &mut Plan, percent: u32, rng: &mut Rng) {
+    if rng.chance(percent) {
         plan.engine = Some(EngineBehavior {
             progress: rng.pick(&[5, 30, 90]),
             loss: rng.pick(&[0, 0, 5, 40]),
@@ -413,8 +435,8 @@ fn add_engine(plan: &mut Plan, rng: &mut Rng) {
 
 /// Lets the server crash in some worlds with an engine, which is then a log on disk. In half of these worlds, the topics of one rule are
 /// not durable.
-fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
-    if plan.engine.is_none() || !rng.chance(CRASHES_PERCENT) {
+fn add_crashes(plan: &mut Plan, percent: u32, rng: &mut Rng) {
+    if plan.engine.is_none() || !rng.chance(percent) {
         return;
     }
     plan.segment_bytes = Some(SEGMENT_HEADER + rng.pick(&[500, 2000, 10_000]));
@@ -430,7 +452,29 @@ fn add_crashes(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Lets crashes damage the disk in some worlds. These worlds have no MQTT clients, because MQTT cannot report a gap.
+/// In some worlds with crashes the log has records of MQTT sessions, so that sessions survive a crash. The log is rarely slow there: clients would
+/// give up before the server has answered.
+fn make_sessions_durable(plan: &mut Plan, percent: u32, rng: &mut Rng) {
+    let has_disk = plan.segment_bytes.is_some();
+    let engine = plan.engine.as_mut().filter(|_| has_disk);
+    if let Some(engine) = engine
+        && plan.mqtt_clients > 0
+        && rng.chance(percent)
+    {
+        plan.settings.mqtt.durable_sessions = true;
+        engine.progress = rng.pick(&[5, 30, 90, 90]);
+        if rng.chance(60) {
+            // Nothing but a crash takes messages from a session.
+            plan.ttl_percent = 0;
+            plan.settings.mqtt.session_messages = 1000;
+            for rule in &mut plan.settings.rules {
+                (rule.log_bytes, rule.log_age_s, rule.ttl_s) = (1 << 20, 3600, 0);
+            }
+        }
+    }
+}
+
+/// In some worlds crashes damage the disk. These worlds have no MQTT clients, because MQTT cannot report a gap.
 fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && rng.chance(DAMAGES_PERCENT) {
         plan.disk_damage = true;

@@ -29,7 +29,13 @@ impl Plan {
             }
             if self.mqtt_clients > 0 && mqtt_rng.chance(MQTT_STEPS_PERCENT) {
                 let client = mqtt_rng.below(self.mqtt_clients) as u8;
-                step.op = Op::Mqtt(client, mqtt_action(&mut mqtt_rng));
+                step.op = Op::Mqtt(
+                    client,
+                    match self.settings.mqtt.durable_sessions {
+                        true => action_of_lasting_client(&mut mqtt_rng),
+                        false => mqtt_action(&mut mqtt_rng),
+                    },
+                );
             }
             step
         };
@@ -79,6 +85,22 @@ fn mqtt_action(rng: &mut Rng) -> MqttAction {
         88..92 => MqttAction::Ping,
         92..94 => MqttAction::Leave,
         94..97 => MqttAction::Cut,
+        _ => MqttAction::ResizeWindow,
+    }
+}
+
+/// An action of a client whose connections last, so that a crash finds it connected.
+fn action_of_lasting_client(rng: &mut Rng) -> MqttAction {
+    match rng.below(100) {
+        0..10 => MqttAction::Connect,
+        10..11 => MqttAction::TakeOver,
+        11..36 => MqttAction::Read,
+        36..50 => MqttAction::Acknowledge,
+        50..60 => MqttAction::ChangeSubscriptions,
+        60..94 => MqttAction::Publish(rng.pick(&[1, 1, 3])),
+        94..96 => MqttAction::Ping,
+        96..97 => MqttAction::Leave,
+        97..98 => MqttAction::Cut,
         _ => MqttAction::ResizeWindow,
     }
 }

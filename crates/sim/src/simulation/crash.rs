@@ -17,7 +17,6 @@ use super::restart::read_snapshots;
 use super::{ShardLoop, Simulation, now};
 use crate::checkpoint::{Checkpoint, saved};
 use crate::client::follower::Follower;
-use crate::client::mqtt::Client;
 use crate::engine::{ReportedDamage, Start};
 use crate::truth::Violation;
 
@@ -55,6 +54,13 @@ impl Simulation {
         if self.plan.disk_damage {
             engine.disk_log().inject_damage(rng)?;
         }
+        let sockets = &self.net.sockets;
+        let is_open = |link: u32| {
+            let socket = &sockets[link as usize];
+            !(socket.client_fin || socket.server_fin || socket.server_closed || socket.reset)
+        };
+        let mut links = self.clients.mqtt.iter().map(|client| client.link);
+        let were_open: Vec<bool> = links.by_ref().map(|it| it.is_some_and(is_open)).collect();
         self.net.restart_process();
         self.loops.iter_mut().for_each(|it| it.links.clear());
         self.clients.http_connections_ended();
@@ -62,10 +68,9 @@ impl Simulation {
             .followers
             .iter_mut()
             .for_each(Follower::connection_ended);
-        self.clients
-            .mqtt
-            .iter_mut()
-            .for_each(Client::server_crashed);
+        for (client, was_open) in self.clients.mqtt.iter_mut().zip(were_open) {
+            client.server_crashed(was_open, &self.truth);
+        }
         self.truth.crash_step = Some(self.truth.step);
         // The new homes restore from the log also messages that the former homes had removed, so the checkpoint is no longer valid.
         self.checkpoint = Checkpoint::default();
@@ -150,6 +155,14 @@ impl Simulation {
             }
             shard.lose_unlogged();
             self.shards[n] = shard;
+        }
+        let filters: Vec<_> = self
+            .shards
+            .iter()
+            .flat_map(Shard::session_filters)
+            .collect();
+        for shard in &mut self.shards {
+            shard.finish_recovery(&filters, begin);
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;

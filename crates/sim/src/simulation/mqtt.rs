@@ -104,7 +104,21 @@ impl Simulation {
         Ok(())
     }
 
-    /// Removes all retained messages by a new client. Returns the link of that client.
+    /// Checks that the wills of connections that ended with a crash were published. The world must be idle.
+    pub fn check_wills(&mut self) -> Result<(), Violation> {
+        self.truth.step += 1;
+        for client in &mut self.clients.mqtt {
+            for number in std::mem::take(&mut client.wills_due) {
+                if self.truth.allowed.budgets_are_wide {
+                    self.truth.acknowledge(number);
+                    self.coverage.wills_after_crash += 1;
+                }
+            }
+        }
+        self.check_logged()
+    }
+
+    /// A new client removes all retained messages. Returns its link.
     pub fn clear_retained(&mut self, rng: &mut Rng) -> u32 {
         let mut out = Vec::new();
         let connect = Connect {

@@ -195,10 +195,13 @@ impl Clients {
 
     /// Homes owe no more answers to a SUBSCRIBE. The SUBACK may have to wait until the session is recorded.
     fn acknowledge_subscribe(&mut self, slot: u32, id: PacketId) {
-        match self.records_session(slot) {
-            true => self.record_later(slot),
-            false => self.send_suback(slot, id),
+        if self.records_session(slot) {
+            self.record_later(slot);
+            if !planted::is(Fault::EarlySuback) {
+                return;
+            }
         }
+        self.send_suback(slot, id);
     }
 
     /// Sends the SUBACK or UNSUBACK with this packet id.

@@ -15,6 +15,7 @@ use crore_wire::mqtt::PacketId;
 use crore_wire::topic;
 
 use crate::base::ids::ConnId;
+use crate::base::planted::{self, Fault};
 use crate::budget::in_flight::InFlightCharge;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
@@ -226,8 +227,11 @@ fn lower_positions(
             false => 0,
         };
         if let Some(position) = subscription.positions.get_mut(at) {
-            *position = before.min(*position);
             is_found = true;
+            if planted::is(Fault::HighPosition) {
+                continue;
+            }
+            *position = before.min(*position);
             if let Some(start) = subscription.starts.get_mut(at) {
                 *start = before.min(*start);
             }

@@ -74,4 +74,7 @@ pub(super) struct PendingSubscribe {
     pub subscriptions: Vec<(usize, bool)>,
     /// Whether the request also subscribes to `#`.
     pub has_wildcard: bool,
+    /// The messages that the client had acknowledged on this connection before the request. SUBACK tells that the log knows it, if sessions are
+    /// durable.
+    pub acknowledged: Vec<u32>,
 }

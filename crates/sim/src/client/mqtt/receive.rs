@@ -3,7 +3,7 @@
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
 use super::in_flight::{PendingAck, Receipt, Stage};
-use super::{Client, NO_PROPERTIES};
+use super::{Client, NO_PROPERTIES, QOS_2_IS_EXACT_AFTER_CRASH};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, printable};
 
@@ -52,15 +52,27 @@ impl Client {
         if let Some(at) = at {
             self.subs[at].check_options(number, publish, self.role.number, truth)?;
         }
+        let may_come_again = self.session.survived_crash && self.unrecorded.contains_key(&number);
         let is_new = match id {
-            None => true,
-            Some(id) => self.record_receipt(id, number, publish, coverage)?,
+            None => {
+                self.unrecorded.insert(number, self.link);
+                true
+            }
+            Some(id) => {
+                self.unrecorded.insert(number, None);
+                self.record_receipt(id, number, publish, coverage)?
+            }
         };
         if !is_new {
             coverage.sent_again += 1;
             return Ok(());
         }
         let Some(at) = at else { return Ok(()) };
+        if publish.retain && may_come_again {
+            coverage.again_after_crash += 1;
+            self.subs[at].retained_came_again();
+            return Ok(());
+        }
         if publish.retain {
             coverage.retained += 1;
             return self.subs[at].receive_retained(number, publish.dup, truth);
@@ -69,11 +81,13 @@ impl Client {
             truth.check_not_stale(number, self.conn.connect_step, self.conn.connect_s)?;
         }
         if self.subs[at].may_repeat(number) {
+            self.subs[at].track.came_again(number);
             return Ok(());
         }
-        self.subs[at]
-            .track
-            .record(number, publish.qos.bits(), truth)
+        let track = &mut self.subs[at].track;
+        let is_again = track.record(number, publish.qos.bits(), truth)?;
+        coverage.again_after_crash += u64::from(is_again);
+        Ok(())
     }
 
     /// The topic, by name or by alias.
@@ -233,7 +247,9 @@ impl Client {
         let matches = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
         let Some(at) = self.receipts.iter().position(matches) else {
             self.conn.acks.push_back(PendingAck::Pubcomp(id));
-            return match session_uncertain {
+            let is_uncertain =
+                session_uncertain || self.session.survived_crash && !QOS_2_IS_EXACT_AFTER_CRASH;
+            return match is_uncertain {
                 true => Ok(()),
                 false => Err(format!("PUBREL for {id}, which is not under way")),
             };
@@ -270,6 +286,9 @@ impl Client {
                 let mut all = self.receipts.iter_mut();
                 if let Some(receipt) = all.find(|receipt| receipt.id == id) {
                     receipt.state = state;
+                    if receipt.is_acknowledged() {
+                        self.unrecorded.insert(receipt.number, self.link);
+                    }
                 }
                 if state != Stage::PubrecSent {
                     self.conn.ids_in_flight.remove(&id);

@@ -1,6 +1,9 @@
 //! The session, which outlives a connection, and the checks of the CONNACK flag "session present" (MQTT 5.0 section 3.2.2.1.1).
 
-use super::Client;
+use crore_wire::mqtt::Qos;
+
+use super::in_flight::Sent;
+use super::{Client, QOS_2_IS_EXACT_AFTER_CRASH};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
@@ -43,6 +46,7 @@ impl Client {
         }
         if present {
             coverage.sessions_resumed += 1;
+            coverage.sessions_recovered += u64::from(self.session.survived_crash);
         }
         if !present || may_be_replaced {
             self.session.wildcard_granted = false;
@@ -56,7 +60,11 @@ impl Client {
                 .iter_mut()
                 .for_each(|receipt| receipt.of_ended_session = true);
         }
+        // The server waits for the log before it resumes a session.
+        self.session.is_recorded = present;
         if !present {
+            self.session.survived_crash = false;
+            self.unrecorded.clear();
             self.receipts.clear();
             for sub in &mut self.subs {
                 sub.session_began();
@@ -92,9 +100,63 @@ impl Client {
         }
     }
 
-    /// Updates the state after a crash of the server. The server has lost the session and all connections of this client.
-    pub fn server_crashed(&mut self) {
+    /// The server has told that the log has the session, and that the client has these messages.
+    pub(super) fn session_recorded(&mut self, acknowledged: &[u32]) {
+        self.session.is_recorded = true;
+        self.conn.is_will_recorded = true;
+        for number in acknowledged {
+            if self.unrecorded.get(number) == Some(&self.link) {
+                self.unrecorded.remove(number);
+            }
+        }
+    }
+
+    /// The messages that the client has acknowledged on this connection, of which the log may not know it yet.
+    pub(super) fn acknowledged_here(&self) -> Vec<u32> {
+        let unrecorded = self.unrecorded.iter();
+        let here = unrecorded.filter(|(_, link)| **link == self.link);
+        here.map(|(number, _)| *number).collect()
+    }
+
+    /// The server crashed. It has lost all connections of this client. `was_open` tells whether neither side had begun to close the client's connection.
+    pub fn server_crashed(&mut self, was_open: bool, truth: &Truth) {
+        let was_only_link = was_open && self.is_connected() && self.abandoned_links.is_empty();
+        let will = self.conn.will;
+        let is_will_recorded = self.conn.is_will_recorded;
         self.connection_ended();
+        let is_durable = truth.allowed.sessions_are_durable && self.role.expiry_s > 0;
+        if !is_durable {
+            return self.session_lost();
+        }
+        // The log may not have what was being recorded: the session of before then exists still, or none does.
+        self.session.may_have_ended |= !self.session.is_recorded;
+        self.session.survived_crash = true;
+        self.session.clean_start_links.clear();
+        self.session.unanswered_links.clear();
+        self.abandoned_links.clear();
+        self.receipts.clear();
+        // A will that was being published at an earlier crash may be lost in this one.
+        self.wills_due.clear();
+        if let (true, true, Some((number, 0))) = (was_only_link, is_will_recorded, will) {
+            self.wills_due.push(number);
+        }
+        if !QOS_2_IS_EXACT_AFTER_CRASH {
+            // The server may not know the message any more. If the client sent it again, it would be published twice.
+            let of_qos_2 = |sent: &&mut Sent| sent.qos == Qos::ExactlyOnce;
+            for sent in self.sent.iter_mut().filter(of_qos_2) {
+                sent.received = true;
+            }
+        }
+        let of_each = self.unrecorded.iter();
+        let unrecorded = of_each.map(|(number, link)| (*number, link.is_some()));
+        let unrecorded = unrecorded.collect();
+        for sub in &mut self.subs {
+            sub.server_crashed(truth.step, &unrecorded);
+        }
+    }
+
+    /// The session has certainly ended with the server.
+    fn session_lost(&mut self) {
         (
             self.session.last_connect_s,
             self.session.attempts,

@@ -126,6 +126,7 @@ impl Client {
             unsubscribes: false,
             subscriptions,
             has_wildcard: wildcard.is_some(),
+            acknowledged: self.acknowledged_here(),
         });
     }
 
@@ -186,6 +187,7 @@ impl Client {
             unsubscribes: true,
             subscriptions: indexes.iter().map(|at| (*at, false)).collect(),
             has_wildcard: false,
+            acknowledged: Vec::new(),
         });
     }
 
@@ -216,6 +218,9 @@ impl Client {
                 reasons.len(),
                 pending.subscriptions.len()
             ));
+        }
+        if reasons.iter().any(|it| !it.is_error()) {
+            self.session_recorded(&pending.acknowledged);
         }
         self.session.wildcard_granted |=
             pending.has_wildcard && reasons.last().is_some_and(|it| !it.is_error());

@@ -1,9 +1,10 @@
 //! A client's subscription to a topic, and the checks of its messages (MQTT 5.0 sections 3.8.3 and 3.8.4).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crore_wire::mqtt::{Publish, Qos, RetainHandling, SubscribeOptions};
 
+use super::NO_LOCAL_IS_EXACT_AFTER_CRASH;
 use super::track::Track;
 use crate::truth::{Truth, Violation};
 
@@ -101,6 +102,7 @@ impl Sub {
 
     /// Resets the subscription for a new session, which has no earlier subscriptions.
     pub fn session_began(&mut self) {
+        self.track.session_began();
         if self.is_split() {
             self.track.restart_order();
         }
@@ -138,6 +140,15 @@ impl Sub {
         }
     }
 
+    /// The server has crashed in the step `step`, and the session is durable.
+    pub fn server_crashed(&mut self, step: u32, unrecorded: &BTreeMap<u32, bool>) {
+        if self.state == State::Unsubscribed {
+            // The log may not have the end of the subscription yet.
+            self.state = State::NotGranted;
+        }
+        self.track.server_crashed(step, unrecorded);
+    }
+
     /// Checks a message against the options that the client requested.
     pub fn check_options(
         &self,
@@ -165,13 +176,27 @@ impl Sub {
         if self.state == State::Unsubscribed && !may_be_old && !self.wildcard_requested {
             return Err(format!("message {number} came after UNSUBACK"));
         }
-        if mqtt_options.by == Some(own_number) && !self.gets_own_messages && !publish.retain {
+        let crashed = |crash_step| truth.messages[number as usize].sent_step <= crash_step;
+        let may_be_own = truth.allowed.sessions_are_durable
+            && truth.crash_step.is_some_and(crashed)
+            && !NO_LOCAL_IS_EXACT_AFTER_CRASH;
+        if mqtt_options.by == Some(own_number)
+            && !self.gets_own_messages
+            && !publish.retain
+            && !may_be_own
+        {
             return Err(format!("message {number} came back in spite of No Local"));
         }
         Ok(())
     }
 
-    /// Checks and records a retained message.
+    /// A retained message came that had come before a crash. It may also be the answer to a later request.
+    pub fn retained_came_again(&mut self) {
+        self.retained_due = None;
+        self.retained_requests.pop_front();
+    }
+
+    /// A retained message was received.
     pub fn receive_retained(
         &mut self,
         number: u32,

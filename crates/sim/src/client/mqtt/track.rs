@@ -1,6 +1,9 @@
 //! A track: the messages of one topic that a client received, in stretches. A stretch begins with a SUBACK and continues over all
 //! connections of the session. Within a stretch, the client must receive each message that the log still had.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{NO_LOCAL_IS_EXACT_AFTER_CRASH, QOS_2_IS_EXACT_AFTER_CRASH};
 use crate::truth::{Message, Truth, Violation};
 
 /// A received message, with the step and the second of its receipt.
@@ -25,6 +28,8 @@ struct Stretch {
     ended: bool,
     /// Whether the newest message must have been received.
     must_reach_head: bool,
+    /// The step of the last crash that the subscription has survived.
+    crash_step: Option<u32>,
 }
 
 /// The messages of a topic that a client received.
@@ -37,6 +42,14 @@ pub(super) struct Track {
     /// The number of messages at the beginning of `messages` whose order is not checked.
     unordered: usize,
     stretches: Vec<Stretch>,
+    /// Other subscriptions of the client match the topic too.
+    pub overlaps: bool,
+    /// The messages from before the last crash that may come again after it, and whether more than once.
+    may_come_again: BTreeMap<u32, bool>,
+    /// Those of them that must come again, since the client has not acknowledged them.
+    must_come_again: BTreeSet<u32>,
+    /// For each crash that the subscription has survived, the messages that came after it, in the order of receipt, each with its QoS.
+    after_crashes: Vec<Vec<(u32, u8)>>,
 }
 
 impl Track {
@@ -50,6 +63,7 @@ impl Track {
     /// Excludes the messages received so far from the check of the order, since they came by two subscriptions that have no common order.
     pub fn restart_order(&mut self) {
         self.unordered = self.messages.len();
+        self.after_crashes.clear();
     }
 
     /// Begins a stretch, because a subscription was granted.
@@ -63,11 +77,13 @@ impl Track {
             was_interrupted: false,
             ended: false,
             must_reach_head: false,
+            crash_step: None,
         });
     }
 
     /// Ends the last stretch. No later message is required.
     pub fn end_stretch(&mut self) {
+        self.must_come_again.clear();
         if let Some(stretch) = self.stretches.last_mut() {
             stretch.ended = true;
         }
@@ -81,17 +97,61 @@ impl Track {
         }
     }
 
+    /// A new session began, in which no message of the one before comes again.
+    pub fn session_began(&mut self) {
+        self.may_come_again.clear();
+    }
+
+    /// The server has crashed in the step `step`, and the session is durable. `unrecorded` has the messages of which the log may not know that the
+    /// client has them, and whether the client has acknowledged each.
+    pub fn server_crashed(&mut self, step: u32, unrecorded: &BTreeMap<u32, bool>) {
+        self.may_come_again.clear();
+        self.must_come_again.clear();
+        // The subscription may begin anew with messages from before its SUBACK.
+        self.unordered = self.messages.len();
+        self.after_crashes.push(Vec::new());
+        let is_subscribed = self.stretches.last().is_some_and(|stretch| !stretch.ended);
+        for (number, qos) in &self.messages {
+            let any_number_of_times = self.overlaps || *qos == 2 && !QOS_2_IS_EXACT_AFTER_CRASH;
+            if any_number_of_times || unrecorded.contains_key(number) {
+                self.may_come_again.insert(*number, any_number_of_times);
+            }
+            if is_subscribed && *qos == 1 && unrecorded.get(number) == Some(&false) {
+                self.must_come_again.insert(*number);
+            }
+        }
+        if let Some(stretch) = self.stretches.last_mut() {
+            stretch.crash_step = Some(step);
+        }
+    }
+
+    /// A message was received again by another subscription.
+    pub fn came_again(&mut self, number: u32) {
+        self.must_come_again.remove(&number);
+    }
+
     /// Whether a message was received.
     pub fn has(&self, number: u32) -> bool {
         self.messages.iter().any(|(other, _)| *other == number)
     }
 
-    /// Records a message that is not a repeat.
-    pub fn record(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<(), Violation> {
-        if self.has(number) {
-            return Err(format!("message {number} came twice"));
+    /// Records a message that was not sent again within its session. Returns whether it came again after a crash.
+    pub fn record(&mut self, number: u32, qos: u8, truth: &Truth) -> Result<bool, Violation> {
+        let is_again = self.has(number);
+        if is_again {
+            match self.may_come_again.get(&number) {
+                Some(true) => {}
+                Some(false) => _ = self.may_come_again.remove(&number),
+                None if truth.may_be_published_again(number) => {}
+                None => return Err(format!("message {number} came twice")),
+            }
+            self.must_come_again.remove(&number);
+        } else {
+            self.messages.push((number, qos));
         }
-        self.messages.push((number, qos));
+        if let Some(after_crash) = self.after_crashes.last_mut() {
+            after_crash.push((number, qos));
+        }
         if let Some(stretch) = self.stretches.last_mut()
             && !stretch.ended
         {
@@ -101,7 +161,7 @@ impl Track {
                 second: truth.now_s,
             });
         }
-        Ok(())
+        Ok(is_again)
     }
 
     /// Requires that the last stretch reaches the newest message, unless the stretch has ended. The caller makes sure that nothing is in
@@ -114,7 +174,21 @@ impl Track {
 
     /// Checks the order of the messages of each QoS [MQTT-4.6.0-6].
     pub fn check_order_of_each_qos(&self, truth: &Truth) -> Result<(), Violation> {
-        (0..3).try_for_each(|qos| self.check_order(qos, truth))
+        let crash_steps = self.stretches.iter().filter_map(|it| it.crash_step);
+        let last_crash_step = crash_steps.max().unwrap_or(0);
+        for qos in 0..3 {
+            let is_exact = qos < 2 || QOS_2_IS_EXACT_AFTER_CRASH;
+            let of_qos = |(number, of): &&(u32, u8)| {
+                let sent_step = truth.messages[*number as usize].sent_step;
+                *of == qos && (is_exact || sent_step > last_crash_step)
+            };
+            let first = self.messages[self.unordered..].iter();
+            check_order(first.filter(of_qos), truth)?;
+            for after_crash in &self.after_crashes {
+                check_order(after_crash.iter().filter(of_qos), truth)?;
+            }
+        }
+        Ok(())
     }
 
     /// Compares all received messages with the published ones.
@@ -126,36 +200,6 @@ impl Track {
     ) -> Result<(), Violation> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, session_messages, own_number)?;
-        }
-        Ok(())
-    }
-
-    fn check_order(&self, of: u8, truth: &Truth) -> Result<(), Violation> {
-        let mut newest: Option<(u64, u32)> = None;
-        let mut latest: Option<(u32, u32)> = None;
-        for (number, _) in self.messages[self.unordered..]
-            .iter()
-            .filter(|(_, qos)| *qos == of)
-        {
-            let message = &truth.messages[*number as usize];
-            if let (Some(offset), Some((last, other))) = (message.offset, newest)
-                && offset < last
-            {
-                return Err(format!(
-                    "message {other} at {last} came before {number} at {offset}"
-                ));
-            }
-            if let (Some(acked), Some((sent, other))) = (message.acked_step, latest)
-                && acked < sent
-            {
-                return Err(format!(
-                    "message {other} came before {number}, which was acknowledged before it was sent"
-                ));
-            }
-            newest = message.offset.map(|offset| (offset, *number)).or(newest);
-            if latest.is_none_or(|(sent, _)| message.sent_step > sent) {
-                latest = Some((message.sent_step, *number));
-            }
         }
         Ok(())
     }
@@ -175,15 +219,20 @@ impl Track {
                 || message.sent_step <= stretch.granted_step
                 || message.refused
                 || !published
-                || self.has(number)
+                || self.has(number) && !self.must_come_again.contains(&number)
+                || self.may_be_lost_in_crash(stretch, number, truth)
                 || stretch.no_local && mqtt_options.by == Some(own_number)
                 || stretch.was_interrupted && stretch.qos.min(mqtt_options.qos) == 0
             {
                 continue;
             }
+            // A message that came before the crash must come again before the later ones do so.
+            let from = stretch.crash_step.filter(|_| self.has(number));
             let mut later = stretch.received.iter();
-            let later =
-                later.find(|received| message.is_before(&truth.messages[received.number as usize]));
+            let later = later.find(|received| {
+                from.is_none_or(|crash_step| received.step > crash_step)
+                    && message.is_before(&truth.messages[received.number as usize])
+            });
             let (step, second) = match later {
                 Some(received) => (received.step, received.second),
                 None if stretch.must_reach_head => (truth.step, truth.now_s),
@@ -208,6 +257,18 @@ impl Track {
         Ok(())
     }
 
+    /// Whether a crash may have removed a message, or what was recorded of it.
+    fn may_be_lost_in_crash(&self, stretch: &Stretch, number: u32, truth: &Truth) -> bool {
+        let message = &truth.messages[number as usize];
+        let crashed = |crash_step| message.sent_step <= crash_step;
+        let qos = truth.mqtt_options(number).qos;
+        let may_be_sent_as_qos_2 = qos == 2 && (stretch.qos == 2 || self.overlaps);
+        stretch.crash_step.is_some_and(crashed)
+            && (truth.is_non_durable(number)
+                || stretch.no_local && !NO_LOCAL_IS_EXACT_AFTER_CRASH
+                || may_be_sent_as_qos_2 && !QOS_2_IS_EXACT_AFTER_CRASH)
+    }
+
     /// Whether the limits of its topic's rule may have removed the message from the log by `step`.
     fn may_be_trimmed(
         &self,
@@ -228,8 +289,9 @@ impl Track {
         });
         let (mut count, mut bytes) = (0, truth.bytes_of(number));
         for (other, _) in others {
-            count += 1;
-            bytes += truth.bytes_of(other as u32);
+            let copies = truth.copies_max(other as u32);
+            count += copies as u32;
+            bytes += copies * truth.bytes_of(other as u32);
         }
         !truth.allowed.budgets_are_wide
             || second - message.sent_s >= rule.log_age_s
@@ -256,4 +318,35 @@ impl Track {
             overlaps && !stretch.received.iter().any(came_after_delete)
         })
     }
+}
+
+/// Checks the order of these messages, which came in this order.
+fn check_order<'a>(
+    messages: impl Iterator<Item = &'a (u32, u8)>,
+    truth: &Truth,
+) -> Result<(), Violation> {
+    let mut newest: Option<(u64, u32)> = None;
+    let mut latest: Option<(u32, u32)> = None;
+    for (number, _) in messages {
+        let message = &truth.messages[*number as usize];
+        if let (Some(offset), Some((last, other))) = (message.offset, newest)
+            && offset < last
+        {
+            return Err(format!(
+                "message {other} at {last} came before {number} at {offset}"
+            ));
+        }
+        if let (Some(acked), Some((sent, other))) = (message.acked_step, latest)
+            && acked < sent
+        {
+            return Err(format!(
+                "message {other} came before {number}, which was acknowledged before it was sent"
+            ));
+        }
+        newest = message.offset.map(|offset| (offset, *number)).or(newest);
+        if latest.is_none_or(|(sent, _)| message.sent_step > sent) {
+            latest = Some((message.sent_step, *number));
+        }
+    }
+    Ok(())
 }

@@ -92,6 +92,10 @@ impl Subscriber {
             truth.set_offset(number, position.offset)?;
             self.position = Some(id.to_vec());
         }
+        if truth.has_copies(number) {
+            // Which copy this is, and so whether it may be missing elsewhere, is unknown.
+            return Ok(());
+        }
         self.tracks[at].message_received(number, truth)?;
         truth.check_not_stale(number, self.conn.request_step, self.conn.request_s)?;
         self.check_not_superseded(number, truth)?;
