@@ -86,6 +86,7 @@ impl Coverage {
     /// The kinds that did not occur. Kinds that only some ranges of seeds can produce are left out.
     pub fn missing(&self) -> Vec<&'static str> {
         let optional = [
+            "recovered sessions",
             "again after crash",
             "wills after crash",
             "nodes lost",

