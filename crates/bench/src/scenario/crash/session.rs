@@ -468,6 +468,8 @@ impl Session {
         let mut link = Link::open(address, TIMEOUT)?;
         let dialect = dialect(self.version, self.qos, Kept::Clean);
         (self.is_subscribed, self.expected) = (false, None);
+        // With Clean Start the client discards its own part of the session, too (MQTT 5 §3.1.2.4).
+        self.unreleased.clear();
         if let Some(it) = self.connections.last_mut() {
             it.session_ended = None;
         }

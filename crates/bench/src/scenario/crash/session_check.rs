@@ -171,10 +171,14 @@ impl SessionProgress {
                     });
                 }
             }
-            SessionEvent::Subscribing | SessionEvent::Subscribed => {
+            SessionEvent::Subscribing => {
                 self.subscribed_on = self.connection;
                 let topics = self.topics.values_mut();
                 topics.for_each(|progress| *progress = TopicProgress::default());
+            }
+            SessionEvent::Subscribed => {
+                let topics = self.topics.values_mut();
+                topics.for_each(|progress| progress.sequences = Default::default());
             }
             SessionEvent::Left => drop(self.left.insert(self.connection)),
             SessionEvent::IdReused { topic, number } => {
@@ -233,7 +237,9 @@ impl SessionProgress {
             .and_then(|it| it.receipts.get(&index))
             .copied();
         if let Some(earlier) = earlier {
-            if may_be_retained && is_subscribing {
+            // It may come as the retained message too, even on a later connection, if the client left before that. And the SUBSCRIBE of a
+            // session whose SUBACK was lost repeats subscriptions that overlap.
+            if may_be_retained || is_subscribing {
                 return;
             }
             self.check_repetition(&name, qos, earlier, receipt, checker, counts);
@@ -278,7 +284,10 @@ impl SessionProgress {
                 topic,
                 &holes,
                 checker,
-                &format!("before {number:#x} on connection {}", receipt.connection),
+                &format!(
+                    "before {number:#x} on connection {}, subscribed on {}",
+                    receipt.connection, self.subscribed_on
+                ),
             );
         }
     }
