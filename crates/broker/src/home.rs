@@ -32,6 +32,7 @@ mod followers;
 mod forgotten_topics;
 mod future_pages;
 mod gaps;
+mod group_positions;
 mod groups;
 mod idempotence;
 mod idle_topics;
@@ -76,6 +77,7 @@ use crate::filters::matching::Matching;
 use crate::home::answers::Retries;
 use crate::home::compression::MessageCompressor;
 pub(crate) use crate::home::context::HomeContext;
+pub(crate) use crate::home::group_positions::{DuePosition, GroupKey};
 pub(crate) use crate::home::groups::{GroupJoin, bytes_alone as group_bytes_alone};
 use crate::home::interest::TopicInterest;
 use crate::home::logs::Logs;
@@ -157,7 +159,12 @@ impl Home {
                 &admission,
                 &steps,
             ),
-            subscriptions: Subscriptions::new(seed, placement.count_at(me), &steps),
+            subscriptions: Subscriptions::new(
+                seed,
+                placement.count_at(me),
+                settings.mqtt.durable_sessions,
+                &steps,
+            ),
             interest: TopicInterest::new(settings.interest.debounce_s),
             retries: Retries::new(seed, admission.clone()),
             page_queue: PageQueue::new(&steps),

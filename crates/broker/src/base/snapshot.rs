@@ -243,6 +243,8 @@ pub(crate) mod kind {
     pub const WRITER_SET: u8 = 14;
     /// A QoS 2 message of an MQTT session that its client has not released.
     pub const UNRELEASED: u8 = 15;
+    /// The recorded position of a shared subscription in a partition.
+    pub const GROUP_POSITION: u8 = 16;
 }
 
 /// A block that is being written, with the number of records in the snapshot so far.

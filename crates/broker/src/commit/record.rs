@@ -31,6 +31,7 @@ const BEAT: u8 = 8;
 const DEAD: u8 = 9;
 const STEWARD: u8 = 10;
 const RELEASE: u8 = session_record::END + 1;
+const GROUP: u8 = RELEASE + 1;
 /// If a kind has this bit, a reader that does not know the kind may skip the record.
 const OPTIONAL: u8 = 0x80;
 
@@ -125,6 +126,19 @@ pub enum Note<'a> {
     /// The client of this session has released the QoS 2 message with this packet id, so that its next message may have the same id. 0 stands for all
     /// messages of the session, which has ended.
     Release(SessionKey),
+    /// The position of a shared subscription in the partition.
+    Group(GroupPosition<'a>),
+}
+
+/// The position of a shared subscription (a group) in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPosition<'a> {
+    /// The filter of the group.
+    pub filter: &'a [u8],
+    /// The share name.
+    pub name: &'a [u8],
+    /// The messages of the partition up to this offset are delivered to members. `None`: the group has ended.
+    pub offset: Option<u64>,
 }
 
 /// A heartbeat of a process.
@@ -148,6 +162,7 @@ impl<'a> Note<'a> {
             Note::Dead(_) => DEAD,
             Note::Steward(_) => STEWARD,
             Note::Release(_) => RELEASE,
+            Note::Group(_) => GROUP,
         });
         out.number(offset_delta.into());
         match self {
@@ -161,6 +176,12 @@ impl<'a> Note<'a> {
             Note::Release(key) => {
                 out.word(key.session.number());
                 out.number(key.packet_id.into());
+            }
+            Note::Group(group) => {
+                out.field(group.filter);
+                out.field(group.name);
+                out.byte(group.offset.is_some().into());
+                out.number(group.offset.unwrap_or(0));
             }
         }
     }
@@ -192,6 +213,15 @@ impl<'a> Note<'a> {
                 session: Party::from_number(from.word()?),
                 packet_id: from.number16()?,
             }),
+            GROUP => {
+                let (filter, name) = (from.field()?, from.field()?);
+                let (has_offset, offset) = (from.byte()? != 0, from.number()?);
+                Note::Group(GroupPosition {
+                    filter,
+                    name,
+                    offset: has_offset.then_some(offset),
+                })
+            }
             _ => Note::Steward(from.word()?),
         };
         from.end()?;
@@ -245,13 +275,13 @@ pub(crate) fn check(
 /// Whether a record is a note.
 pub(crate) fn is_note(record: &[u8]) -> bool {
     let kind = record.first();
-    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind) || *kind == RELEASE)
+    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind) || (RELEASE..=GROUP).contains(kind))
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let kind = *record.first()?;
-    (kind > RELEASE).then_some(kind & OPTIONAL != 0)
+    (kind > GROUP).then_some(kind & OPTIONAL != 0)
 }
 
 fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {

@@ -13,12 +13,14 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::group_positions::{DuePosition, GroupKey, GroupPositions};
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, Unacked};
+use crore_wire::topic;
 use lists::Lists;
 pub(super) use members::Member;
 use members::Members;
@@ -49,12 +51,32 @@ pub(super) struct Group {
     is_queued: bool,
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
+    /// If positions are recorded: the messages that were given to members and whose delivery is not complete, by place of the partition and offset.
+    given: BTreeMap<(usize, u64), Member>,
 }
 
 impl Group {
     /// Takes a credit from the next member that has one, and returns that member.
     pub fn next(&mut self) -> Option<Member> {
         self.members.next()
+    }
+
+    /// Notes that a member was given the message with this offset of the partition at place `at`, if positions are recorded.
+    pub fn note_given(&mut self, records: bool, at: usize, offset: u64, member: Member) {
+        if records {
+            self.given.insert((at, offset), member);
+        }
+    }
+
+    /// The offset up to which all messages of the partition at place `at` are done. `place_of` gives the place of a topic's partition.
+    fn done_until(&self, at: usize, place_of: impl Fn(&[u8]) -> usize) -> u64 {
+        let given = self.given.range((at, 0)..=(at, u64::MAX));
+        let given = given.map(|((_, offset), _)| *offset).next();
+        let returned = self.returned.iter();
+        let returned = returned.filter(|unacked| place_of(&unacked.topic) == at);
+        let open = returned.map(|unacked| unacked.offset).chain(given).min();
+        let cursor = self.cursors[at].offset;
+        open.map_or(cursor, |open| cursor.min(open.saturating_sub(1)))
     }
 
     /// The partitions in which the log may have later messages for the group. Each call begins with another partition, so that all
@@ -84,6 +106,7 @@ impl Group {
             + self.members.bytes()
             + size_of_val(&*self.cursors)
             + self.returned.capacity() * size_of::<Unacked>()
+            + self.given.len() * GIVEN_BYTES
     }
 
     /// Whether the group has messages to give and a member with credit.
@@ -96,6 +119,11 @@ impl Group {
         self.cursors.iter().any(|cursor| cursor.behind)
     }
 }
+
+/// Memory of a message that was given: leaves of a `BTreeMap` are two thirds full.
+const GIVEN_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
+/// Groups of which one call looks whether their positions have moved.
+const EXAMINED_MAX: usize = 256;
 
 /// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since new group numbers are
 /// always the highest.
@@ -161,12 +189,20 @@ pub(super) struct Groups {
     late: Vec<u32>,
     /// Whether the page queue has an entry for the late groups.
     late_queued: bool,
+    /// Whether the log has the positions of groups.
+    records: bool,
+    /// The recorded positions.
+    pub positions: GroupPositions,
+    /// Groups that have begun or ended since their positions were last recorded.
+    changed: Vec<GroupKey>,
+    /// The group to examine next.
+    next_examined: u64,
     steps: Steps,
 }
 
 impl Groups {
-    /// No groups, at a home with this number of partitions.
-    pub fn new(seed: u64, partitions: usize, steps: &Steps) -> Self {
+    /// No groups, at a home with this number of partitions. `records`: the log has the positions of groups.
+    pub fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
             lists: Lists::default(),
@@ -177,6 +213,10 @@ impl Groups {
             due: Vec::new(),
             late: Vec::new(),
             late_queued: false,
+            records,
+            positions: GroupPositions::default(),
+            changed: Vec::new(),
+            next_examined: 0,
             steps: steps.clone(),
         }
     }
@@ -193,7 +233,7 @@ impl Groups {
     /// Bytes of groups, filters, members and returned messages.
     pub fn bytes(&self) -> usize {
         let lists = self.filters.len() as usize * lists::LIST_BYTES;
-        self.bytes + lists + self.filters.bytes()
+        self.bytes + lists + self.filters.bytes() + self.positions.bytes()
     }
 
     /// Changes a group. Counts the bytes by which it has grown, plus the bytes that `add` returns.
@@ -258,7 +298,11 @@ impl Groups {
             next_partition: 0,
             is_queued: false,
             returned: VecDeque::new(),
+            given: BTreeMap::new(),
         };
+        if self.records {
+            self.changed.push((filter.into(), (&*group.name).into()));
+        }
         self.bytes += group.own_bytes();
         self.all.insert(id, group);
         Some(id)
@@ -293,19 +337,100 @@ impl Groups {
         (id, is_new_subscriber)
     }
 
-    /// Counts another session without a connection that subscribes to this group. A new group gets these cursors.
-    pub fn add_session(&mut self, filter: &[u8], name: &[u8], offsets: impl Iterator<Item = u64>) {
+    /// Counts another session without a connection that subscribes to this group. A new group goes on after its recorded positions; where it has none, after
+    /// `ends`, the last offsets of the partitions.
+    pub fn add_session(&mut self, filter: &[u8], name: &[u8], ends: &[u64]) {
         let found = self.id_of(filter, name);
-        let id = found.or_else(|| self.make(filter, name, RESTORED, offsets));
-        if let Some(group) = id.and_then(|id| self.all.get_mut(&id)) {
-            group.sessions += 1;
+        let is_new = found.is_none();
+        let id = found.or_else(|| self.make(filter, name, RESTORED, ends.iter().copied()));
+        let key: GroupKey = (filter.into(), name.into());
+        let recorded = self.positions.of(&key);
+        let Some(group) = id.and_then(|id| self.all.get_mut(&id)) else {
+            return;
+        };
+        group.sessions += 1;
+        for (cursor, offset) in group.cursors.iter_mut().zip(recorded) {
+            if let Some(offset) = offset.filter(|_| is_new) {
+                *cursor = Cursor {
+                    offset: cursor.offset.min(offset),
+                    behind: true,
+                };
+            }
         }
     }
 
-    /// Gives a member more credit. Returns false if the member has left.
-    pub fn credit(&mut self, id: u64, member: Member, count: u32) -> bool {
-        let group = self.all.get_mut(&id);
-        group.is_some_and(|group| group.members.add_credit(member, count))
+    /// The delivery of this message to a member is complete: gives the member a credit back. Returns false if the member has left.
+    pub fn credit(&mut self, id: u64, member: Member, (at, offset): (usize, u64)) -> bool {
+        let Some(group) = self.all.get_mut(&id) else {
+            return false;
+        };
+        let was_given = group.given.remove(&(at, offset)).is_some();
+        self.bytes -= usize::from(was_given) * GIVEN_BYTES;
+        group.members.add_credit(member, 1)
+    }
+
+    /// Whether this group exists.
+    pub fn has(&self, filter: &[u8], name: &[u8]) -> bool {
+        self.id_of(filter, name).is_some()
+    }
+
+    /// See [`Home::take_due_positions`](super::Home::take_due_positions). `place_of` gives the place of a topic's partition.
+    pub fn take_due_positions(
+        &mut self,
+        moved: bool,
+        place_of: impl Fn(&[u8]) -> usize,
+    ) -> Vec<DuePosition> {
+        let mut due = Vec::new();
+        for group in core::mem::take(&mut self.changed) {
+            match self.id_of(&group.0, &group.1) {
+                Some(id) => self.find_moved(id, &place_of, &mut due),
+                None => {
+                    let places = self.positions.of(&group).iter().enumerate();
+                    let recorded = places.filter(|(_, position)| position.is_some());
+                    due.extend(recorded.map(|(at, _)| DuePosition {
+                        at,
+                        group: group.clone(),
+                        offset: None,
+                    }));
+                }
+            }
+        }
+        if moved {
+            let next = self.all.range(self.next_examined..);
+            let ids: Vec<u64> = next.map(|(id, _)| *id).take(EXAMINED_MAX).collect();
+            self.next_examined = match ids.last() {
+                Some(last) if ids.len() == EXAMINED_MAX => last + 1,
+                _ => 0,
+            };
+            for id in ids {
+                self.find_moved(id, &place_of, &mut due);
+            }
+        }
+        due
+    }
+
+    /// Adds the positions of a group that are not recorded as they are now.
+    fn find_moved(&self, id: u64, place_of: &impl Fn(&[u8]) -> usize, due: &mut Vec<DuePosition>) {
+        let Some(group) = self.all.get(&id) else {
+            return;
+        };
+        let key: GroupKey = (group.filter.clone(), (&*group.name).into());
+        let recorded = self.positions.of(&key);
+        let only = match topic::has_wildcard(&group.filter) {
+            true => None,
+            false => Some(place_of(&group.filter)),
+        };
+        self.steps.add(group.cursors.len() + group.returned.len());
+        for at in 0..group.cursors.len() {
+            if only.is_some_and(|only| only != at) {
+                continue;
+            }
+            let offset = Some(group.done_until(at, place_of));
+            if recorded.get(at).copied().flatten() != offset {
+                let group = key.clone();
+                due.push(DuePosition { at, group, offset });
+            }
+        }
     }
 
     /// Removes a member and takes back its unacknowledged messages. Returns whether the group still exists.
@@ -325,6 +450,8 @@ impl Groups {
         };
         let before = group.own_bytes();
         group.members.remove((from, to));
+        // The session of the member keeps what the member does not give back.
+        group.given.retain(|_, member| *member != (from, to));
         self.bytes -= before - group.own_bytes();
         group.sessions -= u32::from(ends);
         if group.sessions == 0 {
@@ -366,6 +493,8 @@ impl Groups {
             match if waits { None } else { group.next() } {
                 Some(member) => {
                     give(*id, member);
+                    group.note_given(self.records, at, offset, member);
+                    self.bytes += usize::from(self.records) * GIVEN_BYTES;
                     group.cursors[at].offset = offset;
                 }
                 None => group.cursors[at].behind = true,
@@ -412,12 +541,19 @@ impl Groups {
     /// Takes a group out; it must be [put back](Groups::put).
     pub fn take(&mut self, id: u64) -> Option<Group> {
         let mut group = self.all.remove(&id)?;
+        self.bytes -= group.given.len() * GIVEN_BYTES;
         group.is_queued = false;
         Some(group)
     }
 
     pub fn put(&mut self, id: u64, group: Group) {
+        self.bytes += group.given.len() * GIVEN_BYTES;
         self.all.insert(id, group);
+    }
+
+    /// Whether the log has the positions of groups.
+    pub fn records(&self) -> bool {
+        self.records
     }
 
     /// Takes the next returned message of a group that was taken out.
@@ -430,6 +566,10 @@ impl Groups {
     fn end(&mut self, id: u64) {
         let group = self.all.remove(&id).expect("it was there");
         self.bytes -= group.own_bytes() + topics_bytes(&group.returned);
+        if self.records {
+            let name = Box::from(&*group.name);
+            self.changed.push((group.filter.clone(), name));
+        }
         if self
             .lists
             .remove(self.filters.value(group.row), &group.name)
@@ -518,7 +658,7 @@ mod tests {
 
     #[test]
     fn bytes_of_groups_are_counted_until_they_end() {
-        let mut groups = Groups::new(7, 1, &Steps::default());
+        let mut groups = Groups::new(7, 1, false, &Steps::default());
         let id = groups
             .make(b"a/+", b"workers", RESTORED, core::iter::once(0))
             .expect("there is room");

@@ -17,7 +17,9 @@ use super::filter_pages::ROWS;
 use super::groups::{Cursor, Group, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
-use crate::base::ids::ShardId;
+use alloc::vec::Vec;
+
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::work::STEPS_PER_VISIT;
 
@@ -66,9 +68,22 @@ impl Home {
         }
     }
 
-    /// Adds `count` to a member's credit.
-    pub(crate) fn group_credit(&mut self, from: ShardId, id: u64, to: ReplyTo, count: u32) {
-        if self.subscriptions.groups.credit(id, (from, to), count) {
+    /// The delivery of the message with this offset of the partition to a member is complete: adds 1 to the member's credit.
+    pub(crate) fn group_credit(
+        &mut self,
+        from: ShardId,
+        id: u64,
+        to: ReplyTo,
+        (partition, offset): (PartitionId, u64),
+    ) {
+        let Some(at) = self.logs.place_here(partition) else {
+            return;
+        };
+        if self
+            .subscriptions
+            .groups
+            .credit(id, (from, to), (at, offset))
+        {
             self.queue_group_if_ready(id);
         }
     }
@@ -152,14 +167,11 @@ impl Home {
         Ok(())
     }
 
-    /// Adds a session that was restored from the log to this group. A new group begins with the next message.
+    /// Adds a session that was restored from the log to this group. The group goes on at its recorded positions.
     pub(crate) fn restore_group_member(&mut self, filter: &[u8], name: &[u8]) {
-        let offsets = self
-            .logs
-            .partitions
-            .iter()
-            .map(|partition| partition.sequence);
-        self.subscriptions.groups.add_session(filter, name, offsets);
+        let partitions = self.logs.partitions.iter();
+        let ends: Vec<u64> = partitions.map(|partition| partition.sequence).collect();
+        self.subscriptions.groups.add_session(filter, name, &ends);
     }
 
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page (a bounded run of messages) allow. Then
@@ -184,8 +196,12 @@ impl Home {
             most -= 1;
             self.steps.add(STEPS_PER_VISIT);
             let lanes = &mut *context.lanes;
-            if let Some(record) = self.message_at(&topic, offset, lanes) {
-                give(&mut group, id, &topic, record, lanes);
+            let partition = self.logs.placement.partition_of(&topic);
+            if let Some(record) = self.message_at(&topic, offset, lanes)
+                && let Some(at) = self.logs.place_here(partition)
+            {
+                let records = self.subscriptions.groups.records();
+                give(&mut group, (id, at, records), &topic, record, lanes);
             }
         }
         let mut visits = self.turn_limits.page_entries;
@@ -249,7 +265,8 @@ impl Home {
                         let record = log.copy(entry, context.lanes.frames());
                         self.steps.add(STEPS_PER_VISIT);
                         *most -= 1;
-                        give(group, id, name, record, context.lanes);
+                        let records = self.subscriptions.groups.records();
+                        give(group, (id, at, records), name, record, context.lanes);
                     }
                     offset
                 }
@@ -268,7 +285,15 @@ impl Home {
     }
 }
 
-fn give(group: &mut Group, id: u64, name: &[u8], record: Record, lanes: &mut Lanes) {
+/// Gives a message of the partition at place `at` to the next member of the group with this number. `records`: the log has positions of groups.
+fn give(
+    group: &mut Group,
+    (id, at, records): (u64, usize, bool),
+    name: &[u8],
+    record: Record,
+    lanes: &mut Lanes,
+) {
     let member = group.next().expect("a member has credit");
+    group.note_given(records, at, record.offset, member);
     lanes.tell_group_member(member, id, name, record);
 }

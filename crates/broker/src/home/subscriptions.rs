@@ -17,10 +17,11 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    pub(super) fn new(seed: u64, partitions: usize, steps: &Steps) -> Subscriptions {
+    /// No subscriptions, at a home with this number of partitions. `records`: the log has the positions of groups.
+    pub(super) fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Subscriptions {
         Subscriptions {
             filters: ShardFilters::new(seed, steps),
-            groups: Groups::new(seed, partitions, steps),
+            groups: Groups::new(seed, partitions, records, steps),
             qos: QosSubscriptions::new(seed, steps),
         }
     }

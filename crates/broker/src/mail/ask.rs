@@ -126,14 +126,16 @@ pub enum Ask {
         /// The address or user of the client, whose quota of filter shapes applies.
         party: Party,
     },
-    /// A member has acknowledged messages, and can receive the same number again.
+    /// The delivery of a message to a member is complete, so that the member can receive another one.
     GroupCredit {
         /// The group.
         group: u64,
         /// The member.
         to: ReplyTo,
-        /// How many messages.
-        count: u32,
+        /// The partition of the message.
+        partition: PartitionId,
+        /// Its offset.
+        offset: u64,
     },
     /// A member leaves its group.
     LeaveGroup(Box<LeaveGroup>),

@@ -202,6 +202,9 @@ impl Shard {
                 let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
                 let (clients, subs) = (&mut self.front.clients, &mut self.front.subs);
                 carry_out_at_home(home, clients, subs, from, &ask, bytes);
+                if clients.ctx.world.records_sessions() {
+                    self.record_group_positions(false);
+                }
             }
         }
     }
@@ -265,9 +268,12 @@ fn carry_out_at_home(
             };
             home.group_join(&join, lanes);
         }
-        Ask::GroupCredit { group, to, count } => {
-            home.group_credit(from, *group, *to, *count);
-        }
+        &Ask::GroupCredit {
+            group,
+            to,
+            partition,
+            offset,
+        } => home.group_credit(from, group, to, (partition, offset)),
         Ask::LeaveGroup(leave) => home.group_leave(from, leave),
         Ask::ReleaseGroup { name, filter } => home.subscriptions.group_release(filter, name),
         Ask::Publish { .. }

@@ -82,6 +82,10 @@ impl Shard {
         match note {
             Note::Mark(_) => {}
             Note::Release(key) => home.apply_release(*key, at),
+            Note::Group(group) => {
+                let key = (group.filter.into(), group.name.into());
+                home.apply_group_position(key, at, group.offset);
+            }
             Note::Steward(writer) => home.logs.writer_set(at).apply_as_steward(*writer),
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node() {

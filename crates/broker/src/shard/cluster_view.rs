@@ -46,8 +46,8 @@ pub(super) fn kind_bit(note: &Note<'_>) -> u8 {
         Note::Beat(_) => 2,
         Note::Dead(_) => 4,
         Note::Steward(_) => 8,
-        // The request of a client, not of the node.
-        Note::Release(_) => 0,
+        // Only notes of the cluster are in flight once at a time.
+        Note::Release(_) | Note::Group(_) => 0,
     }
 }
 

@@ -213,6 +213,7 @@ impl Restored {
                 home.restore_message(from, origin, topics, &world.settings, &world.rules, now)
             }
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
+            kind::GROUP_POSITION => home.restore_group_position(from, origin, world),
             kind::UNRELEASED => home.restore_unreleased(from, origin, world),
             kind::SESSIONS => {
                 reader.partition = from.number16()?;
@@ -309,6 +310,7 @@ impl Shard {
                 }
             }
         }
+        home.subscriptions.forget_group_positions();
         home.count_qos_subscription(0, EVERYTHING, false, now);
         home.drop_unneeded(&world.rules, now);
     }

@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 use crate::commit::queue::Scope;
-use crate::commit::record::Note;
-use crate::home::ONLY_HOMES_ARE_ASKED;
+use crate::commit::record::{GroupPosition, Note};
 use crate::home::sessions::SessionsAtHome;
+use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::SessionKey;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
 use crate::mail::{Ask, ClosingSession, ReplyTo, Tell};
@@ -80,6 +80,28 @@ impl Shard {
         let change = state.map_or(SessionChange::End, SessionChange::State);
         let record = SessionRecord { name, change }.encode();
         self.write_session_record(place_of(ctx, name), waiting, &record);
+    }
+
+    /// Records the positions of shared subscriptions that have begun or ended, and with `moved` of some whose position has moved.
+    pub(super) fn record_group_positions(&mut self, moved: bool) {
+        let Some(home) = &mut self.home else { return };
+        for due in home.take_due_positions(moved) {
+            let DuePosition { at, group, offset } = due;
+            let waiting = PendingRequest {
+                from: self.front.clients.ctx.me,
+                weight: 0,
+                request: Request::Answered,
+            };
+            let (filter, name) = (&group.0[..], &group.1[..]);
+            let note = Note::Group(GroupPosition {
+                filter,
+                name,
+                offset,
+            });
+            self.write_record(at, waiting, |out, offset_delta| {
+                note.encode(out, offset_delta);
+            });
+        }
     }
 
     fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {

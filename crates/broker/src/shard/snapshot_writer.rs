@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Head, kind};
 use crate::base::time::Now;
-use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
+use crate::home::{GroupKey, Home};
 use crate::log::arrival::Arrivals;
 use crate::mail::message::SessionKey;
 
@@ -25,6 +25,7 @@ enum Stage {
     Messages(Option<(usize, Arrivals)>),
     Answers((usize, Option<u32>)),
     Unreleased(Option<SessionKey>),
+    GroupPositions(Option<GroupKey>),
     Sessions((usize, u64)),
     End,
     Over,
@@ -117,6 +118,10 @@ impl Stage {
             },
             Stage::Unreleased(after) => match home.retries.unreleased.save(after, block) {
                 Some(next) => Stage::Unreleased(next),
+                None => Stage::GroupPositions(None),
+            },
+            Stage::GroupPositions(after) => match home.save_group_positions(after, block) {
+                Some(next) => Stage::GroupPositions(next),
                 None => Stage::Sessions((0, 0)),
             },
             Stage::Sessions(from) => match sessions.save(from, now, block) {

@@ -19,6 +19,8 @@ use crate::protocol::front::{Clients, Front};
 use crate::shard::Shard;
 use crate::shard::drain::move_due_clients;
 
+/// Seconds between two looks at the positions of shared subscriptions.
+const GROUP_INTERVAL_S: u32 = 5;
 /// The time for a sweep.
 const SWEEP_MS: u32 = 1000;
 /// The maximum number of ticks of a sweep. More are not possible, because the poller's timeout is in whole milliseconds.
@@ -58,6 +60,10 @@ impl Shard {
             }
             self.review.begin();
             self.publish_sys_topics(io.socket_bytes());
+            let ctx = &self.front.clients.ctx;
+            if ctx.world.records_sessions() && ctx.now.s.is_multiple_of(GROUP_INTERVAL_S) {
+                self.record_group_positions(true);
+            }
             if let Some(mut node) = self.node() {
                 node.tick();
             }

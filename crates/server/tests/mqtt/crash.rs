@@ -213,6 +213,59 @@ fn session_is_in_the_checkpoint_when_the_log_has_it_no_more() {
 }
 
 #[test]
+fn shared_subscription_goes_on_after_a_crash_where_it_was() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut conn, _) = connect(&broker, Version::V5, "worker");
+    for filter in [
+        "$share/workers/t",
+        "$share/workers/a/+/c",
+        "$share/workers/none/#",
+    ] {
+        conn.subscribe(filter, 1);
+    }
+    publish(&broker, "t", &["done"]);
+    assert_eq!(take(&mut conn), "done");
+    publish(&broker, "t", &["unacknowledged"]);
+    let got = conn.packet();
+    assert_eq!(got.publish().payload, b"unacknowledged");
+    let broker = crash(&state, broker);
+    drop(conn);
+    publish(&broker, "a/x/c", &["one"]);
+    publish(&broker, "none/x", &["two"]);
+    // The second crash reads the records of both servers.
+    let broker = crash(&state, broker);
+    publish(&broker, "t", &["three"]);
+    let (mut conn, present) = connect(&broker, Version::V5, "worker");
+    assert!(present);
+    let mut got = std::collections::BTreeSet::new();
+    // What was done a moment before the crash may come again.
+    while got.len() < 4 {
+        let text = take(&mut conn);
+        if text != "done" {
+            got.insert(text);
+        }
+    }
+    let expected = ["one", "three", "two", "unacknowledged"];
+    assert!(got.iter().eq(expected.iter()), "{got:?}");
+    // The group ends with its last subscription, and so does its position.
+    for filter in [
+        "$share/workers/t",
+        "$share/workers/a/+/c",
+        "$share/workers/none/#",
+    ] {
+        conn.unsubscribe(filter);
+    }
+    let broker = crash(&state, broker);
+    publish(&broker, "t", &["four"]);
+    let (mut conn, present) = connect(&broker, Version::V5, "worker");
+    assert!(present);
+    conn.subscribe("$share/workers/t", 1);
+    publish(&broker, "t", &["five"]);
+    assert_eq!(take(&mut conn), "five");
+}
+
+#[test]
 fn will_of_a_client_that_was_connected_at_a_crash_is_published_once() {
     let state = State::new();
     let Some(broker) = start(&state) else { return };

@@ -376,7 +376,7 @@ impl Town {
 #[test]
 fn qos_2_messages_come_once_and_in_order_over_kills() {
     let seeds = std::env::var("CRORE_SEEDS").ok();
-    let seeds = seeds.map_or(2, |seeds| seeds.parse().expect("a number"));
+    let seeds = seeds.map_or(1, |seeds| seeds.parse().expect("a number"));
     for seed in 1..=seeds {
         let state = State::new();
         let Some(broker) = start(&state) else { return };

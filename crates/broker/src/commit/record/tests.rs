@@ -115,7 +115,14 @@ fn records_of_format_1_are_these_bytes() {
         session: Party::session(9),
         packet_id: 300,
     };
-    let notes: [(Note<'_>, &[u8]); 5] = [
+    let group = |offset| {
+        Note::Group(GroupPosition {
+            filter: b"a/#",
+            name: b"g",
+            offset,
+        })
+    };
+    let notes: [(Note<'_>, &[u8]); 7] = [
         (Note::Mark(300), b"\x07\x05\xac\x02"),
         (Note::Beat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
         (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
@@ -124,15 +131,17 @@ fn records_of_format_1_are_these_bytes() {
             Note::Release(release),
             b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02",
         ),
+        (group(Some(300)), b"\x0f\x05\x03a/#\x01g\x01\xac\x02"),
+        (group(None), b"\x0f\x05\x03a/#\x01g\0\0"),
     ];
     for (note, bytes) in notes {
         let mut record = Vec::new();
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // Only the kinds 1 to 14 are known; 11 to 13 are of sessions.
-    assert!((1..=14).all(|kind| unknown(&[kind]).is_none()));
-    assert!((15..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
+    // Only the kinds 1 to 15 are known; 11 to 13 are of sessions.
+    assert!((1..=15).all(|kind| unknown(&[kind]).is_none()));
+    assert!((16..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
 }
 

@@ -103,7 +103,7 @@ impl Front {
             // When the client comes back it is told that there is no session any more.
             expiry_s = 0;
         }
-        part_groups(&mut clients.conns, &mut subs.lanes, slot, expiry_s == 0);
+        part_groups(clients, &mut subs.lanes, slot, expiry_s == 0);
         // State that was given but not opened goes back unchanged.
         let kept = match (expiry_s, given.flatten()) {
             (0, Some(state)) => {

@@ -160,8 +160,9 @@ pub(super) fn give_waiting<I: Io>(
         let again = next.was_sent();
         if !again && next.end_s <= u64::from(now_s) {
             // [MQTT-3.3.2-5]: it has expired before its delivery began.
-            if let Some((part, home)) = next.group {
-                give_credit(&mut clients.conns, lanes, slot, u32::from(part), home);
+            if let Some((part, partition)) = next.group {
+                let message = (partition, next.offset);
+                give_credit(clients, lanes, slot, u32::from(part), message);
             }
             continue;
         }
@@ -319,8 +320,9 @@ fn drop_inflight(
 ) {
     let done = found.and_then(|at| mqtt_state(&mut clients.conns, slot).inflight.remove(at));
     let Some(done) = done else { return };
-    if let Some((part, home)) = done.group {
-        give_credit(&mut clients.conns, lanes, slot, u32::from(part), home);
+    if let Some((part, partition)) = done.group {
+        let message = (partition, done.offset);
+        give_credit(clients, lanes, slot, u32::from(part), message);
     }
     let extra = clients.conns.extra(slot);
     let waits = extra

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 
-use crate::base::ids::ShardId;
+use crate::base::ids::PartitionId;
 use crate::client::outbox::Packets;
 use crate::client::send;
 use crate::io::Io;
@@ -34,8 +34,8 @@ pub(super) struct Wants<'a> {
     pub alias: Option<u32>,
     /// The message is the retained message of its topic.
     pub retained: bool,
-    /// For a message of a group: the subscription's index and the home.
-    pub group: Option<(u16, ShardId)>,
+    /// For a message of a group: the subscription's index and the partition of the topic.
+    pub group: Option<(u16, PartitionId)>,
     /// The message is in no log, so it is sent even if other messages wait.
     pub unbound: bool,
 }

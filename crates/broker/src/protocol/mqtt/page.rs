@@ -188,7 +188,7 @@ pub(super) fn mqtt_go_on<I: Io>(
     io: &mut I,
 ) {
     give_waiting(clients, &mut subs.lanes, queues, slot, io);
-    give_owed(&mut clients.conns, &mut subs.lanes, slot);
+    give_owed(clients, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
     let full = row.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.

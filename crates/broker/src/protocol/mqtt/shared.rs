@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{ReasonCode, split_shared};
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
@@ -14,7 +14,7 @@ use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
 use crate::protocol::mqtt::give::{Wants, give_once};
 use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
-use crate::protocol::mqtt::retention::homes_of;
+use crate::protocol::mqtt::retention::{await_retention, homes_of};
 use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
 use crate::protocol::mqtt::{client, list};
 use crate::store::slab::NONE;
@@ -95,15 +95,16 @@ pub(crate) fn shared_message<I: Io>(
         return clients.broken(to.slot);
     };
     let identifiers = [sub.own.identifier];
+    let partition = clients.ctx.partition_of(name);
     let wants = Wants {
         options: sub.own.options,
         identifiers: &identifiers,
-        group: Some((part as u16, home)),
+        group: Some((part as u16, partition)),
         unbound: true,
         ..Wants::default()
     };
     if !give_once(clients, to.slot, &wants, (name, record, frames), io) {
-        give_credit(&mut clients.conns, lanes, to.slot, part, home);
+        give_credit(clients, lanes, to.slot, part, (partition, record.offset));
     }
 }
 
@@ -155,6 +156,10 @@ pub(super) fn join_group(
         lanes.ask(home, |_| ask);
         asked_pages(&mut clients.conns, slot, 1);
     }
+    if !restored && clients.records_session(slot) {
+        // A new group has its first position in the log before the SUBACK.
+        await_retention(clients, lanes, slot, &Wanted { filter, ..*wanted });
+    }
 }
 
 fn shared_mut(conns: &mut Connections, slot: u32, part: u32) -> Option<&mut Shared> {
@@ -180,18 +185,21 @@ fn quit_group(
     lanes.ask(home, |_| Ask::LeaveGroup(leave));
 }
 
-/// The delivery of one message of a group is complete: gives credit back.
+/// The delivery of one message of a group is complete: gives credit back. The message has this offset of the partition.
 pub(super) fn give_credit(
-    conns: &mut Connections,
+    clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
     part: u32,
-    home: ShardId,
+    (partition, offset): (PartitionId, u64),
 ) {
+    let conns = &mut clients.conns;
     if conns.get(slot).outbox != NONE {
         // Not before the socket has taken the bytes of the message.
-        return mqtt_state(conns, slot).groups_behind.push((part, home));
+        let behind = &mut mqtt_state(conns, slot).groups_behind;
+        return behind.push((part, partition, offset));
     }
+    let home = clients.ctx.world.placement().home_of(partition);
     let to = conns.reply_to(slot, part_name(conns, slot, part));
     let Some(shared) = shared_mut(conns, slot, part) else {
         return;
@@ -202,30 +210,35 @@ pub(super) fn give_credit(
     let ask = Ask::GroupCredit {
         group: *group,
         to,
-        count: 1,
+        partition,
+        offset,
     };
     lanes.ask(home, |_| ask);
 }
 
 /// Gives the credit back that waited for the socket.
-pub(super) fn give_owed(conns: &mut Connections, lanes: &mut Lanes, slot: u32) {
-    if client::mqtt(conns, slot).is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
+pub(super) fn give_owed(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    let mqtt = client::mqtt(&clients.conns, slot);
+    if mqtt.is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
         return;
     }
-    for (part, home) in core::mem::take(&mut mqtt_state(conns, slot).groups_behind) {
-        give_credit(conns, lanes, slot, part, home);
+    let behind = &mut mqtt_state(&mut clients.conns, slot).groups_behind;
+    for (part, partition, offset) in core::mem::take(behind) {
+        give_credit(clients, lanes, slot, part, (partition, offset));
     }
 }
 
 /// Takes the client out of a group. Gives messages back that were never sent. If the subscription ends too, also gives unacknowledged messages of QoS 1
 /// back.
 pub(super) fn part_group(
-    conns: &mut Connections,
+    clients: &mut Clients,
     lanes: &mut Lanes,
     slot: u32,
     part: u32,
     ends: bool,
 ) {
+    let placement = clients.ctx.world.placement();
+    let conns = &mut clients.conns;
     let to = conns.reply_to(slot, part_name(conns, slot, part));
     let Some(shared) = shared_mut(conns, slot, part) else {
         return;
@@ -234,9 +247,9 @@ pub(super) fn part_group(
     let mqtt = mqtt_state(conns, slot);
     mqtt.left_group = true;
     let of_part = |sent: &Inflight| sent.group.is_some_and(|(of, _)| u32::from(of) == part);
-    let mut back: Vec<(ShardId, Unacked)> = Vec::new();
+    let mut back: Vec<(PartitionId, Unacked)> = Vec::new();
     let mut take = |sent: &Inflight| {
-        back.extend(sent.group.map(|(_, home)| (home, sent.unacked())));
+        back.extend(sent.group.map(|(_, partition)| (partition, sent.unacked())));
     };
     mqtt.waiting
         .iter()
@@ -252,7 +265,7 @@ pub(super) fn part_group(
         .filter(|sent| of_part(sent))
         .for_each(|sent| sent.group = None);
     for (home, group) in homes {
-        let of_home = back.iter().filter(|(at, _)| *at == home);
+        let of_home = back.iter().filter(|(at, _)| placement.home_of(*at) == home);
         let unacked = of_home.map(|(_, unacked)| unacked.clone()).collect();
         quit_group(lanes, home, group, to, unacked, ends);
     }

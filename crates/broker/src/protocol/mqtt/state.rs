@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{self, Packet, Publish, ReasonCode, Version};
 
-use crate::base::ids::ShardId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::write_varint;
 use crate::base::snapshot::FieldReader;
 use crate::base::verdict::Identity;
@@ -110,8 +110,8 @@ pub struct Mqtt {
     pub aliases_max: u16,
     /// The number of aliases that the server has assigned.
     pub aliases_given: u16,
-    /// Groups whose credit is given back when the socket is writable: the subscription's index and the home.
-    pub groups_behind: Vec<(u32, ShardId)>,
+    /// Messages of groups whose credit is given back when the socket is writable: the subscription's index, the partition and the offset.
+    pub groups_behind: Vec<(u32, PartitionId, u64)>,
     /// Indexes of subscriptions whose topic was deleted: they begin anew.
     pub fresh: Vec<u32>,
     /// Where subscriptions begin, while some still read from the log.
@@ -215,8 +215,8 @@ pub struct Inflight {
     pub end_s: u64,
     /// Its offset.
     pub offset: u64,
-    /// For a message of a group: the subscription's index and the home.
-    pub group: Option<(u16, ShardId)>,
+    /// For a message of a group: the subscription's index and the partition of the topic.
+    pub group: Option<(u16, PartitionId)>,
     /// The version of its packet.
     pub version: Version,
     /// The PUBLISH packet; that of a large message has an empty payload.
@@ -459,7 +459,7 @@ impl Mqtt {
             + self.grants_behind.capacity() * size_of::<[(u16, u16); 2]>()
             + self.aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
-            + self.groups_behind.capacity() * size_of::<(u32, ShardId)>()
+            + self.groups_behind.capacity() * size_of::<(u32, PartitionId, u64)>()
             + self.fresh.capacity() * size_of::<u32>()
             + self.starts.capacity() * size_of::<Start>()
             + self.retained_latest.capacity() * size_of::<LatestShown>()

@@ -6,7 +6,7 @@ use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
 use crate::client::row::{COUNTED, MULTI};
 use crate::client::subscriptions::part_one;
-use crate::protocol::front::{Clients, Connections, Lanes, Queues, Sub, Subscriptions};
+use crate::protocol::front::{Clients, Lanes, Queues, Sub, Subscriptions};
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::filters::leave_wildcard;
 use crate::protocol::mqtt::list::{list_of, part_of, sub_mut};
@@ -74,7 +74,7 @@ pub(super) fn leave_part(
     slot: u32,
     part: u32,
 ) {
-    part_group(&mut clients.conns, &mut subs.lanes, slot, part, true);
+    part_group(clients, &mut subs.lanes, slot, part, true);
     forget_starts(&mut clients.conns, slot, part);
     end_show(clients, queues, slot, part);
     let Some(sub) = list::sub(&clients.conns, slot, part) else {
@@ -140,12 +140,12 @@ pub(super) fn leave_unanswered(
 }
 
 /// Takes the client out of all its groups.
-pub(super) fn part_groups(conns: &mut Connections, lanes: &mut Lanes, slot: u32, ends: bool) {
-    let row = conns.get(slot);
+pub(super) fn part_groups(clients: &mut Clients, lanes: &mut Lanes, slot: u32, ends: bool) {
+    let row = clients.conns.get(slot);
     if !row.wants(MULTI) {
         return;
     }
-    for part in 0..list_of(conns, slot).len() as u32 {
-        part_group(conns, lanes, slot, part, ends);
+    for part in 0..list_of(&clients.conns, slot).len() as u32 {
+        part_group(clients, lanes, slot, part, ends);
     }
 }

@@ -105,6 +105,11 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                 Note::Beat(_) => ("beat", None),
                 Note::Dead(of) => ("dead", Some(("of", json!(hex(*of))))),
                 Note::Steward(of) => ("steward", Some(("of", json!(hex(*of))))),
+                Note::Group(group) => {
+                    put_bytes(&mut put, "filter", group.filter);
+                    put_bytes(&mut put, "share", group.name);
+                    ("group", Some(("until", json!(group.offset))))
+                }
                 Note::Release(key) => {
                     put("of", json!(hex(key.session.number())));
                     ("release", Some(("packet_id", json!(key.packet_id))))

@@ -1,0 +1,188 @@
+//! The recorded positions of shared subscriptions (groups), if MQTT sessions are [recorded](crate::budget::world::World::recovers_sessions). The
+//! home (the part of a shard that keeps topics) writes the position of each group and partition to the log of the partition, so that the group goes
+//! on there after a crash.
+//!
+//! Invariant: a recorded position is before each message that was given to a member and not acknowledged, and before each message that waits to be
+//! given. So after a crash the group gives no message too few. It may give messages again.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::Home;
+use super::subscriptions::Subscriptions;
+use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
+use crate::budget::world::World;
+
+/// The filter and the name of a group.
+pub(crate) type GroupKey = (Box<[u8]>, Box<[u8]>);
+
+/// Memory of an entry, without the bytes of its key and of its positions.
+const ENTRY_BYTES: usize = 2 * (size_of::<GroupKey>() + size_of::<Box<[Option<u64>]>>());
+
+/// The positions in the log, by group and by the place of the partition at this home.
+#[derive(Default)]
+pub(crate) struct GroupPositions {
+    all: BTreeMap<GroupKey, Box<[Option<u64>]>>,
+    bytes: usize,
+}
+
+/// A position to record. `None`: the group has ended.
+pub(crate) struct DuePosition {
+    /// The place of the partition.
+    pub at: usize,
+    /// The group.
+    pub group: GroupKey,
+    /// Messages up to this offset are done.
+    pub offset: Option<u64>,
+}
+
+fn bytes_of(key: &GroupKey, places: usize) -> usize {
+    ENTRY_BYTES + key.0.len() + key.1.len() + places * size_of::<Option<u64>>()
+}
+
+impl GroupPositions {
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The recorded positions of a group, by place. Empty if none is recorded.
+    pub fn of(&self, group: &GroupKey) -> &[Option<u64>] {
+        self.all.get(group).map_or(&[], |places| places)
+    }
+
+    /// Sets the position of a group in the partition at place `at` of `places`; `None`: the group has ended.
+    pub fn set(&mut self, group: GroupKey, at: usize, places: usize, offset: Option<u64>) {
+        let bytes = bytes_of(&group, places);
+        if offset.is_none() && !self.all.contains_key(&group) {
+            return;
+        }
+        let positions = self.all.entry(group.clone()).or_insert_with(|| {
+            self.bytes += bytes;
+            alloc::vec![None; places].into_boxed_slice()
+        });
+        if let Some(position) = positions.get_mut(at) {
+            *position = offset;
+        }
+        if positions.iter().all(Option::is_none) {
+            self.all.remove(&group);
+            self.bytes -= bytes;
+        }
+    }
+
+    /// Drops the positions of groups that `keeps` denies.
+    pub fn retain(&mut self, keeps: impl Fn(&GroupKey) -> bool) {
+        self.all.retain(|group, _| keeps(group));
+        let entries = self.all.iter();
+        self.bytes = entries
+            .map(|(group, places)| bytes_of(group, places.len()))
+            .sum();
+    }
+}
+
+impl Home {
+    /// Applies the record of a group's position from the log of the partition at place `at`.
+    pub(crate) fn apply_group_position(&mut self, group: GroupKey, at: usize, offset: Option<u64>) {
+        let places = self.logs.partitions.len();
+        let positions = &mut self.subscriptions.groups.positions;
+        positions.set(group, at, places, offset);
+    }
+
+    /// Writes the positions of the groups after `after` (`None`: of all). Returns the group to continue after, if any are left.
+    pub(crate) fn save_group_positions(
+        &self,
+        after: Option<GroupKey>,
+        block: &mut Block<'_>,
+    ) -> Option<Option<GroupKey>> {
+        let mut last = after.clone();
+        let positions = &self.subscriptions.groups.positions;
+        let is_left = |group: &GroupKey| after.as_ref().is_none_or(|after| group > after);
+        for (group, places) in positions.all.iter().filter(|(group, _)| is_left(group)) {
+            if block.is_full() {
+                return Some(last);
+            }
+            let partitions = self.logs.placement.of_home(self.logs.me);
+            for (partition, offset) in partitions.zip(places) {
+                let Some(offset) = offset else { continue };
+                let mut out = block.record(kind::GROUP_POSITION);
+                out.number(partition.into());
+                out.field(&group.0);
+                out.field(&group.1);
+                out.number(*offset);
+            }
+            last = Some(group.clone());
+        }
+        None
+    }
+
+    /// Restores a position from a snapshot, if sessions are still recorded.
+    ///
+    /// # Errors
+    /// The partition is not one of the home that wrote the snapshot.
+    pub(crate) fn restore_group_position(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+        world: &World,
+    ) -> Result<(), Damaged> {
+        let partition = from.number16()?;
+        let group = (Box::from(from.field()?), Box::from(from.field()?));
+        let offset = from.number()?;
+        let is_of_origin =
+            partition < world.partitions && origin.placement.home_of(partition) == origin.home;
+        if !is_of_origin {
+            return Err(Damaged("a group's position belongs elsewhere"));
+        }
+        if let Some(at) = self.logs.place_here(partition)
+            && world.recovers_sessions()
+        {
+            self.apply_group_position(group, at, Some(offset));
+        }
+        Ok(())
+    }
+
+    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` those of some other groups whose position
+    /// has moved.
+    pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
+        let logs = &self.logs;
+        let place_of = |topic: &[u8]| {
+            let partition = logs.placement.partition_of(topic);
+            logs.placement.place_at_home(partition)
+        };
+        let groups = &mut self.subscriptions.groups;
+        let due = groups.take_due_positions(moved, place_of);
+        self.steps.add(due.len());
+        due
+    }
+}
+
+impl Subscriptions {
+    /// Drops the recorded positions of groups that do not exist.
+    pub(crate) fn forget_group_positions(&mut self) {
+        let mut positions = core::mem::take(&mut self.groups.positions);
+        positions.retain(|(filter, name)| self.groups.has(filter, name));
+        self.groups.positions = positions;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_has_a_position_in_each_partition_until_it_ends_in_all() {
+        let group = || -> GroupKey { (b"a/#"[..].into(), b"workers"[..].into()) };
+        let mut all = GroupPositions::default();
+        all.set(group(), 1, 3, Some(7));
+        all.set(group(), 2, 3, Some(0));
+        assert_eq!(all.of(&group()), [None, Some(7), Some(0)]);
+        assert!(all.bytes() > 0);
+        all.set(group(), 1, 3, None);
+        assert_eq!(all.of(&group()), [None, None, Some(0)]);
+        all.set(group(), 2, 3, None);
+        assert_eq!((all.of(&group()), all.bytes()), (&[][..], 0));
+        all.set(group(), 0, 3, None);
+        assert_eq!(all.bytes(), 0);
+    }
+}
