@@ -29,6 +29,7 @@ mod sys_values;
 pub mod tables;
 mod tick;
 pub(crate) mod topic_end;
+mod wills;
 pub(crate) mod work;
 
 use crate::base::reason::Closed;
@@ -66,6 +67,7 @@ use crate::shard::pending_request::PendingRequest;
 use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
 use crate::shard::sys_values::SysTopics;
+use crate::shard::wills::PublishedWills;
 
 /// How many mails were posted and received.
 #[derive(Default)]
@@ -80,6 +82,7 @@ pub struct Shard {
     home: Option<Home>,
     /// MQTT sessions that this shard keeps, by the hash of their client ids.
     sessions: SessionsAtHome,
+    wills: PublishedWills,
     /// Requests that wait for the engine to commit records.
     commits: Commits<PendingRequest>,
     /// The home's view of the cluster, if this process is a node of one.
@@ -105,6 +108,7 @@ impl Shard {
         Shard {
             home,
             sessions: SessionsAtHome::new(world.placement(), me),
+            wills: PublishedWills::default(),
             commits: Commits::new(
                 world.placement(),
                 me,
@@ -324,6 +328,9 @@ impl Shard {
         // Waiting requests continue before deliveries use this turn's frames (the buffer of its mail). The requests use at most half of the
         // budget.
         self.continue_waiting(io);
+        if !self.front.clients.own.published_wills.is_empty() {
+            self.finish_wills();
+        }
         if !self.front.clients.own.unrecorded.is_empty() {
             self.front.record_sessions();
             self.take_own_asks();

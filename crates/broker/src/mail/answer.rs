@@ -5,6 +5,7 @@
 
 use crate::base::ids::Ticket;
 use crate::base::reason::Reason;
+use crate::store::slab::NONE;
 
 /// The request of a connection that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,6 +18,23 @@ pub struct ReplyTo {
     pub request: u16,
     /// The topic, if the request names several, or the line of a batch.
     pub part: u32,
+}
+
+impl ReplyTo {
+    /// The shard itself, for the outcome of the will with this number.
+    pub(crate) fn of_will(number: u32) -> ReplyTo {
+        ReplyTo {
+            slot: NONE,
+            generation: 0,
+            request: 0,
+            part: number,
+        }
+    }
+
+    /// Whether the answer is the outcome of a will, so that no connection waits for it.
+    pub(crate) fn is_of_will(self) -> bool {
+        self.slot == NONE
+    }
 }
 
 /// The answer that a publisher wants.

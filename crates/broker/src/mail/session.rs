@@ -54,12 +54,15 @@ pub struct Will {
     pub headers: Headers<Box<[u8]>>,
     /// The client that is charged for the topic, if it is created; nobody after a restart.
     pub client: Client,
+    /// Identifies the will, if its session is recorded, so that it is published once. Otherwise 0.
+    pub token: u64,
 }
 
 /// Flags of a will in a snapshot.
 const RETAIN: u8 = 1;
 const HAS_TTL: u8 = 2;
 const QOS_SHIFT: u8 = 2;
+const HAS_TOKEN: u8 = 16;
 
 impl Will {
     /// Heap bytes in use, including the struct itself.
@@ -87,8 +90,12 @@ impl Will {
         out.byte(
             flag(headers.retain, RETAIN)
                 | flag(headers.ttl_s.is_some(), HAS_TTL)
-                | headers.qos << QOS_SHIFT,
+                | headers.qos << QOS_SHIFT
+                | flag(self.token != 0, HAS_TOKEN),
         );
+        if self.token != 0 {
+            out.word(self.token);
+        }
         out.number(headers.ttl_s.unwrap_or(0).into());
         for field in self.fields() {
             out.field(field);
@@ -99,6 +106,10 @@ impl Will {
     pub(crate) fn read(from: &mut FieldReader<'_>) -> Result<Will, Damaged> {
         let delay_s = from.number32()?;
         let form = from.byte()?;
+        let token = match form & HAS_TOKEN {
+            0 => 0,
+            _ => from.word()?,
+        };
         let ttl_s = from.number32()?;
         let mut field = || from.field().map(Box::<[u8]>::from);
         let (topic, data) = (field()?, field()?);
@@ -121,6 +132,7 @@ impl Will {
             headers,
             data,
             client: Client::NOBODY,
+            token,
         })
     }
 }

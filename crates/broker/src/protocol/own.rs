@@ -16,6 +16,8 @@ pub(crate) struct Own {
     /// Sessions of ended connections. Each is given back to its home (the part of a shard that keeps the session) when the
     /// publishes of its connection have been answered.
     pub closing_sessions: ClosingSessions,
+    /// The numbers of wills whose messages are in the log now (`shard/wills.rs`).
+    pub published_wills: Vec<u32>,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
     /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.
@@ -36,6 +38,7 @@ impl Own {
         Own {
             closing_sessions: ClosingSessions::default(),
             unrecorded: Vec::new(),
+            published_wills: Vec::new(),
             numbers: u64::from(now.unix_s) << 32,
             properties: PropertyBuf::new(),
             name: Vec::new(),

@@ -183,7 +183,7 @@ impl Shard {
                 };
                 self.session_close(*session);
                 if let Some(name) = name {
-                    self.record_what_is_left(&name);
+                    self.record_what_is_left(&name, 0, 0);
                 }
             }
             Ask::SessionRecord(session) => {

@@ -23,6 +23,7 @@ use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
@@ -87,7 +88,7 @@ impl Shard {
                     }
                     _ => continue,
                 },
-                Request::Answered => continue,
+                Request::Answered | Request::WillRecorded(_) => continue,
             };
             reply(clients, lanes, *from, answer, Outcome::Unknown);
         }
@@ -121,6 +122,13 @@ impl Shard {
                     self.note_own_record(record);
                 }
                 return;
+            }
+            Request::WillRecorded(will) => {
+                if let Some(record) = &record {
+                    self.note_own_record(record);
+                }
+                let Front { clients, subs, .. } = &mut self.front;
+                return release_published(&mut subs.lanes, &clients.ctx, will);
             }
         };
         let now = self.front.clients.ctx.now;

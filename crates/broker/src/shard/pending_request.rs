@@ -22,6 +22,8 @@ pub(crate) enum Request {
     Ask(Box<(Ask, Vec<u8>)>),
     /// A request that waited so long that it was already answered: its outcome is unknown.
     Answered,
+    /// The record of a session whose will was published. Homes forget the will with this token then; 0: there was none.
+    WillRecorded(u64),
     /// A change of a topic, such as a message.
     Fact {
         /// The encoded change, if the topic is not durable, so that the engine does not store the change.

@@ -28,7 +28,7 @@ const EVERYTHING: &[u8] = b"#";
 pub struct SessionNeeds {
     /// The filters whose messages homes must keep, as in the SUBSCRIBE.
     filters: Vec<Box<[u8]>>,
-    /// The sessions, as publishers of QoS 2 messages.
+    /// The sessions, as publishers of QoS 2 messages, and their wills.
     publishers: BTreeSet<Party>,
 }
 
@@ -281,6 +281,8 @@ impl Shard {
                 .extend(needed.map(|it| Box::from(&*it.filter)));
             needs.publishers.insert(Party::session(token_of(session)));
         }
+        let wills = self.sessions.will_tokens().map(Party::session);
+        needs.publishers.extend(wills);
     }
 
     /// Completes the recovery of sessions after a crash. Called after the log was read, if the log has records of sessions and no clean stop

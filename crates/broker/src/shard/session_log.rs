@@ -16,6 +16,7 @@ use crate::mail::message::SessionKey;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
 use crate::mail::{Ask, ClosingSession, ReplyTo, Tell};
 use crate::protocol::front::Context;
+use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
 
@@ -66,18 +67,24 @@ impl Shard {
         }
     }
 
-    /// Writes a session's present state to the log, or the record that the session has ended. Called after the will was published, or after
-    /// the session ended. No request waits for this record.
-    pub(super) fn record_what_is_left(&mut self, name: &[u8]) {
+    /// Writes a session's present state to the log, or the record that the session with this token has ended. Called after the will was
+    /// published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is committed.
+    pub(super) fn record_what_is_left(&mut self, name: &[u8], token: u64, will: u64) {
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
             weight: 0,
-            request: Request::Answered,
+            request: Request::WillRecorded(will),
         };
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
-        let state = self.sessions.recorded((hash, name), ctx.now);
-        let change = state.map_or(SessionChange::End, SessionChange::State);
+        let change = match self.sessions.recorded((hash, name), ctx.now) {
+            Some(state) => SessionChange::State(state),
+            // A connection holds the session: its claim is in the log, with a will of its own.
+            None if self.sessions.has(hash, name) => {
+                return release_published(&mut self.front.subs.lanes, ctx, will);
+            }
+            None => SessionChange::End { token },
+        };
         let record = SessionRecord { name, change }.encode();
         self.write_session_record(place_of(ctx, name), waiting, &record);
     }
@@ -185,11 +192,14 @@ fn change_at_close(session: &ClosingSession, claimant: Option<bool>) -> Option<S
         Some(kept) if claimant != Some(true) => {
             // If another connection waits, it holds the session from now on.
             let is_held = claimant.is_some();
-            let will = session.will.clone().filter(|will| will.delay_s > 0);
+            // A will that is due now stays in the log until it is published.
+            let will = session.will.clone();
             let (state, owner) = (&kept.state, session.owner);
             let state = RecordedState::of(state, kept.expiry_s, is_held, will, owner);
             Some(SessionChange::State(state))
         }
-        _ => session.is_recorded.then_some(SessionChange::End),
+        _ => session.is_recorded.then_some(SessionChange::End {
+            token: session.token,
+        }),
     }
 }

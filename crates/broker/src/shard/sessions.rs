@@ -12,8 +12,9 @@ use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
 use crate::client::relief::may_leave;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
-use crate::mail::message::Publish;
+use crate::mail::message::{Publish, Retry};
 use crate::mail::session::Will;
+use crate::mail::session::stored::token_of;
 use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
 use crate::protocol::mqtt::retention::session_ended;
@@ -46,12 +47,17 @@ impl Shard {
     /// Takes a session back from a connection that has ended.
     pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
+        let (name, token) = (sessions.name_of(session.id).map(Box::from), session.token);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
         match closing {
-            Closing::Done(will) => publish_will(clients, subs, will),
+            Closing::Done(Some(will)) if will.token != 0 && name.is_some() => {
+                let name = name.unwrap_or_default();
+                self.publish_recorded_will(name, token, will);
+            }
+            Closing::Done(will) => publish_will(clients, subs, will, None),
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);
@@ -69,9 +75,17 @@ impl Shard {
                 true => self.sessions.next_due_name(at).map(Box::from),
                 false => None,
             };
-            end_session(clients, subs, &mut self.sessions, at);
-            if let Some(name) = recorded {
-                self.record_what_is_left(&name);
+            let (will, token) = end_session(clients, subs, &mut self.sessions, at);
+            match (recorded, will) {
+                (Some(name), Some(will)) if will.token != 0 => {
+                    self.publish_recorded_will(name, token, will);
+                }
+                (recorded, will) => {
+                    publish_will(clients, subs, will, None);
+                    if let Some(name) = recorded {
+                        self.record_what_is_left(&name, token, 0);
+                    }
+                }
             }
             if self.front.clients.meter.work.is_half_spent() {
                 return;
@@ -140,7 +154,7 @@ fn opened(
             will,
         } => {
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-            publish_will(clients, subs, will);
+            publish_will(clients, subs, will, None);
             let given = Box::new(SessionReply::Yes {
                 id,
                 owner,
@@ -168,25 +182,32 @@ fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, reason: Reason
     lanes.tell(shard, Tell::Session(to, given));
 }
 
-/// Handles the next session of partition `at` that is due.
+/// Handles the next session of partition `at` that is due. Returns the will to publish, and the token of the session if it has ended.
 fn end_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     sessions: &mut SessionsAtHome,
     at: usize,
-) {
+) -> (Option<Box<Will>>, u64) {
     let before = sessions.len();
     let admission = &clients.ctx.world.admission;
     let Some((will, ended)) = sessions.end_due(at, admission, clients.ctx.now) else {
-        return;
+        return (None, 0);
     };
+    let token = ended.as_ref().map_or(0, |it| token_of(&it.state.bytes));
     count_sessions(clients, sessions, before);
     clients.meter.stats.sessions_expired += u64::from(ended.is_some());
-    publish_will(clients, subs, will);
     session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
+    (will, token)
 }
 
-fn publish_will(clients: &mut Clients, subs: &mut Subscriptions, will: Option<Box<Will>>) {
+/// Publishes a will; `to` gets the outcome. Under its token the home of the topic publishes it once.
+pub(super) fn publish_will(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    will: Option<Box<Will>>,
+    to: Option<ReplyTo>,
+) {
     let Some(will) = will else { return };
     let (hash, home) = clients.ctx.place_of(&will.topic);
     let message = Publish {
@@ -194,8 +215,12 @@ fn publish_will(clients: &mut Clients, subs: &mut Subscriptions, will: Option<Bo
         name: &will.topic,
         data: &will.data,
         headers: will.headers.map(|field| &field[..]),
-        retry: None,
+        retry: to.map(|_| Retry {
+            key: &[0; 2][..],
+            publisher: Party::session(will.token),
+        }),
         client: will.client,
     };
-    publish(clients, subs, &mut None, home, &message, Answer::None);
+    let answer = to.map_or(Answer::None, Answer::Full);
+    publish(clients, subs, &mut None, home, &message, answer);
 }

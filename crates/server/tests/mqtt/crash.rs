@@ -177,7 +177,7 @@ fn crash_brings_no_messages_back_that_neither_the_rule_nor_a_session_keeps() {
 }
 
 /// Whether a file of the log contains these bytes.
-fn is_in_the_log(state: &State, bytes: &[u8]) -> bool {
+pub fn is_in_the_log(state: &State, bytes: &[u8]) -> bool {
     let files = fs::read_dir(state.0.join("log")).expect("the log");
     let mut files = files.map(|file| fs::read(file.expect("a file").path()).unwrap_or_default());
     files.any(|file| file.windows(bytes.len()).any(|it| it == bytes))
@@ -210,6 +210,40 @@ fn session_is_in_the_checkpoint_when_the_log_has_it_no_more() {
         got.sort();
         assert_eq!(got, ["one", "two"], "{stays}");
     }
+}
+
+#[test]
+fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
+    let state = State::new();
+    let Some(mut broker) = start(&state) else {
+        return;
+    };
+    let (mut watcher, _) = connect(&broker, Version::V5, "watcher");
+    watcher.subscribe("gone/+", 1);
+    watcher.leave();
+    for round in 0..6 {
+        let mut conn = Conn::open(&broker, Version::V5);
+        let topic = format!("gone/{round}");
+        let mut properties = PropertyBuf::new();
+        properties.session_expiry_interval_s(600);
+        let client = format!("client-{round}");
+        let mut connect = plain(Version::V5, &client);
+        connect.properties = properties.properties();
+        connect.will = Some(will(&topic));
+        conn.connect(&connect);
+        conn.cut();
+        // From one round to the next, the server has more time to publish the will.
+        std::thread::sleep(std::time::Duration::from_millis(round)); // the pace of the load
+        broker = crash(&state, broker);
+    }
+    let (mut watcher, present) = connect(&broker, Version::V5, "watcher");
+    assert!(present);
+    let mut topics = [(); 6].map(|()| take_topic(&mut watcher));
+    topics.sort();
+    let expected = [0, 1, 2, 3, 4, 5].map(|round| format!("gone/{round}"));
+    assert_eq!(topics, expected);
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    watcher.expect_nothing_from(&mut publisher);
 }
 
 #[test]

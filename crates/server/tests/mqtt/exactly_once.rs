@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use crore_rng::Rng;
 use crore_wire::mqtt::{Packet, PacketType, Publish, ReasonCode, Version};
 
-use crate::crash::{crash, start};
+use crate::crash::{crash, is_in_the_log, start};
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message};
 use crate::support::state::State;
+use crate::support::until;
 
 fn connect(broker: &Broker, client: &str) -> (Conn, bool) {
     let mut conn = Conn::open(broker, Version::V5);
@@ -64,6 +65,33 @@ fn qos_2_message_that_a_client_sends_again_after_a_crash_is_published_once() {
         assert_eq!(got, text);
         watcher.acknowledge(PacketType::PubAck, id);
     }
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    watcher.expect_nothing_from(&mut publisher);
+}
+
+#[test]
+fn qos_2_message_is_recognised_when_only_a_checkpoint_has_it() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut watcher, _) = connect(&broker, "watcher");
+    watcher.subscribe("t", 1);
+    let (mut conn, _) = connect(&broker, "publisher");
+    let one = message("t", 2, 7, b"a message in a checkpoint");
+    conn.publish(&one);
+    conn.packet().ack(PacketType::PubRec);
+    let (id, _, _) = payload(&mut watcher);
+    watcher.acknowledge(PacketType::PubAck, id);
+    assert!(watcher.is_served());
+    watcher.leave();
+    until("the checkpoint", || !is_in_the_log(&state, one.payload));
+    let broker = crash(&state, broker);
+    let (mut conn, _) = connect(&broker, "publisher");
+    conn.publish(&Publish { dup: true, ..one });
+    assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+    conn.acknowledge(PacketType::PubRel, 7);
+    let released = conn.packet().ack(PacketType::PubComp);
+    assert_eq!(released, (7, ReasonCode::SUCCESS));
+    let (mut watcher, _) = connect(&broker, "watcher");
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     watcher.expect_nothing_from(&mut publisher);
 }

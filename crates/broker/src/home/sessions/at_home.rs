@@ -133,6 +133,11 @@ impl SessionsAtHome {
             .map(|left| left.state)
     }
 
+    /// The tokens of the wills of sessions that are away.
+    pub(crate) fn will_tokens(&self) -> impl Iterator<Item = u64> {
+        self.partitions.iter().flat_map(Sessions::will_tokens)
+    }
+
     fn place_of_client(&self, client: &[u8]) -> usize {
         let partition = self.placement.partition_of(client);
         self.placement.place_at_home(partition)

@@ -15,7 +15,7 @@ use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
 use crate::mail::session::Will;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
-use crate::mail::session::stored::{StoredSession, set_epoch};
+use crate::mail::session::stored::{StoredSession, set_epoch, token_of};
 use crate::store::slab::{NONE, Vacant as _};
 
 impl Sessions {
@@ -51,8 +51,8 @@ impl Sessions {
                 let begun = RecordedState::of(&session, expiry_s, true, will.clone(), owner);
                 self.insert_recorded(record.name, &begun, world, now)
             }
-            SessionChange::End => {
-                if let Some(id) = found {
+            SessionChange::End { token } => {
+                if let Some(id) = found.filter(|id| *token == 0 || self.token(*id) == *token) {
                     self.end_recorded(id, world, now);
                 }
                 true
@@ -93,6 +93,19 @@ impl Sessions {
             bytes: &self.states.blobs.get(away.state)[..away.state_bytes as usize],
             payloads: payloads.map(|payload| &payload[..]).collect(),
         })
+    }
+
+    /// The token of the session in this row, which is away; 0 if it has none.
+    fn token(&self, id: u32) -> u64 {
+        let away = self.states.rows.get(self.rows.get(id).holder);
+        token_of(self.states.blobs.get(away.state))
+    }
+
+    /// The tokens of the wills of sessions that are away.
+    pub(super) fn will_tokens(&self) -> impl Iterator<Item = u64> {
+        let away = (0..self.rows.end()).filter_map(|id| self.away(id));
+        let away = away.map(|row| self.states.rows.get(row.holder));
+        away.filter_map(|away| Some(away.will.as_ref()?.will.token))
     }
 
     fn insert_recorded(

@@ -51,8 +51,11 @@ pub enum SessionChange<'a> {
     },
     /// The state of the session, which replaces the one before.
     State(RecordedState<'a>),
-    /// The session has ended.
-    End,
+    /// The session with this token has ended; any session of this name if the token is 0.
+    End {
+        /// The token.
+        token: u64,
+    },
 }
 
 /// The recorded state of a session.
@@ -113,12 +116,12 @@ impl SessionRecord<'_> {
                 }
             }
             SessionChange::State(state) => state.encode(&mut out),
-            SessionChange::End => {}
+            SessionChange::End { token } => out.word(*token),
         }
         let kind = match self.change {
             SessionChange::Claim { .. } => CLAIM,
             SessionChange::State(_) => STATE,
-            SessionChange::End => END,
+            SessionChange::End { .. } => END,
         };
         EncodedRecord { kind, rest }
     }
@@ -152,7 +155,9 @@ impl<'a> SessionRecord<'a> {
                 }
             }
             STATE => SessionChange::State(RecordedState::decode(&mut from)?),
-            _ => SessionChange::End,
+            _ => SessionChange::End {
+                token: from.word()?,
+            },
         };
         from.end()?;
         Ok(Some((offset_delta, SessionRecord { name, change })))
@@ -258,7 +263,7 @@ mod tests {
             claim(Some(Box::new(will.clone()))),
             state(None),
             state(Some(Box::new(will))),
-            SessionChange::End,
+            SessionChange::End { token: 9 },
         ] {
             let record = SessionRecord {
                 name: b"sensor-7",

@@ -238,6 +238,9 @@ impl Front {
             queues,
             ..
         } = self;
+        if to.is_of_will() {
+            return clients.own.published_wills.push(to.part);
+        }
         if !clients.conns.is_asked(to) {
             return late_answer(clients, &mut subs.lanes, to, outcome);
         }

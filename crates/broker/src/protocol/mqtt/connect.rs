@@ -440,7 +440,8 @@ fn accept_connect(
         return Err(ReasonCode::PACKET_TOO_LARGE);
     }
     let is_recorded = expiry_s > 0 && clients.ctx.world.records_sessions();
-    let recorded = is_recorded.then(|| claim_to_record(clients, will.clone()));
+    let mut will = will;
+    let recorded = is_recorded.then(|| claim_to_record(clients, will.as_deref_mut()));
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
     mqtt.token = recorded.as_ref().map_or(0, |claim| claim.token);
@@ -480,13 +481,17 @@ fn name_short_session(clients: &mut Clients, client: &str) {
     }
 }
 
-/// What the record of a claim needs. If a session begins with it, no other session has the same token.
-fn claim_to_record(clients: &mut Clients, will: Option<Box<Will>>) -> Box<RecordedClaim> {
+/// What the record of a claim needs. No other session or will has the same token.
+fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
     let (own, ctx) = (&mut clients.own, &clients.ctx);
+    let token = Party::session(own.next_number(ctx)).number();
+    if let Some(will) = &mut will {
+        will.token = token;
+    }
     let bytes = size_of::<RecordedClaim>() + will.as_ref().map_or(0, |will| will.bytes());
     Box::new(RecordedClaim {
-        token: Party::session(own.next_number(ctx)).number(),
-        will,
+        token,
+        will: will.map(|will| Box::new(will.clone())),
         charge: InFlightCharge::new(&ctx.world.admission, bytes),
     })
 }
@@ -549,5 +554,6 @@ fn will(
             binary: is_binary(fields.content_type, will.payload),
         },
         client: clients.conns.get(slot).client,
+        token: 0,
     })))
 }

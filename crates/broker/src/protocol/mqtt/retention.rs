@@ -125,8 +125,9 @@ pub(crate) fn session_ended(
     }
 }
 
-/// The session with this token ends, if it is not 0: homes forget which QoS 2 messages it has not released.
-pub(super) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
+/// The session or the will with this token ends, if the token is not 0: homes forget which QoS 2 messages of the session are not released, or that the
+/// will was published.
+pub(crate) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
     if token == 0 {
         return;
     }

@@ -135,7 +135,7 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                     put("expiry_s", json!(state.expiry_s));
                     put("bytes", json!(state.bytes.len()));
                 }
-                SessionChange::End => put("kind", json!("session_end")),
+                SessionChange::End { .. } => put("kind", json!("session_end")),
             }
             return row;
         }

@@ -1,0 +1,62 @@
+//! Publishes the wills of recorded MQTT sessions, each of them once. The will stays in the log with its session until its message is in the log of
+//! its topic. After a crash between the two it is published again under the same key, so that the home of the topic recognises it.
+//!
+//! Deliberately not here: when a will is due (`home/sessions/wills.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::mail::ReplyTo;
+use crate::mail::session::Will;
+use crate::shard::Shard;
+use crate::shard::sessions::publish_will;
+
+/// A will whose message was sent to the home of its topic.
+struct PublishedWill {
+    /// The name of the session.
+    name: Box<[u8]>,
+    /// The token of the session.
+    session: u64,
+    /// The token of the will.
+    will: u64,
+}
+
+/// The wills whose messages are not in the log yet, by number.
+#[derive(Default)]
+pub(super) struct PublishedWills {
+    last: u32,
+    waiting: BTreeMap<u32, PublishedWill>,
+}
+
+impl Shard {
+    /// Publishes the will of the session with this name and token. When the message is in the log, [records](Shard::record_what_is_left) the session
+    /// without the will.
+    pub(super) fn publish_recorded_will(&mut self, name: Box<[u8]>, session: u64, will: Box<Will>) {
+        let token = will.token;
+        self.wills.last = self.wills.last.wrapping_add(1);
+        let part = self.wills.last;
+        let to = ReplyTo::of_will(part);
+        let published = PublishedWill {
+            name,
+            session,
+            will: token,
+        };
+        self.wills.waiting.insert(part, published);
+        let front = &mut self.front;
+        publish_will(&mut front.clients, &mut front.subs, Some(will), Some(to));
+    }
+
+    /// Records the sessions whose wills are in the log now.
+    pub(super) fn finish_wills(&mut self) {
+        for part in core::mem::take(&mut self.front.clients.own.published_wills) {
+            if let Some(published) = self.wills.waiting.remove(&part) {
+                let PublishedWill {
+                    name,
+                    session,
+                    will,
+                } = published;
+                self.record_what_is_left(&name, session, will);
+            }
+        }
+    }
+}
