@@ -39,10 +39,10 @@ pub struct Mqtt {
     /// The longest time that a session outlives its connection. Clients of 3.1.1 without Clean Session get this time.
     #[default(86_400)]
     pub session_expiry_max_s: u32,
-    /// Write sessions to the log of `state.directory`, so that they survive `kill -9` and a power cut. A SUBACK then waits until the session is on disk.
+    /// Write sessions to the log of `state.directory`, so that they survive `kill -9` and a power cut. CONNACK and SUBACK then wait until the session is on
+    /// disk.
     ///
-    /// This is being built ([what is missing](MQTT.md#durable-sessions)): after a crash QoS 2 messages may come twice, shared subscriptions begin anew,
-    /// and wills of clients that were connected may be lost.
+    /// This is being built ([what is missing](MQTT.md#durable-sessions)).
     #[schemars(extend("x-changes" = "restart"))]
     pub durable_sessions: bool,
     /// Sessions of all shards together, with and without a connection; past it 0x97 (3.1.1: 3). [Shared](#shares).

@@ -12,7 +12,7 @@ words! {
         Connections, "states", "responses that wait for homes, and state that few connections need: lists, filters, aliases, unacknowledged messages, addresses behind proxies";
         Sessions, "absent_sessions", "MQTT sessions whose clients are away";
         Subscriptions, "subscriptions", "what shards remember of subscriptions: filters, groups, whose messages are kept, and losses for readers by filter";
-        Answers, "answers", "first answers to idempotency keys";
+        Answers, "answers", "what recognises retries: first answers to idempotency keys, and packet ids of QoS 2 messages";
         ClientLog, "client_log", "addresses and client ids of connections, for the log of clients at `debug`";
         Tls, "tls", "TLS handshakes and incomplete records";
     }

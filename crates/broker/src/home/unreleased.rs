@@ -1,6 +1,8 @@
 //! QoS 2 messages of recorded MQTT sessions that their clients have not released. Such a client sends a message again if the server has crashed before
 //! the client got the PUBREC. The message is recognised by session and packet id, so that it is published once (MQTT 5.0 section 4.3.3).
 //!
+//! A will has the packet id 0 and a token of its own, and is recognised in the same way.
+//!
 //! The log has the key with the message, and a record for its release. So each process that reads the log has the same table.
 //!
 //! Invariant: a key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
@@ -127,7 +129,7 @@ impl Home {
         let session = Party::from_number(from.word()?);
         let packet_id = from.number16()?;
         let slot = from.byte()?;
-        if !session.is_session() || packet_id == 0 {
+        if !session.is_session() {
             return Err(Damaged("a QoS 2 message is of no session"));
         }
         let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));
@@ -145,6 +147,7 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::settings::Settings;
 
     fn key(token: u64, packet_id: u16) -> SessionKey {
         SessionKey {
@@ -168,5 +171,39 @@ mod tests {
         assert!(table.has(key(1, 2)) && !table.has(key(1, 3)));
         table.retain(|session| session == Party::session(2));
         assert!(!table.has(key(1, 2)) && table.has(key(2, 1)));
+    }
+
+    #[test]
+    fn message_and_will_in_a_snapshot_are_recognised_by_the_next_process() {
+        let mut settings = Settings::default();
+        settings.mqtt.durable_sessions = true;
+        let world = World::for_tests(settings, 1);
+        let mut home = Home::of(&world, 0);
+        let keys = [key(1, 0), key(1, 7), key(2, u16::MAX)];
+        for key in keys {
+            home.retries.unreleased.insert(key, 9);
+        }
+        let mut bytes = Vec::new();
+        let mut block = Block {
+            bytes: &mut bytes,
+            records: 0,
+        };
+        assert_eq!(home.retries.unreleased.save(None, &mut block), None);
+        let origin = Origin {
+            placement: world.placement(),
+            home: 0,
+            epoch: world.epoch,
+            local: false,
+        };
+        let mut restored = Home::of(&world, 0);
+        let mut from = FieldReader(&bytes);
+        while !from.is_empty() {
+            assert_eq!(from.byte(), Ok(kind::UNRELEASED));
+            assert_eq!(
+                restored.restore_unreleased(&mut from, &origin, &world),
+                Ok(())
+            );
+        }
+        assert!(keys.iter().all(|key| restored.retries.unreleased.has(*key)));
     }
 }

@@ -3,10 +3,10 @@
 use std::fs;
 
 use crore_wire::mqtt::PacketType::PubAck;
-use crore_wire::mqtt::{PropertyBuf, Version};
+use crore_wire::mqtt::{Packet, Properties, PropertyBuf, Qos, SubscribeOptions, Version, encode};
 
 use crate::support::broker::Broker;
-use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::mqtt::{Conn, VERSIONS, id, message, plain, will};
 use crate::support::state::State;
 use crate::support::until;
 
@@ -234,6 +234,10 @@ fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
         conn.cut();
         // From one round to the next, the server has more time to publish the will.
         std::thread::sleep(std::time::Duration::from_millis(round)); // the pace of the load
+        if round == 5 {
+            // The will is in a checkpoint, or in the log.
+            until("a checkpoint", || !is_in_the_log(&state, b"client-0"));
+        }
         broker = crash(&state, broker);
     }
     let (mut watcher, present) = connect(&broker, Version::V5, "watcher");
@@ -244,6 +248,33 @@ fn will_of_a_client_that_is_cut_off_as_the_server_crashes_is_published_once() {
     assert_eq!(topics, expected);
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     watcher.expect_nothing_from(&mut publisher);
+}
+
+#[test]
+fn client_does_not_get_its_own_messages_after_a_crash() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut conn, _) = connect(&broker, Version::V5, "it");
+    let options = SubscribeOptions {
+        no_local: true,
+        ..SubscribeOptions::of(Qos::AtLeastOnce)
+    };
+    conn.write(|out| {
+        let filters = std::iter::once(("t", options));
+        encode::subscribe(out, Version::V5, id(1), &Properties::default(), filters);
+    });
+    assert!(matches!(conn.packet().packet(), Packet::SubAck(_)));
+    conn.deliver(&message("t", 1, 2, b"mine"));
+    publish(&broker, "t", &["theirs"]);
+    // It is not acknowledged, so the client reads from before both messages after the crash.
+    assert_eq!(conn.packet().publish().payload, b"theirs");
+    let broker = crash(&state, broker);
+    drop(conn);
+    let (mut conn, present) = connect(&broker, Version::V5, "it");
+    assert!(present);
+    assert_eq!(take(&mut conn), "theirs");
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    conn.expect_only_from(&mut publisher, "t");
 }
 
 #[test]

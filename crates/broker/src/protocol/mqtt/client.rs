@@ -39,6 +39,15 @@ pub(crate) fn mqtt_state(conns: &mut Connections, slot: u32) -> &mut Mqtt {
     conns.extra(slot).own.mqtt.get_or_insert_default()
 }
 
+/// Identifies the session as the publisher of its messages, for No Local (section 3.8.3.1). Equal for all its connections, and never 0. The token of a
+/// recorded session is the same after a crash.
+pub(super) fn origin(conns: &Connections, slot: u32) -> u64 {
+    match mqtt(conns, slot).map_or(0, |mqtt| mqtt.token) {
+        0 => conns.own_row(slot).origin(),
+        token => 1 << 63 | token,
+    }
+}
+
 pub(super) fn version(conns: &Connections, slot: u32) -> Version {
     match conns.get(slot).wants(V5) {
         true => Version::V5,

@@ -59,7 +59,7 @@ pub(super) fn offer_packet(
     out: &mut Packets,
 ) -> Offered {
     let (topic, record, frames) = message;
-    let mine = clients.conns.own_row(slot).origin();
+    let mine = client::origin(&clients.conns, slot);
     if wants.options & NO_LOCAL != 0 && frames.origin(record) == mine {
         return Offered::Skipped;
     }

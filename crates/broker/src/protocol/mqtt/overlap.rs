@@ -252,7 +252,7 @@ pub(super) fn sharers(
         return None;
     }
     let list = list_of(&clients.conns, slot);
-    let local = frames.origin(record) == clients.conns.own_row(slot).origin();
+    let local = frames.origin(record) == client::origin(&clients.conns, slot);
     let partition = clients.ctx.partition_of(topic);
     let rows = subs.matching.rows(topic);
     let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
@@ -323,7 +323,7 @@ pub(super) fn wants_of(
     identifiers: &mut Vec<u32>,
 ) -> Option<u8> {
     let list = list_of(conns, slot);
-    let local = frames.origin(record) == conns.own_row(slot).origin();
+    let local = frames.origin(record) == client::origin(conns, slot);
     let mut options = None;
     for part in parts {
         let Some(sub) = list.get(*part as usize) else {

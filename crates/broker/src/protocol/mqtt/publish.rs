@@ -181,7 +181,7 @@ fn publish_named(
         }
         return Err(clients.refuse_message(slot, ("PUBLISH", "topic"), name, refused));
     }
-    let origin = clients.conns.own_row(slot).origin();
+    let origin = client::origin(&clients.conns, slot);
     let set = &publish.properties;
     let buffer = core::mem::take(&mut clients.own.attributes);
     let fields = Fields::of(set, publish.payload, origin, buffer)

@@ -60,7 +60,7 @@ impl MqttRow {
         self.session.row != NONE
     }
 
-    /// Identifies the session as the publisher of its messages, for No Local. Equal for all its connections, and never 0.
+    /// Identifies the session as the publisher of its messages, unless it has a token. Equal for all its connections, and never 0.
     pub fn origin(&self) -> u64 {
         let SessionId {
             row,
