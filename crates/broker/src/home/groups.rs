@@ -655,6 +655,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::base::snapshot::FieldWriter;
+    use crate::mail::ReplyTo;
 
     #[test]
     fn bytes_of_groups_are_counted_until_they_end() {
@@ -675,6 +676,35 @@ mod tests {
             topics_bytes(&group.returned)
         });
         assert!(groups.bytes() >= alone + 1000 + size_of::<Unacked>());
+        groups.end(id);
+        assert_eq!(groups.bytes(), 0);
+    }
+
+    #[test]
+    fn recorded_position_is_before_what_was_given_and_before_what_came_back() {
+        let mut groups = Groups::new(7, 2, true, &Steps::default());
+        let id = groups
+            .make(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
+            .expect("there is room");
+        let (place_of, member) = (|_: &[u8]| 1, (0, ReplyTo::of_will(1)));
+        let position = |groups: &Groups| {
+            let group = &groups.all[&id];
+            [0, 1].map(|at| group.done_until(at, place_of))
+        };
+        assert_eq!(position(&groups), [10, 20]);
+        groups.grow(id, |group| {
+            group.note_given(true, 0, 9, member);
+            group.note_given(true, 0, 7, member);
+            let topic = b"a/x".as_slice().into();
+            group.returned.push_back(Unacked { topic, offset: 15 });
+            3
+        });
+        assert_eq!(position(&groups), [6, 14]);
+        let due = groups.take_due_positions(false, place_of);
+        let due: Vec<_> = due.iter().map(|due| (due.at, due.offset)).collect();
+        assert_eq!(due, [(0, Some(6)), (1, Some(14))]);
+        groups.credit(id, member, (0, 7));
+        assert_eq!(position(&groups), [8, 14]);
         groups.end(id);
         assert_eq!(groups.bytes(), 0);
     }
