@@ -174,7 +174,7 @@ impl Shard {
             Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
-                let was_kept = session.kept.is_some();
+                let (was_kept, token) = (session.kept.is_some(), session.token);
                 end_if_memory_is_short(clients, lanes, &front.census, &self.sessions, &mut session);
                 let ends = was_kept && session.kept.is_none();
                 let name = match ends && self.front.clients.ctx.world.records_sessions() {
@@ -183,7 +183,7 @@ impl Shard {
                 };
                 self.session_close(*session);
                 if let Some(name) = name {
-                    self.record_what_is_left(&name, 0, 0);
+                    self.record_what_is_left(&name, Some(token), 0);
                 }
             }
             Ask::SessionRecord(session) => {

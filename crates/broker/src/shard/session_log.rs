@@ -67,9 +67,10 @@ impl Shard {
         }
     }
 
-    /// Writes a session's present state to the log, or the record that the session with this token has ended. Called after the will was
-    /// published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is committed.
-    pub(super) fn record_what_is_left(&mut self, name: &[u8], token: u64, will: u64) {
+    /// Writes a session's present state to the log, or the record that the session has ended, which had the token `ended`. Called after the
+    /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is
+    /// committed.
+    pub(super) fn record_what_is_left(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
             weight: 0,
@@ -77,13 +78,11 @@ impl Shard {
         };
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
-        let change = match self.sessions.recorded((hash, name), ctx.now) {
-            Some(state) => SessionChange::State(state),
-            // A connection holds the session: its claim is in the log, with a will of its own.
-            None if self.sessions.has(hash, name) => {
-                return release_published(&mut self.front.subs.lanes, ctx, will);
-            }
-            None => SessionChange::End { token },
+        let change = match (self.sessions.recorded((hash, name), ctx.now), ended) {
+            (Some(state), _) => SessionChange::State(state),
+            (None, Some(token)) if !self.sessions.has(hash, name) => SessionChange::End { token },
+            // A connection holds the session, and records it with its own will.
+            (None, _) => return release_published(&mut self.front.subs.lanes, ctx, will),
         };
         let record = SessionRecord { name, change }.encode();
         self.write_session_record(place_of(ctx, name), waiting, &record);

@@ -41,27 +41,26 @@ impl Shard {
         let admission = &clients.ctx.world.admission;
         let opening = sessions.open(client, claim, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
-        opened(clients, &mut front.subs, (shard, to), owner, opening, false);
+        let will = opened(clients, &mut front.subs, (shard, to), owner, opening, false);
+        self.publish_will_once(client.1.into(), None, will);
     }
 
     /// Takes a session back from a connection that has ended.
     pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
-        let (name, token) = (sessions.name_of(session.id).map(Box::from), session.token);
+        let name = Box::from(sessions.name_of(session.id).unwrap_or_default());
+        let token = session.token;
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
         match closing {
-            Closing::Done(Some(will)) if will.token != 0 && name.is_some() => {
-                let name = name.unwrap_or_default();
-                self.publish_recorded_will(name, token, will);
-            }
-            Closing::Done(will) => publish_will(clients, subs, will, None),
+            Closing::Done(will) => self.publish_will_once(name, Some(token), will),
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);
-                opened(clients, subs, to, claim.owner, opening, true);
+                let will = opened(clients, subs, to, claim.owner, opening, true);
+                self.publish_will_once(name, None, will);
             }
         }
     }
@@ -77,14 +76,9 @@ impl Shard {
             };
             let (will, token) = end_session(clients, subs, &mut self.sessions, at);
             match (recorded, will) {
-                (Some(name), Some(will)) if will.token != 0 => {
-                    self.publish_recorded_will(name, token, will);
-                }
-                (recorded, will) => {
-                    publish_will(clients, subs, will, None);
-                    if let Some(name) = recorded {
-                        self.record_what_is_left(&name, token, 0);
-                    }
+                (Some(name), None) => self.record_what_is_left(&name, Some(token), 0),
+                (name, will) => {
+                    self.publish_will_once(name.unwrap_or_default(), Some(token), will);
                 }
             }
             if self.front.clients.meter.work.is_half_spent() {
@@ -137,7 +131,7 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
     clients.conns.charge(Part::Sessions, sessions.held_bytes());
 }
 
-/// Tells a connection the outcome of its claim to a session. `was_held`: another connection held the session.
+/// Tells a connection the outcome of its claim to a session. `was_held`: another connection held the session. Returns the will to publish.
 fn opened(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -145,7 +139,7 @@ fn opened(
     owner: Client,
     opening: Opening,
     was_held: bool,
-) {
+) -> Option<Box<Will>> {
     match opening {
         Opening::Opened {
             id,
@@ -154,7 +148,6 @@ fn opened(
             will,
         } => {
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-            publish_will(clients, subs, will, None);
             let given = Box::new(SessionReply::Yes {
                 id,
                 owner,
@@ -162,6 +155,7 @@ fn opened(
                 was_held,
             });
             subs.lanes.tell(shard, Tell::Session(to, given));
+            will
         }
         Opening::Claimed { holder, superseded } => {
             if let Some((shard, holder)) = holder {
@@ -170,9 +164,11 @@ fn opened(
             if let Some(Claim { shard, to, .. }) = superseded {
                 refuse_session(&mut subs.lanes, shard, to, ReasonCode::SERVER_BUSY);
             }
+            None
         }
         Opening::Full => {
             refuse_session(&mut subs.lanes, shard, to, ReasonCode::QUOTA_EXCEEDED);
+            None
         }
     }
 }
@@ -205,10 +201,9 @@ fn end_session(
 pub(super) fn publish_will(
     clients: &mut Clients,
     subs: &mut Subscriptions,
-    will: Option<Box<Will>>,
+    will: &Will,
     to: Option<ReplyTo>,
 ) {
-    let Some(will) = will else { return };
     let (hash, home) = clients.ctx.place_of(&will.topic);
     let message = Publish {
         hash,

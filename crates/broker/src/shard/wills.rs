@@ -15,8 +15,8 @@ use crate::shard::sessions::publish_will;
 struct PublishedWill {
     /// The name of the session.
     name: Box<[u8]>,
-    /// The token of the session.
-    session: u64,
+    /// The token of the session, if it may have ended.
+    session: Option<u64>,
     /// The token of the will.
     will: u64,
 }
@@ -29,10 +29,24 @@ pub(super) struct PublishedWills {
 }
 
 impl Shard {
-    /// Publishes the will of the session with this name and token. When the message is in the log, [records](Shard::record_what_is_left) the session
-    /// without the will.
-    pub(super) fn publish_recorded_will(&mut self, name: Box<[u8]>, session: u64, will: Box<Will>) {
+    /// Publishes the will of the session with this name. If the session is recorded: when the message is in the log, [records](Shard::record_what_is_left)
+    /// the session without the will. `session` is its token, unless another connection holds it now.
+    pub(super) fn publish_will_once(
+        &mut self,
+        name: Box<[u8]>,
+        session: Option<u64>,
+        will: Option<Box<Will>>,
+    ) {
+        let Some(will) = will else { return };
         let token = will.token;
+        if token == 0 {
+            let front = &mut self.front;
+            publish_will(&mut front.clients, &mut front.subs, &will, None);
+            if self.front.clients.ctx.world.records_sessions() && session.is_some() {
+                self.record_what_is_left(&name, session, 0);
+            }
+            return;
+        }
         self.wills.last = self.wills.last.wrapping_add(1);
         let part = self.wills.last;
         let to = ReplyTo::of_will(part);
@@ -43,7 +57,7 @@ impl Shard {
         };
         self.wills.waiting.insert(part, published);
         let front = &mut self.front;
-        publish_will(&mut front.clients, &mut front.subs, Some(will), Some(to));
+        publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
     }
 
     /// Records the sessions whose wills are in the log now.
