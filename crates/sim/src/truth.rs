@@ -46,8 +46,8 @@ pub struct MqttOptions {
     pub by: Option<usize>,
 }
 
-/// The most times that a will is published: once, and again after each crash.
-const WILL_COPIES_MAX: usize = 4;
+/// The most times that a message is published: once, and again after each crash.
+const COPIES_MAX: usize = 4;
 
 /// The options of messages that were not published over MQTT.
 const NOT_OVER_MQTT: MqttOptions = MqttOptions {
@@ -188,16 +188,18 @@ impl Truth {
         !self.allowed.budgets_are_wide || self.allowed.engine_is_late
     }
 
-    /// Whether a message is a will that may be published more than once, so that its offset is not known.
+    /// Whether a message may be published more than once, so that its offset is not known: a will, or a QoS 2 message whose topic is not durable.
     pub fn has_copies(&self, number: u32) -> bool {
+        let is_repeated =
+            |it: &MqttOptions| it.by.is_none() || it.qos == 2 && self.is_non_durable(number);
         let mqtt_options = self.mqtt_options.get(&number);
-        self.allowed.sessions_are_durable && mqtt_options.is_some_and(|it| it.by.is_none())
+        self.allowed.sessions_are_durable && mqtt_options.is_some_and(is_repeated)
     }
 
     /// The most copies of a message in the log.
     pub fn copies_max(&self, number: u32) -> usize {
         match self.has_copies(number) {
-            true => WILL_COPIES_MAX,
+            true => COPIES_MAX,
             false => 1,
         }
     }

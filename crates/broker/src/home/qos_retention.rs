@@ -61,16 +61,16 @@ impl Home {
             }
             let at = self.partition_of(id);
             let log = &mut self.logs.partitions[at].log;
-            let chain = match log.count(chain).saturating_sub(most) {
-                0 => continue,
-                _ if most == 0 => {
-                    log.discard(chain, now.unix_s);
-                    NONE
-                }
-                excess => log.drop_until(chain, u64::MAX, excess, now.unix_s).0,
+            let excess = match (log.count(chain).saturating_sub(most), most) {
+                (0, _) => continue,
+                (_, 0) => u32::MAX,
+                (excess, _) => excess,
             };
+            let (chain, _) = log.drop_until(chain, u64::MAX, excess, now.unix_s);
+            let is_empty = log.count(chain) == 0;
+            // An empty chain stays if its newest messages have expired: it knows the last offset that is lost.
             self.topics.rows.get_mut(id).log = chain;
-            if chain == NONE {
+            if is_empty {
                 self.log_emptied(id, now);
             }
         }

@@ -175,13 +175,11 @@ pub(super) fn give_waiting<I: Io>(
             next.unsent = Unsent::Wanted;
             clients.record_later(slot);
         }
-        let inflight = &mut mqtt_state(&mut clients.conns, slot).inflight;
-        inflight.push_back(next);
-        let last = inflight.len() - 1;
+        let at = mqtt_state(&mut clients.conns, slot).add_inflight(next);
         clients.meter.work.steps.add(1);
         clients.meter.work.steps.add_bytes(bytes);
         if !is_unsent {
-            send_again(clients, slot, last, again, io);
+            send_again(clients, slot, at, again, io);
             clients.send_reply(slot, io);
         }
     }
@@ -290,8 +288,8 @@ fn acknowledges(
     // Messages in `waiting` that have DUP were sent on an earlier connection.
     let is_old = |next: &Inflight| next.packet_id == id.get() && next.was_sent();
     let old = mqtt.waiting.iter().position(is_old);
-    if let Some(at) = old {
-        mqtt.inflight.extend(mqtt.waiting.remove(at));
+    if let Some(sent) = old.and_then(|at| mqtt.waiting.remove(at)) {
+        mqtt.add_inflight(sent);
     }
     let is = |sent: &Inflight| sent.packet_id == id.get();
     let found = mqtt.inflight.iter().position(is);

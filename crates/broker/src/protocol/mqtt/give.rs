@@ -101,9 +101,7 @@ pub(super) fn offer_packet(
             sent.unsent = Unsent::Wanted;
             clients.record_later(slot);
         }
-        mqtt_state(&mut clients.conns, slot)
-            .inflight
-            .push_back(sent);
+        mqtt_state(&mut clients.conns, slot).add_inflight(sent);
     }
     Offered::Sent(id)
 }

@@ -268,6 +268,11 @@ impl Inflight {
         self.packet.first().is_some_and(|first| first & DUP != 0)
     }
 
+    /// Whether its PUBLISH has not been sent on any connection, since it waits for a record.
+    fn is_first_unsent(&self) -> bool {
+        self.unsent != Unsent::No && self.step == Step::Published
+    }
+
     /// Marks it as sent.
     pub fn mark_sent(&mut self) {
         if let Some(first) = self.packet.first_mut() {
@@ -418,6 +423,18 @@ impl Mqtt {
             && self.asked.is_none()
     }
 
+    /// Adds a message in flight and returns its place. Messages that have not been sent, since they wait for a record, stay last: messages are sent
+    /// again in the order in which they were sent first [MQTT-4.6.0-1].
+    pub fn add_inflight(&mut self, message: Inflight) -> usize {
+        let mut at = self.inflight.len();
+        if !message.is_first_unsent() {
+            let last = self.inflight.iter().rev();
+            at -= last.take_while(|it| it.is_first_unsent()).count();
+        }
+        self.inflight.insert(at, message);
+        at
+    }
+
     /// Subscriptions of the session for which this connection had no room.
     pub(super) fn unplaced(&self) -> impl Iterator<Item = StoredSubscription<'_>> {
         let stored = self.unplaced.iter();
@@ -529,6 +546,19 @@ mod tests {
         assert_eq!(next, [4, 4, 4, 6, 4]);
         mqtt.inflight = (1..u16::MAX).map(sent).collect();
         assert_eq!(mqtt.next_packet_id(7), u16::MAX);
+    }
+
+    #[test]
+    fn messages_that_wait_for_a_record_stay_behind_those_that_were_sent() {
+        let mut mqtt = Mqtt::default();
+        let places = [(1, Unsent::Asked), (2, Unsent::No), (3, Unsent::Wanted)]
+            .map(|(id, unsent)| mqtt.add_inflight(Inflight { unsent, ..sent(id) }));
+        assert_eq!(places, [0, 0, 2]);
+        // The first one is sent now.
+        mqtt.inflight[1].unsent = Unsent::No;
+        assert_eq!(mqtt.add_inflight(sent(4)), 2);
+        let ids: Vec<u16> = mqtt.inflight.iter().map(|it| it.packet_id).collect();
+        assert_eq!(ids, [2, 1, 4, 3]);
     }
 
     #[test]

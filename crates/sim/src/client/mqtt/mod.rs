@@ -74,8 +74,6 @@ struct Conn {
     pending_subscribes: Vec<PendingSubscribe>,
     /// The number of its will, if it has one, and the will's delay in seconds.
     will: Option<(u32, u32)>,
-    /// The log has a record of the session and of the will.
-    is_will_recorded: bool,
     /// For each unanswered PINGREQ, the serials of the receipts that the client had acknowledged before.
     pings: VecDeque<Vec<u32>>,
 }
@@ -118,8 +116,6 @@ struct Session {
     may_be_replaced: bool,
     /// Whether the server granted the subscription to `#` in this session.
     wildcard_granted: bool,
-    /// Whether the log certainly has a record of the session, if sessions are durable.
-    is_recorded: bool,
     /// The server has crashed during the session.
     survived_crash: bool,
 }
@@ -159,9 +155,6 @@ pub struct Client {
     pub was_refused: bool,
 }
 
-/// Whether a QoS 2 message that is in flight at a crash comes exactly once to a client with a durable session, and is published exactly once. The log
-/// has no records of its steps yet, so it may be lost or come twice.
-const QOS_2_IS_EXACT_AFTER_CRASH: bool = false;
 /// Whether No Local also holds for messages from before a crash. A message names its publisher by the row of the session, and a session that is read
 /// from the log gets another row. So the client may get its own messages, and may miss those of others.
 const NO_LOCAL_IS_EXACT_AFTER_CRASH: bool = false;
@@ -489,12 +482,6 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
-            // The server may still count QoS 2 messages that the client released before a crash.
-            ReasonCode::RECEIVE_MAXIMUM_EXCEEDED
-                if self.session.survived_crash && !QOS_2_IS_EXACT_AFTER_CRASH =>
-            {
-                Ok(())
-            }
             // The server cannot answer a publish, because the slow log has not yet reported whether the publish is stored.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),

@@ -3,7 +3,7 @@
 use crore_wire::mqtt::{Ack, PacketId, Property, Publish, Qos, ReasonCode, Version, encode};
 
 use super::in_flight::{PendingAck, Receipt, Stage};
-use super::{Client, NO_PROPERTIES, QOS_2_IS_EXACT_AFTER_CRASH};
+use super::{Client, NO_PROPERTIES};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation, key_name, printable};
 
@@ -188,7 +188,9 @@ impl Client {
             }
         }
         self.last.receipts += 1;
-        if publish.dup {
+        // After a crash the client knows no packet ids of QoS 1, and not the order of these messages either.
+        let may_be_older = self.session.survived_crash && !exactly_once;
+        if publish.dup && !may_be_older {
             // The client did not receive the first delivery of this message. Repeats keep the order of first deliveries. So this receipt
             // gets the highest serial, and a later repeat of an earlier receipt is a violation.
             self.conn.last_repeated = Some(self.last.receipts);
@@ -247,9 +249,8 @@ impl Client {
         let matches = |receipt: &Receipt| receipt.id == id && receipt.exactly_once;
         let Some(at) = self.receipts.iter().position(matches) else {
             self.conn.acks.push_back(PendingAck::Pubcomp(id));
-            let is_uncertain =
-                session_uncertain || self.session.survived_crash && !QOS_2_IS_EXACT_AFTER_CRASH;
-            return match is_uncertain {
+            // After a crash the server may not know the PUBCOMP, although the client has used the packet id again since.
+            return match session_uncertain || self.session.survived_crash {
                 true => Ok(()),
                 false => Err(format!("PUBREL for {id}, which is not under way")),
             };

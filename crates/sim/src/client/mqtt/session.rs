@@ -1,9 +1,6 @@
 //! The session, which outlives a connection, and the checks of the CONNACK flag "session present" (MQTT 5.0 section 3.2.2.1.1).
 
-use crore_wire::mqtt::Qos;
-
-use super::in_flight::Sent;
-use super::{Client, QOS_2_IS_EXACT_AFTER_CRASH};
+use super::Client;
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
 
@@ -60,8 +57,6 @@ impl Client {
                 .iter_mut()
                 .for_each(|receipt| receipt.of_ended_session = true);
         }
-        // The server waits for the log before it resumes a session.
-        self.session.is_recorded = present;
         if !present {
             self.session.survived_crash = false;
             self.unrecorded.clear();
@@ -100,10 +95,8 @@ impl Client {
         }
     }
 
-    /// The server has told that the log has the session, and that the client has these messages.
+    /// The server has told that the log knows that the client has these messages.
     pub(super) fn session_recorded(&mut self, acknowledged: &[u32]) {
-        self.session.is_recorded = true;
-        self.conn.is_will_recorded = true;
         for number in acknowledged {
             if self.unrecorded.get(number) == Some(&self.link) {
                 self.unrecorded.remove(number);
@@ -122,30 +115,21 @@ impl Client {
     pub fn server_crashed(&mut self, was_open: bool, truth: &Truth) {
         let was_only_link = was_open && self.is_connected() && self.abandoned_links.is_empty();
         let will = self.conn.will;
-        let is_will_recorded = self.conn.is_will_recorded;
         self.connection_ended();
         let is_durable = truth.allowed.sessions_are_durable && self.role.expiry_s > 0;
         if !is_durable {
             return self.session_lost();
         }
-        // The log may not have what was being recorded: the session of before then exists still, or none does.
-        self.session.may_have_ended |= !self.session.is_recorded;
         self.session.survived_crash = true;
         self.session.clean_start_links.clear();
         self.session.unanswered_links.clear();
         self.abandoned_links.clear();
-        self.receipts.clear();
+        // After the crash a packet id of QoS 1 may stand for another message.
+        self.receipts.retain(|receipt| receipt.exactly_once);
         // A will that was being published at an earlier crash may be lost in this one.
         self.wills_due.clear();
-        if let (true, true, Some((number, 0))) = (was_only_link, is_will_recorded, will) {
+        if let (true, Some((number, 0))) = (was_only_link, will) {
             self.wills_due.push(number);
-        }
-        if !QOS_2_IS_EXACT_AFTER_CRASH {
-            // The server may not know the message any more. If the client sent it again, it would be published twice.
-            let of_qos_2 = |sent: &&mut Sent| sent.qos == Qos::ExactlyOnce;
-            for sent in self.sent.iter_mut().filter(of_qos_2) {
-                sent.received = true;
-            }
         }
         let of_each = self.unrecorded.iter();
         let unrecorded = of_each.map(|(number, link)| (*number, link.is_some()));

@@ -252,7 +252,7 @@ impl Client {
         truth.note(|| format!("{:?} has unsubscribed by id {id}", self.link));
         let pending = self.take_pending_subscribe(id, true)?;
         for (at, _) in pending.subscriptions {
-            self.subs[at].state = State::Unsubscribed;
+            self.subs[at].state = State::Unsubscribed { step: truth.step };
         }
         Ok(())
     }

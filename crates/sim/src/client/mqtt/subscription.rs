@@ -15,8 +15,8 @@ pub(super) enum State {
     NotGranted,
     /// SUBACK granted the subscription.
     Granted,
-    /// UNSUBACK was received.
-    Unsubscribed,
+    /// UNSUBACK was received in this step.
+    Unsubscribed { step: u32 },
 }
 
 /// A topic to which the client subscribes and from which it unsubscribes, and its current subscription.
@@ -142,10 +142,6 @@ impl Sub {
 
     /// The server has crashed in the step `step`, and the session is durable.
     pub fn server_crashed(&mut self, step: u32, unrecorded: &BTreeMap<u32, bool>) {
-        if self.state == State::Unsubscribed {
-            // The log may not have the end of the subscription yet.
-            self.state = State::NotGranted;
-        }
         self.track.server_crashed(step, unrecorded);
     }
 
@@ -172,8 +168,16 @@ impl Sub {
         if identifiers.any(|identifier| !self.identifiers.contains(&identifier)) {
             return Err(format!("message {number} came with a strange identifier"));
         }
-        let may_be_old = publish.dup || publish.retain;
-        if self.state == State::Unsubscribed && !may_be_old && !self.wildcard_requested {
+        // A QoS 2 message may have waited for the log while the subscription ended [MQTT-3.10.4-3].
+        let may_have_waited = |step| {
+            let sent_step = truth.messages[number as usize].sent_step;
+            qos == 2 && truth.allowed.sessions_are_durable && sent_step <= step
+        };
+        let may_be_old = publish.dup || publish.retain || self.wildcard_requested;
+        if let State::Unsubscribed { step } = self.state
+            && !may_be_old
+            && !may_have_waited(step)
+        {
             return Err(format!("message {number} came after UNSUBACK"));
         }
         let crashed = |crash_step| truth.messages[number as usize].sent_step <= crash_step;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{NO_LOCAL_IS_EXACT_AFTER_CRASH, QOS_2_IS_EXACT_AFTER_CRASH};
+use super::NO_LOCAL_IS_EXACT_AFTER_CRASH;
 use crate::truth::{Message, Truth, Violation};
 
 /// A received message, with the step and the second of its receipt.
@@ -112,9 +112,8 @@ impl Track {
         self.after_crashes.push(Vec::new());
         let is_subscribed = self.stretches.last().is_some_and(|stretch| !stretch.ended);
         for (number, qos) in &self.messages {
-            let any_number_of_times = self.overlaps || *qos == 2 && !QOS_2_IS_EXACT_AFTER_CRASH;
-            if any_number_of_times || unrecorded.contains_key(number) {
-                self.may_come_again.insert(*number, any_number_of_times);
+            if self.overlaps || *qos < 2 && unrecorded.contains_key(number) {
+                self.may_come_again.insert(*number, self.overlaps);
             }
             if is_subscribed && *qos == 1 && unrecorded.get(number) == Some(&false) {
                 self.must_come_again.insert(*number);
@@ -174,14 +173,8 @@ impl Track {
 
     /// Checks the order of the messages of each QoS [MQTT-4.6.0-6].
     pub fn check_order_of_each_qos(&self, truth: &Truth) -> Result<(), Violation> {
-        let crash_steps = self.stretches.iter().filter_map(|it| it.crash_step);
-        let last_crash_step = crash_steps.max().unwrap_or(0);
         for qos in 0..3 {
-            let is_exact = qos < 2 || QOS_2_IS_EXACT_AFTER_CRASH;
-            let of_qos = |(number, of): &&(u32, u8)| {
-                let sent_step = truth.messages[*number as usize].sent_step;
-                *of == qos && (is_exact || sent_step > last_crash_step)
-            };
+            let of_qos = |(_, of): &&(u32, u8)| *of == qos;
             let first = self.messages[self.unordered..].iter();
             check_order(first.filter(of_qos), truth)?;
             for after_crash in &self.after_crashes {
@@ -261,12 +254,8 @@ impl Track {
     fn may_be_lost_in_crash(&self, stretch: &Stretch, number: u32, truth: &Truth) -> bool {
         let message = &truth.messages[number as usize];
         let crashed = |crash_step| message.sent_step <= crash_step;
-        let qos = truth.mqtt_options(number).qos;
-        let may_be_sent_as_qos_2 = qos == 2 && (stretch.qos == 2 || self.overlaps);
         stretch.crash_step.is_some_and(crashed)
-            && (truth.is_non_durable(number)
-                || stretch.no_local && !NO_LOCAL_IS_EXACT_AFTER_CRASH
-                || may_be_sent_as_qos_2 && !QOS_2_IS_EXACT_AFTER_CRASH)
+            && (truth.is_non_durable(number) || stretch.no_local && !NO_LOCAL_IS_EXACT_AFTER_CRASH)
     }
 
     /// Whether the limits of its topic's rule may have removed the message from the log by `step`.
