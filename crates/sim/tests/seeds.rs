@@ -199,6 +199,21 @@ const FOUND: &[(&str, u64, usize)] = &[
         2_305_936_075_730_151_211,
         1200,
     ),
+    (
+        "a will had the token of its session, so that its end released the QoS 2 messages of the session: they were published twice",
+        1_152_921_504_606_847_024,
+        1200,
+    ),
+    (
+        "a topic that lost its messages after a recovery was forgotten, and its loss was not",
+        1_152_921_504_606_847_248,
+        1200,
+    ),
+    (
+        "a message that had waited for its record was sent again before those that had been sent first",
+        1_152_921_504_606_847_729,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

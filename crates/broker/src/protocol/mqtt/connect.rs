@@ -484,9 +484,11 @@ fn name_short_session(clients: &mut Clients, client: &str) {
 /// What the record of a claim needs. No other session or will has the same token.
 fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<RecordedClaim> {
     let (own, ctx) = (&mut clients.own, &clients.ctx);
-    let token = Party::session(own.next_number(ctx)).number();
+    let mut next_token = || Party::session(own.next_number(ctx)).number();
+    let token = next_token();
     if let Some(will) = &mut will {
-        will.token = token;
+        // Homes release all messages of a token at once, so the will must not have that of the session.
+        will.token = next_token();
     }
     let bytes = size_of::<RecordedClaim>() + will.as_ref().map_or(0, |will| will.bytes());
     Box::new(RecordedClaim {
