@@ -17,6 +17,7 @@ mod drain_progress;
 mod enqueue;
 mod flows;
 mod pending_request;
+mod published_wills;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod session_log;
@@ -64,10 +65,10 @@ use crate::protocol::http::interest::ask_pages;
 use crate::shard::cluster_view::ClusterView;
 use crate::shard::drain_progress::DrainProgress;
 use crate::shard::pending_request::PendingRequest;
+use crate::shard::published_wills::PublishedWills;
 use crate::shard::snapshot_writer::SnapshotWriter;
 use crate::shard::sweep::Sweep;
 use crate::shard::sys_values::SysTopics;
-use crate::shard::wills::PublishedWills;
 
 /// How many mails were posted and received.
 #[derive(Default)]

@@ -7,12 +7,9 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
-use super::Home;
-use super::subscriptions::Subscriptions;
-use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
-use crate::budget::world::World;
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Block, kind};
 
 /// The filter and the name of a group.
 pub(crate) type GroupKey = (Box<[u8]>, Box<[u8]>);
@@ -71,39 +68,21 @@ impl GroupPositions {
         }
     }
 
-    /// Drops the positions of groups that `keeps` denies.
-    pub fn retain(&mut self, keeps: impl Fn(&GroupKey) -> bool) {
-        self.all.retain(|group, _| keeps(group));
-        let entries = self.all.iter();
-        self.bytes = entries
-            .map(|(group, places)| bytes_of(group, places.len()))
-            .sum();
-    }
-}
-
-impl Home {
-    /// Applies the record of a group's position from the log of the partition at place `at`.
-    pub(crate) fn apply_group_position(&mut self, group: GroupKey, at: usize, offset: Option<u64>) {
-        let places = self.logs.partitions.len();
-        let positions = &mut self.subscriptions.groups.positions;
-        positions.set(group, at, places, offset);
-    }
-
-    /// Writes the positions of the groups after `after` (`None`: of all). Returns the group to continue after, if any are left.
-    pub(crate) fn save_group_positions(
+    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are those of the places. Returns the group to continue after, if
+    /// any are left.
+    pub fn save<P: Iterator<Item = PartitionId>>(
         &self,
+        partitions: impl Fn() -> P,
         after: Option<GroupKey>,
         block: &mut Block<'_>,
     ) -> Option<Option<GroupKey>> {
         let mut last = after.clone();
-        let positions = &self.subscriptions.groups.positions;
         let is_left = |group: &GroupKey| after.as_ref().is_none_or(|after| group > after);
-        for (group, places) in positions.all.iter().filter(|(group, _)| is_left(group)) {
+        for (group, places) in self.all.iter().filter(|(group, _)| is_left(group)) {
             if block.is_full() {
                 return Some(last);
             }
-            let partitions = self.logs.placement.of_home(self.logs.me);
-            for (partition, offset) in partitions.zip(places) {
+            for (partition, offset) in partitions().zip(places) {
                 let Some(offset) = offset else { continue };
                 let mut out = block.record(kind::GROUP_POSITION);
                 out.number(partition.into());
@@ -116,53 +95,13 @@ impl Home {
         None
     }
 
-    /// Restores a position from a snapshot, if sessions are still recorded.
-    ///
-    /// # Errors
-    /// The partition is not one of the home that wrote the snapshot.
-    pub(crate) fn restore_group_position(
-        &mut self,
-        from: &mut FieldReader<'_>,
-        origin: &Origin,
-        world: &World,
-    ) -> Result<(), Damaged> {
-        let partition = from.number16()?;
-        let group = (Box::from(from.field()?), Box::from(from.field()?));
-        let offset = from.number()?;
-        let is_of_origin =
-            partition < world.partitions && origin.placement.home_of(partition) == origin.home;
-        if !is_of_origin {
-            return Err(Damaged("a group's position belongs elsewhere"));
-        }
-        if let Some(at) = self.logs.place_here(partition)
-            && world.recovers_sessions()
-        {
-            self.apply_group_position(group, at, Some(offset));
-        }
-        Ok(())
-    }
-
-    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` those of some other groups whose position
-    /// has moved.
-    pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
-        let logs = &self.logs;
-        let place_of = |topic: &[u8]| {
-            let partition = logs.placement.partition_of(topic);
-            logs.placement.place_at_home(partition)
-        };
-        let groups = &mut self.subscriptions.groups;
-        let due = groups.take_due_positions(moved, place_of);
-        self.steps.add(due.len());
-        due
-    }
-}
-
-impl Subscriptions {
-    /// Drops the recorded positions of groups that do not exist.
-    pub(crate) fn forget_group_positions(&mut self) {
-        let mut positions = core::mem::take(&mut self.groups.positions);
-        positions.retain(|(filter, name)| self.groups.has(filter, name));
-        self.groups.positions = positions;
+    /// Drops the positions of groups that `keeps` denies.
+    pub fn retain(&mut self, keeps: impl Fn(&GroupKey) -> bool) {
+        self.all.retain(|group, _| keeps(group));
+        let entries = self.all.iter();
+        self.bytes = entries
+            .map(|(group, places)| bytes_of(group, places.len()))
+            .sum();
     }
 }
 

@@ -13,18 +13,21 @@
 //!
 //! Invariant: the table of answers exists only while it has answers or reservations.
 
+use alloc::vec::Vec;
+
 use crore_wire::topic;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::Home;
 use super::answers::{Answer, Answers, IdempotencyKey, Retries};
-use crate::base::placement::Slotted;
+use crate::base::placement::{Placement, Slotted};
 use crate::base::settings::Settings;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
-use crate::mail::message::{Publish, Retry};
+use crate::budget::world::World;
+use crate::mail::message::{Publish, Retry, SessionKey};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 
@@ -183,6 +186,53 @@ impl Home {
     }
 }
 
+impl Home {
+    /// Applies a release from the log of the partition at place `at`.
+    pub(crate) fn apply_release(&mut self, key: SessionKey, at: usize) {
+        let places = &self.logs.places;
+        let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
+        self.retries.unreleased.release(key, is_here);
+    }
+
+    /// The places of the partitions whose logs have messages that a release of `key` releases.
+    pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
+        let slots = self.retries.unreleased.slots_of(key).into_iter();
+        let mut places: Vec<usize> = slots
+            .map(|slot| self.logs.places[usize::from(slot)].into())
+            .collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+
+    /// Restores a key from a snapshot, if sessions are still recorded.
+    ///
+    /// # Errors
+    /// The key is of no session.
+    pub(crate) fn restore_unreleased(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+        world: &World,
+    ) -> Result<(), Damaged> {
+        let session = Party::from_number(from.word()?);
+        let packet_id = from.number16()?;
+        let slot = from.byte()?;
+        if !session.is_session() {
+            return Err(Damaged("a QoS 2 message is of no session"));
+        }
+        let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));
+        if home_of(&origin.placement) != origin.home {
+            return Err(Damaged("a QoS 2 message belongs elsewhere"));
+        }
+        if home_of(&self.logs.placement) == self.logs.me && world.recovers_sessions() {
+            let key = SessionKey { session, packet_id };
+            self.retries.unreleased.insert(key, slot);
+        }
+        Ok(())
+    }
+}
+
 impl Retries {
     /// Drops answers that have expired by this second, a bounded number of them. Frees the table if it is empty then.
     pub(super) fn expire_answers(&mut self, oldest_s: u32) {
@@ -237,5 +287,52 @@ impl Retries {
         block: &mut Block<'_>,
     ) -> Option<(usize, Option<u32>)> {
         self.answers.as_ref()?.save(from, block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::snapshot::kind;
+
+    fn key(token: u64, packet_id: u16) -> SessionKey {
+        SessionKey {
+            session: Party::session(token),
+            packet_id,
+        }
+    }
+
+    #[test]
+    fn message_and_will_in_a_snapshot_are_recognised_by_the_next_process() {
+        let mut settings = Settings::default();
+        settings.mqtt.durable_sessions = true;
+        let world = World::for_tests(settings, 1);
+        let mut home = Home::of(&world, 0);
+        let keys = [key(1, 0), key(1, 7), key(2, u16::MAX)];
+        for key in keys {
+            home.retries.unreleased.insert(key, 9);
+        }
+        let mut bytes = Vec::new();
+        let mut block = Block {
+            bytes: &mut bytes,
+            records: 0,
+        };
+        assert_eq!(home.retries.unreleased.save(None, &mut block), None);
+        let origin = Origin {
+            placement: world.placement(),
+            home: 0,
+            epoch: world.epoch,
+            local: false,
+        };
+        let mut restored = Home::of(&world, 0);
+        let mut from = FieldReader(&bytes);
+        while !from.is_empty() {
+            assert_eq!(from.byte(), Ok(kind::UNRELEASED));
+            assert_eq!(
+                restored.restore_unreleased(&mut from, &origin, &world),
+                Ok(())
+            );
+        }
+        assert!(keys.iter().all(|key| restored.retries.unreleased.has(*key)));
     }
 }

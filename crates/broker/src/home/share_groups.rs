@@ -14,14 +14,17 @@ use crore_wire::topic;
 use super::Home;
 use super::context::HomeContext;
 use super::filter_pages::ROWS;
+use super::group_positions::{DuePosition, GroupKey};
 use super::groups::{Cursor, Group, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin};
 use crate::base::work::STEPS_PER_VISIT;
+use crate::budget::world::World;
 
 use crate::log::arrival::Arrival;
 use crate::mail::lanes::Lanes;
@@ -282,6 +285,75 @@ impl Home {
         let log = &self.logs.partitions[self.partition_of(id)].log;
         let entry = log.entry_at(self.topics.rows.get(id).log, offset)?;
         Some(log.copy(entry, lanes.frames()))
+    }
+}
+
+impl Home {
+    /// Applies the record of a group's position from the log of the partition at place `at`.
+    pub(crate) fn apply_group_position(&mut self, group: GroupKey, at: usize, offset: Option<u64>) {
+        let places = self.logs.partitions.len();
+        let positions = &mut self.subscriptions.groups.positions;
+        positions.set(group, at, places, offset);
+    }
+
+    /// Writes the positions of the groups after `after` (`None`: of all). Returns the group to continue after, if any are left.
+    pub(crate) fn save_group_positions(
+        &self,
+        after: Option<GroupKey>,
+        block: &mut Block<'_>,
+    ) -> Option<Option<GroupKey>> {
+        let partitions = || self.logs.placement.of_home(self.logs.me);
+        let positions = &self.subscriptions.groups.positions;
+        positions.save(partitions, after, block)
+    }
+
+    /// Restores a position from a snapshot, if sessions are still recorded.
+    ///
+    /// # Errors
+    /// The partition is not one of the home that wrote the snapshot.
+    pub(crate) fn restore_group_position(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+        world: &World,
+    ) -> Result<(), Damaged> {
+        let partition = from.number16()?;
+        let group = (Box::from(from.field()?), Box::from(from.field()?));
+        let offset = from.number()?;
+        let is_of_origin =
+            partition < world.partitions && origin.placement.home_of(partition) == origin.home;
+        if !is_of_origin {
+            return Err(Damaged("a group's position belongs elsewhere"));
+        }
+        if let Some(at) = self.logs.place_here(partition)
+            && world.recovers_sessions()
+        {
+            self.apply_group_position(group, at, Some(offset));
+        }
+        Ok(())
+    }
+
+    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` those of some other groups whose position
+    /// has moved.
+    pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
+        let logs = &self.logs;
+        let place_of = |topic: &[u8]| {
+            let partition = logs.placement.partition_of(topic);
+            logs.placement.place_at_home(partition)
+        };
+        let groups = &mut self.subscriptions.groups;
+        let due = groups.take_due_positions(moved, place_of);
+        self.steps.add(due.len());
+        due
+    }
+}
+
+impl Subscriptions {
+    /// Drops the recorded positions of groups that do not exist.
+    pub(crate) fn forget_group_positions(&mut self) {
+        let mut positions = core::mem::take(&mut self.groups.positions);
+        positions.retain(|(filter, name)| self.groups.has(filter, name));
+        self.groups.positions = positions;
     }
 }
 

@@ -10,11 +10,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::Home;
-use crate::base::placement::Placement;
-use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
+use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
-use crate::budget::world::World;
 use crate::mail::message::SessionKey;
 
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
@@ -97,57 +94,9 @@ fn released_by(key: SessionKey) -> core::ops::RangeInclusive<SessionKey> {
     }
 }
 
-impl Home {
-    /// Applies a release from the log of the partition at place `at`.
-    pub(crate) fn apply_release(&mut self, key: SessionKey, at: usize) {
-        let places = &self.logs.places;
-        let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
-        self.retries.unreleased.release(key, is_here);
-    }
-
-    /// The places of the partitions whose logs have messages that a release of `key` releases.
-    pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
-        let slots = self.retries.unreleased.slots_of(key).into_iter();
-        let mut places: Vec<usize> = slots
-            .map(|slot| self.logs.places[usize::from(slot)].into())
-            .collect();
-        places.sort_unstable();
-        places.dedup();
-        places
-    }
-
-    /// Restores a key from a snapshot, if sessions are still recorded.
-    ///
-    /// # Errors
-    /// The key is of no session.
-    pub(crate) fn restore_unreleased(
-        &mut self,
-        from: &mut FieldReader<'_>,
-        origin: &Origin,
-        world: &World,
-    ) -> Result<(), Damaged> {
-        let session = Party::from_number(from.word()?);
-        let packet_id = from.number16()?;
-        let slot = from.byte()?;
-        if !session.is_session() {
-            return Err(Damaged("a QoS 2 message is of no session"));
-        }
-        let home_of = |placement: &Placement| placement.home_of(placement.of_slot(slot));
-        if home_of(&origin.placement) != origin.home {
-            return Err(Damaged("a QoS 2 message belongs elsewhere"));
-        }
-        if home_of(&self.logs.placement) == self.logs.me && world.recovers_sessions() {
-            let key = SessionKey { session, packet_id };
-            self.retries.unreleased.insert(key, slot);
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::settings::Settings;
 
     fn key(token: u64, packet_id: u16) -> SessionKey {
         SessionKey {
@@ -171,39 +120,5 @@ mod tests {
         assert!(table.has(key(1, 2)) && !table.has(key(1, 3)));
         table.retain(|session| session == Party::session(2));
         assert!(!table.has(key(1, 2)) && table.has(key(2, 1)));
-    }
-
-    #[test]
-    fn message_and_will_in_a_snapshot_are_recognised_by_the_next_process() {
-        let mut settings = Settings::default();
-        settings.mqtt.durable_sessions = true;
-        let world = World::for_tests(settings, 1);
-        let mut home = Home::of(&world, 0);
-        let keys = [key(1, 0), key(1, 7), key(2, u16::MAX)];
-        for key in keys {
-            home.retries.unreleased.insert(key, 9);
-        }
-        let mut bytes = Vec::new();
-        let mut block = Block {
-            bytes: &mut bytes,
-            records: 0,
-        };
-        assert_eq!(home.retries.unreleased.save(None, &mut block), None);
-        let origin = Origin {
-            placement: world.placement(),
-            home: 0,
-            epoch: world.epoch,
-            local: false,
-        };
-        let mut restored = Home::of(&world, 0);
-        let mut from = FieldReader(&bytes);
-        while !from.is_empty() {
-            assert_eq!(from.byte(), Ok(kind::UNRELEASED));
-            assert_eq!(
-                restored.restore_unreleased(&mut from, &origin, &world),
-                Ok(())
-            );
-        }
-        assert!(keys.iter().all(|key| restored.retries.unreleased.has(*key)));
     }
 }

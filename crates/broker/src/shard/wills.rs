@@ -4,29 +4,12 @@
 //! Deliberately not here: when a will is due (`home/sessions/wills.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 
 use crate::mail::ReplyTo;
 use crate::mail::session::Will;
 use crate::shard::Shard;
+use crate::shard::published_wills::PublishedWill;
 use crate::shard::sessions::publish_will;
-
-/// A will whose message was sent to the home of its topic.
-struct PublishedWill {
-    /// The name of the session.
-    name: Box<[u8]>,
-    /// The token of the session, if it may have ended.
-    session: Option<u64>,
-    /// The token of the will.
-    will: u64,
-}
-
-/// The wills whose messages are not in the log yet, by number.
-#[derive(Default)]
-pub(super) struct PublishedWills {
-    last: u32,
-    waiting: BTreeMap<u32, PublishedWill>,
-}
 
 impl Shard {
     /// Publishes the will of the session with this name. If the session is recorded: when the message is in the log, [records](Shard::record_what_is_left)

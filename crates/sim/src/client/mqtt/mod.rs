@@ -155,9 +155,6 @@ pub struct Client {
     pub was_refused: bool,
 }
 
-/// Whether No Local also holds for messages from before a crash. A message names its publisher by the row of the session, and a session that is read
-/// from the log gets another row. So the client may get its own messages, and may miss those of others.
-const NO_LOCAL_IS_EXACT_AFTER_CRASH: bool = false;
 /// Choices for the session expiry interval.
 const EXPIRIES_S: [u32; 6] = [0, 5, 60, 3600, 3600, 3600];
 

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crore_wire::mqtt::{Publish, Qos, RetainHandling, SubscribeOptions};
 
-use super::NO_LOCAL_IS_EXACT_AFTER_CRASH;
-use super::track::Track;
+use super::track::{NO_LOCAL_IS_EXACT_AFTER_CRASH, Track};
 use crate::truth::{Truth, Violation};
 
 /// The state of a subscription, as the client knows it.
