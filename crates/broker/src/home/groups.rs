@@ -13,6 +13,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crore_wire::topic;
+
 use super::group_positions::{DuePosition, GroupKey, GroupPositions};
 use crate::base::ids::ShardId;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
@@ -20,7 +22,6 @@ use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, Unacked};
-use crore_wire::topic;
 use lists::Lists;
 pub(super) use members::Member;
 use members::Members;

@@ -295,20 +295,17 @@ mod tests {
     use super::*;
     use crate::base::snapshot::kind;
 
-    fn key(token: u64, packet_id: u16) -> SessionKey {
-        SessionKey {
-            session: Party::session(token),
-            packet_id,
-        }
-    }
-
     #[test]
     fn message_and_will_in_a_snapshot_are_recognised_by_the_next_process() {
         let mut settings = Settings::default();
         settings.mqtt.durable_sessions = true;
         let world = World::for_tests(settings, 1);
         let mut home = Home::of(&world, 0);
-        let keys = [key(1, 0), key(1, 7), key(2, u16::MAX)];
+        let keys = [
+            SessionKey::new(1, 0),
+            SessionKey::new(1, 7),
+            SessionKey::new(2, u16::MAX),
+        ];
         for key in keys {
             home.retries.unreleased.insert(key, 9);
         }

@@ -98,27 +98,23 @@ fn released_by(key: SessionKey) -> core::ops::RangeInclusive<SessionKey> {
 mod tests {
     use super::*;
 
-    fn key(token: u64, packet_id: u16) -> SessionKey {
-        SessionKey {
-            session: Party::session(token),
-            packet_id,
-        }
-    }
-
     #[test]
     fn release_ends_one_message_and_the_end_of_a_session_all_of_one_partition() {
         let mut table = Unreleased::default();
         for (token, packet_id, slot) in [(1, 1, 10), (1, 2, 20), (1, 3, 10), (2, 1, 10)] {
-            table.insert(key(token, packet_id), slot);
+            table.insert(SessionKey::new(token, packet_id), slot);
         }
-        table.release(key(1, 1), |slot| slot == 20);
-        assert!(table.has(key(1, 1)), "its topic is in another partition");
-        table.release(key(1, 1), |slot| slot == 10);
-        assert!(!table.has(key(1, 1)) && table.has(key(2, 1)));
-        assert_eq!(table.slots_of(key(1, 0)), [20, 10]);
-        table.release(key(1, 0), |slot| slot == 10);
-        assert!(table.has(key(1, 2)) && !table.has(key(1, 3)));
+        table.release(SessionKey::new(1, 1), |slot| slot == 20);
+        assert!(
+            table.has(SessionKey::new(1, 1)),
+            "its topic is in another partition"
+        );
+        table.release(SessionKey::new(1, 1), |slot| slot == 10);
+        assert!(!table.has(SessionKey::new(1, 1)) && table.has(SessionKey::new(2, 1)));
+        assert_eq!(table.slots_of(SessionKey::new(1, 0)), [20, 10]);
+        table.release(SessionKey::new(1, 0), |slot| slot == 10);
+        assert!(table.has(SessionKey::new(1, 2)) && !table.has(SessionKey::new(1, 3)));
         table.retain(|session| session == Party::session(2));
-        assert!(!table.has(key(1, 2)) && table.has(key(2, 1)));
+        assert!(!table.has(SessionKey::new(1, 2)) && table.has(SessionKey::new(2, 1)));
     }
 }

@@ -107,6 +107,16 @@ pub struct SessionKey {
     pub packet_id: u16,
 }
 
+impl SessionKey {
+    /// The key of this packet id in the session with this token.
+    pub(crate) fn new(token: u64, packet_id: u16) -> SessionKey {
+        SessionKey {
+            session: Party::session(token),
+            packet_id,
+        }
+    }
+}
+
 /// A message in the form in which a log appends it, and [`Frames`](crate::mail::Frames) copy it.
 pub struct NewMessage<'a> {
     /// The home's topic row.

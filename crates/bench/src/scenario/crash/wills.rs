@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_may_lose_or_repeat_is_counted_and_no_fault() {
+    fn will_that_a_crash_may_lose_or_repeat_is_counted_and_is_no_fault() {
         let begin = Instant::now();
         let soon = begin + SECOND + MOMENT / 2;
         let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 0, soon);

@@ -111,10 +111,7 @@ fn records_of_format_1_are_these_bytes() {
         admin_address: b"l",
         connections: 300,
     };
-    let release = SessionKey {
-        session: Party::session(9),
-        packet_id: 300,
-    };
+    let release = SessionKey::new(9, 300);
     let group = |offset| {
         Note::Group(GroupPosition {
             filter: b"a/#",
@@ -204,10 +201,7 @@ fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
         beat,
         Note::Dead(7),
         Note::Steward(u64::MAX),
-        Note::Release(SessionKey {
-            session: Party::session(7),
-            packet_id: u16::MAX,
-        }),
+        Note::Release(SessionKey::new(7, u16::MAX)),
     ] {
         let mut record = Vec::new();
         note.encode(&mut record, 4095);

@@ -222,7 +222,7 @@ impl Clients {
             return;
         };
         let reasons = suback.reasons.iter().copied();
-        self.write_packet(slot, |out| match suback.ends {
+        self.write_packet(slot, |out| match suback.is_unsuback {
             false => encode::suback(out, version, id, &Properties::NONE, reasons),
             true => encode::unsuback(out, version, id, &Properties::NONE, reasons),
         });

@@ -185,6 +185,7 @@ pub(super) fn session_recorded<I: Io>(
     io: &mut I,
 ) {
     if clients.mqtt_must_wait(slot) {
+        // Received packets may wait for the packets that are sent now.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);

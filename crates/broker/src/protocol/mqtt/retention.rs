@@ -9,7 +9,6 @@ use crore_wire::topic;
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
-use crate::budget::admission::Party;
 use crate::client::row::MULTI;
 use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
@@ -131,10 +130,7 @@ pub(crate) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
     if token == 0 {
         return;
     }
-    let key = SessionKey {
-        session: Party::session(token),
-        packet_id: 0,
-    };
+    let key = SessionKey::new(token, 0);
     for home in 0..ctx.world.homes {
         lanes.ask(home, |_| Ask::Release { key, to: None });
     }

@@ -332,8 +332,8 @@ pub struct Suback {
     pub waiting: u32,
     /// The record that the SUBACK waits for is in flight.
     pub is_asked: bool,
-    /// It is an UNSUBACK.
-    pub ends: bool,
+    /// It answers an UNSUBSCRIBE.
+    pub is_unsuback: bool,
     /// A reason code for each filter.
     pub reasons: Vec<ReasonCode>,
 }

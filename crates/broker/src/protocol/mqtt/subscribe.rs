@@ -66,7 +66,7 @@ pub(super) fn client_subscribed(
             packet_id,
             waiting: count as u32,
             is_asked: false,
-            ends: false,
+            is_unsuback: false,
             reasons: alloc::vec![ReasonCode::SUCCESS; count],
         });
     }

@@ -53,7 +53,7 @@ pub(super) fn client_unsubscribed(
                 packet_id: id.get(),
                 waiting: 0,
                 is_asked: false,
-                ends: true,
+                is_unsuback: true,
                 reasons,
             });
             return Ok(());
