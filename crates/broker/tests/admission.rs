@@ -41,15 +41,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Town {
-    of: support::Town,
+struct TestServer {
+    of: support::TestServer,
     world: Arc<World>,
     opened: usize,
 }
 
-impl Town {
+impl TestServer {
     /// Two shards, each of which handles its own requests. Mail (messages between shards) is not delivered.
-    fn new(proxy_protocol: bool) -> Town {
+    fn new(proxy_protocol: bool) -> TestServer {
         let mut settings = Settings::default();
         settings.limits.connections_max = CONNECTIONS_MAX;
         settings.limits.connections_per_address_max = PER_ADDRESS_MAX;
@@ -59,8 +59,8 @@ impl Town {
         let world = support::world(settings, 1, 1);
         // Both shards have the number of the first one, so they share only the counters.
         let shard = |_| Shard::new(0, Arc::clone(&world), NOW);
-        Town {
-            of: support::Town::of((0..2).map(shard).collect(), NOW),
+        TestServer {
+            of: support::TestServer::of((0..2).map(shard).collect(), NOW),
             world,
             opened: 0,
         }
@@ -161,38 +161,38 @@ proptest! {
         proxy_protocol in any::<bool>(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut town = Town::new(proxy_protocol);
+        let mut server = TestServer::new(proxy_protocol);
         for step in &steps {
-            town.step(step);
-            let entered = town.world.admission.connections() as usize;
+            server.step(step);
+            let entered = server.world.admission.connections() as usize;
             prop_assert!(entered <= CONNECTIONS_MAX, "{entered} are in");
-            prop_assert!(entered <= town.conns().len());
+            prop_assert!(entered <= server.conns().len());
             for client in CLIENTS {
-                let client = town.world.admission.client(client.parse().unwrap());
+                let client = server.world.admission.client(client.parse().unwrap());
                 // Enter and leave again if there is room: the counters must not change.
-                if town.world.admission.enter_client(client).is_ok() {
-                    town.world.admission.leave_client(client);
+                if server.world.admission.enter_client(client).is_ok() {
+                    server.world.admission.leave_client(client);
                 }
             }
         }
-        while let Some(conn) = town.conns().pop() {
-            town.of.cut(conn);
-            town.settle();
+        while let Some(conn) = server.conns().pop() {
+            server.of.cut(conn);
+            server.settle();
         }
-        prop_assert_eq!(town.world.admission.connections(), 0);
+        prop_assert_eq!(server.world.admission.connections(), 0);
         for client in CLIENTS {
-            let client = town.world.admission.client(client.parse().unwrap());
+            let client = server.world.admission.client(client.parse().unwrap());
             let enters = (0..10)
-                .take_while(|_| town.world.admission.enter_client(client).is_ok())
+                .take_while(|_| server.world.admission.enter_client(client).is_ok())
                 .count();
             prop_assert_eq!(enters, PER_ADDRESS_MAX as usize);
-            (0..enters).for_each(|_| town.world.admission.leave_client(client));
+            (0..enters).for_each(|_| server.world.admission.leave_client(client));
         }
         // When all connections are closed, a new client is admitted and served.
         let peer = if proxy_protocol { "10.0.0.1" } else { "203.0.113.5" };
-        let conn = town.accept(peer.parse().unwrap());
-        town.request(0, 0, CLIENTS.len());
-        let sent = town.of.received(conn);
+        let conn = server.accept(peer.parse().unwrap());
+        server.request(0, 0, CLIENTS.len());
+        let sent = server.of.received(conn);
         let served = [b"HTTP/1.1 200".as_slice(), b"HTTP/1.1 404"];
         prop_assert!(
             served.iter().any(|status| sent.starts_with(status)),

@@ -3,7 +3,7 @@
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -14,7 +14,7 @@ const SPARE_BYTES: usize = (112 + 4) << 14;
 const CHUNK_BYTES: usize = 16 << 10;
 
 /// A shard whose only limit of kept messages is their bytes.
-fn town(partitions: u16) -> (Town, usize) {
+fn server(partitions: u16) -> (TestServer, usize) {
     let mut settings = Settings {
         rules: vec![Rule {
             log_messages: 1 << 20,
@@ -25,20 +25,20 @@ fn town(partitions: u16) -> (Town, usize) {
     };
     settings.limits.log_bytes = BUDGET_BYTES;
     let world = support::partitioned(settings, 1, 1, partitions);
-    let mut town = Town::new(&world, TurnLimits::default(), NOW);
-    let publisher = town.open(0);
-    (town, publisher)
+    let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
+    let publisher = server.open(0);
+    (server, publisher)
 }
 
 /// Publishes a message of this size. `fields` are further header lines of the request.
-fn publish(town: &mut Town, publisher: usize, (topic, fields): (&str, &str), bytes: usize) {
+fn publish(server: &mut TestServer, publisher: usize, (topic, fields): (&str, &str), bytes: usize) {
     let mut request = format!(
         "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {bytes}\r\n\r\n"
     );
     request.extend(std::iter::repeat_n('x', bytes));
-    town.say(publisher, request);
-    town.settle();
-    let answer = std::mem::take(&mut town.socket(publisher).received);
+    server.say(publisher, request);
+    server.settle();
+    let answer = std::mem::take(&mut server.socket(publisher).received);
     assert!(answer.starts_with(b"HTTP/1.1 20"), "{answer:?}");
 }
 
@@ -50,25 +50,25 @@ fn sizes() -> impl Iterator<Item = usize> {
 /// Fills the log with messages of one size after another. After each message `beside` may publish another one. Returns the highest number
 /// of bytes of the log's tables.
 fn fill_by_size(
-    town: &mut Town,
+    server: &mut TestServer,
     publisher: usize,
-    mut beside: impl FnMut(&mut Town, usize),
+    mut beside: impl FnMut(&mut TestServer, usize),
 ) -> usize {
     let mut most = 0;
     for size in sizes().step_by(6) {
         for _ in 0..BUDGET_BYTES / size {
-            publish(town, publisher, ("flood", ""), size);
-            beside(town, size);
+            publish(server, publisher, ("flood", ""), size);
+            beside(server, size);
         }
-        most = most.max(town.shards[0].tables().log);
+        most = most.max(server.shards[0].tables().log);
     }
     most
 }
 
 #[test]
 fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
-    let (mut town, publisher) = town(1);
-    let most = fill_by_size(&mut town, publisher, |_, _| {});
+    let (mut server, publisher) = server(1);
+    let most = fill_by_size(&mut server, publisher, |_, _| {});
     assert!(
         most <= BUDGET_BYTES + SPARE_BYTES,
         "{most} bytes for a log of {BUDGET_BYTES}"
@@ -79,15 +79,15 @@ fn a_log_that_is_filled_class_by_class_stays_within_its_budget() {
 /// retained ones as possible.
 #[test]
 fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_gone() {
-    let (mut town, publisher) = town(1);
+    let (mut server, publisher) = server(1);
     let (mut bytes, mut pins) = (0, 0);
-    let most = fill_by_size(&mut town, publisher, |town, size| {
+    let most = fill_by_size(&mut server, publisher, |server, size| {
         bytes += size;
         if bytes >= CHUNK_BYTES / 2 {
             bytes = 0;
             pins += 1;
             let pin = format!("pin/{pins}");
-            publish(town, publisher, (&pin, "Crore-Retain: true\r\n"), size);
+            publish(server, publisher, (&pin, "Crore-Retain: true\r\n"), size);
         }
     });
     // Two chunks more: one for messages, one for rows.
@@ -102,17 +102,17 @@ fn messages_that_stay_in_each_chunk_do_not_hold_the_memory_of_those_that_have_go
 #[test]
 fn partitions_that_are_filled_in_turn_stay_within_one_budget() {
     const PARTITIONS: u16 = 4;
-    let (mut town, publisher) = town(PARTITIONS);
+    let (mut server, publisher) = server(PARTITIONS);
     let mut most = 0;
     for n in 0..3 * PARTITIONS {
         let topic = format!("flood/{n}");
         for _ in 0..BUDGET_BYTES / 2 / (1 + 48 + 7) {
-            publish(&mut town, publisher, (&topic, ""), 1);
+            publish(&mut server, publisher, (&topic, ""), 1);
         }
         for _ in 0..BUDGET_BYTES / 2 / 8_000 {
-            publish(&mut town, publisher, (&topic, ""), 8_000);
+            publish(&mut server, publisher, (&topic, ""), 8_000);
         }
-        most = most.max(town.shards[0].tables().log);
+        most = most.max(server.shards[0].tables().log);
     }
     // Few size classes are in use, so the spare chunks are few.
     let spare = 8 * CHUNK_BYTES * usize::from(PARTITIONS);

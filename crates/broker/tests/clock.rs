@@ -6,7 +6,7 @@ use crore_wire::mqtt::{
     Connect, PacketId, Properties, PropertyBuf, Publish, Qos, SubscribeOptions, Version, Will,
     encode,
 };
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -24,7 +24,7 @@ const STEPS: [&[i32]; 6] = [
 
 /// A shard whose wall clock takes these offsets in a cycle, and changes to the next one before each event.
 struct Stepped {
-    town: Town,
+    server: TestServer,
     steps: std::iter::Cycle<std::slice::Iter<'static, i32>>,
     ahead_s: i32,
 }
@@ -33,7 +33,7 @@ impl Stepped {
     fn new(settings: Settings, steps: &'static [i32]) -> Stepped {
         let world = support::world(settings, 1, 1);
         Stepped {
-            town: Town::new(&world, TurnLimits::default(), NOW),
+            server: TestServer::new(&world, TurnLimits::default(), NOW),
             steps: steps.iter().cycle(),
             ahead_s: 0,
         }
@@ -41,48 +41,48 @@ impl Stepped {
 
     fn step(&mut self) {
         self.ahead_s = *self.steps.next().expect("a cycle");
-        self.town.shards[0].set_wall(self.ahead_s);
+        self.server.shards[0].set_wall(self.ahead_s);
     }
 
     /// Time passes.
     fn pass(&mut self, seconds: u32) {
         for _ in 0..seconds {
             self.step();
-            let Now { s, unix_s } = self.town.now;
-            (self.town.now.s, self.town.now.unix_s) = (s + 1, unix_s + 1);
-            self.town.handle(0, Input::Tick);
-            self.town.settle();
+            let Now { s, unix_s } = self.server.now;
+            (self.server.now.s, self.server.now.unix_s) = (s + 1, unix_s + 1);
+            self.server.handle(0, Input::Tick);
+            self.server.settle();
         }
     }
 
     /// The answer to a request, with the dates cut out, and the answer's `Last-Modified`.
     fn ask(&mut self, line: &str, fields: &str, body: &str) -> (String, Option<String>) {
         self.step();
-        let conn = self.town.open(0);
+        let conn = self.server.open(0);
         let length = body.len();
-        self.town.say(
+        self.server.say(
             conn,
             format!(
                 "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
             ),
         );
-        self.town.settle();
-        let answer = String::from_utf8(self.town.received(conn).to_vec()).expect("text");
+        self.server.settle();
+        let answer = String::from_utf8(self.server.received(conn).to_vec()).expect("text");
         let field = |name| {
             let found = answer.lines().find_map(|line| line.strip_prefix(name));
             found.map(|date: &str| date.trim().to_string())
         };
         let second = |date: &String| crore_wire::http::date::parse_date(date.as_bytes());
         let (date, modified) = (field("Date:"), field("Last-Modified:"));
-        let wall_s = (i64::from(self.town.now.unix_s) + i64::from(self.ahead_s)) as u64;
+        let wall_s = (i64::from(self.server.now.unix_s) + i64::from(self.ahead_s)) as u64;
         if let Some(date) = date.as_ref().and_then(second) {
             assert_eq!(date, wall_s);
             let modified = modified.as_ref().and_then(second);
             assert!(modified.is_none_or(|modified| modified <= date), "{answer}");
         }
-        if self.town.is_open(conn) {
-            self.town.cut(conn);
-            self.town.settle();
+        if self.server.is_open(conn) {
+            self.server.cut(conn);
+            self.server.settle();
         }
         let dated = |line: &&str| line.starts_with("Date:") || line.starts_with("Last-Modified:");
         let rest: Vec<_> = answer.lines().filter(|line| !dated(line)).collect();
@@ -105,12 +105,12 @@ impl Stepped {
     /// Connects an MQTT client that sends these packets, and cuts the connection. Returns the bytes that the client received.
     fn mqtt(&mut self, packets: &[u8]) -> Vec<u8> {
         self.step();
-        let conn = self.town.open(0);
-        self.town.say(conn, packets);
-        self.town.settle();
-        let answers = self.town.received(conn).to_vec();
-        self.town.cut(conn);
-        self.town.settle();
+        let conn = self.server.open(0);
+        self.server.say(conn, packets);
+        self.server.settle();
+        let answers = self.server.received(conn).to_vec();
+        self.server.cut(conn);
+        self.server.settle();
         answers
     }
 
@@ -304,13 +304,13 @@ fn a_date_finds_its_place_after_the_wall_clock_was_set_ahead_and_back() {
 fn a_session_expires_while_the_machine_is_suspended_and_connections_wait() {
     let mut it = Stepped::new(settings(), &[0]);
     it.visits();
-    let waiting = it.town.open(0);
-    it.town.settle();
+    let waiting = it.server.open(0);
+    it.server.settle();
     // The machine was suspended for an hour, so nobody could send anything.
-    it.town.now.unix_s += 3600;
+    it.server.now.unix_s += 3600;
     it.pass(1);
     assert!(
-        it.town.is_open(waiting),
+        it.server.is_open(waiting),
         "a client had no time to send its request"
     );
     assert_eq!(it.visits()[2] & 1, 0, "no session is present");

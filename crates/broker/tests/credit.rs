@@ -3,7 +3,7 @@
 
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits};
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -12,14 +12,14 @@ const HOME: usize = 0;
 const SHARD: usize = 1;
 
 /// Two shards: one with the home, which works only when the test calls it, and one whose publishes all go to that home.
-struct Pair(Town);
+struct Pair(TestServer);
 
 impl Pair {
     fn new() -> Pair {
         let mut settings = Settings::default();
         settings.limits.publish_credit_bytes = 0;
         let world = support::world(settings, 2, 1);
-        Pair(Town::new(&world, TurnLimits::default(), NOW))
+        Pair(TestServer::new(&world, TurnLimits::default(), NOW))
     }
 
     /// A new connection.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Now, Shard, World};
 use proptest::prelude::*;
-use support::Town;
+use support::TestServer;
 
 mod support;
 
@@ -22,23 +22,23 @@ fn now(s: u32) -> Now {
 }
 
 /// Shards with idle clients.
-fn town(world: &Arc<World>) -> Town {
+fn server(world: &Arc<World>) -> TestServer {
     let shards = (0..world.shards).map(|id| Shard::new(id, world.clone(), now(1)));
-    let mut town = Town::of(shards.collect(), now(1));
-    for at in 0..town.shards.len() {
+    let mut server = TestServer::of(shards.collect(), now(1));
+    for at in 0..server.shards.len() {
         for _ in 0..CLIENTS {
-            let conn = town.open(at);
-            town.say(conn, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let conn = server.open(at);
+            server.say(conn, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
         }
-        town.flush(at);
+        server.flush(at);
     }
-    assert_eq!(ended(&town), 0, "they are kept alive");
-    town
+    assert_eq!(ended(&server), 0, "they are kept alive");
+    server
 }
 
 /// Number of closed clients.
-fn ended(town: &Town) -> usize {
-    let sockets = town.io.iter().flat_map(|io| &io.all);
+fn ended(server: &TestServer) -> usize {
+    let sockets = server.io.iter().flat_map(|io| &io.all);
     sockets.filter(|socket| socket.ended).count()
 }
 
@@ -49,17 +49,17 @@ proptest! {
     fn all_shards_together_move_off_no_more_than_the_rate(rate in 1u32..20, shards in 1u16..20, seconds in 1u32..4) {
         let mut settings = Settings::default();
         settings.drain.rate_per_s = rate;
-        let mut town = town(&support::world(settings, shards, 1));
-        for shard in &mut town.shards {
+        let mut server = server(&support::world(settings, shards, 1));
+        for shard in &mut server.shards {
             shard.drain(now(BEGIN_S));
         }
-        let ticks = 1000 / town.shards[0].tick_in_ms().expect("it drains");
+        let ticks = 1000 / server.shards[0].tick_in_ms().expect("it drains");
         for second in 0..seconds {
-            town.now = now(BEGIN_S + second);
+            server.now = now(BEGIN_S + second);
             for at in 0..usize::from(shards) {
-                (0..ticks).for_each(|_| town.handle(at, Input::Tick));
+                (0..ticks).for_each(|_| server.handle(at, Input::Tick));
             }
         }
-        prop_assert_eq!(ended(&town), (rate * seconds) as usize);
+        prop_assert_eq!(ended(&server), (rate * seconds) as usize);
     }
 }

@@ -11,7 +11,7 @@ use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, PropertyBuf, Qos, SubscribeOptions, Version,
     encode,
 };
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -29,7 +29,7 @@ fn new_world() -> Arc<World> {
 }
 
 /// The same server in its next process, after a planned restart.
-fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town {
+fn restarted(server: &mut TestServer, change: impl FnOnce(Restored) -> Restored) -> TestServer {
     let world = new_world();
     let head = Head {
         stop_id: 1,
@@ -43,9 +43,9 @@ fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town
     };
     let mut restored = change(Restored::new(world.clone(), 0, NOW));
     restored.begin_snapshot(&head).expect("a head");
-    let _head = town.shards[0].save(&head, usize::MAX);
+    let _head = server.shards[0].save(&head, usize::MAX);
     loop {
-        let block = town.shards[0].save(&head, usize::MAX);
+        let block = server.shards[0].save(&head, usize::MAX);
         if block.is_empty() {
             break;
         }
@@ -53,19 +53,19 @@ fn restarted(town: &mut Town, change: impl FnOnce(Restored) -> Restored) -> Town
     }
     let mut shard = Shard::new(0, world, NOW);
     shard.adopt(restored.finish().expect("a whole snapshot"));
-    Town::of(vec![shard], NOW)
+    TestServer::of(vec![shard], NOW)
 }
 
-fn said(town: &mut Town, bytes: impl AsRef<[u8]>) -> String {
-    let conn = town.open(0);
-    town.say(conn, bytes);
-    town.settle();
-    String::from_utf8_lossy(town.received(conn)).into_owned()
+fn said(server: &mut TestServer, bytes: impl AsRef<[u8]>) -> String {
+    let conn = server.open(0);
+    server.say(conn, bytes);
+    server.settle();
+    String::from_utf8_lossy(server.received(conn)).into_owned()
 }
 
-fn post(town: &mut Town, topic: &str, fields: &str) -> String {
+fn post(server: &mut TestServer, topic: &str, fields: &str) -> String {
     said(
-        town,
+        server,
         format!(
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: 2\r\n\r\nhi"
         ),
@@ -73,9 +73,9 @@ fn post(town: &mut Town, topic: &str, fields: &str) -> String {
 }
 
 /// A topic's number of messages, from the topic's information.
-fn messages(town: &mut Town, topic: &str) -> String {
+fn messages(server: &mut TestServer, topic: &str) -> String {
     let answer = said(
-        town,
+        server,
         format!("GET /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     );
     let line = answer.lines().find(|line| line.contains("messages:"));
@@ -84,7 +84,7 @@ fn messages(town: &mut Town, topic: &str) -> String {
 }
 
 /// A client connects. Returns whether the server has its session.
-fn connect(town: &mut Town) -> (usize, bool) {
+fn connect(server: &mut TestServer) -> (usize, bool) {
     let mut properties = PropertyBuf::new();
     properties.session_expiry_interval_s(3600);
     let mut bytes = Vec::new();
@@ -100,10 +100,10 @@ fn connect(town: &mut Town) -> (usize, bool) {
         password: None,
     };
     encode::connect(&mut bytes, &connect);
-    let conn = town.open(0);
-    town.say(conn, bytes);
-    town.settle();
-    let bytes = town.received(conn);
+    let conn = server.open(0);
+    server.say(conn, bytes);
+    server.settle();
+    let bytes = server.received(conn);
     let (header, len) = mqtt::fixed_header(bytes, 1 << 20)
         .expect("packets")
         .expect("one");
@@ -115,9 +115,9 @@ fn connect(town: &mut Town) -> (usize, bool) {
 }
 
 /// A server with an absent session, for which it keeps messages because of the session's own subscription and of a group.
-fn served() -> Town {
-    let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
-    let (conn, present) = connect(&mut town);
+fn served() -> TestServer {
+    let mut server = TestServer::new(&new_world(), TurnLimits::default(), NOW);
+    let (conn, present) = connect(&mut server);
     assert!(!present);
     for (id, filter) in [(1, "needed/+"), (2, "needed"), (3, "$share/group/shared/#")] {
         let mut bytes = Vec::new();
@@ -129,23 +129,23 @@ fn served() -> Town {
             &Properties::NONE,
             [(filter, options)].into_iter(),
         );
-        town.say(conn, bytes);
-        town.settle();
+        server.say(conn, bytes);
+        server.settle();
     }
-    town.cut(conn);
-    town.settle();
+    server.cut(conn);
+    server.settle();
     for topic in ["needed/one", "needed", "shared/one", "kept/one"] {
-        post(&mut town, topic, "");
-        assert_eq!(messages(&mut town, topic), "1", "{topic}");
+        post(&mut server, topic, "");
+        assert_eq!(messages(&mut server, topic), "1", "{topic}");
     }
-    town
+    server
 }
 
 #[test]
 fn local_state_is_left_out_where_it_is_not_wanted() {
-    let mut town = served();
-    let first = post(&mut town, "kept/key", "Idempotency-Key: a\r\n");
-    let mut after = restarted(&mut town, Restored::without_local_state);
+    let mut server = served();
+    let first = post(&mut server, "kept/key", "Idempotency-Key: a\r\n");
+    let mut after = restarted(&mut server, Restored::without_local_state);
     assert_eq!(messages(&mut after, "kept/one"), "1");
     for topic in ["needed/one", "needed", "shared/one"] {
         // The rule of this topic keeps no messages, and no session needs them.
@@ -161,8 +161,8 @@ fn local_state_is_left_out_where_it_is_not_wanted() {
 
 #[test]
 fn local_state_comes_back_after_a_planned_restart() {
-    let mut town = served();
-    let mut after = restarted(&mut town, |it| it);
+    let mut server = served();
+    let mut after = restarted(&mut server, |it| it);
     for topic in ["needed/one", "needed", "shared/one"] {
         assert_eq!(messages(&mut after, topic), "1", "{topic}");
         post(&mut after, topic, "");
@@ -173,10 +173,10 @@ fn local_state_comes_back_after_a_planned_restart() {
 
 #[test]
 fn operator_changes_nothing_while_a_stop_writes() {
-    let mut town = served();
-    town.handle(0, Input::Control(Ticket(0), Control::Settle));
-    town.settle();
-    town.io[0].reports.clear();
+    let mut server = served();
+    server.handle(0, Input::Control(Ticket(0), Control::Settle));
+    server.settle();
+    server.io[0].reports.clear();
     let name: Box<[u8]> = b"kept/one".as_slice().into();
     let publishing = Box::new(AdminPublish {
         name: name.clone(),
@@ -188,21 +188,21 @@ fn operator_changes_nothing_while_a_stop_writes() {
         Control::Purge(name.clone(), u64::MAX),
         Control::Delete(name),
     ] {
-        town.handle(0, Input::Control(Ticket(1), control));
-        let (_, report) = town.io[0].reports.pop().expect("an answer at once");
+        server.handle(0, Input::Control(Ticket(1), control));
+        let (_, report) = server.io[0].reports.pop().expect("an answer at once");
         assert_eq!(format!("{report:?}"), "Outcome(Unknown)");
     }
-    let mut after = restarted(&mut town, |it| it);
+    let mut after = restarted(&mut server, |it| it);
     assert_eq!(messages(&mut after, "kept/one"), "1");
 }
 
 /// A checkpoint may come from a store to which others can write too, so a document with valid checksums may still have bad fields.
 #[test]
 fn a_document_with_a_field_that_no_client_may_send_is_refused() {
-    let mut town = Town::new(&new_world(), TurnLimits::default(), NOW);
+    let mut server = TestServer::new(&new_world(), TurnLimits::default(), NOW);
     let fields = "Content-Type: text/zzz\r\nX-EventSource-Event: event\r\nCrore-Key: some-key\r\n\
                   Crore-Property: name=value\r\n";
-    post(&mut town, "kept/a", fields);
+    post(&mut server, "kept/a", fields);
     let world = new_world();
     let head = Head {
         stop_id: 1,
@@ -214,8 +214,8 @@ fn a_document_with_a_field_that_no_client_may_send_is_refused() {
         unix_s: NOW.unix_s,
         wall_s: NOW.unix_s,
     };
-    let _head = town.shards[0].save(&head, usize::MAX);
-    let block = town.shards[0].save(&head, usize::MAX);
+    let _head = server.shards[0].save(&head, usize::MAX);
+    let block = server.shards[0].save(&head, usize::MAX);
     let read = |block: &[u8]| {
         let mut restored = Restored::new(world.clone(), 0, NOW);
         restored.begin_snapshot(&head).expect("a head");

@@ -8,7 +8,7 @@ use crore_wire::mqtt::{
     encode,
 };
 use crore_wire::topic;
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -17,12 +17,12 @@ const EXPIRY_S: u32 = 3600;
 const ID: PacketId = PacketId::new(7).unwrap();
 
 /// Two shards. All clients are connected to the first one.
-struct Pair(Town);
+struct Pair(TestServer);
 
 impl Pair {
     fn new(settings: Settings) -> Pair {
         let world = support::world(settings, 2, 2);
-        Pair(Town::new(&world, TurnLimits::default(), NOW))
+        Pair(TestServer::new(&world, TurnLimits::default(), NOW))
     }
 
     fn open(&mut self) -> usize {

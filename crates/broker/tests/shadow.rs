@@ -19,8 +19,8 @@ const PARTITIONS: u16 = 4;
 const LOG_BYTES: usize = 64 << 10;
 
 /// A server with one home, a log, and checkpoints.
-struct Town {
-    town: support::Town,
+struct TestServer {
+    server: support::TestServer,
     world: Arc<World>,
     /// The log: all batches in the order of their commits.
     log: Vec<Vec<u8>>,
@@ -72,11 +72,11 @@ fn world(writer: Option<u64>) -> Arc<World> {
     Arc::new(World { writer, ..world })
 }
 
-impl Town {
-    fn new() -> Town {
+impl TestServer {
+    fn new() -> TestServer {
         let world = world(Some(1));
-        Town {
-            town: support::Town::new(&world, TurnLimits::default(), NOW),
+        TestServer {
+            server: support::TestServer::new(&world, TurnLimits::default(), NOW),
             world,
             log: Vec::new(),
             contained: 0,
@@ -88,25 +88,25 @@ impl Town {
     /// The engine (the writer of the log) commits all waiting batches.
     fn commit(&mut self) {
         loop {
-            self.town.settle();
-            let batches = std::mem::take(&mut self.town.io[0].batches);
+            self.server.settle();
+            let batches = std::mem::take(&mut self.server.io[0].batches);
             if batches.is_empty() {
                 return;
             }
             for batch in batches {
                 self.log.push(batch.bytes.to_vec());
                 let committed = support::committed(&batch);
-                self.town.handle(0, Input::Committed(committed));
+                self.server.handle(0, Input::Committed(committed));
             }
         }
     }
 
     fn said(&mut self, bytes: impl AsRef<[u8]>) -> String {
-        let conn = self.town.open(0);
-        self.town.say(conn, bytes);
+        let conn = self.server.open(0);
+        self.server.say(conn, bytes);
         self.commit();
-        let said = String::from_utf8_lossy(self.town.received(conn)).into_owned();
-        self.town.cut(conn);
+        let said = String::from_utf8_lossy(self.server.received(conn)).into_owned();
+        self.server.cut(conn);
         said
     }
 
@@ -137,14 +137,14 @@ impl Town {
     /// Lets time pass for the server.
     fn pass_s(&mut self, seconds: u32) {
         for _ in 0..3 {
-            self.town.tick_s(seconds / 2);
+            self.server.tick_s(seconds / 2);
             self.commit();
         }
     }
 
     fn floors(&mut self, control: Control) -> Option<Vec<Option<u64>>> {
-        self.town.handle(0, Input::Control(Ticket(1), control));
-        match self.town.io[0].reports.pop() {
+        self.server.handle(0, Input::Control(Ticket(1), control));
+        match self.server.io[0].reports.pop() {
             Some((_, Report::Floors(floors))) => floors,
             other => panic!("{other:?}"),
         }
@@ -189,14 +189,14 @@ impl Town {
                     shadow.fold(&header, bytes).expect("a batch");
                 }
             }
-            shadow.settle(self.town.now);
+            shadow.settle(self.server.now);
             while let Some(ask) = shadow.ask(3) {
                 let floors = self.floors(ask).expect("all is applied");
                 shadow.keep(&floors);
             }
             let mut blocks = Vec::new();
             let head = Head {
-                unix_s: self.town.now.unix_s,
+                unix_s: self.server.now.unix_s,
                 ..self.head(1, 0)
             };
             loop {
@@ -208,7 +208,7 @@ impl Town {
             }
             base.push(blocks);
         }
-        (self.base, self.base_now) = (base, self.town.now);
+        (self.base, self.base_now) = (base, self.server.now);
         self.contained = self.log.len();
     }
 
@@ -219,16 +219,18 @@ impl Town {
     /// The server was killed. The next one starts from the checkpoints and the log only.
     fn killed(&mut self) {
         let world = world(Some(2));
-        let restored = Restored::new(world.clone(), 0, self.town.now).without_local_state();
+        let restored = Restored::new(world.clone(), 0, self.server.now).without_local_state();
         let restored = self.read_base(restored, |_| true);
-        let mut shard = Shard::new(0, world.clone(), self.town.now);
+        let mut shard = Shard::new(0, world.clone(), self.server.now);
         shard.adopt(restored);
         for bytes in &self.log[self.contained..] {
             let header = batch::Header::read(bytes).expect("a batch");
-            shard.fold(&header, bytes, self.town.now).expect("a batch");
+            shard
+                .fold(&header, bytes, self.server.now)
+                .expect("a batch");
         }
         self.world = world;
-        self.town = support::Town::of(vec![shard], self.town.now);
+        self.server = support::TestServer::of(vec![shard], self.server.now);
     }
 }
 
@@ -240,34 +242,34 @@ fn position(answer: &str) -> String {
 
 #[test]
 fn messages_positions_and_retained_values_survive_checkpoints() {
-    let mut town = Town::new();
+    let mut server = TestServer::new();
     for round in 0..3 {
         for topic in ["a", "b/c", "few/d"] {
             for n in 0..5 {
-                town.post(topic, "", &format!("{topic}:{round}.{n}"));
+                server.post(topic, "", &format!("{topic}:{round}.{n}"));
             }
         }
-        town.post(
+        server.post(
             "state/one",
             "Crore-Retain: true\r\n",
             &format!("state {round}"),
         );
         for key in ["x", "y"] {
             let fields = format!("Crore-Key: {key}\r\n");
-            town.post("latest/one", &fields, &format!("latest {key} {round}"));
+            server.post("latest/one", &fields, &format!("latest {key} {round}"));
         }
         let topics = ["a", "b/c", "few/d", "latest/one"];
-        let before = topics.map(|topic| town.read(topic, "oldest"));
+        let before = topics.map(|topic| server.read(topic, "oldest"));
         assert!(before[1].contains("b/c:0.0") && before[2].matches("data:").count() == 3);
         assert!(before[3].contains("latest y"), "{before:?}");
-        let states = town.retained("state/%2B");
+        let states = server.retained("state/%2B");
         assert!(states.contains(&format!("state {round}")), "{states}");
         let begun = position(&before[0]);
-        let behind = town.read("a", &begun);
-        town.checkpoint();
-        town.post("a", "", "behind the checkpoint");
-        town.killed();
-        let after = topics.map(|topic| town.read(topic, "oldest"));
+        let behind = server.read("a", &begun);
+        server.checkpoint();
+        server.post("a", "", "behind the checkpoint");
+        server.killed();
+        let after = topics.map(|topic| server.read(topic, "oldest"));
         assert!(
             after[0].starts_with(&before[0]),
             "{} {}",
@@ -276,9 +278,9 @@ fn messages_positions_and_retained_values_survive_checkpoints() {
         );
         assert!(after[0].contains("behind the checkpoint"));
         assert_eq!(before[1..], after[1..]);
-        let after = town.retained("state/%2B");
+        let after = server.retained("state/%2B");
         assert!(after.contains(&format!("state {round}")), "{after}");
-        let again = town.read("a", &begun);
+        let again = server.read("a", &begun);
         assert!(
             again.starts_with(&behind) && !again.contains("gap"),
             "{again}"
@@ -288,176 +290,176 @@ fn messages_positions_and_retained_values_survive_checkpoints() {
 
 #[test]
 fn topics_that_the_home_has_forgotten_leave_the_base() {
-    let mut town = Town::new();
-    town.post("kept", "", "for good");
-    town.post("short/state", "Crore-Retain: true\r\n", "a state");
-    town.checkpoint();
-    let few = town.base_bytes();
+    let mut server = TestServer::new();
+    server.post("kept", "", "for good");
+    server.post("short/state", "Crore-Retain: true\r\n", "a state");
+    server.checkpoint();
+    let few = server.base_bytes();
     for n in 0..200 {
-        town.post(&format!("short/{n}"), "", &"for a while".repeat(20));
+        server.post(&format!("short/{n}"), "", &"for a while".repeat(20));
     }
-    let position = position(&town.read("short/7", "oldest"));
-    town.post("short/7", "", "not seen");
-    town.checkpoint();
-    let many = town.base_bytes();
+    let position = position(&server.read("short/7", "oldest"));
+    server.post("short/7", "", "not seen");
+    server.checkpoint();
+    let many = server.base_bytes();
     assert!(many > few + 200 * 220, "{many}");
     for _ in 0..2 {
-        town.pass_s(60);
-        town.checkpoint();
-        let left = town.base_bytes();
+        server.pass_s(60);
+        server.checkpoint();
+        let left = server.base_bytes();
         // The names of some topics that had messages are remembered, for readers by filter.
         assert!(left < few + 200 * 20, "{left} of {many}, {few}");
-        town.killed();
-        assert!(town.read("kept", "oldest").contains("for good"));
-        assert!(town.retained("short/state").contains("a state"));
+        server.killed();
+        assert!(server.read("kept", "oldest").contains("for good"));
+        assert!(server.retained("short/state").contains("a state"));
         // The position is older than what the home remembers of the topics in that hash slot, so a gap is told.
-        assert!(town.read("short/7", &position).contains(GAP_EVENT));
+        assert!(server.read("short/7", &position).contains(GAP_EVENT));
     }
 }
 
 #[test]
 fn messages_that_the_home_has_dropped_leave_the_base_and_are_told_as_a_gap() {
-    let mut town = Town::new();
+    let mut server = TestServer::new();
     let data = "x".repeat(1000);
-    town.post("other", "", "of another topic");
-    town.post("big", "", "first");
-    let first = position(&town.read("big", "oldest"));
+    server.post("other", "", "of another topic");
+    server.post("big", "", "first");
+    let first = position(&server.read("big", "oldest"));
     let by_filter = "/sub?filter=big&since=";
-    let first_by_filter = position(&town.read_path(&format!("{by_filter}oldest")));
+    let first_by_filter = position(&server.read_path(&format!("{by_filter}oldest")));
     for round in 0..4 {
         for _ in 0..100 {
-            town.post("big", "", &data);
+            server.post("big", "", &data);
         }
-        let answer = town.post("big", "", &format!("last of round {round}"));
+        let answer = server.post("big", "", &format!("last of round {round}"));
         assert!(answer.contains("201") || answer.contains("202"), "{answer}");
-        town.checkpoint();
-        let bytes = town.base_bytes();
+        server.checkpoint();
+        let bytes = server.base_bytes();
         assert!(bytes < LOG_BYTES + 4096, "{bytes}");
     }
-    let all = town.read("big", "oldest");
+    let all = server.read("big", "oldest");
     let last = all
         .lines()
         .filter_map(|line| line.strip_prefix("id: "))
         .next_back();
     let last = last.expect("an event").to_string();
-    town.killed();
-    assert_eq!(town.read("big", "oldest"), all);
-    assert!(town.read("big", &first).contains(GAP_EVENT));
-    assert!(!town.read("big", &last).contains(GAP_EVENT));
+    server.killed();
+    assert_eq!(server.read("big", "oldest"), all);
+    assert!(server.read("big", &first).contains(GAP_EVENT));
+    assert!(!server.read("big", &last).contains(GAP_EVENT));
     // Readers by filter get a gap, too.
-    let read = town.read_path(&format!("{by_filter}{first_by_filter}"));
+    let read = server.read_path(&format!("{by_filter}{first_by_filter}"));
     assert!(read.contains(GAP_EVENT), "{read}");
 }
 
 #[test]
 fn topics_whose_messages_have_all_gone_are_in_the_base_with_their_positions_only() {
-    let mut town = Town::new();
+    let mut server = TestServer::new();
     let data = "x".repeat(1000);
     let mut positions = Vec::new();
     for n in 0..200 {
         let topic = format!("topic/{n}");
-        town.post(&topic, "", &data);
-        positions.push(position(&town.read(&topic, "oldest")));
-        town.post(&topic, "", &data);
+        server.post(&topic, "", &data);
+        positions.push(position(&server.read(&topic, "oldest")));
+        server.post(&topic, "", &data);
     }
-    town.checkpoint();
-    let bytes = town.base_bytes();
+    server.checkpoint();
+    let bytes = server.base_bytes();
     assert!(bytes < LOG_BYTES + 200 * 50, "{bytes}");
-    town.killed();
+    server.killed();
     for (n, position) in positions.iter().enumerate().take(50) {
-        let read = town.read(&format!("topic/{n}"), position);
+        let read = server.read(&format!("topic/{n}"), position);
         assert!(read.contains(GAP_EVENT), "{read}");
     }
 }
 
 #[test]
 fn superseded_and_expired_messages_are_no_gap() {
-    let mut town = Town::new();
+    let mut server = TestServer::new();
     for n in 0..9 {
-        town.post("latest/a", "", &format!("value {n}"));
-        town.post("a", "Crore-TTL: 20\r\n", &format!("short-lived {n}"));
-        town.post("a", "", &format!("message {n}"));
+        server.post("latest/a", "", &format!("value {n}"));
+        server.post("a", "Crore-TTL: 20\r\n", &format!("short-lived {n}"));
+        server.post("a", "", &format!("message {n}"));
     }
-    let positions = ["latest/a", "a"].map(|topic| position(&town.read(topic, "oldest")));
+    let positions = ["latest/a", "a"].map(|topic| position(&server.read(topic, "oldest")));
     for n in 9..12 {
-        town.checkpoint();
+        server.checkpoint();
         // The home is ahead of the checkpoints when it is asked next.
-        town.post("latest/a", "", &format!("value {n}"));
-        town.post("a", "", &format!("message {n}"));
-        town.pass_s(20);
+        server.post("latest/a", "", &format!("value {n}"));
+        server.post("a", "", &format!("message {n}"));
+        server.pass_s(20);
     }
-    let before = town.read("a", "oldest");
+    let before = server.read("a", "oldest");
     assert!(!before.contains("short-lived") && before.contains("message 0"));
-    town.checkpoint();
-    town.killed();
-    assert_eq!(town.read("a", "oldest"), before);
+    server.checkpoint();
+    server.killed();
+    assert_eq!(server.read("a", "oldest"), before);
     for (topic, position) in ["latest/a", "a"].iter().zip(&positions) {
-        let read = town.read(topic, position);
+        let read = server.read(topic, position);
         assert!(read.contains(" 11") && !read.contains(GAP_EVENT), "{read}");
     }
 }
 
 #[test]
 fn messages_that_have_expired_behind_older_ones_are_in_no_base() {
-    let mut town = Town::new();
-    town.post("a", "", "stays");
-    town.post("a", "Crore-TTL: 20\r\n", "short-lived");
-    town.pass_s(30);
+    let mut server = TestServer::new();
+    server.post("a", "", "stays");
+    server.post("a", "Crore-TTL: 20\r\n", "short-lived");
+    server.pass_s(30);
     // Nobody has read the topic since the checkpoint.
-    town.checkpoint();
+    server.checkpoint();
     let has = |text: &str| {
-        let mut blocks = town.base.iter().flatten();
+        let mut blocks = server.base.iter().flatten();
         blocks.any(|it| it.windows(text.len()).any(|it| it == text.as_bytes()))
     };
     assert!(has("stays") && !has("short-lived"));
-    town.killed();
-    assert!(town.read("a", "oldest").contains("stays"));
+    server.killed();
+    assert!(server.read("a", "oldest").contains("stays"));
 }
 
 #[test]
 fn retries_are_recognised_within_their_window_and_not_behind_it() {
     let key = "Idempotency-Key: k\r\n";
-    let mut town = Town::new();
-    let first = town.post("a", key, "once");
+    let mut server = TestServer::new();
+    let first = server.post("a", key, "once");
     for _ in 0..3 {
-        town.pass_s(20);
-        town.checkpoint();
+        server.pass_s(20);
+        server.checkpoint();
     }
-    town.killed();
-    let again = town.post("a", key, "once");
+    server.killed();
+    let again = server.post("a", key, "once");
     assert_eq!(again.lines().next(), first.lines().next());
-    assert_eq!(town.read("a", "oldest").matches("once").count(), 1);
+    assert_eq!(server.read("a", "oldest").matches("once").count(), 1);
     // The idempotency window is a hundred seconds. Checkpoints and restarts have not lengthened it.
-    town.checkpoint();
-    town.pass_s(30);
-    town.killed();
-    town.post("a", key, "once");
-    assert_eq!(town.read("a", "oldest").matches("once").count(), 2);
+    server.checkpoint();
+    server.pass_s(30);
+    server.killed();
+    server.post("a", key, "once");
+    assert_eq!(server.read("a", "oldest").matches("once").count(), 2);
 }
 
 #[test]
 fn a_home_that_is_behind_tells_no_floors() {
-    let mut town = Town::new();
-    town.post("a", "", "one");
-    let world = Shadow::world(&town.world);
-    let partition = town.world.placement().partition_of(b"a");
+    let mut server = TestServer::new();
+    server.post("a", "", "one");
+    let world = Shadow::world(&server.world);
+    let partition = server.world.placement().partition_of(b"a");
     let mut shadow = Shadow::new(
         Shadow::restored(&world, partition, NOW)
             .finish()
             .expect("nothing is read"),
     );
-    let header = batch::Header::read(&town.log[0]).expect("a batch");
-    shadow.fold(&header, &town.log[0]).expect("a batch");
+    let header = batch::Header::read(&server.log[0]).expect("a batch");
+    shadow.fold(&header, &server.log[0]).expect("a batch");
     let Some(Control::Floors(partition, sequence, names)) = shadow.ask(10) else {
         panic!("there is a topic");
     };
     assert_eq!((sequence, &names[..]), (1, &[b"a"[..].into()][..]));
     assert_eq!(
-        town.floors(Control::Floors(partition, sequence + 1, names.clone())),
+        server.floors(Control::Floors(partition, sequence + 1, names.clone())),
         None
     );
     assert_eq!(
-        town.floors(Control::Floors(partition, sequence, names)),
+        server.floors(Control::Floors(partition, sequence, names)),
         Some(vec![Some(0)])
     );
 }
@@ -467,16 +469,16 @@ fn a_home_that_is_behind_tells_no_floors() {
 fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     const TOPICS: u64 = 40;
     const FORGETS: usize = 8;
-    let mut town = Town::new();
+    let mut server = TestServer::new();
     for n in 0..TOPICS {
-        town.post(&format!("state/{n}"), "", "on");
+        server.post(&format!("state/{n}"), "", "on");
     }
-    let mut shard = Shard::new(0, town.world.clone(), NOW);
+    let mut shard = Shard::new(0, server.world.clone(), NOW);
     shard.set_turn_limits(TurnLimits {
         forgets_per_turn: FORGETS,
         ..TurnLimits::default()
     });
-    for bytes in &town.log {
+    for bytes in &server.log {
         let header = batch::Header::read(bytes).expect("a batch");
         shard.fold(&header, bytes, NOW).expect("a batch");
     }
@@ -485,7 +487,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
         s: NOW.s + 1000,
         unix_s: NOW.unix_s + 1000,
     };
-    let mut after = support::Town::of(vec![shard], now);
+    let mut after = support::TestServer::of(vec![shard], now);
     after.handle(0, Input::Tick);
     after.flush(0);
     let left = after.shards[0].accounts().home_topics as u64;

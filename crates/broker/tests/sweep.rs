@@ -4,7 +4,7 @@
 use crore_broker::settings::Settings;
 use crore_broker::{Input, Now, TurnLimits};
 use proptest::prelude::*;
-use support::Town;
+use support::TestServer;
 
 mod support;
 
@@ -16,25 +16,25 @@ fn moment(ms: u32) -> Now {
 }
 
 /// A shard with a number of connections.
-fn town(rows_per_tick: u32, head_s: u32, count: u32) -> Town {
+fn server(rows_per_tick: u32, head_s: u32, count: u32) -> TestServer {
     let mut settings = Settings::default();
     settings.timeouts.head_s = head_s;
     let turn_limits = TurnLimits {
         rows_per_tick,
         ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, moment(0));
+    let mut server = TestServer::new(&support::world(settings, 1, 1), turn_limits, moment(0));
     for _ in 0..count {
-        town.open(0);
+        server.open(0);
     }
-    town
+    server
 }
 
 /// Runs a tick at this time. Returns the connections that were answered.
-fn tick(town: &mut Town, ms: u32) -> Vec<usize> {
-    town.now = moment(ms);
-    town.handle(0, Input::Tick);
-    let sockets = town.io[0].all.iter_mut().enumerate();
+fn tick(server: &mut TestServer, ms: u32) -> Vec<usize> {
+    server.now = moment(ms);
+    server.handle(0, Input::Tick);
+    let sockets = server.io[0].all.iter_mut().enumerate();
     let answered = sockets.filter_map(|(link, socket)| {
         let answer = std::mem::take(&mut socket.received);
         (!answer.is_empty()).then_some(link)
@@ -49,15 +49,15 @@ proptest! {
     /// of them, and the ticks of a sweep fit into its second.
     #[test]
     fn deadlines_are_met_a_few_at_a_time(count in 1u32..200, rows_per_tick in 1u32..40, head_s in 1u32..4) {
-        let mut town = town(rows_per_tick, head_s, count);
+        let mut server = server(rows_per_tick, head_s, count);
         let (mut ms, mut answered) = (0, Vec::new());
         while ms < (head_s + 2) * 1000 {
-            let news = tick(&mut town, ms);
+            let news = tick(&mut server, ms);
             prop_assert!(news.len() <= rows_per_tick as usize);
             prop_assert!(news.is_empty() || ms >= head_s * 1000 - 1000);
             answered.extend(news);
             let second = ms / 1000;
-            let wait_ms = town.shards[0].tick_in_ms();
+            let wait_ms = server.shards[0].tick_in_ms();
             ms = wait_ms.map_or((second + 1) * 1000, |wait| ms + wait);
             prop_assert!(ms / 1000 == second || wait_ms.is_none(), "a sweep takes longer than its second");
         }
@@ -68,11 +68,11 @@ proptest! {
 
 #[test]
 fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
-    let mut town = town(2, 9, 5);
-    assert_eq!(town.shards[0].tick_in_ms(), None);
+    let mut server = server(2, 9, 5);
+    assert_eq!(server.shards[0].tick_in_ms(), None);
     for wait in [Some(250), Some(250), None, None] {
-        tick(&mut town, 1000);
-        assert_eq!(town.shards[0].tick_in_ms(), wait);
+        tick(&mut server, 1000);
+        assert_eq!(server.shards[0].tick_in_ms(), wait);
     }
 }
 
@@ -82,13 +82,13 @@ fn a_sweep_that_is_over_asks_for_nothing_until_the_next_second() {
 fn a_crowd_that_is_cut_off_at_once_ends_some_at_a_time_within_the_second() {
     const CROWD: usize = 1_000;
     let most = TurnLimits::default().ends_per_tick;
-    let mut town = town(2_048, 3, CROWD as u32);
+    let mut server = server(2_048, 3, CROWD as u32);
     let (mut ms, mut answered) = (4_000, 0);
     while answered < CROWD {
-        let news = tick(&mut town, ms).len();
+        let news = tick(&mut server, ms).len();
         assert!(news <= most, "{news} in a tick");
         answered += news;
         assert!(ms < 5_000, "{answered} have ended");
-        ms += town.shards[0].tick_in_ms().unwrap_or(1_000);
+        ms += server.shards[0].tick_in_ms().unwrap_or(1_000);
     }
 }

@@ -6,7 +6,7 @@ use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known};
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits, World};
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod support;
 
@@ -17,20 +17,20 @@ fn world() -> Arc<World> {
 }
 
 /// Connects a client with the token. Returns whether the shard asked the verifier.
-fn comes(town: &mut Town) -> bool {
-    let before = town.io[0].asked.len();
-    let conn = town.open(0);
-    town.say(
+fn comes(server: &mut TestServer) -> bool {
+    let before = server.io[0].asked.len();
+    let conn = server.open(0);
+    server.say(
         conn,
         b"GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer t\r\n\r\n",
     );
-    town.flush(0);
-    town.io[0].asked.len() > before
+    server.flush(0);
+    server.io[0].asked.len() > before
 }
 
 /// Answers the shard's last question: the token is valid for an hour.
-fn answer(town: &mut Town) {
-    let (conn, question) = town.io[0].asked.last().expect("a question");
+fn answer(server: &mut TestServer) {
+    let (conn, question) = server.io[0].asked.last().expect("a question");
     let known = Known {
         grants: Arc::new(Grants::default()),
         until_unix_s: u32::MAX,
@@ -42,22 +42,22 @@ fn answer(town: &mut Town) {
         settings_generation: question.settings_generation,
     };
     let conn = *conn;
-    town.handle(0, Input::Verdict(conn, verdict));
-    town.flush(0);
+    server.handle(0, Input::Verdict(conn, verdict));
+    server.flush(0);
 }
 
 #[test]
 fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
-    let mut town = Town::new(&world(), TurnLimits::default(), NOW);
-    assert!(comes(&mut town));
-    answer(&mut town);
-    assert!(!comes(&mut town), "it is remembered");
-    town.shards[0].change(world());
-    assert!(comes(&mut town), "all is forgotten");
+    let mut server = TestServer::new(&world(), TurnLimits::default(), NOW);
+    assert!(comes(&mut server));
+    answer(&mut server);
+    assert!(!comes(&mut server), "it is remembered");
+    server.shards[0].change(world());
+    assert!(comes(&mut server), "all is forgotten");
     // The answer is in flight while the settings change again.
-    town.shards[0].change(world());
-    answer(&mut town);
-    assert!(comes(&mut town), "by the keys of before");
-    answer(&mut town);
-    assert!(!comes(&mut town));
+    server.shards[0].change(world());
+    answer(&mut server);
+    assert!(comes(&mut server), "by the keys of before");
+    answer(&mut server);
+    assert!(!comes(&mut server));
 }

@@ -97,12 +97,12 @@ impl Lives {
     }
 
     /// Whether a known life has this epoch.
-    pub fn has(&self, epoch: u32) -> bool {
+    pub fn has_epoch(&self, epoch: u32) -> bool {
         self.epoch == epoch || self.past.iter().any(|life| life.epoch == epoch)
     }
 
     /// Whether a client's position of a past life is on this branch of history.
-    pub fn knows(&self, partition: PartitionId, seen: Position) -> bool {
+    pub fn has_position(&self, partition: PartitionId, seen: Position) -> bool {
         let named = self.past.iter().rposition(|life| life.epoch == seen.epoch);
         let lives = named.map_or(&[][..], |named| &self.past[..=named]);
         // A position of a subscription by filter has one epoch for all partitions, but the offset in a quiet partition may be from
@@ -205,11 +205,17 @@ mod tests {
     #[test]
     fn position_behind_the_end_of_its_life_is_of_another_branch() {
         let lives = lives();
-        let knows = |partition, epoch, offset| lives.knows(partition, Position { epoch, offset });
-        assert!(knows(0, 7, 10) && knows(0, 9, 25) && knows(1, 9, 14) && knows(1, 7, 0));
-        assert!(!knows(0, 7, 11) && !knows(0, 9, 26) && !knows(1, 7, 1));
+        let has_position =
+            |partition, epoch, offset| lives.has_position(partition, Position { epoch, offset });
+        assert!(
+            has_position(0, 7, 10)
+                && has_position(0, 9, 25)
+                && has_position(1, 9, 14)
+                && has_position(1, 7, 0)
+        );
+        assert!(!has_position(0, 7, 11) && !has_position(0, 9, 26) && !has_position(1, 7, 1));
         // An unknown epoch, and a partition that does not exist.
-        assert!(!knows(0, 8, 1) && !knows(2, 9, 0));
+        assert!(!has_position(0, 8, 1) && !has_position(2, 9, 0));
     }
 
     #[test]
@@ -218,8 +224,8 @@ mod tests {
         lives.begin(9, &[10, 0]);
         // The second partition assigns no offset in this life.
         lives.begin(11, &[12, 0]);
-        assert!(lives.knows(1, Position::new(9, 10)));
-        assert!(!lives.knows(1, Position::new(9, 11)));
+        assert!(lives.has_position(1, Position::new(9, 10)));
+        assert!(!lives.has_position(1, Position::new(9, 11)));
     }
 
     #[test]
@@ -227,19 +233,25 @@ mod tests {
         let mut lives = Lives::first(7);
         // Both partitions had assigned offsets up to 12 when the second life began, and up to 20 in it.
         lives.begin(9, &[12, 12]);
-        assert!(lives.knows(1, Position::new(7, 12)));
+        assert!(lives.has_position(1, Position::new(7, 12)));
         // The log is restored from a backup in which the second partition is empty.
         lives.begin(11, &[20, 0]);
         for (epoch, offset) in [(7, 12), (9, 5), (9, 11), (9, 13)] {
             let seen = Position::new(epoch, offset);
-            assert!(!lives.knows(1, seen), "{offset} in {epoch}");
+            assert!(!lives.has_position(1, seen), "{offset} in {epoch}");
         }
         assert!(
-            lives.knows(1, Position::new(9, 12)),
+            lives.has_position(1, Position::new(9, 12)),
             "the place before the first message"
         );
-        assert!(lives.knows(0, Position::new(9, 5)) && lives.knows(0, Position::new(9, 20)));
-        assert!(lives.knows(1, Position::new(7, 0)) && lives.knows(1, Position::new(9, 0)));
+        assert!(
+            lives.has_position(0, Position::new(9, 5))
+                && lives.has_position(0, Position::new(9, 20))
+        );
+        assert!(
+            lives.has_position(1, Position::new(7, 0))
+                && lives.has_position(1, Position::new(9, 0))
+        );
     }
 
     #[test]
@@ -255,8 +267,11 @@ mod tests {
         let mut lives = Lives::first(7);
         lives.begin(9, &[10, 8]);
         lives.begin(11, &[6, 20]);
-        assert!(!lives.knows(0, Position::new(7, 7)));
-        assert!(lives.knows(0, Position::new(7, 6)) && lives.knows(1, Position::new(7, 8)));
+        assert!(!lives.has_position(0, Position::new(7, 7)));
+        assert!(
+            lives.has_position(0, Position::new(7, 6))
+                && lives.has_position(1, Position::new(7, 8))
+        );
     }
 
     #[test]
@@ -264,7 +279,7 @@ mod tests {
         let mut lives = Lives::first(1);
         let many = LIVES_MAX as u32 + 5;
         (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)]));
-        assert!(!lives.has(4) && lives.has(5) && lives.has(many));
+        assert!(!lives.has_epoch(4) && lives.has_epoch(5) && lives.has_epoch(many));
         assert_eq!(lives.epoch_of(1), 5, "the first one that is known");
     }
 

@@ -12,7 +12,7 @@ use crate::base::turn_limits::PREFETCHED;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};
-use crate::mail::message::{Headers, Publish, Retry};
+use crate::mail::message::{DedupKey, Headers, Publish};
 use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, TopicRequest, properties};
 
 impl Lanes {
@@ -39,9 +39,9 @@ impl Lanes {
             name: Span::of(bytes, message.name),
             data: Span::of(bytes, message.data),
             headers: message.headers.map(|field| Span::of(bytes, field)),
-            retry: message.retry.map(|retry| Retry {
-                key: Span::of(bytes, retry.key),
-                publisher: retry.publisher,
+            dedup: message.dedup.map(|dedup| DedupKey {
+                key: Span::of(bytes, dedup.key),
+                publisher: dedup.publisher,
             }),
             answer,
             client: message.client,

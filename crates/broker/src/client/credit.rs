@@ -43,7 +43,7 @@ impl<P: Protocols> Front<P> {
             self.clients.meter.work.end_share();
         }
         let did = self.clients.meter.work.count() - before;
-        self.queues.did(did);
+        self.queues.charge(did);
         true
     }
 }

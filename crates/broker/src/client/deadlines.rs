@@ -10,7 +10,7 @@ use crate::store::slab::NONE;
 
 /// If a client reads nothing for this many seconds, it is charged for the bytes in the kernel's socket buffer. A slow link may
 /// pause for a shorter time.
-const DEAF_S: u32 = 2;
+const UNREAD_S: u32 = 2;
 
 /// Handles the passed deadline of a connection.
 pub(crate) fn deadline<P: Protocols, I: Io>(
@@ -29,9 +29,9 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
     P::deadline_passed(clients, subs, deliveries, queues, slot, io);
 }
 
-/// Charges the connection for the bytes in the kernel, if its client has read nothing for [`DEAF_S`]. A client that reads again is
+/// Charges the connection for the bytes in the kernel, if its client has read nothing for [`UNREAD_S`]. A client that reads again is
 /// charged for its outbox alone.
-pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
+pub(crate) fn charge_if_nothing_is_read<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
     let row = clients.conns.get(slot);
     if row.outbox == NONE {
         return;
@@ -39,9 +39,9 @@ pub(crate) fn charge_if_deaf<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u
     let settings = &clients.ctx.world.settings;
     // The deadline was set when the socket last accepted a byte, so it tells how long the client has read nothing.
     let left_s = row.deadline_s.saturating_sub(clients.ctx.now.s);
-    if left_s + DEAF_S <= settings.timeouts.body_s {
+    if left_s + UNREAD_S <= settings.timeouts.body_s {
         let kernel_bytes = settings.limits.kernel_bytes();
-        clients.conns.charge_deaf(slot, kernel_bytes);
+        clients.conns.charge_kernel_bytes(slot, kernel_bytes);
     }
 }
 

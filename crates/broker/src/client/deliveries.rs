@@ -165,7 +165,7 @@ impl Deliveries {
         }
     }
 
-    /// Takes the next flow with its deliveries. The caller returns it with [`Deliveries::did`].
+    /// Takes the next flow with its deliveries. The caller returns it with [`Deliveries::put_back`].
     pub fn next(&mut self) -> Option<(Flow, Parked)> {
         if self.flows.is_empty() {
             return None;
@@ -183,7 +183,7 @@ impl Deliveries {
 
     /// Returns a flow that was taken, after `visits` visits, with its remaining deliveries. `is_done`: one of its deliveries has
     /// ended.
-    pub fn did(&mut self, flow: Flow, party: u64, visits: u32, rest: Parked, is_done: bool) {
+    pub fn put_back(&mut self, flow: Flow, party: u64, visits: u32, rest: Parked, is_done: bool) {
         let home = flow.home();
         if is_done && flow == Flow::ordered(home) {
             self.flows.insert(flow, rest);

@@ -118,8 +118,8 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
-    /// Records that the client has read nothing for some time. The kernel then holds bytes that no table of the server counts.
-    pub(crate) fn is_deaf(&mut self, kernel_bytes: usize) {
+    /// Sets the bytes that the kernel holds for a client that has read nothing for some time. No table of the server counts them.
+    pub(crate) fn set_kernel_bytes(&mut self, kernel_bytes: usize) {
         self.kernel_bytes = u32::try_from(kernel_bytes).unwrap_or(u32::MAX);
     }
 

@@ -37,7 +37,7 @@ impl Queues {
         self.resumed.push_once(party, conn);
     }
 
-    /// Takes the next connection that may continue. The caller then reports its work with [`Queues::did`].
+    /// Takes the next connection that may continue. The caller then reports its work with [`Queues::charge`].
     pub(crate) fn next_resumed(&mut self) -> Option<ConnId> {
         self.resumed.pop()
     }
@@ -48,7 +48,7 @@ impl Queues {
     }
 
     /// Charges the party of the connection that was taken last with `steps` steps.
-    pub(crate) fn did(&mut self, steps: u64) {
+    pub(crate) fn charge(&mut self, steps: u64) {
         self.resumed.charge(steps);
     }
 

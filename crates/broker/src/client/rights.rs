@@ -144,7 +144,7 @@ pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
 }
 
 /// Looks up the verdict on a credential. `None` if the verifier was asked, and the verdict will arrive later.
-pub(crate) fn found<P: ProtocolTypes, I: Io>(
+pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     clients: &Clients<P>,
     gate: &mut Gate,
     slot: u32,

@@ -16,7 +16,7 @@ use crate::base::placement::Placement;
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
-use crate::mail::message::{Headers, Publish, Retry, SessionKey};
+use crate::mail::message::{DedupKey, Headers, Publish, SessionKey};
 use crate::mail::session::record::{self as session_record, SessionRecord};
 use crate::mail::{Change, Fact};
 
@@ -264,7 +264,7 @@ pub(crate) fn check(
             return Err("a record is of another partition");
         }
         match fact {
-            Fact::Publish(it) => check_stored_message(&it.headers, it.data, it.retry.as_ref())?,
+            Fact::Publish(it) => check_stored_message(&it.headers, it.data, it.dedup.as_ref())?,
             Fact::Topic { .. } => {}
         }
         Ok(Some(offset_delta))
@@ -290,7 +290,7 @@ fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
         (headers.retain, RETAIN),
         (headers.binary, BINARY),
         (headers.ttl_s.is_some(), HAS_TTL),
-        (message.retry.is_some(), HAS_KEY),
+        (message.dedup.is_some(), HAS_KEY),
     ];
     let set = flags.iter().filter(|(is_set, _)| *is_set);
     out.byte(set.fold(headers.qos & QOS, |all, (_, flag)| all | flag));
@@ -301,7 +301,7 @@ fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {
     if let Some(ttl_s) = headers.ttl_s {
         out.number(ttl_s.into());
     }
-    if let Some(Retry { key, publisher }) = message.retry {
+    if let Some(DedupKey { key, publisher }) = message.dedup {
         out.field(key);
         out.word(publisher.number());
     }
@@ -334,17 +334,17 @@ fn read_message<'a>(
     if has(HAS_TTL) {
         headers.ttl_s = Some(from.number32()?);
     }
-    let mut retry = None;
+    let mut dedup = None;
     if has(HAS_KEY) {
         let (key, publisher) = (from.field()?, Party::from_number(from.word()?));
-        retry = Some(Retry { key, publisher });
+        dedup = Some(DedupKey { key, publisher });
     }
     Ok(Publish {
         hash,
         name,
         data,
         headers,
-        retry,
+        dedup,
         client,
     })
 }

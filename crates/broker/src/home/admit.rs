@@ -7,7 +7,7 @@
 use crore_wire::topic;
 
 use super::Home;
-use super::context::{Found, HomeContext};
+use super::context::{Admitted, HomeContext};
 use super::reservations::Reserved;
 use super::topic_row::{HAS_QOS_SUBSCRIPTION, HAS_RETAINED, TopicRow};
 use crate::base::notices::Notice;
@@ -36,7 +36,7 @@ impl Home {
         &mut self,
         fact: &Fact<'_>,
         context: &HomeContext<'_>,
-    ) -> Result<Found, Outcome> {
+    ) -> Result<Admitted, Outcome> {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         if let Fact::Publish(message) = fact {
@@ -54,7 +54,7 @@ impl Home {
             false => Ok(self.topics.find(hash, name)),
         };
         let row = row.map_err(Outcome::Full)?;
-        Ok(Found { row, key })
+        Ok(Admitted { row, key })
     }
 
     /// Admits a fact that will be sent to the engine, and reserves room for its topic, bytes and key.
@@ -72,8 +72,8 @@ impl Home {
                 .may_write(client, context.now.unix_s)
                 .map_err(Outcome::Full)?;
         }
-        let found = self.admit(fact, context)?;
-        if let Some(key) = &found.key
+        let admitted = self.admit(fact, context)?;
+        if let Some(key) = &admitted.key
             && let Some(answers) = &mut self.retries.answers
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
@@ -95,11 +95,11 @@ impl Home {
         }
         self.topics
             .reservations
-            .add(hash, fact.makes() && found.row.is_none());
+            .add(hash, fact.makes() && admitted.row.is_none());
         Ok(Reserved {
             topic_hash: hash,
             kept: (client, bytes),
-            key: found.key.map(|key| key.group as u8),
+            key: admitted.key.map(|key| key.group as u8),
         })
     }
 

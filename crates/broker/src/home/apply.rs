@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Home;
 use super::answers::IdempotencyKey;
-use super::context::{Found, HomeContext};
+use super::context::{Admitted, HomeContext};
 use super::logs::Logs;
 use super::partition::Partition;
 use super::topic_row::{CREATED, DELETED};
@@ -41,10 +41,10 @@ impl Home {
     #[inline]
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
-            Ok(found) => {
-                let at = self.partition_of_fact(found.row, fact);
+            Ok(admitted) => {
+                let at = self.partition_of_fact(admitted.row, fact);
                 let offset = self.logs.partitions[at].sequence + 1;
-                self.apply_at(at, fact, offset, found, context)
+                self.apply_at(at, fact, offset, admitted, context)
             }
             Err(outcome) => outcome,
         }
@@ -53,12 +53,12 @@ impl Home {
     /// Sets the lives of the logs (`base/lives.rs`). New offsets begin at the first offset of the present life.
     pub(crate) fn follow_lives(&mut self, lives: Arc<Lives>) {
         self.logs.follow_lives(lives);
-        self.end_first_turn();
+        self.reset_published_count();
     }
 
     /// Resets the number of messages published in this turn (a pass of the shard's loop). Called before the first turn, since messages read
     /// from the log were not published in it.
-    fn end_first_turn(&mut self) {
+    fn reset_published_count(&mut self) {
         self.topics.idle_topics.published = 0;
     }
 
@@ -71,7 +71,7 @@ impl Home {
                 partition.forgotten.note(rule, partition.sequence, 0);
             }
         }
-        self.end_first_turn();
+        self.reset_published_count();
     }
 
     /// Begins a new epoch of partition `at`, whose log is damaged and may have lost records before its end. The epoch begins after all
@@ -173,10 +173,10 @@ impl Home {
                     max: u32::MAX,
                     ..key
                 });
-                self.apply_at(at, fact, offset, Found { row, key }, context)
+                self.apply_at(at, fact, offset, Admitted { row, key }, context)
             }
             Err(_) if planted::is(Fault::KeyTwice) => {
-                self.apply_at(at, fact, offset, Found { row, key: None }, context)
+                self.apply_at(at, fact, offset, Admitted { row, key: None }, context)
             }
             Err(known) => known,
         }
@@ -189,19 +189,19 @@ impl Home {
         at: usize,
         fact: &Fact<'_>,
         offset: u64,
-        found: Found,
+        admitted: Admitted,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
         context.now = self.logs.partitions[at].effective_time(context.now);
         match fact {
             Fact::Publish(message) => {
                 self.topics.idle_topics.published += 1;
-                let info = self.publish(message, found.row, at, offset, context);
-                self.keep_answer(found.key, message, &info);
+                let info = self.publish(message, admitted.row, at, offset, context);
+                self.keep_answer(admitted.key, message, &info);
                 Outcome::Done(info)
             }
             Fact::Topic { change, .. } => {
-                self.change_topic(*change, fact, found.row, offset, context)
+                self.change_topic(*change, fact, admitted.row, offset, context)
             }
         }
     }

@@ -20,7 +20,7 @@ pub(crate) struct HomeContext<'a> {
 
 /// The results of an admission. They are valid only until the home changes, because the topic may then have another row.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct Admitted {
     /// The topic's row, if it exists.
     pub row: Option<u32>,
     /// The message's idempotency key, if it has one.

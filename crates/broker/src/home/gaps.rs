@@ -32,13 +32,13 @@ impl Home {
         let rule = rules.get(row.rule);
         let partition = &self.logs.partitions[self.logs.place_of(row)];
         let log = &partition.log;
-        let begins = log.last_lost_offset(row.log).unwrap_or(row.last());
-        if !self.logs.is_replicated() && begins <= partition.applied_to {
+        let last_lost = log.last_lost_offset(row.log).unwrap_or(row.last());
+        if !self.logs.is_replicated() && last_lost <= partition.applied_to {
             return String::from("damage of the log on disk (`crore log verify` shows it), topic ");
         }
         let (count, bytes) = (log.count(row.log), log.chain_bytes(row.log) as usize);
         // A limit counts as reached if one more message would exceed it.
-        let next = bytes / count.max(1) as usize;
+        let average = bytes / count.max(1) as usize;
         let of_rule = format!("(match = \"{}\"), topic ", rule.filter);
         let budget = self.logs.budget.bytes_max;
         match rule.keep {
@@ -48,10 +48,10 @@ impl Home {
             Keep::Log if count >= rule.log_messages && !row.has(HAS_QOS_SUBSCRIPTION) => {
                 format!("rule.log_messages = {} {of_rule}", rule.log_messages)
             }
-            _ if bytes + next > rule.log_bytes => {
+            _ if bytes + average > rule.log_bytes => {
                 format!("rule.log_bytes = {} {of_rule}", rule.log_bytes)
             }
-            _ if self.logs.log_bytes() + next + budget / 64 > budget
+            _ if self.logs.log_bytes() + average + budget / 64 > budget
                 || self.logs.chunk_bytes() + budget / 64 > self.logs.chunk_bytes_max() =>
             {
                 String::from("limits.log_bytes, topic ")

@@ -27,7 +27,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
 use crate::budget::world::World;
-use crate::mail::message::{Publish, Retry, SessionKey};
+use crate::mail::message::{DedupKey, Publish, SessionKey};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 
@@ -50,15 +50,15 @@ impl Home {
         now: Now,
         behind_s: u32,
     ) -> Result<Option<IdempotencyKey>, Outcome> {
-        match message.retry {
+        match message.dedup {
             None => Ok(None),
-            Some(retry) => match retry.session_key() {
+            Some(dedup) => match dedup.session_key() {
                 Some(key) if self.retries.unreleased.has(key) => {
                     Err(Outcome::Replayed(Info::default()))
                 }
                 Some(_) => Ok(None),
                 None => self
-                    .recognise_retry(message, &retry, settings, now, behind_s)
+                    .recognise_retry(message, &dedup, settings, now, behind_s)
                     .map(Some),
             },
         }
@@ -67,14 +67,14 @@ impl Home {
     fn recognise_retry(
         &mut self,
         message: &Publish<'_>,
-        retry: &Retry<&[u8]>,
+        dedup: &DedupKey<&[u8]>,
         settings: &Settings,
         now: Now,
         behind_s: u32,
     ) -> Result<IdempotencyKey, Outcome> {
-        let key = self.retries.hash_of_key(message.name, retry);
+        let key = self.retries.hash_of_key(message.name, dedup);
         let (group, hash) = (
-            group_of(retry.publisher),
+            group_of(dedup.publisher),
             self.retries.hash_of_message(message),
         );
         let window_s = settings.publish.idempotency_window_s;
@@ -115,9 +115,9 @@ impl Home {
         message: &Publish<'_>,
         info: &Info,
     ) {
-        let Some(retry) = message.retry else { return };
+        let Some(dedup) = message.dedup else { return };
         let slot = topic::slot(message.name);
-        if let Some(key) = retry.session_key() {
+        if let Some(key) = dedup.session_key() {
             return self.retries.unreleased.insert(key, slot);
         }
         let Some(of) = key else { return };
@@ -247,12 +247,12 @@ impl Retries {
         }
     }
 
-    fn hash_of_key(&self, topic: &[u8], retry: &Retry<&[u8]>) -> u64 {
+    fn hash_of_key(&self, topic: &[u8], dedup: &DedupKey<&[u8]>) -> u64 {
         let mut hasher = Xxh3::with_seed(self.seed);
-        let user = Some(retry.publisher).filter(|publisher| publisher.is_user());
+        let user = Some(dedup.publisher).filter(|publisher| publisher.is_user());
         let user = user.map_or(0, Party::number).to_le_bytes();
         // A topic has no NUL byte, so no other pair of topic and key gives the same bytes.
-        for part in [&user[..], topic, &[0], retry.key] {
+        for part in [&user[..], topic, &[0], dedup.key] {
             hasher.update(part);
         }
         hasher.digest()

@@ -145,7 +145,8 @@ impl Logs {
     pub(super) fn in_present_life(&self, since: Since, at: usize) -> Since {
         let partition = || self.placement.of_home(self.me).nth(at);
         let knows = |seen| {
-            planted::is(Fault::OneLife) || partition().is_some_and(|it| self.lives.knows(it, seen))
+            planted::is(Fault::OneLife)
+                || partition().is_some_and(|it| self.lives.has_position(it, seen))
         };
         match since {
             Since::At(seen) if seen.epoch != self.epoch && knows(seen) => {

@@ -227,7 +227,7 @@ impl PageQueue {
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
         let may_go = |kind: &Kind| may_go[*kind as usize];
-        if self.is_empty() {
+        if !self.has_unthrottled() {
             let ahead = |kind| self.throttled[kind as usize].ahead;
             let least = KINDS.into_iter().filter(may_go).map(ahead).min();
             for throttled in &mut self.throttled {
@@ -247,7 +247,7 @@ impl PageQueue {
 
     /// Whether a page can be read now.
     pub fn may_go_on(&self, lanes: &mut Lanes) -> bool {
-        !self.is_empty() || self.has_throttled() && self.may_go(lanes).contains(&true)
+        self.has_unthrottled() || self.has_throttled() && self.may_go(lanes).contains(&true)
     }
 
     /// For each kind, whether a page waits and carriers can take it.
@@ -269,7 +269,7 @@ impl PageQueue {
     }
 
     /// Charges the party of the page that was taken last with these steps, for the work here and at the page's carrier.
-    pub fn did(&mut self, steps: u64) {
+    pub fn charge(&mut self, steps: u64) {
         match self.served.take() {
             Some(kind) => {
                 let throttled = &mut self.throttled[kind as usize];
@@ -300,9 +300,9 @@ impl PageQueue {
         self.queue.len() + throttled.sum::<usize>()
     }
 
-    /// Whether no page waits in the queue that is never throttled.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// Whether a page waits in the queue that is never throttled.
+    pub fn has_unthrottled(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Ends the turn (a pass of the shard's loop) at this count of steps.

@@ -50,7 +50,7 @@ impl Home {
         let did = self.steps.count() - before;
         // A large message is not copied here. But its delivery is work for the subscriber's shard, and the page's party is charged for it.
         let large = context.lanes.frames().large_page_bytes - large;
-        self.page_queue.did(did + (large / STEP_BYTES) as u64);
+        self.page_queue.charge(did + (large / STEP_BYTES) as u64);
         true
     }
 
@@ -102,7 +102,7 @@ impl PageQueue {
     /// Whether a new page must be queued, because other pages wait or the home has used half of a turn's steps.
     pub(super) fn must_queue(&self, turn_limits: &TurnLimits) -> bool {
         let spent = self.spent(self.steps.count());
-        !self.is_empty() || spent >= u64::from(turn_limits.steps_per_turn) / 2
+        self.has_unthrottled() || spent >= u64::from(turn_limits.steps_per_turn) / 2
     }
 
     pub(super) fn queue_topic(

@@ -12,7 +12,7 @@ use crate::budget::admission::{Admission, Client, Party};
 use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
-use crate::mail::message::{Headers, Retry, SessionKey};
+use crate::mail::message::{DedupKey, Headers, SessionKey};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::mail::span::Span;
 
@@ -38,8 +38,8 @@ pub enum Ask {
         data: Span,
         /// The headers that the publisher gave the message.
         headers: Headers<Span>,
-        /// The idempotency key that identifies a retry, if the publisher gave one.
-        retry: Option<Retry<Span>>,
+        /// By this a copy of the message is recognised, if the publisher gave a key or a packet id.
+        dedup: Option<DedupKey<Span>>,
         /// The answer that the publisher wants.
         answer: Answer,
         /// The client that is charged for the topic, if it is created.

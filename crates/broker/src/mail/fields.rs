@@ -10,7 +10,7 @@ use crore_wire::sse::OWN_EVENTS;
 use crore_wire::topic;
 
 use crate::mail::frames::ORIGIN_BYTES;
-use crate::mail::message::{Headers, Retry, is_utf8};
+use crate::mail::message::{DedupKey, Headers, is_utf8};
 
 /// Content types, event names and keys are kept with a one-byte length.
 const FIELD_BYTES_MAX: usize = 255;
@@ -80,12 +80,12 @@ pub fn check_stored_name(name: &[u8]) -> Result<(), &'static str> {
 pub(crate) fn check_stored_message(
     headers: &Headers<&[u8]>,
     data: &[u8],
-    retry: Option<&Retry<&[u8]>>,
+    dedup: Option<&DedupKey<&[u8]>>,
 ) -> Result<(), &'static str> {
     check_fields(headers.content_type, headers.event, headers.key)?;
-    if let Some(retry) = retry {
-        check_idempotency_key(retry.key)?;
-        if retry.publisher.is_session() && retry.session_key().is_none() {
+    if let Some(dedup) = dedup {
+        check_idempotency_key(dedup.key)?;
+        if dedup.publisher.is_session() && dedup.session_key().is_none() {
             return Err("a message of a session has no packet id");
         }
     }

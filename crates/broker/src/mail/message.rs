@@ -69,22 +69,22 @@ pub struct Publish<'a> {
     pub data: &'a [u8],
     /// The headers that the publisher gave the message.
     pub headers: Headers<&'a [u8]>,
-    /// What identifies a retry: the publisher's idempotency key, or the packet id in a recorded MQTT session.
-    pub retry: Option<Retry<&'a [u8]>>,
+    /// By this a copy of the message is recognised: the publisher's idempotency key, or the packet id in a recorded MQTT session.
+    pub dedup: Option<DedupKey<&'a [u8]>>,
     /// The client that is charged for the topic, if it is created, and for the message while it is kept.
     pub client: Client,
 }
 
-/// The key and the publisher that identify a retry. `F` holds the bytes of the key.
+/// Identifies a message that its publisher may send twice: the key and the publisher. `F` holds the bytes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry<F> {
+pub struct DedupKey<F> {
     /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: the bytes of [`SessionKey::packet_id`].
     pub key: F,
     /// The publisher that the key belongs to.
     pub publisher: Party,
 }
 
-impl Retry<&[u8]> {
+impl DedupKey<&[u8]> {
     /// The key of a QoS 2 message of a recorded MQTT session.
     pub(crate) fn session_key(&self) -> Option<SessionKey> {
         if !self.publisher.is_session() {

@@ -9,7 +9,7 @@ use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
-use crate::mail::message::{Publish, Retry};
+use crate::mail::message::{DedupKey, Publish};
 use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, TopicRequest};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
@@ -103,7 +103,7 @@ impl Shard {
                 name,
                 data,
                 headers,
-                retry,
+                dedup,
                 answer,
                 client,
             } => {
@@ -112,9 +112,9 @@ impl Shard {
                     name: name.in_bytes(bytes),
                     data: data.in_bytes(bytes),
                     headers: headers.map(|field| field.in_bytes(bytes)),
-                    retry: retry.map(|retry| Retry {
-                        key: retry.key.in_bytes(bytes),
-                        publisher: retry.publisher,
+                    dedup: dedup.map(|dedup| DedupKey {
+                        key: dedup.key.in_bytes(bytes),
+                        publisher: dedup.publisher,
                     }),
                     client: *client,
                 };
@@ -142,7 +142,7 @@ impl Shard {
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
                 if self.front.clients.ctx.world.records_sessions() =>
             {
-                self.take_session_ask(from, ask);
+                self.handle_session_request(from, ask);
                 0
             }
             _ => {
@@ -183,7 +183,7 @@ impl Shard {
                 };
                 self.session_close(*session);
                 if let Some(name) = name {
-                    self.record_what_is_left(&name, Some(token), 0);
+                    self.record_state_or_end(&name, Some(token), 0);
                 }
             }
             Ask::SessionRecord(session) => {

@@ -44,7 +44,7 @@ const DEATHS_PER_TICK: usize = 16;
 const NODES_MAX: usize = 256;
 
 /// The parts of a cluster node's shard that write and apply notes.
-pub(super) struct Node<'a> {
+pub(super) struct NodeContext<'a> {
     cluster: &'a mut ClusterView,
     commits: &'a mut Commits<PendingRequest>,
     home: &'a mut Home,
@@ -54,8 +54,8 @@ pub(super) struct Node<'a> {
 
 impl Shard {
     /// The parts of the shard that write and apply notes; `None` without a cluster.
-    pub(super) fn node(&mut self) -> Option<Node<'_>> {
-        Some(Node {
+    pub(super) fn node_context(&mut self) -> Option<NodeContext<'_>> {
+        Some(NodeContext {
             cluster: self.cluster.as_deref_mut()?,
             commits: &mut self.commits,
             home: self.home.as_mut()?,
@@ -88,7 +88,7 @@ impl Shard {
             }
             Note::Steward(writer) => home.logs.writer_set(at).apply_as_steward(*writer),
             Note::Beat(beat) => {
-                if let Some(mut node) = self.node() {
+                if let Some(mut node) = self.node_context() {
                     node.apply_heartbeat(at, stored, beat, offset);
                 }
             }
@@ -97,7 +97,7 @@ impl Shard {
                 if self.commits.writer(at) == *writer {
                     self.commits.restart_as_next_writer(at);
                 }
-                if is_new && let Some(mut node) = self.node() {
+                if is_new && let Some(mut node) = self.node_context() {
                     node.apply_death(at, *writer);
                 }
             }
@@ -105,7 +105,7 @@ impl Shard {
     }
 }
 
-impl Node<'_> {
+impl NodeContext<'_> {
     /// Whether this node cannot reach the log.
     fn is_cut_off(&self) -> bool {
         let now_s = self.ctx.now.unix_s;

@@ -181,7 +181,7 @@ impl Shard {
         home.make_room_for_others();
         if header.writer == self.commits.writer(at)
             && let Ok(Some((_, note))) = Note::decode(bytes)
-            && let Some(mut node) = self.node()
+            && let Some(mut node) = self.node_context()
         {
             node.note_applied(at, &note);
         }

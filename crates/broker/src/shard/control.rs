@@ -86,7 +86,7 @@ impl Shard {
                 let home = self.home.as_ref();
                 Report::Floors(home.and_then(|home| home.floors_of(partition, offset, &names)))
             }
-            Control::Cluster => Report::Cluster(self.node().map(|mut node| node.state())),
+            Control::Cluster => Report::Cluster(self.node_context().map(|mut node| node.state())),
             Control::Interest(order) => {
                 Report::Interest(carry_out_interest_order(self.home.as_mut(), order))
             }

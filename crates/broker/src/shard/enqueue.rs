@@ -52,7 +52,7 @@ impl Shard {
             true => (place_of_name(ctx, name), ctx.world.rules.is_durable(name)),
             false => (0, true),
         };
-        if !is_logged && let Some(mut node) = self.node() {
+        if !is_logged && let Some(mut node) = self.node_context() {
             node.renew_offsets(at);
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
@@ -161,8 +161,8 @@ fn scope_of_ask(ctx: &Context, home: Option<&Home>, ask: &Ask, bytes: &[u8]) -> 
 
 /// Bytes of a message in a mail.
 fn bytes_of(message: &Publish<'_>) -> usize {
-    let retry = message.retry.map_or(0, |retry| retry.key.len());
+    let dedup = message.dedup.map_or(0, |dedup| dedup.key.len());
     let fields = message.headers.fields().into_iter();
     let fields = fields.map(|field| field.len()).sum::<usize>();
-    message.name.len() + message.data.len() + fields + retry
+    message.name.len() + message.data.len() + fields + dedup
 }

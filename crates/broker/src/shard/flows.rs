@@ -39,7 +39,7 @@ impl Front {
             *budget -= most - left;
             let party = party_of_flow(&self.clients, &self.subs.topics, flow);
             let deliveries = &mut self.feed.deliveries;
-            deliveries.did(flow, party, most - left, parked, is_done);
+            deliveries.put_back(flow, party, most - left, parked, is_done);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
-    pub(super) fn take_session_ask(&mut self, from: ShardId, ask: Ask) {
+    pub(super) fn handle_session_request(&mut self, from: ShardId, ask: Ask) {
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
         };
@@ -70,7 +70,7 @@ impl Shard {
     /// Writes a session's present state to the log, or the record that the session has ended, which had the token `ended`. Called after the
     /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is
     /// committed.
-    pub(super) fn record_what_is_left(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
+    pub(super) fn record_state_or_end(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
             weight: 0,

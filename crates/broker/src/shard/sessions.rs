@@ -12,7 +12,7 @@ use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
 use crate::client::relief::may_leave;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
-use crate::mail::message::{Publish, Retry};
+use crate::mail::message::{DedupKey, Publish};
 use crate::mail::session::Will;
 use crate::mail::session::stored::token_of;
 use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
@@ -76,7 +76,7 @@ impl Shard {
             };
             let (will, token) = end_session(clients, subs, &mut self.sessions, at);
             match (recorded, will) {
-                (Some(name), None) => self.record_what_is_left(&name, Some(token), 0),
+                (Some(name), None) => self.record_state_or_end(&name, Some(token), 0),
                 (name, will) => {
                     self.publish_will_once(name.unwrap_or_default(), Some(token), will);
                 }
@@ -210,7 +210,7 @@ pub(super) fn publish_will(
         name: &will.topic,
         data: &will.data,
         headers: will.headers.map(|field| &field[..]),
-        retry: to.map(|_| Retry {
+        dedup: to.map(|_| DedupKey {
             key: &[0; 2][..],
             publisher: Party::session(will.token),
         }),

@@ -74,7 +74,7 @@ fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text
             retain: true,
             ..Headers::default()
         },
-        retry: None,
+        dedup: None,
         client: Client::NOBODY,
     };
     let me = clients.ctx.me;

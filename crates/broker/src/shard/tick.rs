@@ -10,7 +10,7 @@
 
 use crate::base::reason::Reason;
 use crate::client::close::end_connection;
-use crate::client::deadlines::{charge_if_deaf, deadline};
+use crate::client::deadlines::{charge_if_nothing_is_read, deadline};
 use crate::client::hold::is_too_slow;
 use crate::client::review::review;
 use crate::io::Io;
@@ -64,7 +64,7 @@ impl Shard {
             if ctx.world.records_sessions() && ctx.now.s.is_multiple_of(GROUP_INTERVAL_S) {
                 self.record_group_positions(true);
             }
-            if let Some(mut node) = self.node() {
+            if let Some(mut node) = self.node_context() {
                 node.tick();
             }
         }
@@ -107,7 +107,7 @@ impl Shard {
             } else if has_begun_input(&clients.conns, slot) && is_too_slow(clients, slot) {
                 end_connection(clients, slot, Reason::TooSlow, io);
             } else {
-                charge_if_deaf(clients, slot);
+                charge_if_nothing_is_read(clients, slot);
                 second(clients, slot, io);
             }
         }

@@ -12,7 +12,7 @@ use crate::shard::published_wills::PublishedWill;
 use crate::shard::sessions::publish_will;
 
 impl Shard {
-    /// Publishes the will of the session with this name. If the session is recorded: when the message is in the log, [records](Shard::record_what_is_left)
+    /// Publishes the will of the session with this name. If the session is recorded: when the message is in the log, [records](Shard::record_state_or_end)
     /// the session without the will. `session` is its token, unless another connection holds it now.
     pub(super) fn publish_will_once(
         &mut self,
@@ -26,7 +26,7 @@ impl Shard {
             let front = &mut self.front;
             publish_will(&mut front.clients, &mut front.subs, &will, None);
             if self.front.clients.ctx.world.records_sessions() && session.is_some() {
-                self.record_what_is_left(&name, session, 0);
+                self.record_state_or_end(&name, session, 0);
             }
             return;
         }
@@ -52,7 +52,7 @@ impl Shard {
                     session,
                     will,
                 } = published;
-                self.record_what_is_left(&name, session, will);
+                self.record_state_or_end(&name, session, will);
             }
         }
     }

@@ -12,7 +12,7 @@ use crore_wire::mqtt::{
 };
 
 use crate::counting::grown_bytes;
-use crate::support::{self, NOW, Town};
+use crate::support::{self, NOW, TestServer};
 
 const MIB: usize = 1 << 20;
 /// Bytes of all logs, which keep published wills.
@@ -73,7 +73,7 @@ impl Guest {
 
 /// A server whose shards are all homes (keep topics and sessions), with a memory limit.
 struct Hall {
-    town: Town,
+    server: TestServer,
     world: Arc<World>,
 }
 
@@ -85,11 +85,11 @@ impl Hall {
         settings.limits.message_bytes = 256 << 10;
         settings.limits.topics_per_connection = 1_000;
         let world = support::world(settings, shards, shards);
-        let mut town = Town::new(&world, TurnLimits::default(), NOW);
-        for io in &mut town.io {
+        let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
+        for io in &mut server.io {
             io.all.reserve(100_000);
         }
-        Hall { town, world }
+        Hall { server, world }
     }
 
     /// Bytes of these parts in the accounts of all shards.
@@ -98,33 +98,33 @@ impl Hall {
             let held = shard.accounts().parts;
             parts.iter().map(|part| held[*part as usize]).sum::<usize>()
         };
-        self.town.shards.iter().map(of).sum()
+        self.server.shards.iter().map(of).sum()
     }
 
     /// Connects a client, sends its packets, and cuts the connection. Returns the reason code and the session flag of the CONNACK.
     fn visit(&mut self, guest: &Guest, from: IpAddr) -> (ReasonCode, bool) {
-        let at = guest.client.len() % self.town.shards.len();
-        let conn = self.town.open_from(at, from);
-        self.town.say(conn, guest.connect());
-        self.town.settle();
+        let at = guest.client.len() % self.server.shards.len();
+        let conn = self.server.open_from(at, from);
+        self.server.say(conn, guest.connect());
+        self.server.settle();
         let said = self.connack(conn);
-        if self.town.is_open(conn) {
+        if self.server.is_open(conn) {
             if !guest.filters.is_empty() {
-                self.town.say(conn, guest.subscribe());
-                self.town.settle();
+                self.server.say(conn, guest.subscribe());
+                self.server.settle();
             }
-            if self.town.is_open(conn) {
-                self.town.cut(conn);
+            if self.server.is_open(conn) {
+                self.server.cut(conn);
             }
         }
-        self.town.settle();
-        let socket = self.town.socket(conn);
+        self.server.settle();
+        let socket = self.server.socket(conn);
         socket.received = Vec::new();
         said
     }
 
     fn connack(&mut self, conn: usize) -> (ReasonCode, bool) {
-        let bytes = self.town.received(conn);
+        let bytes = self.server.received(conn);
         let (header, len) = mqtt::fixed_header(bytes, MIB)
             .expect("a packet")
             .expect("a whole one");
@@ -173,8 +173,8 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
         grown / many
     );
     // All sessions have expired, and nothing is charged any more.
-    hall.town.tick_s(4000);
-    hall.town.settle();
+    hall.server.tick_s(4000);
+    hall.server.settle();
     assert_eq!(hall.charged(&[Part::Sessions]), 0, "{kind}");
     assert_eq!(hall.charged(&parts), 0, "{kind}");
     assert!(hall.world.admission.has_no_absent(), "{kind}");
@@ -257,7 +257,7 @@ fn flood(kind: &str, shards: u16, many: usize, guest: impl Fn(usize) -> Guest) {
         }
     }
     let evicted: u64 = hall
-        .town
+        .server
         .shards
         .iter()
         .map(|it| it.stats().sessions_evicted)

@@ -3,7 +3,9 @@
 use crore_broker::{ConnId, ShardId, TurnLimits};
 
 use crate::counting::allocations;
-use crate::town::{MESSAGE_BYTES, TURNS_UNDER_WAY, Town, Transport, keeping, post, subscribe};
+use crate::test_server::{
+    MESSAGE_BYTES, TURNS_UNDER_WAY, TestServer, Transport, keeping, post, subscribe,
+};
 
 /// One request that publishes a message to each of the topics.
 fn batch(topics: std::ops::Range<usize>) -> Vec<u8> {
@@ -43,11 +45,11 @@ struct Crowd {
 
 impl Crowd {
     /// A subscriber for each of these topics, distributed over the shards.
-    fn new(town: &mut Town, by: Transport, topics: impl Iterator<Item = String>) -> Crowd {
+    fn new(server: &mut TestServer, by: Transport, topics: impl Iterator<Item = String>) -> Crowd {
         let requests: Vec<String> = topics.map(|topic| subscribe(by, &topic)).collect();
         let open = |(n, request): (usize, &String)| {
-            let at = n % town.shards();
-            (at, town.open(at, request))
+            let at = n % server.shards();
+            (at, server.open(at, request))
         };
         Crowd {
             members: requests.iter().enumerate().map(open).collect(),
@@ -57,53 +59,53 @@ impl Crowd {
     }
 
     /// The clients of answered long-polls send their request again on the same connection.
-    fn ask_again(&self, town: &mut Town) {
+    fn ask_again(&self, server: &mut TestServer) {
         if self.by != Transport::LongPoll {
             return;
         }
         for ((at, conn), request) in self.members.iter().zip(&self.requests) {
-            town.receive(*at, *conn, request.as_bytes());
+            server.receive(*at, *conn, request.as_bytes());
         }
-        town.settle();
+        server.settle();
     }
 }
 
 /// The maximum of allocations for one message to this number of subscribers of one topic.
 fn fan_out(shards: ShardId, keep: u32, by: Transport, members: usize) -> u64 {
-    let mut town = Town::new(shards, keeping(keep));
-    let crowd = Crowd::new(&mut town, by, (0..members).map(|_| "news".to_owned()));
-    let publisher = town.open(0, "");
+    let mut server = TestServer::new(shards, keeping(keep));
+    let crowd = Crowd::new(&mut server, by, (0..members).map(|_| "news".to_owned()));
+    let publisher = server.open(0, "");
     let request = post("news");
-    let message = |town: &mut Town| {
-        let before = town.writes();
+    let message = |server: &mut TestServer| {
+        let before = server.writes();
         let count = allocations(|| {
-            town.receive(0, publisher, &request);
-            town.settle();
+            server.receive(0, publisher, &request);
+            server.settle();
         });
         assert_eq!(
-            town.writes() - before,
+            server.writes() - before,
             members as u64 + 1,
             "to each, and to the publisher"
         );
-        crowd.ask_again(town);
+        crowd.ask_again(server);
         count
     };
     for _ in 0..WARM_UP {
-        message(&mut town);
+        message(&mut server);
     }
     (0..3)
-        .map(|_| message(&mut town))
+        .map(|_| message(&mut server))
         .max()
         .expect("three messages")
 }
 
 /// The allocations for one message to each of the topics, with a subscriber for each topic or with none.
 fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 {
-    let mut town = Town::new(shards, keeping(keep));
+    let mut server = TestServer::new(shards, keeping(keep));
     let topics = by.map_or(0..0, |_| 0..TOPICS);
     let by = by.unwrap_or(Transport::WebSocket);
-    let crowd = Crowd::new(&mut town, by, topics.map(own_topic));
-    let publisher = town.open(0, "");
+    let crowd = Crowd::new(&mut server, by, topics.map(own_topic));
+    let publisher = server.open(0, "");
     let requests: Vec<Vec<u8>> = if one {
         (0..TOPICS).map(|n| post(&own_topic(n))).collect()
     } else {
@@ -112,24 +114,24 @@ fn unicast(shards: ShardId, keep: u32, by: Option<Transport>, one: bool) -> u64 
             .map(|n| batch(n..n + TOGETHER))
             .collect()
     };
-    let round = |town: &mut Town| {
-        let before = town.writes();
+    let round = |server: &mut TestServer| {
+        let before = server.writes();
         let count = allocations(|| {
             for request in &requests {
-                town.receive(0, publisher, request);
-                town.settle();
+                server.receive(0, publisher, request);
+                server.settle();
             }
         });
         let writes = crowd.members.len() + requests.len();
-        assert_eq!(town.writes() - before, writes as u64);
-        crowd.ask_again(town);
+        assert_eq!(server.writes() - before, writes as u64);
+        crowd.ask_again(server);
         count
     };
     // After two rounds a log is full, so the third round replaces messages.
     for _ in 0..3 {
-        round(&mut town);
+        round(&mut server);
     }
-    round(&mut town)
+    round(&mut server)
 }
 
 /// Allowed allocations for a publish (read the request, answer it, and make the turn's mail between shards), whoever receives it.
@@ -210,13 +212,13 @@ fn a_delivery_to_a_topic_of_its_own_costs_nothing_beyond_its_turn() {
 fn every_transport_is_the_one_that_is_meant() {
     const MEMBERS: usize = 100;
     let bytes = Transport::ALL.map(|by| {
-        let mut town = Town::new(1, keeping(0));
-        Crowd::new(&mut town, by, (0..MEMBERS).map(|_| "news".to_owned()));
-        let publisher = town.open(0, "");
-        let before = town.bytes();
-        town.receive(0, publisher, &post("news"));
-        town.settle();
-        (town.bytes() - before) as usize / MEMBERS
+        let mut server = TestServer::new(1, keeping(0));
+        Crowd::new(&mut server, by, (0..MEMBERS).map(|_| "news".to_owned()));
+        let publisher = server.open(0, "");
+        let before = server.bytes();
+        server.receive(0, publisher, &post("news"));
+        server.settle();
+        (server.bytes() - before) as usize / MEMBERS
     });
     let [plain, events, polls, deflated, meta, envelope] = bytes;
     // Each encoding adds more bytes than the one before it, except the compressed one, which is far shorter.

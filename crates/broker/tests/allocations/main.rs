@@ -16,4 +16,4 @@ mod size;
 mod streams;
 #[path = "../support/mod.rs"]
 mod support;
-mod town;
+mod test_server;

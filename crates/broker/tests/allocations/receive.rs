@@ -6,7 +6,7 @@ use crore_wire::mqtt::{self, Connect, PacketId, Properties, Publish, Qos, Versio
 use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use crate::counting::asked_bytes;
-use crate::town::{Town, keeping};
+use crate::test_server::{TestServer, keeping};
 
 /// The length of the message.
 const BYTES: usize = 128 << 10;
@@ -56,25 +56,25 @@ fn publish(topic: &str, id: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// An MQTT client with a session, over TCP or WebSocket frames.
-fn client(town: &mut Town, framed: bool) -> ConnId {
+fn client(server: &mut TestServer, framed: bool) -> ConnId {
     let request = format!("GET / HTTP/1.1\r\n{UPGRADE}Sec-WebSocket-Protocol: mqtt\r\n\r\n");
-    let conn = town.open(0, if framed { &request } else { "" });
+    let conn = server.open(0, if framed { &request } else { "" });
     let packet = connect(if framed { "framed" } else { "plain" });
-    town.receive(0, conn, &if framed { frame(&packet) } else { packet });
-    town.settle();
+    server.receive(0, conn, &if framed { frame(&packet) } else { packet });
+    server.settle();
     conn
 }
 
 /// Sends one message of [`BYTES`] in these pieces. Returns the allocated bytes.
-fn asked(town: &mut Town, conn: ConnId, pieces: &[Vec<u8>]) -> u64 {
-    let before = town.writes();
+fn asked(server: &mut TestServer, conn: ConnId, pieces: &[Vec<u8>]) -> u64 {
+    let before = server.writes();
     let asked = asked_bytes(|| {
         for piece in pieces {
-            town.receive(0, conn, piece);
+            server.receive(0, conn, piece);
         }
-        town.settle();
+        server.settle();
     });
-    assert!(town.writes() > before, "the message is answered");
+    assert!(server.writes() > before, "the message is answered");
     asked
 }
 
@@ -88,22 +88,22 @@ fn a_message_that_comes_a_byte_at_a_time_is_not_copied_for_each() {
     let message = vec![b'x'; BYTES];
     let packet = publish("t", 1, &message);
 
-    let mut town = Town::new(1, keeping(1));
-    let conn = client(&mut town, false);
-    let mqtt = asked(&mut town, conn, &bytewise(&packet));
+    let mut server = TestServer::new(1, keeping(1));
+    let conn = client(&mut server, false);
+    let mqtt = asked(&mut server, conn, &bytewise(&packet));
     assert!(mqtt <= most, "over TCP {mqtt} for {BYTES}");
 
-    let conn = client(&mut town, true);
-    let whole = asked(&mut town, conn, &bytewise(&frame(&packet)));
+    let conn = client(&mut server, true);
+    let whole = asked(&mut server, conn, &bytewise(&frame(&packet)));
     assert!(whole <= most, "in one frame {whole} for {BYTES}");
 
     let frames: Vec<_> = packet.chunks(1).map(frame).collect();
-    let framed = asked(&mut town, conn, &frames);
+    let framed = asked(&mut server, conn, &frames);
     assert!(framed <= most, "in frames of a byte {framed} for {BYTES}");
 
     let meta = "Sec-WebSocket-Protocol: ws+meta.nchan\r\n";
-    let conn = town.open(0, &format!("GET /pub/t HTTP/1.1\r\n{UPGRADE}{meta}\r\n"));
-    let plain = asked(&mut town, conn, &bytewise(&frame(&message)));
+    let conn = server.open(0, &format!("GET /pub/t HTTP/1.1\r\n{UPGRADE}{meta}\r\n"));
+    let plain = asked(&mut server, conn, &bytewise(&frame(&message)));
     assert!(
         plain <= most,
         "in a frame of a WebSocket {plain} for {BYTES}"

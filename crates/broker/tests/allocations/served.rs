@@ -7,8 +7,8 @@ use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Accounts, Input, ShardId, TurnLimits, Verdict};
 
 use crate::counting::grown_bytes;
-use crate::support::{self, NOW, Town};
-use crate::town::{TURNS_UNDER_WAY, keeping};
+use crate::support::{self, NOW, TestServer};
+use crate::test_server::{TURNS_UNDER_WAY, keeping};
 
 /// Number of clients that send the same requests.
 const CLIENTS: usize = 16;
@@ -54,7 +54,7 @@ type Client = (usize, usize);
 
 /// A server whose clients have all sent `opening` first.
 struct Scene {
-    town: Town,
+    server: TestServer,
     opening: Vec<u8>,
     /// A publishing client for each shard.
     publishers: Vec<usize>,
@@ -87,14 +87,14 @@ impl Scene {
             ..TurnLimits::default()
         };
         let world = support::world(settings, shards, shards);
-        let mut town = Town::new(&world, turn_limits, NOW);
-        for io in &mut town.io {
+        let mut server = TestServer::new(&world, turn_limits, NOW);
+        for io in &mut server.io {
             io.all.reserve(8 * CLIENTS);
             io.mail.reserve(64);
         }
-        let publishers = (0..usize::from(shards)).map(|at| town.open(at)).collect();
+        let publishers = (0..usize::from(shards)).map(|at| server.open(at)).collect();
         Scene {
-            town,
+            server,
             opening: opening.to_vec(),
             publishers,
         }
@@ -103,9 +103,9 @@ impl Scene {
     /// Runs turns (runs of the event loops) until nothing is left to do. All credentials are valid.
     fn settle(&mut self) {
         loop {
-            self.town.settle();
-            let asked = |at: usize| (at, std::mem::take(&mut self.town.io[at].asked));
-            let asked: Vec<_> = (0..self.town.shards.len()).map(asked).collect();
+            self.server.settle();
+            let asked = |at: usize| (at, std::mem::take(&mut self.server.io[at].asked));
+            let asked: Vec<_> = (0..self.server.shards.len()).map(asked).collect();
             let mut any = false;
             for (at, questions) in asked {
                 for (conn, question) in questions {
@@ -122,7 +122,7 @@ impl Scene {
                         believed_until_s: u32::MAX,
                         settings_generation: question.settings_generation,
                     };
-                    self.town.handle(at, Input::Verdict(conn, verdict));
+                    self.server.handle(at, Input::Verdict(conn, verdict));
                 }
             }
             if !any {
@@ -134,8 +134,8 @@ impl Scene {
     fn open(&mut self, numbers: std::ops::Range<usize>) -> Vec<Client> {
         let mut all = Vec::new();
         for n in numbers {
-            let conn = self.town.open(n % self.publishers.len());
-            self.town.say(conn, numbered(&self.opening, n));
+            let conn = self.server.open(n % self.publishers.len());
+            self.server.say(conn, numbered(&self.opening, n));
             self.settle();
             all.push((n, conn));
         }
@@ -145,22 +145,22 @@ impl Scene {
     fn play(&mut self, exchange: &Exchange, clients: &[Client]) {
         for step in &exchange.steps {
             if let Step::Seconds(seconds) = step {
-                (0..*seconds).for_each(|_| self.town.tick_s(1));
+                (0..*seconds).for_each(|_| self.server.tick_s(1));
                 self.settle();
                 continue;
             }
             for (n, conn) in clients {
                 match step {
-                    Step::Say(bytes) => self.town.say(*conn, numbered(bytes, *n)),
+                    Step::Say(bytes) => self.server.say(*conn, numbered(bytes, *n)),
                     Step::Drip(bytes) => {
                         for byte in numbered(bytes, *n) {
-                            self.town.say(*conn, [byte]);
+                            self.server.say(*conn, [byte]);
                             self.settle();
                         }
                     }
                     _ => {
                         let publisher = self.publishers[n / 2 % self.publishers.len()];
-                        self.town.say(publisher, numbered(OTHER, *n));
+                        self.server.say(publisher, numbered(OTHER, *n));
                     }
                 }
                 self.settle();
@@ -171,7 +171,7 @@ impl Scene {
     /// Plays the exchange, and drops the bytes that the clients receive.
     fn play_unheard(&mut self, exchange: &Exchange, clients: &[Client]) {
         self.play(exchange, clients);
-        for io in &mut self.town.io {
+        for io in &mut self.server.io {
             let sockets = io.all.iter_mut();
             sockets.for_each(|socket| socket.received = Vec::new());
             io.written = Vec::new();
@@ -181,7 +181,7 @@ impl Scene {
     /// The numbers of side rows and of charged bytes, summed over all shards.
     fn held(&self) -> [(&'static str, usize); 7] {
         let sum = |of: fn(&Accounts) -> usize| {
-            let shards = self.town.shards.iter();
+            let shards = self.server.shards.iter();
             shards.map(|shard| of(&shard.accounts())).sum::<usize>()
         };
         [
@@ -215,23 +215,23 @@ fn leaves_nothing(
     let mut scene = Scene::new(shards, set, opening);
     let others = scene.open(0..CLIENTS);
     let (_, first) = others[0];
-    scene.town.socket(first).received.clear();
+    scene.server.socket(first).received.clear();
     scene.play(exchange, &others[..1]);
-    let received = String::from_utf8_lossy(scene.town.received(first)).into_owned();
+    let received = String::from_utf8_lossy(scene.server.received(first)).into_owned();
     let mut rest = &received[..];
     for told in exchange.told {
         let at = rest.find(told);
         let at = at.ok_or_else(|| format!("{told:?} is missing in {received:?}"))?;
         rest = &rest[at + told.len()..];
     }
-    if !scene.town.is_open(first) {
+    if !scene.server.is_open(first) {
         return Err(format!("the connection ends: {received:?}"));
     }
     // Two warm-up rounds, in which tables, buffers and logs grow to the size that the exchange needs.
     for _ in 0..2 {
         scene.play_unheard(exchange, &others);
     }
-    others.iter().for_each(|(_, conn)| scene.town.cut(*conn));
+    others.iter().for_each(|(_, conn)| scene.server.cut(*conn));
     let clients = scene.open(0..CLIENTS);
     scene.play_unheard(&nothing(), &clients);
     let before = scene.held();

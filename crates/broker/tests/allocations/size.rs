@@ -4,7 +4,7 @@
 use crore_broker::settings::{Keep, Rule};
 
 use crate::counting::grown_bytes;
-use crate::town::{Town, Transport, keeping, post, subscribe};
+use crate::test_server::{TestServer, Transport, keeping, post, subscribe};
 
 /// Number of connections: so large that partly filled chunks hardly affect the mean.
 const MANY: usize = 50_000;
@@ -15,9 +15,9 @@ fn own_topic(n: usize) -> String {
 }
 
 /// Creates the tables and their first chunks.
-fn warm(town: &mut Town, by: Transport) {
+fn warm(server: &mut TestServer, by: Transport) {
     for n in 0..1_000 {
-        town.open(n % town.shards(), &subscribe(by, &format!("warm/{n}")));
+        server.open(n % server.shards(), &subscribe(by, &format!("warm/{n}")));
     }
 }
 
@@ -36,11 +36,11 @@ fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
         .into_iter()
         .chain(two_shards)
     {
-        let mut town = Town::new(shards, keeping(0));
-        warm(&mut town, by);
+        let mut server = TestServer::new(shards, keeping(0));
+        warm(&mut server, by);
         let grown = grown_bytes(|| {
             for n in 0..MANY {
-                town.open(n % town.shards(), &subscribe(by, &own_topic(n)));
+                server.open(n % server.shards(), &subscribe(by, &own_topic(n)));
             }
         });
         let each = grown as f64 / MANY as f64;
@@ -55,19 +55,19 @@ fn a_connection_that_waits_costs_its_rows_and_nothing_else() {
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_connection_that_was_served_costs_no_more_than_one_that_waits() {
     for by in [Transport::WebSocket, Transport::Deflated, Transport::Events] {
-        let mut town = Town::new(1, keeping(0));
-        warm(&mut town, by);
-        let publisher = town.open(0, "");
-        town.receive(0, publisher, &post("warm/7"));
-        town.settle();
+        let mut server = TestServer::new(1, keeping(0));
+        warm(&mut server, by);
+        let publisher = server.open(0, "");
+        server.receive(0, publisher, &post("warm/7"));
+        server.settle();
         let grown = grown_bytes(|| {
             for n in 0..MANY {
-                town.open(0, &subscribe(by, &own_topic(n)));
+                server.open(0, &subscribe(by, &own_topic(n)));
             }
             for n in 0..MANY {
                 let message = post(&own_topic(n));
-                town.receive(0, publisher, &message);
-                town.settle();
+                server.receive(0, publisher, &message);
+                server.settle();
             }
         });
         let each = grown as f64 / MANY as f64;
@@ -89,30 +89,30 @@ const TOPIC_BYTES: f64 = 40.0 + 16.0 + 4.0;
 #[ignore = "takes a minute without optimisation; `cargo xtask test` runs it optimised"]
 fn a_kept_message_costs_its_place_and_its_entry() {
     for shards in [1, 2] {
-        let mut town = Town::new(shards, keeping(2));
-        let publisher = town.open(0, "");
-        let to_each = |town: &mut Town, topics: std::ops::Range<usize>| {
+        let mut server = TestServer::new(shards, keeping(2));
+        let publisher = server.open(0, "");
+        let to_each = |server: &mut TestServer, topics: std::ops::Range<usize>| {
             let grown = grown_bytes(|| {
                 for n in topics.clone() {
                     let message = post(&own_topic(n));
-                    town.receive(0, publisher, &message);
-                    town.settle();
+                    server.receive(0, publisher, &message);
+                    server.settle();
                 }
             });
             grown as f64 / topics.len() as f64
         };
-        to_each(&mut town, MANY..MANY + 1_000);
-        let first = to_each(&mut town, 0..MANY);
+        to_each(&mut server, MANY..MANY + 1_000);
+        let first = to_each(&mut server, 0..MANY);
         assert!(
             first <= TOPIC_BYTES + CHAIN_BYTES + KEPT_BYTES + CHUNKS_BYTES,
             "{shards} shards: {first} bytes for a new topic's message"
         );
-        let second = to_each(&mut town, 0..MANY);
+        let second = to_each(&mut server, 0..MANY);
         assert!(
             second <= KEPT_BYTES + CHUNKS_BYTES,
             "{shards} shards: {second} bytes for a further message"
         );
-        let third = to_each(&mut town, 0..MANY);
+        let third = to_each(&mut server, 0..MANY);
         assert!(
             third.abs() < 1.0,
             "{shards} shards: {third} bytes for a message that takes the place of another"
@@ -131,16 +131,16 @@ fn a_key_costs_its_row_beside_its_message_and_a_newer_value_nothing() {
             keep: Keep::Latest,
             ..keeping(0)
         };
-        let mut town = Town::new(shards, rule);
-        let publisher = town.open(0, "");
+        let mut server = TestServer::new(shards, rule);
+        let publisher = server.open(0, "");
         let mut to_each = |keys: std::ops::Range<usize>| {
             let grown = grown_bytes(|| {
                 for n in keys.clone() {
                     let key = format!("\r\nCrore-Key: {n:08}\r\n\r\n");
                     let message = String::from_utf8(post(&format!("topic/{}", n % 100))).unwrap();
                     let message = message.replacen("\r\n\r\n", &key, 1);
-                    town.receive(0, publisher, message.as_bytes());
-                    town.settle();
+                    server.receive(0, publisher, message.as_bytes());
+                    server.settle();
                 }
             });
             grown as f64 / keys.len() as f64

@@ -7,7 +7,7 @@ use crore_broker::snapshot::{FORMAT, Head};
 use crore_broker::{OFFSET_BITS, Shadow, Shard, TurnLimits, World};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::support::{NOW, Town};
+use crate::support::{NOW, TestServer};
 use crate::{Node, Nodes, PARTITIONS};
 
 /// The blocks of a checkpoint's document.
@@ -64,10 +64,10 @@ impl Nodes {
             }
             shard
         };
-        let mut town = Town::of((0..world.shards).map(shard).collect(), NOW);
-        town.now.unix_s = self.unix_s;
+        let mut server = TestServer::of((0..world.shards).map(shard).collect(), NOW);
+        server.now.unix_s = self.unix_s;
         self.all.push(Node {
-            town,
+            server,
             told: contained,
             backlog: Default::default(),
         });

@@ -18,14 +18,14 @@ use crore_broker::{
 };
 use crore_wire::sse::GAP_EVENT;
 
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 const PARTITIONS: PartitionId = 4;
 const JSON: &str = "Accept: application/json\r\n";
 
 /// A node: its shards, and the number of log batches that they have read.
 struct Node {
-    town: Town,
+    server: TestServer,
     told: usize,
     backlog: Backlog,
 }
@@ -60,11 +60,11 @@ impl Nodes {
     fn new(count: usize) -> Nodes {
         let node = |n: usize| {
             let world = world(n);
-            let mut town = Town::new(&world, TurnLimits::default(), NOW);
+            let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
             // The clocks of nodes differ.
-            town.now.unix_s += 300 * n as u32;
+            server.now.unix_s += 300 * n as u32;
             Node {
-                town,
+                server,
                 told: 0,
                 backlog: Backlog::default(),
             }
@@ -82,8 +82,8 @@ impl Nodes {
     /// Stores in the log the batches that these nodes have appended.
     fn store(&mut self, of: &[usize]) {
         for n in of {
-            self.all[*n].town.settle();
-            for io in &mut self.all[*n].town.io {
+            self.all[*n].server.settle();
+            for io in &mut self.all[*n].server.io {
                 for batch in io.batches.drain(..) {
                     let end = &mut self.ends[usize::from(batch.header.partition)];
                     *end += 1;
@@ -116,10 +116,10 @@ impl Nodes {
                 batch: Some(batch),
             };
             let home = usize::from(header.partition % 2);
-            node.town.handle(home, Input::Committed(committed));
+            node.server.handle(home, Input::Committed(committed));
         }
         node.told = self.log.len();
-        node.town.settle();
+        node.server.settle();
     }
 
     /// Stores the batches of these nodes, and lets the nodes read them, until there are no more.
@@ -138,7 +138,7 @@ impl Nodes {
     fn second_of(&mut self, nodes: &[usize]) {
         self.unix_s += 1;
         for n in nodes {
-            self.all[*n].town.tick_s(1);
+            self.all[*n].server.tick_s(1);
         }
         self.run(nodes);
     }
@@ -148,16 +148,16 @@ impl Nodes {
     }
 
     fn ask(&mut self, node: usize, line: &str, fields: &str, body: &str) -> usize {
-        let town = &mut self.all[node].town;
-        let conn = town.open(0);
+        let server = &mut self.all[node].server;
+        let conn = server.open(0);
         let len = body.len();
-        town.say(
+        server.say(
             conn,
             format!(
                 "{line} HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
             ),
         );
-        town.settle();
+        server.settle();
         conn
     }
 
@@ -171,7 +171,7 @@ impl Nodes {
     }
 
     fn text(&self, node: usize, conn: usize) -> String {
-        String::from_utf8_lossy(self.all[node].town.received(conn)).into_owned()
+        String::from_utf8_lossy(self.all[node].server.received(conn)).into_owned()
     }
 
     fn status(&self, node: usize, conn: usize) -> Option<u16> {
@@ -194,11 +194,11 @@ impl Nodes {
 
     /// The state of each home (the part of a shard that keeps topics) of a node.
     fn states(&mut self, node: usize) -> Vec<ClusterState> {
-        let town = &mut self.all[node].town;
+        let server = &mut self.all[node].server;
         (0..2)
             .map(|at| {
-                town.handle(at, Input::Control(Ticket(1), Control::Cluster));
-                match town.io[at].reports.pop() {
+                server.handle(at, Input::Control(Ticket(1), Control::Cluster));
+                match server.io[at].reports.pop() {
                     Some((_, Report::Cluster(Some(state)))) => *state,
                     other => panic!("{other:?}"),
                 }
@@ -207,7 +207,7 @@ impl Nodes {
     }
 
     fn digest(&self, node: usize) -> u64 {
-        let shards = self.all[node].town.shards.iter();
+        let shards = self.all[node].server.shards.iter();
         shards.fold(0, |digest, shard| digest ^ shard.digest())
     }
 
@@ -361,8 +361,8 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
     let reader = nodes.events(1, "sub/a", "");
     // The first node is cut off from the log.
     let cut_off = |nodes: &mut Nodes| {
-        nodes.all[0].town.tick_s(1);
-        nodes.all[0].town.settle();
+        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.settle();
         nodes.second_of(&[1, 2]);
     };
     for _ in 0..4 {
@@ -426,8 +426,8 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
         nodes.ask(0, "PUT /pub/c", JSON, ""),
     ];
     for _ in 0..12 {
-        nodes.all[0].town.tick_s(1);
-        nodes.all[0].town.settle();
+        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.settle();
         nodes.second_of(&[1]);
     }
     for topic in ["a", "b"] {
@@ -458,7 +458,7 @@ fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effec
     assert!(!nodes.text(0, again).contains("replayed"));
     assert_eq!(data(&nodes, 1, reader), ["new", "old"]);
     // A node that reads the log later comes to the same result.
-    let mut late = Town::new(&world(7), TurnLimits::default(), NOW);
+    let mut late = TestServer::new(&world(7), TurnLimits::default(), NOW);
     for (bytes, sequence, unix_s) in &nodes.log {
         let mut header = Header::read(bytes).expect("a batch");
         (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
@@ -481,8 +481,8 @@ fn record_that_the_log_stores_within_seven_seconds_counts_and_its_key_gives_the_
         }
         let asked = nodes.ask(0, "POST /pub/a", key, "text");
         for _ in 0..seconds - 1 {
-            nodes.all[0].town.tick_s(1);
-            nodes.all[0].town.settle();
+            nodes.all[0].server.tick_s(1);
+            nodes.all[0].server.settle();
             // The other nodes are idle, and report no node as dead.
             nodes.unix_s += 1;
         }
@@ -512,8 +512,8 @@ fn a_node_that_is_cut_off_says_so_shows_nothing_uncommitted_and_declares_nobody_
     let reader = nodes.events(0, "sub/a", "");
     let publisher = nodes.post(0, "a", "unseen");
     for _ in 0..12 {
-        nodes.all[0].town.tick_s(1);
-        nodes.all[0].town.settle();
+        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.settle();
     }
     assert!(nodes.states(0)[0].is_cut_off);
     assert_eq!(nodes.got(0, reader), []);

@@ -31,16 +31,16 @@ fn connect_with(nodes: &mut Nodes, version: Version, will: Option<Will<'_>>) -> 
         password: None,
     };
     encode::connect(&mut out, &connect);
-    let town = &mut nodes.all[0].town;
-    let conn = town.open(0);
-    town.say(conn, out);
-    town.settle();
+    let server = &mut nodes.all[0].server;
+    let conn = server.open(0);
+    server.say(conn, out);
+    server.settle();
     conn
 }
 
 /// Passes each packet that a client has received to `see`.
 fn each(nodes: &mut Nodes, conn: usize, version: Version, mut see: impl FnMut(Packet<'_>)) {
-    let received = std::mem::take(&mut nodes.all[0].town.socket(conn).received);
+    let received = std::mem::take(&mut nodes.all[0].server.socket(conn).received);
     let mut bytes = &received[..];
     while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
         let end = len + header.body_bytes();
@@ -80,8 +80,8 @@ fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
                 &mqtt::Properties::NONE,
                 filters.into_iter(),
             );
-            nodes.all[0].town.say(conn, out);
-            nodes.all[0].town.settle();
+            nodes.all[0].server.say(conn, out);
+            nodes.all[0].server.settle();
             let mut given = Vec::new();
             each(&mut nodes, conn, version, |packet| {
                 if let Packet::SubAck(ack) = packet {
@@ -90,8 +90,8 @@ fn a_session_ends_with_its_connection_and_shared_subscriptions_are_refused() {
             });
             let refused = if version == Version::V5 { 0x9E } else { 0x80 };
             assert_eq!(given, [refused, 1]);
-            nodes.all[0].town.cut(conn);
-            nodes.all[0].town.settle();
+            nodes.all[0].server.cut(conn);
+            nodes.all[0].server.settle();
         }
     }
 }
@@ -102,8 +102,8 @@ fn clients_of_a_node_that_is_cut_off_are_sent_away_until_it_is_not() {
     let conn = connect(&mut nodes, Version::V5);
     each(&mut nodes, conn, Version::V5, |_| ());
     for _ in 0..7 {
-        nodes.all[0].town.tick_s(1);
-        nodes.all[0].town.settle();
+        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.settle();
     }
     let mut reasons = Vec::new();
     each(&mut nodes, conn, Version::V5, |packet| match packet {
@@ -149,15 +149,15 @@ fn will_of_a_client_that_was_sent_away_is_not_written_behind_newer_messages() {
     };
     // While the node reaches the log, the will is published.
     let conn = connect_with(&mut nodes, Version::V5, Some(will));
-    nodes.all[0].town.cut(conn);
+    nodes.all[0].server.cut(conn);
     nodes.run(&[0, 1]);
     assert_eq!(data(&nodes), ["gone"]);
     connect_with(&mut nodes, Version::V5, Some(will));
     // The node is cut off and closes the client's connection. The client then reports at another node that it is online, which the will
     // must not overwrite.
     for _ in 0..20 {
-        nodes.all[0].town.tick_s(1);
-        nodes.all[0].town.settle();
+        nodes.all[0].server.tick_s(1);
+        nodes.all[0].server.settle();
         nodes.second_of(&[1]);
     }
     nodes.post(1, "state", "here");

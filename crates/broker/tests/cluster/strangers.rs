@@ -4,7 +4,7 @@
 use crore_broker::batch::{self, Header};
 use crore_broker::{Now, OFFSET_BITS};
 
-use crate::support::{NOW, Town};
+use crate::support::{NOW, TestServer};
 use crate::{Nodes, world};
 
 /// The topic of valid messages, and its partition.
@@ -313,8 +313,8 @@ impl Nodes {
     }
 
     /// A node that replays the whole log when it starts.
-    fn recovered(&self) -> Town {
-        let mut town = Town::new(&world(0), Default::default(), NOW);
+    fn recovered(&self) -> TestServer {
+        let mut server = TestServer::new(&world(0), Default::default(), NOW);
         for (bytes, sequence, unix_s) in &self.log {
             // Readers of the log skip entries without the header of a batch.
             let Ok(mut header) = Header::read(bytes) else {
@@ -326,10 +326,10 @@ impl Nodes {
                 ..NOW
             };
             let home = usize::from(header.partition % 2);
-            let folded = town.shards[home].fold(&header, bytes, now);
+            let folded = server.shards[home].fold(&header, bytes, now);
             assert_eq!(folded, Ok(()), "a stranger keeps no node from starting");
         }
-        town
+        server
     }
 }
 
@@ -372,13 +372,13 @@ fn a_node_that_starts_voids_the_same_batches_as_one_that_reads_them_live() {
         nodes.post(0, TOPIC, &n.to_string());
         nodes.run(&[0]);
     }
-    let town = nodes.recovered();
-    let digest = |town: &Town| town.shards.iter().fold(0, |all, it| all ^ it.digest());
-    assert_eq!(digest(&town), nodes.digest(0));
+    let server = nodes.recovered();
+    let digest = |server: &TestServer| server.shards.iter().fold(0, |all, it| all ^ it.digest());
+    assert_eq!(digest(&server), nodes.digest(0));
     let live = nodes.events(0, "sub/a?since=oldest", "");
     let live = nodes.got(0, live);
     assert_eq!(live.len(), bad_batches().len());
-    nodes.all[0].town = town;
+    nodes.all[0].server = server;
     let read = nodes.events(0, "sub/a?since=oldest", "");
     assert_eq!(nodes.got(0, read), live);
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Town, message, subscribe};
+use super::{TestServer, message, subscribe};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -25,8 +25,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Appends the data of the messages that a member received to `given`.
-fn take(town: &mut Town, conn: usize, given: &mut Vec<String>) {
-    let told = town.told(conn).into_iter();
+fn take(server: &mut TestServer, conn: usize, given: &mut Vec<String>) {
+    let told = server.told(conn).into_iter();
     let messages = told.filter_map(|packet| Some(packet.split_once("t/")?.1.to_string()));
     given.extend(messages.filter_map(|rest| Some(rest.rsplit_once(' ')?.1.to_string())));
 }
@@ -37,25 +37,25 @@ proptest! {
     /// member never leaves, so that the group stays alive.
     #[test]
     fn each_message_is_given_to_a_member(steps in prop::collection::vec(step(), 1..40)) {
-        let mut town = Town::new(2, |_| {});
+        let mut server = TestServer::new(2, |_| {});
         let mut members: [Option<usize>; 3] = [None; 3];
-        let stays = town.mqtt("stays", 0);
-        town.0.say(stays, subscribe("$share/g/t/+"));
-        town.commit();
-        let publisher = town.mqtt("publisher", 0);
+        let stays = server.mqtt("stays", 0);
+        server.0.say(stays, subscribe("$share/g/t/+"));
+        server.commit();
+        let publisher = server.mqtt("publisher", 0);
         let (mut given, mut cut, mut sent) = (Vec::new(), false, 0);
         let mut next = 0;
         for step in steps {
             match step {
                 Step::Join(n) if members[n].is_none() => {
-                    let conn = town.mqtt(&format!("member{n}"), 0);
-                    town.0.say(conn, subscribe("$share/g/t/+"));
+                    let conn = server.mqtt(&format!("member{n}"), 0);
+                    server.0.say(conn, subscribe("$share/g/t/+"));
                     members[n] = Some(conn);
                 }
                 Step::Cut(n) => {
                     if let Some(conn) = members[n].take() {
-                        take(&mut town, conn, &mut given);
-                        town.0.cut(conn);
+                        take(&mut server, conn, &mut given);
+                        server.0.cut(conn);
                         cut = true;
                     }
                 }
@@ -64,16 +64,16 @@ proptest! {
                     sent += 1;
                     next += 1;
                     let topic = format!("t/{}", next % 4);
-                    town.0.say(publisher, message(&topic, &format!("m{next}"), next, false));
+                    server.0.say(publisher, message(&topic, &format!("m{next}"), next, false));
                 }
                 Step::Publish => {}
-                Step::Engine(true) => town.commit(),
-                Step::Engine(false) => town.lose(),
+                Step::Engine(true) => server.commit(),
+                Step::Engine(false) => server.lose(),
             }
         }
-        town.commit();
+        server.commit();
         for conn in members.into_iter().flatten().chain([stays]) {
-            take(&mut town, conn, &mut given);
+            take(&mut server, conn, &mut given);
         }
         let all = given.len();
         given.sort();
@@ -81,11 +81,11 @@ proptest! {
         prop_assert_eq!(given.len(), usize::from(next));
         prop_assert!(cut || all == given.len());
         for conn in members.into_iter().flatten().chain([stays]) {
-            town.0.cut(conn);
+            server.0.cut(conn);
         }
-        town.lose();
-        town.commit();
-        let groups: u32 = town.0.shards.iter().map(|shard| shard.accounts().groups).sum();
+        server.lose();
+        server.commit();
+        let groups: u32 = server.0.shards.iter().map(|shard| shard.accounts().groups).sum();
         prop_assert_eq!(groups, 0);
     }
 }
@@ -93,20 +93,20 @@ proptest! {
 /// A group exists as long as a session subscribes to it, even without a connection.
 #[test]
 fn a_group_ends_with_the_session_that_subscribes_to_it() {
-    let groups = |town: &Town| -> u32 {
-        let shards = town.0.shards.iter();
+    let groups = |server: &TestServer| -> u32 {
+        let shards = server.0.shards.iter();
         shards.map(|shard| shard.accounts().groups).sum()
     };
-    let mut town = Town::new(2, |_| {});
-    let member = town.mqtt("member", 10);
-    town.0.say(member, subscribe("$share/g/t/+"));
-    town.commit();
-    town.0.cut(member);
-    town.commit();
-    assert_eq!(groups(&town), 2, "one at each home");
-    town.0.tick_s(20);
-    town.commit();
-    town.0.tick_s(1);
-    town.commit();
-    assert_eq!(groups(&town), 0);
+    let mut server = TestServer::new(2, |_| {});
+    let member = server.mqtt("member", 10);
+    server.0.say(member, subscribe("$share/g/t/+"));
+    server.commit();
+    server.0.cut(member);
+    server.commit();
+    assert_eq!(groups(&server), 2, "one at each home");
+    server.0.tick_s(20);
+    server.commit();
+    server.0.tick_s(1);
+    server.commit();
+    assert_eq!(groups(&server), 0);
 }

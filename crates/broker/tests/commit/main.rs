@@ -20,15 +20,15 @@ use crore_wire::topic;
 use support::{NOW, connect};
 
 /// Shards over an engine. Each shard is the home of two partitions. All clients are connected to the first shard.
-struct Town(support::Town);
+struct TestServer(support::TestServer);
 
-impl Town {
-    fn new(shards: u16, change: impl FnOnce(&mut Settings)) -> Town {
-        Town::of(&Town::world(shards, change))
+impl TestServer {
+    fn new(shards: u16, change: impl FnOnce(&mut Settings)) -> TestServer {
+        TestServer::of(&TestServer::world(shards, change))
     }
 
-    fn of(world: &Arc<World>) -> Town {
-        Town(support::Town::new(world, TurnLimits::default(), NOW))
+    fn of(world: &Arc<World>) -> TestServer {
+        TestServer(support::TestServer::new(world, TurnLimits::default(), NOW))
     }
 
     fn world(shards: u16, change: impl FnOnce(&mut Settings)) -> Arc<World> {
@@ -240,43 +240,43 @@ fn near_and_far() -> [String; 2] {
 #[test]
 fn no_client_hears_of_a_message_before_it_is_committed() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
-        let subscriber = town.subscribe(&topic);
-        let publisher = town.post(&topic, "hello");
-        let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
-        let late = town.ask(&format!("GET /sub/{topic}?since=oldest"), "", "");
-        town.settle();
+        let mut server = TestServer::new(2, |_| {});
+        let subscriber = server.subscribe(&topic);
+        let publisher = server.post(&topic, "hello");
+        let asker = server.ask(&format!("GET /pub/{topic}"), "", "");
+        let late = server.ask(&format!("GET /sub/{topic}?since=oldest"), "", "");
+        server.settle();
         for conn in [subscriber, publisher, asker, late] {
-            assert_eq!(town.text(conn), "");
+            assert_eq!(server.text(conn), "");
         }
-        let stats = town.0.shards[0].stats();
+        let stats = server.0.shards[0].stats();
         assert_eq!((stats.published, stats.published_bytes), (1, 5));
-        town.commit();
+        server.commit();
         assert_eq!(
-            town.text(subscriber),
+            server.text(subscriber),
             "\u{81}\u{5}hello".replace('\u{81}', "\u{fffd}")
         );
-        assert_eq!(town.statuses(publisher), [201]);
+        assert_eq!(server.statuses(publisher), [201]);
         // A query that was sent after the publish sees its result.
-        assert!(town.text(asker).contains("\"messages\": 1"));
-        assert!(town.text(late).ends_with("hello"));
+        assert!(server.text(asker).contains("\"messages\": 1"));
+        assert!(server.text(late).ends_with("hello"));
     }
 }
 
 #[test]
 fn a_late_publish_has_an_unknown_outcome_and_takes_effect_once() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
-        let subscriber = town.subscribe(&topic);
-        let publisher = town.post(&topic, "late");
-        town.be_silent();
-        assert_eq!(town.statuses(publisher), [503]);
-        assert!(town.text(publisher).contains("outcome is not known"));
-        assert_eq!(town.text(subscriber), "");
-        town.ask_on(publisher, &format!("POST /pub/{topic}"), "", "next");
-        town.commit();
-        assert_eq!(town.statuses(publisher), [503, 201]);
-        let text = town.text(subscriber);
+        let mut server = TestServer::new(2, |_| {});
+        let subscriber = server.subscribe(&topic);
+        let publisher = server.post(&topic, "late");
+        server.be_silent();
+        assert_eq!(server.statuses(publisher), [503]);
+        assert!(server.text(publisher).contains("outcome is not known"));
+        assert_eq!(server.text(subscriber), "");
+        server.ask_on(publisher, &format!("POST /pub/{topic}"), "", "next");
+        server.commit();
+        assert_eq!(server.statuses(publisher), [503, 201]);
+        let text = server.text(subscriber);
         assert!(
             text.ends_with("next") && text.matches("late").count() == 1,
             "{text}"
@@ -287,22 +287,22 @@ fn a_late_publish_has_an_unknown_outcome_and_takes_effect_once() {
 #[test]
 fn message_that_was_told_not_known_stands_before_all_that_other_clients_ask_for_later() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
-        let subscriber = town.subscribe(&topic);
-        let old = town.post(&topic, "old");
-        town.be_silent();
-        assert_eq!(town.statuses(old), [503]);
-        let new = town.post(&topic, "new");
-        let newest = town.ask(&format!("GET /sub/{topic}?since=-1"), "", "");
-        let again = town.post(&topic, "old");
-        town.settle();
+        let mut server = TestServer::new(2, |_| {});
+        let subscriber = server.subscribe(&topic);
+        let old = server.post(&topic, "old");
+        server.be_silent();
+        assert_eq!(server.statuses(old), [503]);
+        let new = server.post(&topic, "new");
+        let newest = server.ask(&format!("GET /sub/{topic}?since=-1"), "", "");
+        let again = server.post(&topic, "old");
+        server.settle();
         for conn in [subscriber, new, newest, again] {
-            assert_eq!(town.text(conn), "", "nobody passes it");
+            assert_eq!(server.text(conn), "", "nobody passes it");
         }
-        town.commit();
-        assert_eq!([new, again].map(|it| town.statuses(it)), [[201], [201]]);
-        assert!(town.text(newest).ends_with("new"));
-        let all = town.text(subscriber);
+        server.commit();
+        assert_eq!([new, again].map(|it| server.statuses(it)), [[201], [201]]);
+        assert!(server.text(newest).ends_with("new"));
+        let all = server.text(subscriber);
         let places = ["old", "new"].map(|it| all.find(it).expect("it came"));
         assert!(places.is_sorted() && all.ends_with("old"), "{all}");
     }
@@ -311,61 +311,62 @@ fn message_that_was_told_not_known_stands_before_all_that_other_clients_ask_for_
 #[test]
 fn a_retry_of_what_is_under_way_is_answered_like_the_first() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
+        let mut server = TestServer::new(2, |_| {});
         let line = format!("POST /pub/{topic}");
         let key = "Idempotency-Key: \"k\"\r\n";
-        let first = town.ask(&line, key, "once");
-        let again = town.ask(&line, key, "once");
-        let other = town.ask(&line, key, "other");
-        town.commit();
-        assert_eq!(town.statuses(first), [202]);
-        assert_eq!(town.statuses(again), [202]);
+        let first = server.ask(&line, key, "once");
+        let again = server.ask(&line, key, "once");
+        let other = server.ask(&line, key, "other");
+        server.commit();
+        assert_eq!(server.statuses(first), [202]);
+        assert_eq!(server.statuses(again), [202]);
         assert!(
-            town.text(again)
+            server
+                .text(again)
                 .to_lowercase()
                 .contains("idempotency-replayed")
         );
-        let body = |conn| town.text(conn).split("\r\n\r\n").nth(1).map(String::from);
+        let body = |conn| server.text(conn).split("\r\n\r\n").nth(1).map(String::from);
         assert_eq!(body(again), body(first));
-        assert_eq!(town.statuses(other), [422]);
-        let asker = town.ask(&format!("GET /pub/{topic}"), "", "");
-        town.commit();
-        assert!(town.text(asker).contains("\"messages\": 1"));
+        assert_eq!(server.statuses(other), [422]);
+        let asker = server.ask(&format!("GET /pub/{topic}"), "", "");
+        server.commit();
+        assert!(server.text(asker).contains("\"messages\": 1"));
     }
 }
 
 #[test]
 fn a_retry_of_an_unknown_outcome_gets_the_first_answer() {
     let topic = topic_at(0, 0);
-    let mut town = Town::new(2, |_| {});
+    let mut server = TestServer::new(2, |_| {});
     let (line, key) = (format!("POST /pub/{topic}"), "Idempotency-Key: \"k\"\r\n");
-    let first = town.ask(&line, key, "once");
-    town.be_silent();
-    let again = town.ask(&line, key, "once");
-    town.commit();
-    let statuses = (town.statuses(first), town.statuses(again));
+    let first = server.ask(&line, key, "once");
+    server.be_silent();
+    let again = server.ask(&line, key, "once");
+    server.commit();
+    let statuses = (server.statuses(first), server.statuses(again));
     assert_eq!(statuses, (vec![503], vec![202]));
-    let answer = town.text(again).to_lowercase();
+    let answer = server.text(again).to_lowercase();
     assert!(answer.contains("idempotency-replayed"), "{answer}");
 }
 
 #[test]
 fn a_batch_is_answered_when_all_its_lines_are_decided() {
     let [near, far] = near_and_far();
-    let mut town = Town::new(2, |_| {});
+    let mut server = TestServer::new(2, |_| {});
     let lines = format!(
         "{{\"topic\":\"{near}\",\"data\":\"1\"}}\n{{\"topic\":\"{far}\",\"data\":\"2\"}}\n"
     );
     let fields = "Content-Type: application/x-ndjson\r\n";
-    let publisher = town.ask("POST /pub", fields, &lines);
-    town.settle();
-    assert_eq!(town.text(publisher), "");
+    let publisher = server.ask("POST /pub", fields, &lines);
+    server.settle();
+    assert_eq!(server.text(publisher), "");
     let mut first = true;
-    assert!(town.0.decide(|| std::mem::take(&mut first)));
-    town.settle();
-    assert_eq!(town.text(publisher), "");
-    town.commit();
-    let text = town.text(publisher);
+    assert!(server.0.decide(|| std::mem::take(&mut first)));
+    server.settle();
+    assert_eq!(server.text(publisher), "");
+    server.commit();
+    let text = server.text(publisher);
     assert!(text.contains("\"published\": 2"), "{text}");
 }
 
@@ -380,80 +381,84 @@ fn orders_of_the_operator_are_carried_out_in_order_once_they_are_committed() {
             headers: Headers::default(),
         })
     };
-    let mut town = Town::new(1, |_| {});
-    let give = |town: &mut Town| {
-        town.order(0, 1, Control::Publish(publishing()));
-        town.order(0, 2, Control::Publish(publishing()));
-        town.order(0, 3, Control::Purge(name.clone(), 1));
-        town.order(0, 4, Control::Delete(name.clone()));
-        town.order(0, 5, Control::Delete(name.clone()));
-        town.settle();
-        assert_eq!(town.reports(), [""; 0]);
+    let mut server = TestServer::new(1, |_| {});
+    let give = |server: &mut TestServer| {
+        server.order(0, 1, Control::Publish(publishing()));
+        server.order(0, 2, Control::Publish(publishing()));
+        server.order(0, 3, Control::Purge(name.clone(), 1));
+        server.order(0, 4, Control::Delete(name.clone()));
+        server.order(0, 5, Control::Delete(name.clone()));
+        server.settle();
+        assert_eq!(server.reports(), [""; 0]);
     };
-    give(&mut town);
-    town.commit();
+    give(&mut server);
+    server.commit();
     let done = ["1 Done", "2 Done", "3 Purged", "4 Done", "5 Missing"];
-    assert_eq!(town.reports(), done);
-    give(&mut town);
-    town.be_silent();
+    assert_eq!(server.reports(), done);
+    give(&mut server);
+    server.be_silent();
     let unknown = [1, 2, 3, 4, 5].map(|ticket| format!("{ticket} Unknown"));
-    assert_eq!(town.reports(), unknown);
-    town.commit();
-    assert_eq!(town.reports(), [""; 0]);
+    assert_eq!(server.reports(), unknown);
+    server.commit();
+    assert_eq!(server.reports(), [""; 0]);
 }
 
 #[test]
 fn records_under_way_have_room_reserved() {
     let [first, second] = [0, 1].map(|n| topic_at(0, n));
-    let mut town = Town::new(1, |settings| settings.limits.topics_per_shard = 1);
-    let one = town.post(&first, "x");
-    let two = town.post(&second, "x");
-    let again = town.post(&first, "y");
-    town.settle();
-    assert_eq!(town.statuses(two), [503]);
+    let mut server = TestServer::new(1, |settings| settings.limits.topics_per_shard = 1);
+    let one = server.post(&first, "x");
+    let two = server.post(&second, "x");
+    let again = server.post(&first, "y");
+    server.settle();
+    assert_eq!(server.statuses(two), [503]);
     assert_eq!(
-        (town.text(one), town.text(again)),
+        (server.text(one), server.text(again)),
         (String::new(), String::new())
     );
-    town.commit();
-    let statuses = (town.statuses(one), town.statuses(again));
+    server.commit();
+    let statuses = (server.statuses(one), server.statuses(again));
     assert_eq!(statuses, (vec![202], vec![202]));
 }
 
 #[test]
 fn a_batch_that_was_lost_is_appended_again() {
     let topic = topic_at(0, 0);
-    let mut town = Town::new(1, |_| {});
-    let publisher = town.post(&topic, "x");
-    town.settle();
-    let lost = town.0.io[0].batches.pop_front().expect("a batch");
-    town.settle();
-    assert!(town.0.io[0].batches.is_empty());
-    town.0.tick_s(2);
-    town.settle();
-    let again = town.0.io[0].batches.front().expect("it was appended again");
+    let mut server = TestServer::new(1, |_| {});
+    let publisher = server.post(&topic, "x");
+    server.settle();
+    let lost = server.0.io[0].batches.pop_front().expect("a batch");
+    server.settle();
+    assert!(server.0.io[0].batches.is_empty());
+    server.0.tick_s(2);
+    server.settle();
+    let again = server.0.io[0]
+        .batches
+        .front()
+        .expect("it was appended again");
     assert_eq!((again.header, &again.bytes), (lost.header, &lost.bytes));
-    town.commit();
-    assert_eq!(town.statuses(publisher), [202]);
+    server.commit();
+    assert_eq!(server.statuses(publisher), [202]);
 }
 
 #[test]
 fn publishers_wait_for_credit_until_what_is_under_way_is_kept() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
-        let publisher = town.open();
+        let mut server =
+            TestServer::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
+        let publisher = server.open();
         let body = "x".repeat(9_000);
         for _ in 0..8 {
-            town.ask_on(publisher, &format!("POST /pub/{topic}"), "", &body);
+            server.ask_on(publisher, &format!("POST /pub/{topic}"), "", &body);
         }
-        town.settle();
-        let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+        server.settle();
+        let under_way: usize = server.0.shards.iter().map(|it| it.accounts().asks).sum();
         assert!((1..=2).contains(&under_way), "{under_way} publishes");
-        let stopped = !town.0.socket(publisher).is_read;
+        let stopped = !server.0.socket(publisher).is_read;
         assert!(stopped, "it is not read");
-        town.commit();
-        assert_eq!(town.statuses(publisher), [202; 8]);
-        for shard in &town.0.shards {
+        server.commit();
+        assert_eq!(server.statuses(publisher), [202; 8]);
+        for shard in &server.0.shards {
             assert_eq!(shard.accounts().under_way_bytes, 0);
         }
     }

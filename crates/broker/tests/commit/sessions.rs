@@ -1,21 +1,21 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
-use super::{Town, message, near_and_far, subscribe};
+use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
 fn a_publish_is_acknowledged_once_it_is_committed() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
-        let client = town.mqtt("a", 0);
-        town.0.say(client, message(&topic, "x", 1, false));
-        town.settle();
-        assert_eq!(town.told(client), [""; 0]);
-        town.commit();
-        assert_eq!(town.told(client), ["puback No matching subscribers"]);
+        let mut server = TestServer::new(2, |_| {});
+        let client = server.mqtt("a", 0);
+        server.0.say(client, message(&topic, "x", 1, false));
+        server.settle();
+        assert_eq!(server.told(client), [""; 0]);
+        server.commit();
+        assert_eq!(server.told(client), ["puback No matching subscribers"]);
         // A publish with an unknown outcome is not acknowledged. The client reconnects and sends it again.
-        town.0.say(client, message(&topic, "x", 2, false));
-        town.be_silent();
-        assert_eq!(town.told(client), ["Disconnect"]);
+        server.0.say(client, message(&topic, "x", 2, false));
+        server.be_silent();
+        assert_eq!(server.told(client), ["Disconnect"]);
     }
 }
 
@@ -25,37 +25,37 @@ fn a_publish_is_acknowledged_once_it_is_committed() {
 fn a_client_with_many_unanswered_messages_is_not_read_until_they_are_kept() {
     const MANY: u16 = 50;
     for topic in near_and_far() {
-        let mut town = Town::new(2, |settings| settings.mqtt.receive_max = 10);
-        let client = town.mqtt("a", 0);
+        let mut server = TestServer::new(2, |settings| settings.mqtt.receive_max = 10);
+        let client = server.mqtt("a", 0);
         let burst: Vec<Vec<u8>> = (1..=MANY)
             .map(|id| message(&topic, "x", id, false))
             .collect();
-        town.0.say(client, burst.concat());
-        town.settle();
-        assert_eq!(town.told(client), [""; 0]);
-        let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+        server.0.say(client, burst.concat());
+        server.settle();
+        assert_eq!(server.told(client), [""; 0]);
+        let under_way: usize = server.0.shards.iter().map(|it| it.accounts().asks).sum();
         assert!(under_way <= 11, "{under_way} publishes");
-        assert!(!town.0.socket(client).is_read);
+        assert!(!server.0.socket(client).is_read);
         for _ in 0..MANY {
-            town.commit();
+            server.commit();
         }
-        let told = town.told(client);
+        let told = server.told(client);
         assert_eq!(told, vec!["puback No matching subscribers"; MANY.into()]);
-        assert!(town.0.socket(client).is_read);
+        assert!(server.0.socket(client).is_read);
     }
 }
 
 #[test]
 fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
     for topic in near_and_far() {
-        let mut town = Town::new(2, |_| {});
-        let client = town.mqtt("a", 0);
-        town.0.say(client, message(&topic, "kept", 0, true));
-        town.0.say(client, subscribe(&topic));
-        town.settle();
-        assert_eq!(town.told(client), [""; 0]);
-        town.commit();
-        let told = town.told(client);
+        let mut server = TestServer::new(2, |_| {});
+        let client = server.mqtt("a", 0);
+        server.0.say(client, message(&topic, "kept", 0, true));
+        server.0.say(client, subscribe(&topic));
+        server.settle();
+        assert_eq!(server.told(client), [""; 0]);
+        server.commit();
+        let told = server.told(client);
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(
             told.contains(&format!("{topic} retained 0 kept")),
@@ -68,17 +68,18 @@ fn a_subscription_behind_a_retained_message_gets_it_as_retained() {
 fn publishes_under_way_weigh_their_bytes() {
     for (bytes, most) in [(9_000, 2), (10, 5)] {
         for topic in near_and_far() {
-            let mut town = Town::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
-            let client = town.mqtt("a", 0);
+            let mut server =
+                TestServer::new(2, |settings| settings.limits.publish_credit_bytes = 20_000);
+            let client = server.mqtt("a", 0);
             let data = "x".repeat(bytes);
             for id in 1..=8 {
-                town.0.say(client, message(&topic, &data, id, false));
-                town.settle();
+                server.0.say(client, message(&topic, &data, id, false));
+                server.settle();
             }
-            let under_way: usize = town.0.shards.iter().map(|it| it.accounts().asks).sum();
+            let under_way: usize = server.0.shards.iter().map(|it| it.accounts().asks).sum();
             assert_eq!(under_way, most);
-            town.commit();
-            assert_eq!(town.told(client).len(), 8);
+            server.commit();
+            assert_eq!(server.told(client).len(), 8);
         }
     }
 }

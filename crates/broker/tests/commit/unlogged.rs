@@ -3,11 +3,11 @@
 
 use crore_broker::settings::Rule;
 
-use crate::Town;
+use crate::TestServer;
 
 /// A server with one home (the part of a shard that keeps topics). Messages of the topic `p` are not logged.
-fn town() -> Town {
-    Town::new(1, |settings| {
+fn server() -> TestServer {
+    TestServer::new(1, |settings| {
         let rule = Rule {
             filter: "p".into(),
             durable: false,
@@ -19,50 +19,53 @@ fn town() -> Town {
 
 #[test]
 fn a_message_that_stands_in_no_log_waits_for_its_mark_once() {
-    let mut town = town();
-    let first = town.post("p", "one");
-    town.settle();
-    assert!(town.text(first).is_empty(), "its offset is not marked yet");
-    town.commit();
-    assert_eq!(town.statuses(first), [202]);
+    let mut server = server();
+    let first = server.post("p", "one");
+    server.settle();
+    assert!(
+        server.text(first).is_empty(),
+        "its offset is not marked yet"
+    );
+    server.commit();
+    assert_eq!(server.statuses(first), [202]);
     // The mark covers a million offsets.
     for _ in 0..100 {
-        let next = town.post("p", "two");
-        town.settle();
-        assert_eq!(town.statuses(next), [202]);
+        let next = server.post("p", "two");
+        server.settle();
+        assert_eq!(server.statuses(next), [202]);
     }
-    assert!(town.0.io.iter().all(|io| io.batches.is_empty()));
+    assert!(server.0.io.iter().all(|io| io.batches.is_empty()));
 }
 
 #[test]
 fn messages_of_a_partition_keep_their_order_whether_they_are_logged_or_not() {
     // Logged topics of which some are in the partition of `p`.
-    let mut town = town();
+    let mut server = server();
     let logged: Vec<String> = (0..40).map(|n| format!("l{n}")).collect();
-    let readers: Vec<usize> = logged.iter().map(|topic| town.subscribe(topic)).collect();
-    let passing = town.subscribe("p");
-    town.post("p", "marked");
-    town.commit();
+    let readers: Vec<usize> = logged.iter().map(|topic| server.subscribe(topic)).collect();
+    let passing = server.subscribe("p");
+    server.post("p", "marked");
+    server.commit();
     for round in 0..3 {
         for topic in &logged {
-            town.post(topic, &format!("{topic} {round}"));
-            town.post("p", &format!("behind {topic} {round}"));
+            server.post(topic, &format!("{topic} {round}"));
+            server.post("p", &format!("behind {topic} {round}"));
         }
     }
-    town.settle();
-    let text = town.text(passing);
+    server.settle();
+    let text = server.text(passing);
     assert!(!text.contains("behind l0 2"), "{text}");
-    town.lose();
-    town.commit();
+    server.lose();
+    server.commit();
     for (reader, topic) in readers.iter().zip(&logged) {
-        let text = town.text(*reader);
+        let text = server.text(*reader);
         let places: Vec<_> = (0..3).map(|n| text.find(&format!("{topic} {n}"))).collect();
         assert!(
             places.iter().all(Option::is_some) && places.is_sorted(),
             "{text}"
         );
     }
-    let text = town.text(passing);
+    let text = server.text(passing);
     let said = logged
         .iter()
         .flat_map(|topic| (0..3).map(move |n| format!("behind {topic} {n}")));

@@ -9,7 +9,7 @@ use crore_broker::TurnLimits;
 use crore_broker::settings::{Concurrency, Limits, Rule, Settings, Slow};
 use crore_wire::sse::write_gap;
 
-use crate::town::Town;
+use crate::test_server::TestServer;
 
 const GET: &str = "Host: localhost\r\n";
 const EVENTS: &str = "Host: localhost\r\nAccept: text/event-stream\r\n";
@@ -38,11 +38,11 @@ fn gap_event(id: &str, topic: &str) -> String {
 }
 
 /// A server where `one` and `two` were published to some topics, of which some keep only the last message.
-fn town() -> Town {
-    town_with(|_| {})
+fn server() -> TestServer {
+    server_with(|_| {})
 }
 
-fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
+fn server_with(limits: impl FnOnce(&mut Limits)) -> TestServer {
     let rule = |filter: &str| Rule {
         filter: filter.into(),
         poll_timeout_s: 5,
@@ -89,17 +89,17 @@ fn town_with(limits: impl FnOnce(&mut Limits)) -> Town {
         ..Settings::default()
     };
     limits(&mut settings.limits);
-    let mut town = Town::with(settings, TurnLimits::default(), 1);
+    let mut server = TestServer::with(settings, TurnLimits::default(), 1);
     for topic in ["full", "short/1", "skips/1"] {
-        town.publish([(topic, "one".into()), (topic, "two".into())]);
+        server.publish([(topic, "one".into()), (topic, "two".into())]);
     }
-    town.settle();
-    town
+    server.settle();
+    server
 }
 
 /// The bytes received since the last call as lines, without the lines that all answers have.
-fn take(town: &mut Town, link: usize) -> String {
-    let text = town.take(link).replace("\r\n", "\n");
+fn take(server: &mut TestServer, link: usize) -> String {
+    let text = server.take(link).replace("\r\n", "\n");
     let common = [
         "Date:",
         "X-Content-Type-Options:",
@@ -111,21 +111,21 @@ fn take(town: &mut Town, link: usize) -> String {
     lines.collect()
 }
 
-fn asks(town: &mut Town, target: &str, fields: &str) -> usize {
-    asks_with(town, &format!("GET {target} HTTP/1.1"), fields)
+fn asks(server: &mut TestServer, target: &str, fields: &str) -> usize {
+    asks_with(server, &format!("GET {target} HTTP/1.1"), fields)
 }
 
-fn asks_with(town: &mut Town, line: &str, fields: &str) -> usize {
-    let link = town.says(format!("{line}\r\n{fields}\r\n"));
-    town.settle();
+fn asks_with(server: &mut TestServer, line: &str, fields: &str) -> usize {
+    let link = server.says(format!("{line}\r\n{fields}\r\n"));
+    server.settle();
     link
 }
 
 /// The answer to one request, from a new server.
 fn answer(target: &str, fields: &str) -> String {
-    let mut town = town();
-    let link = asks(&mut town, target, fields);
-    take(&mut town, link)
+    let mut server = server();
+    let link = asks(&mut server, target, fields);
+    take(&mut server, link)
 }
 
 fn refusal(status: &str, reason: &str) -> String {

@@ -21,25 +21,25 @@ fn by_rules(rules: &[(&str, usize, u32)]) -> Settings {
     }
 }
 
-fn flood(town: &mut Town, topics: &[&'static str], at_once: bool) {
+fn flood(server: &mut TestServer, topics: &[&'static str], at_once: bool) {
     let message = |n: usize| (topics[n % topics.len()], format!("message{n}"));
     let all: Vec<_> = (0..6 * topics.len()).map(message).collect();
     for messages in all.chunks(if at_once { all.len() } else { 1 }) {
-        town.publish(messages.iter().cloned());
-        town.settle();
+        server.publish(messages.iter().cloned());
+        server.settle();
     }
 }
 
 /// Checks that the subscriber, once its socket accepts bytes, receives the rest of six messages and a new one, without a hole.
-fn reads_on(town: &mut Town, link: usize, case: &str) {
-    town.window(link, None);
-    town.settle();
-    town.publish([("t/1", "newest".into())]);
-    town.settle();
+fn reads_on(server: &mut TestServer, link: usize, case: &str) {
+    server.window(link, None);
+    server.settle();
+    server.publish([("t/1", "newest".into())]);
+    server.settle();
     let all: Vec<u8> = (0..6).flat_map(|n| frame(&format!("message{n}"))).collect();
     let all = [all, frame("newest")].concat();
-    assert_eq!(town.received(link), all, "{case}");
-    assert_eq!(town.accounts().outboxes, 0, "{case}");
+    assert_eq!(server.received(link), all, "{case}");
+    assert_eq!(server.accounts().outboxes, 0, "{case}");
 }
 
 #[test]
@@ -48,18 +48,18 @@ fn as_many_messages_wait_as_the_rule_allows() {
         for (most, window) in [(1, 0), (2, 0), (2, 3), (3, 13), (5, 0)] {
             for at_once in [false, true] {
                 let case = format!("{topics}: {most} messages, window {window}, {at_once}");
-                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), pages_of(2), 1);
+                let mut server = TestServer::with(by_rules(&[("t/#", 0, most)]), pages_of(2), 1);
                 let link = match topics.starts_with("filter") {
-                    true => town.subscribe_to(Kind::Plain, topics),
-                    false => town.subscribe(Kind::Plain, topics),
+                    true => server.subscribe_to(Kind::Plain, topics),
+                    false => server.subscribe(Kind::Plain, topics),
                 };
-                town.window(link, Some(window));
-                flood(&mut town, &["t/1"], at_once);
+                server.window(link, Some(window));
+                flood(&mut server, &["t/1"], at_once);
                 // The rest of a partly sent message counts as one of them.
                 let waits = least.max(most as usize) * FRAME_BYTES - window % FRAME_BYTES;
-                assert_eq!(town.accounts().outbox_bytes, waits, "{case}");
-                assert_eq!(town.stats().fallbacks, 1, "{case}");
-                reads_on(&mut town, link, &case);
+                assert_eq!(server.accounts().outbox_bytes, waits, "{case}");
+                assert_eq!(server.stats().fallbacks, 1, "{case}");
+                reads_on(&mut server, link, &case);
             }
         }
     }
@@ -68,26 +68,26 @@ fn as_many_messages_wait_as_the_rule_allows() {
 /// The broker reports the number of waiting messages of the slowest subscriber. The simulator compares that number with the rules.
 #[test]
 fn the_most_messages_that_wait_are_those_of_the_slowest() {
-    let mut town = Town::with(by_rules(&[("t/#", 0, 5)]), TurnLimits::default(), 1);
+    let mut server = TestServer::with(by_rules(&[("t/#", 0, 5)]), TurnLimits::default(), 1);
     let mut most_with = |windows: &[Option<usize>]| {
         let links: Vec<_> = windows
             .iter()
             .map(|window| {
-                let link = town.subscribe(Kind::Plain, "t/1");
-                town.window(link, *window);
+                let link = server.subscribe(Kind::Plain, "t/1");
+                server.window(link, *window);
                 link
             })
             .collect();
         for n in 0..4 {
-            town.publish([("t/1", format!("message{n}"))]);
-            town.settle();
+            server.publish([("t/1", format!("message{n}"))]);
+            server.settle();
         }
-        let most = town.most_waiting();
+        let most = server.most_waiting();
         for link in links {
-            town.window(link, None);
+            server.window(link, None);
         }
-        town.settle();
-        assert_eq!(town.most_waiting(), 0, "all have gone");
+        server.settle();
+        assert_eq!(server.most_waiting(), 0, "all have gone");
         most
     };
     let sent = |messages: usize| Some(messages * FRAME_BYTES);
@@ -101,20 +101,20 @@ fn the_most_messages_that_wait_are_those_of_the_slowest() {
 #[test]
 fn a_message_that_was_sent_makes_room_for_another() {
     for topics in ["t/1", "t/1&topic=u"] {
-        let mut town = Town::with(by_rules(&[("t/#", 0, 2)]), TurnLimits::default(), 1);
-        let link = town.subscribe(Kind::Plain, topics);
-        town.window(link, Some(0));
+        let mut server = TestServer::with(by_rules(&[("t/#", 0, 2)]), TurnLimits::default(), 1);
+        let link = server.subscribe(Kind::Plain, topics);
+        server.window(link, Some(0));
         for n in 0..6 {
-            town.publish([("t/1", format!("message{n}"))]);
-            town.settle();
+            server.publish([("t/1", format!("message{n}"))]);
+            server.settle();
             if n > 0 {
                 // One of the two waiting messages is written, so the outbox is never empty.
-                town.window(link, Some(FRAME_BYTES));
-                town.settle();
+                server.window(link, Some(FRAME_BYTES));
+                server.settle();
             }
         }
-        assert_eq!(town.stats().fallbacks, 0, "{topics}");
-        reads_on(&mut town, link, topics);
+        assert_eq!(server.stats().fallbacks, 0, "{topics}");
+        reads_on(&mut server, link, topics);
     }
 }
 
@@ -127,18 +127,22 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
     settings.limits.outbox_bytes = 3 * FRAME_BYTES;
     for (topic, fits) in [("less/1", 2), ("more/1", 5), ("other", 3)] {
         for by_filter in [false, true] {
-            let mut town = Town::with(settings.clone(), TurnLimits::default(), 1);
+            let mut server = TestServer::with(settings.clone(), TurnLimits::default(), 1);
             let link = match by_filter {
-                true => town.subscribe_to(Kind::Plain, "filter=%23"),
-                false => town.subscribe(Kind::Plain, topic),
+                true => server.subscribe_to(Kind::Plain, "filter=%23"),
+                false => server.subscribe(Kind::Plain, topic),
             };
-            town.window(link, Some(0));
-            flood(&mut town, &[topic], false);
-            assert_eq!(town.accounts().outbox_bytes, fits * FRAME_BYTES, "{topic}");
-            assert_eq!(town.stats().fallbacks, 1, "{topic}");
-            town.window(link, None);
-            town.settle();
-            assert!(town.received(link).ends_with(b"message5"), "{topic}");
+            server.window(link, Some(0));
+            flood(&mut server, &[topic], false);
+            assert_eq!(
+                server.accounts().outbox_bytes,
+                fits * FRAME_BYTES,
+                "{topic}"
+            );
+            assert_eq!(server.stats().fallbacks, 1, "{topic}");
+            server.window(link, None);
+            server.settle();
+            assert!(server.received(link).ends_with(b"message5"), "{topic}");
         }
     }
 }
@@ -147,15 +151,15 @@ fn a_rule_s_bytes_may_be_fewer_and_more_than_those_of_all() {
 #[test]
 fn topics_of_several_rules_wait_side_by_side() {
     let settings = by_rules(&[("few/#", 0, 2), ("many/#", 0, 4)]);
-    let mut town = Town::with(settings, TurnLimits::default(), 1);
-    let link = town.subscribe(Kind::Plain, "few/1&topic=many/1");
-    town.window(link, Some(0));
-    flood(&mut town, &["few/1", "many/1"], false);
-    assert_eq!(town.accounts().outbox_bytes, 4 * FRAME_BYTES);
-    assert_eq!(town.stats().fallbacks, 2, "one for each topic");
-    town.window(link, None);
-    town.settle();
-    let text = town.take(link);
+    let mut server = TestServer::with(settings, TurnLimits::default(), 1);
+    let link = server.subscribe(Kind::Plain, "few/1&topic=many/1");
+    server.window(link, Some(0));
+    flood(&mut server, &["few/1", "many/1"], false);
+    assert_eq!(server.accounts().outbox_bytes, 4 * FRAME_BYTES);
+    assert_eq!(server.stats().fallbacks, 2, "one for each topic");
+    server.window(link, None);
+    server.settle();
+    let text = server.take(link);
     let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
     for first in [0, 1] {
         let places: Vec<usize> = (first..12).step_by(2).map(place).collect();
@@ -177,23 +181,24 @@ fn messages_waiting_for_a_far_home_are_bounded_by_rule() {
         ("filter=t/%23".into(), 4),
     ] {
         for (most, falls_back) in [(1, true), (3, true), (4, false), (0, false)] {
-            let mut town = Town::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 2);
-            let link = town.ask_for(Kind::Meta, &query);
-            town.settle();
+            let mut server =
+                TestServer::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 2);
+            let link = server.ask_for(Kind::Meta, &query);
+            server.settle();
             for n in 0..begun {
-                town.publish([(&near[..], format!("message{n}"))]);
-                town.settle();
+                server.publish([(&near[..], format!("message{n}"))]);
+                server.settle();
             }
-            assert_eq!(town.received(link), b"", "the far home has not answered");
-            town.far_turn();
-            town.settle();
-            town.far_turn();
-            let text = town.take(link);
+            assert_eq!(server.received(link), b"", "the far home has not answered");
+            server.far_turn();
+            server.settle();
+            server.far_turn();
+            let text = server.take(link);
             let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
             assert!((0..begun).map(place).is_sorted(), "{query} {most}");
             assert_eq!(text.matches("message").count(), begun, "{query} {most}");
             assert_eq!(
-                town.stats().fallbacks > 0,
+                server.stats().fallbacks > 0,
                 falls_back && !query.starts_with("filter")
             );
         }
@@ -214,22 +219,22 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     let mut settings = by_rules(&[(&short, 0, 0), ("t/#", 0, 4)]);
     settings.rules[0].log_messages = 1;
     settings.rules[0].slow = Slow::Skip;
-    let mut town = Town::with(settings, TurnLimits::default(), 2);
+    let mut server = TestServer::with(settings, TurnLimits::default(), 2);
     for n in 0..3 {
-        town.publish([(&short[..], format!("old{n}"))]);
-        town.settle();
+        server.publish([(&short[..], format!("old{n}"))]);
+        server.settle();
     }
     let target = format!("/sub?topic={short}&topic={other}&topic={far}");
     let begin = format!("GET {target}&since=17-0 HTTP/1.1\r\n{EVENTS}\r\n");
-    let link = town.says(begin);
-    town.settle();
+    let link = server.says(begin);
+    server.settle();
     for n in 0..4 {
-        town.publish([(&other[..], format!("message{n}"))]);
-        town.settle();
+        server.publish([(&other[..], format!("message{n}"))]);
+        server.settle();
     }
-    assert_eq!(town.stats().fallbacks, 1, "they are too many to wait");
-    town.far_turn();
-    let told = town.take(link);
+    assert_eq!(server.stats().fallbacks, 1, "they are too many to wait");
+    server.far_turn();
+    let told = server.take(link);
     let gap = told
         .find(&format!("event: {GAP_EVENT}"))
         .expect("one is told");
@@ -237,12 +242,12 @@ fn messages_that_wait_for_a_far_home_come_again_behind_a_gap_before_them() {
     let end = event + told[event..].find("\n\n").expect("it ends");
     let id = told[event..end].split_once("id: ").expect("it has an id").1;
     let id = id.lines().next().expect("a line");
-    let link = town.says(format!(
+    let link = server.says(format!(
         "GET {target} HTTP/1.1\r\n{EVENTS}Last-Event-ID: {id}\r\n\r\n"
     ));
-    town.settle();
-    town.far_turn();
-    let again = town.take(link);
+    server.settle();
+    server.far_turn();
+    let again = server.take(link);
     assert_eq!(again.matches("message").count(), 4, "{again}");
 }
 
@@ -254,19 +259,20 @@ fn an_mqtt_client_has_as_many_waiting_as_the_rule_allows() {
         for qos in [0, 1] {
             for (most, fits) in [(0, 6), (1, 1), (3, 3)] {
                 let case = format!("{filter} with QoS {qos}: {most}");
-                let mut town = Town::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 1);
+                let mut server =
+                    TestServer::with(by_rules(&[("t/#", 0, most)]), TurnLimits::default(), 1);
                 let subscribe = [b"\x82\x08\0\x01\0\x03", filter.as_bytes(), &[qos]].concat();
-                let link = town.says([CONNECT, &subscribe].concat());
-                town.settle();
-                let granted = town.received(link).len();
-                town.window(link, Some(0));
-                flood(&mut town, &["t/1"], false);
+                let link = server.says([CONNECT, &subscribe].concat());
+                server.settle();
+                let granted = server.received(link).len();
+                server.window(link, Some(0));
+                flood(&mut server, &["t/1"], false);
                 let packet_bytes = 2 + 2 + 3 + 8 + 2 * usize::from(qos);
-                let waits = town.accounts().outbox_bytes / packet_bytes;
+                let waits = server.accounts().outbox_bytes / packet_bytes;
                 assert_eq!(waits, fits, "{case}");
-                town.window(link, None);
-                town.settle();
-                let bytes = town.received(link)[granted..].to_vec();
+                server.window(link, None);
+                server.settle();
+                let bytes = server.received(link)[granted..].to_vec();
                 let text = String::from_utf8_lossy(&bytes);
                 let place = |n: usize| text.find(&format!("message{n}")).expect("it came");
                 assert!((0..6).map(place).is_sorted(), "{case}");
@@ -292,21 +298,21 @@ fn loss_before_a_far_home_has_answered_is_told() {
         page_entries: 1,
         ..TurnLimits::default()
     };
-    let mut town = Town::with(settings, turn_limits, 2);
-    let link = town.ask_for(Kind::Meta, &format!("filter={near}"));
-    town.settle();
+    let mut server = TestServer::with(settings, turn_limits, 2);
+    let link = server.ask_for(Kind::Meta, &format!("filter={near}"));
+    server.settle();
     // Expired messages are removed one by one. These go first.
-    town.publish((0..40).map(|_| (&other[..], "older".into())));
+    server.publish((0..40).map(|_| (&other[..], "older".into())));
     for n in 0..5 {
-        town.publish([(&near[..], format!("message{n}"))]);
-        town.settle();
+        server.publish([(&near[..], format!("message{n}"))]);
+        server.settle();
     }
-    town.later_s(4);
-    town.far_turn();
-    town.settle();
-    town.publish([(&near[..], "newest".into())]);
-    town.settle();
-    let text = town.take(link);
+    server.later_s(4);
+    server.far_turn();
+    server.settle();
+    server.publish([(&near[..], "newest".into())]);
+    server.settle();
+    let text = server.take(link);
     let places = ["message0", "message1", "gap: ", "newest"].map(|part| text.find(part));
     assert!(
         places.iter().all(Option::is_some) && places.is_sorted(),

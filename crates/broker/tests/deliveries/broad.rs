@@ -12,42 +12,42 @@ const QUERIES: [&str; 3] = [
 ];
 const SUBSCRIBERS: usize = 60;
 
-fn town() -> Town {
+fn server() -> TestServer {
     let turn_limits = TurnLimits {
         visits_per_turn: VISITS,
         ..TurnLimits::default()
     };
-    Town::new(rule(), |_| {}, turn_limits)
+    TestServer::new(rule(), |_| {}, turn_limits)
 }
 
-fn subscribers(town: &mut Town) -> Vec<usize> {
+fn subscribers(server: &mut TestServer) -> Vec<usize> {
     let queries = QUERIES.iter().cycle().take(SUBSCRIBERS);
     queries
-        .map(|query| town.subscribe_to(Kind::Plain, query))
+        .map(|query| server.subscribe_to(Kind::Plain, query))
         .collect()
 }
 
-fn publish(town: &mut Town) {
-    town.publish(["one", "two"].map(|data| ("a/1", data.into())));
+fn publish(server: &mut TestServer) {
+    server.publish(["one", "two"].map(|data| ("a/1", data.into())));
 }
 
 #[test]
 fn a_turn_visits_so_many_subscribers_by_filter_and_the_next_one_goes_on() {
-    let mut town = town();
-    subscribers(&mut town);
-    publish(&mut town);
-    let (mut turns, mut before) = (0, town.io().sends);
+    let mut server = server();
+    subscribers(&mut server);
+    publish(&mut server);
+    let (mut turns, mut before) = (0, server.io().sends);
     loop {
-        town.turn();
-        let now = town.io().sends;
+        server.turn();
+        let now = server.io().sends;
         // The shard writes both messages to a subscriber at once, so the writes do not exceed the visited subscribers.
         assert!(now - before <= VISITS as usize, "{}", now - before);
         (turns, before) = (turns + 1, now);
-        if town.accounts().deliveries == 0 {
+        if server.accounts().deliveries == 0 {
             break;
         }
     }
-    assert_eq!(town.stats().delivered, 2 * SUBSCRIBERS as u64);
+    assert_eq!(server.stats().delivered, 2 * SUBSCRIBERS as u64);
     assert!(turns >= SUBSCRIBERS / VISITS as usize);
 }
 
@@ -57,35 +57,35 @@ proptest! {
     fn subscriber_gets_each_message_once_while_others_come_and_go(
         moves in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8), 0..40),
     ) {
-        let mut town = town();
-        let mut links = subscribers(&mut town);
+        let mut server = server();
+        let mut links = subscribers(&mut server);
         let mut newcomers = Vec::new();
-        publish(&mut town);
-        town.turn();
+        publish(&mut server);
+        server.turn();
         for (who, what) in moves {
             match what {
-                0 if !links.is_empty() => town.cut(links.swap_remove(who.index(links.len()))),
+                0 if !links.is_empty() => server.cut(links.swap_remove(who.index(links.len()))),
                 1 if !newcomers.is_empty() => {
                     let at = who.index(newcomers.len());
-                    town.cut(newcomers.swap_remove(at));
+                    server.cut(newcomers.swap_remove(at));
                 }
-                2 => newcomers.push(town.ask_for(Kind::Plain, QUERIES[who.index(QUERIES.len())])),
-                _ => town.turn(),
+                2 => newcomers.push(server.ask_for(Kind::Plain, QUERIES[who.index(QUERIES.len())])),
+                _ => server.turn(),
             }
         }
-        town.settle();
+        server.settle();
         let both = [frame("one"), frame("two")].concat();
         for link in &links {
-            prop_assert_eq!(town.received(*link), &both[..]);
+            prop_assert_eq!(server.received(*link), &both[..]);
         }
         for link in &newcomers {
-            town.take(*link);
+            server.take(*link);
         }
-        town.publish([("a/2", "three".into())]);
-        town.settle();
+        server.publish([("a/2", "three".into())]);
+        server.settle();
         for link in newcomers {
-            prop_assert_eq!(town.received(link), &frame("three")[..], "and nothing before it");
+            prop_assert_eq!(server.received(link), &frame("three")[..], "and nothing before it");
         }
-        prop_assert!(links.iter().all(|link| town.received(*link).ends_with(b"three")));
+        prop_assert!(links.iter().all(|link| server.received(*link).ends_with(b"three")));
     }
 }

@@ -45,12 +45,12 @@ const CLOSE: &[u8] = &[0x03, 0xE8];
 const PINGED: (Opcode, &[u8]) = (Opcode::Ping, b"are you there");
 const CLOSED: (Opcode, &[u8]) = (Opcode::Close, CLOSE);
 
-fn upgraded(town: &mut Town, target: &str, protocol: &str) -> usize {
-    let link = town.says(format!(
+fn upgraded(server: &mut TestServer, target: &str, protocol: &str) -> usize {
+    let link = server.says(format!(
         "GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{protocol}\r\n"
     ));
-    town.settle();
+    server.settle();
     link
 }
 
@@ -59,77 +59,77 @@ const MQTT: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 
 /// Sends these frames, the last one a Close, while the socket accepts nothing, and handles everything in flight. Then the socket accepts
 /// all bytes. Returns them.
-fn closes(town: &mut Town, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
-    town.window(link, Some(0));
-    town.sends(link, frames(said));
+fn closes(server: &mut TestServer, link: usize, said: &[(Opcode, &[u8])]) -> Vec<u8> {
+    server.window(link, Some(0));
+    server.sends(link, frames(said));
     for _ in 0..3 {
-        town.settle();
-        town.far_turn();
+        server.settle();
+        server.far_turn();
     }
-    town.publish([(&far()[..], "late".into())]);
+    server.publish([(&far()[..], "late".into())]);
     for _ in 0..3 {
-        town.settle();
-        town.far_turn();
-        town.wait_s(2);
+        server.settle();
+        server.far_turn();
+        server.wait_s(2);
     }
-    town.window(link, None);
-    town.settle();
-    opcodes(town.received(link))
+    server.window(link, None);
+    server.settle();
+    opcodes(server.received(link))
 }
 
-pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits)) -> Town {
+pub(super) fn two_shards(limits: impl FnOnce(&mut crore_broker::settings::Limits)) -> TestServer {
     let mut settings = Settings::default();
     settings.heartbeat.interval_s = 1;
     limits(&mut settings.limits);
-    Town::with(settings, TurnLimits::default(), 2)
+    TestServer::with(settings, TurnLimits::default(), 2)
 }
 
 #[test]
 fn an_acknowledgement_that_comes_late_is_not_sent_behind_a_close() {
-    let mut town = two_shards(|_| {});
-    let link = upgraded(&mut town, &format!("/pub/{}", far()), META);
+    let mut server = two_shards(|_| {});
+    let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
     let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut town, link, &said), [10, 8]);
+    assert_eq!(closes(&mut server, link, &said), [10, 8]);
 }
 
 #[test]
 fn a_refusal_that_comes_late_is_no_second_close() {
-    let mut town = two_shards(|limits| limits.topics_per_shard = 0);
-    let link = upgraded(&mut town, &format!("/pub/{}", far()), "");
+    let mut server = two_shards(|limits| limits.topics_per_shard = 0);
+    let link = upgraded(&mut server, &format!("/pub/{}", far()), "");
     let said = [(Opcode::Text, &b"one"[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut town, link, &said), [10, 8]);
+    assert_eq!(closes(&mut server, link, &said), [10, 8]);
 }
 
 #[test]
 fn messages_and_pages_that_come_late_are_not_sent_behind_a_close() {
     for (target, protocol) in [("/sub?topic=", ""), ("/sub?topic=", META)] {
-        let mut town = two_shards(|_| {});
+        let mut server = two_shards(|_| {});
         let name = far();
         let target = format!("{target}{name}&topic=other&since=oldest");
-        town.publish([(&name[..], "early".into())]);
-        town.settle();
-        town.far_turn();
-        let link = upgraded(&mut town, &target, protocol);
-        town.far_turn();
-        let before = opcodes(town.received(link));
-        town.publish([(&name[..], "live".into())]);
+        server.publish([(&name[..], "early".into())]);
+        server.settle();
+        server.far_turn();
+        let link = upgraded(&mut server, &target, protocol);
+        server.far_turn();
+        let before = opcodes(server.received(link));
+        server.publish([(&name[..], "live".into())]);
         let mut all = before.clone();
         all.extend([10, 8]);
-        assert_eq!(closes(&mut town, link, &[PINGED, CLOSED]), all);
+        assert_eq!(closes(&mut server, link, &[PINGED, CLOSED]), all);
     }
 }
 
 #[test]
 fn the_operator_s_close_is_no_second_one() {
-    let mut town = two_shards(|_| {});
-    let link = upgraded(&mut town, &format!("/pub/{}", far()), META);
-    town.window(link, Some(0));
-    town.sends(link, frames(&[PINGED, CLOSED]));
-    town.orders(Control::Drain);
-    town.wait_s(2);
-    town.window(link, None);
-    town.settle();
-    assert_eq!(opcodes(town.received(link)), [10, 8]);
+    let mut server = two_shards(|_| {});
+    let link = upgraded(&mut server, &format!("/pub/{}", far()), META);
+    server.window(link, Some(0));
+    server.sends(link, frames(&[PINGED, CLOSED]));
+    server.orders(Control::Drain);
+    server.wait_s(2);
+    server.window(link, None);
+    server.settle();
+    assert_eq!(opcodes(server.received(link)), [10, 8]);
 }
 
 /// A session with QoS 1 in both directions. Answers and messages of the remote home (the part of the other shard that keeps topics) arrive
@@ -177,16 +177,16 @@ fn packets_that_come_late_are_not_sent_behind_a_close() {
             payload: b"one",
         },
     );
-    let mut town = two_shards(|_| {});
-    let link = upgraded(&mut town, "/", MQTT);
-    town.sends(link, frames(&[(Opcode::Binary, &connect)]));
+    let mut server = two_shards(|_| {});
+    let link = upgraded(&mut server, "/", MQTT);
+    server.sends(link, frames(&[(Opcode::Binary, &connect)]));
     for _ in 0..3 {
-        town.settle();
-        town.far_turn();
+        server.settle();
+        server.far_turn();
     }
-    let connected = opcodes(town.received(link));
+    let connected = opcodes(server.received(link));
     assert_eq!(connected, [2], "CONNACK");
     let packets = [&subscribe[..], &publish[..]].concat();
     let said = [(Opcode::Binary, &packets[..]), PINGED, CLOSED];
-    assert_eq!(closes(&mut town, link, &said), [2, 10, 8]);
+    assert_eq!(closes(&mut server, link, &said), [2, 10, 8]);
 }

@@ -10,8 +10,8 @@ fn name_at(home: u8) -> String {
     of_home.next().expect("each has some")
 }
 
-fn delete(town: &mut Town, topic: &str) {
-    town.says(format!(
+fn delete(server: &mut TestServer, topic: &str) {
+    server.says(format!(
         "DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ));
 }
@@ -27,28 +27,28 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
         format!("/sub?topic={far}&topic={near}"),
     ] {
         for fields in ["", STREAM] {
-            let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
-            let former = town.ask(Kind::Plain, &far);
-            town.settle();
-            town.far_turn();
-            town.take(former);
-            delete(&mut town, &far);
-            let link = town.says(format!(
+            let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
+            let former = server.ask(Kind::Plain, &far);
+            server.settle();
+            server.far_turn();
+            server.take(former);
+            delete(&mut server, &far);
+            let link = server.says(format!(
                 "GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
             ));
-            town.settle();
-            town.far_turn();
+            server.settle();
+            server.far_turn();
             assert!(
-                town.take(former).contains("deleted"),
+                server.take(former).contains("deleted"),
                 "who was there is told"
             );
-            let told = town.take(link);
+            let told = server.take(link);
             assert!(!told.contains("410"), "{target}: {told}");
-            assert!(town.is_open(link), "{target}");
-            town.publish([(&far[..], "first of a new life".into())]);
-            town.settle();
-            town.far_turn();
-            let told = town.take(link);
+            assert!(server.is_open(link), "{target}");
+            server.publish([(&far[..], "first of a new life".into())]);
+            server.settle();
+            server.far_turn();
+            let told = server.take(link);
             assert!(told.contains("first of a new life"), "{target}: {told}");
         }
     }
@@ -58,22 +58,22 @@ fn subscriber_after_a_delete_is_not_told_of_it() {
 fn subscriber_before_a_delete_is_told_when_all_homes_have_answered() {
     let (near, far) = (name_at(0), name_at(1));
     for fields in ["", STREAM] {
-        let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
-        let link = town.says(format!(
+        let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
+        let link = server.says(format!(
             "GET /sub?topic={near}&topic={far} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"
         ));
-        town.settle();
+        server.settle();
         // The local home (the part of a shard that keeps topics) has answered, and the remote one has not.
-        delete(&mut town, &near);
-        town.settle();
-        assert_eq!(town.take(link), "");
-        town.far_turn();
-        let told = town.take(link);
+        delete(&mut server, &near);
+        server.settle();
+        assert_eq!(server.take(link), "");
+        server.far_turn();
+        let told = server.take(link);
         match fields {
             "" => assert!(told.starts_with("HTTP/1.1 410 "), "{told}"),
             _ => assert!(told.ends_with("\r\n0\r\n\r\n"), "{told}"),
         }
-        assert_eq!(town.is_open(link), fields.is_empty());
+        assert_eq!(server.is_open(link), fields.is_empty());
     }
 }
 
@@ -89,20 +89,20 @@ fn client_with_much_behind_its_request_is_read_again_when_the_stream_begins() {
     ] {
         let mut settings = Settings::default();
         settings.limits.head_bytes = 4096;
-        let mut town = Town::with(settings, TurnLimits::default(), 2);
-        let link = town.ask(kind, &far);
-        town.settle();
+        let mut server = TestServer::with(settings, TurnLimits::default(), 2);
+        let link = server.ask(kind, &far);
+        server.settle();
         // Unsolicited pongs, which the server ignores.
         let pong = "\u{8a}\u{80}\0\0\0\0";
         let pongs: Vec<u8> = pong.chars().map(|byte| byte as u8).collect();
-        town.sends(link, pongs.repeat(bytes / pongs.len()));
-        assert_eq!(town.is_read(link), is_read);
-        town.far_turn();
-        assert!(town.is_read(link) && town.is_open(link));
-        town.publish([(&far[..], "message".into())]);
-        town.settle();
-        town.far_turn();
-        assert!(town.take(link).contains("message"));
-        assert_eq!(town.accounts().receive_bytes, 0);
+        server.sends(link, pongs.repeat(bytes / pongs.len()));
+        assert_eq!(server.is_read(link), is_read);
+        server.far_turn();
+        assert!(server.is_read(link) && server.is_open(link));
+        server.publish([(&far[..], "message".into())]);
+        server.settle();
+        server.far_turn();
+        assert!(server.take(link).contains("message"));
+        assert_eq!(server.accounts().receive_bytes, 0);
     }
 }

@@ -12,32 +12,32 @@ const LARGE_BYTES: usize = 300_000;
 /// Maximum of turns that other work may take during a fan-out. Each turn reserves a part of its deliveries for other work.
 const TURNS: usize = 6;
 
-fn town() -> Town {
+fn server() -> TestServer {
     let turn_limits = TurnLimits {
         visits_per_turn: VISITS,
         ..TurnLimits::default()
     };
-    Town::new(rule(), |limits| limits.message_bytes = 1 << 20, turn_limits)
+    TestServer::new(rule(), |limits| limits.message_bytes = 1 << 20, turn_limits)
 }
 
 /// A crowd with this subscription, and a fan-out to it that has begun.
-fn under_way(query: &str, topic: &str) -> (Town, Vec<usize>) {
-    let mut town = town();
+fn under_way(query: &str, topic: &str) -> (TestServer, Vec<usize>) {
+    let mut server = server();
     let crowd: Vec<usize> = (0..CROWD)
-        .map(|_| town.subscribe_to(Kind::Plain, query))
+        .map(|_| server.subscribe_to(Kind::Plain, query))
         .collect();
-    town.publish([(topic, "long".into())]);
-    town.turn();
-    town.turn();
-    assert!(town.accounts().deliveries > 0);
-    (town, crowd)
+    server.publish([(topic, "long".into())]);
+    server.turn();
+    server.turn();
+    assert!(server.accounts().deliveries > 0);
+    (server, crowd)
 }
 
 /// Number of turns until this connection receives something.
-fn turns_until_served(town: &mut Town, link: usize) -> usize {
+fn turns_until_served(server: &mut TestServer, link: usize) -> usize {
     let served = |turn: &usize| {
-        town.turn();
-        *turn > 10 * CROWD || !town.received(link).is_empty()
+        server.turn();
+        *turn > 10 * CROWD || !server.received(link).is_empty()
     };
     (1..).find(served).unwrap_or_default()
 }
@@ -45,70 +45,70 @@ fn turns_until_served(town: &mut Town, link: usize) -> usize {
 #[test]
 fn an_answer_passes_a_fan_out() {
     for query in ["topic=long", "filter=long/%23", "filter=%23"] {
-        let (mut town, crowd) = under_way(query, "long");
+        let (mut server, crowd) = under_way(query, "long");
         for request in [
             "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "PUT /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
             "DELETE /pub/made HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ] {
-            let link = town.says(request);
-            let turns = turns_until_served(&mut town, link);
+            let link = server.says(request);
+            let turns = turns_until_served(&mut server, link);
             assert!(turns <= TURNS, "{query}: {request} took {turns}");
         }
-        assert!(town.accounts().deliveries > 0, "{query}");
-        town.settle();
+        assert!(server.accounts().deliveries > 0, "{query}");
+        server.settle();
         for link in crowd {
-            assert_eq!(town.received(link), frame("long"), "{query}");
+            assert_eq!(server.received(link), frame("long"), "{query}");
         }
     }
 }
 
 #[test]
 fn a_message_and_a_page_of_another_topic_pass_a_fan_out() {
-    let mut town = town();
-    let other = town.subscribe(Kind::Plain, "other");
+    let mut server = server();
+    let other = server.subscribe(Kind::Plain, "other");
     let crowd: Vec<usize> = (0..CROWD)
-        .map(|_| town.subscribe(Kind::Plain, "long"))
+        .map(|_| server.subscribe(Kind::Plain, "long"))
         .collect();
-    town.publish([("long", "one".into()), ("old", "kept".into())]);
-    town.turn();
-    town.publish([("long", "two".into()), ("other", "short".into())]);
-    let turns = turns_until_served(&mut town, other);
+    server.publish([("long", "one".into()), ("old", "kept".into())]);
+    server.turn();
+    server.publish([("long", "two".into()), ("other", "short".into())]);
+    let turns = turns_until_served(&mut server, other);
     assert!(turns <= TURNS, "{turns}");
-    let reader = town.says("GET /sub/old?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let turns = turns_until_served(&mut town, reader);
+    let reader = server.says("GET /sub/old?since=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let turns = turns_until_served(&mut server, reader);
     assert!(turns <= TURNS, "{turns}");
-    assert!(town.accounts().deliveries > 0);
-    town.settle();
-    assert_eq!(town.received(other), frame("short"));
+    assert!(server.accounts().deliveries > 0);
+    server.settle();
+    assert_eq!(server.received(other), frame("short"));
     for link in crowd {
-        assert_eq!(town.received(link), [frame("one"), frame("two")].concat());
+        assert_eq!(server.received(link), [frame("one"), frame("two")].concat());
     }
 }
 
 /// This holds even if both messages arrive in one turn, and if a page for a subscriber by filter arrives meanwhile.
 #[test]
 fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_match() {
-    let mut town = town();
+    let mut server = server();
     let [first, second] =
-        ["a", "b"].map(|at| town.subscribe_to(Kind::Plain, &format!("filter=other/{at}/%23")));
+        ["a", "b"].map(|at| server.subscribe_to(Kind::Plain, &format!("filter=other/{at}/%23")));
     let crowd: Vec<usize> = (0..CROWD)
-        .map(|_| town.subscribe(Kind::Plain, "long"))
+        .map(|_| server.subscribe(Kind::Plain, "long"))
         .collect();
     for (subscriber, topic, data) in [(first, "other/a", "one"), (second, "other/b", "two")] {
-        town.publish([("long", data.into()), (topic, data.into())]);
-        let turns = turns_until_served(&mut town, subscriber);
+        server.publish([("long", data.into()), (topic, data.into())]);
+        let turns = turns_until_served(&mut server, subscriber);
         assert!(turns <= TURNS, "{data}: {turns}");
-        assert_eq!(town.received(subscriber), frame(data));
+        assert_eq!(server.received(subscriber), frame(data));
     }
     let target = "/sub?filter=other/%23&since=oldest";
-    let reader = town.says(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    let turns = turns_until_served(&mut town, reader);
+    let reader = server.says(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let turns = turns_until_served(&mut server, reader);
     assert!(turns <= TURNS, "{turns}");
-    assert!(town.accounts().deliveries > 0);
-    town.settle();
+    assert!(server.accounts().deliveries > 0);
+    server.settle();
     for link in crowd {
-        assert_eq!(town.received(link), [frame("one"), frame("two")].concat());
+        assert_eq!(server.received(link), [frame("one"), frame("two")].concat());
     }
 }
 
@@ -118,81 +118,81 @@ fn messages_and_pages_for_filters_pass_the_fan_out_of_a_topic_that_they_do_not_m
 fn messages_told_in_order_wait_for_the_fan_out_of_their_topic_when_the_reader_of_the_page_has_gone()
 {
     for turns in 0..4 * CROWD {
-        let mut town = town();
+        let mut server = server();
         let crowd: Vec<usize> = (0..CROWD)
-            .map(|_| town.subscribe(Kind::Plain, "long"))
+            .map(|_| server.subscribe(Kind::Plain, "long"))
             .collect();
         let readers = ["a", "b"].map(|name| {
-            let link = town.says(connect(name));
-            town.sends(link, subscribe(1, "long", Qos::AtMostOnce));
-            town.settle();
+            let link = server.says(connect(name));
+            server.sends(link, subscribe(1, "long", Qos::AtMostOnce));
+            server.settle();
             link
         });
         let mut said = 0..;
-        let mut speak = |town: &mut Town, times: usize| {
+        let mut speak = |server: &mut TestServer, times: usize| {
             for n in said.by_ref().take(times) {
-                town.publish([("long", n.to_string())]);
-                town.turn();
+                server.publish([("long", n.to_string())]);
+                server.turn();
             }
         };
-        speak(&mut town, 2);
+        speak(&mut server, 2);
         for reader in readers {
-            town.sends(reader, subscribe(2, "other/#", Qos::AtMostOnce));
-            speak(&mut town, 3);
+            server.sends(reader, subscribe(2, "other/#", Qos::AtMostOnce));
+            speak(&mut server, 3);
         }
         for _ in 0..turns {
-            town.turn();
+            server.turn();
         }
-        town.cut(readers[1]);
-        town.settle();
+        server.cut(readers[1]);
+        server.settle();
         let all: Vec<u8> = (0..8).flat_map(|n| frame(&n.to_string())).collect();
         for link in crowd {
-            assert_eq!(town.received(link), all, "{turns}");
+            assert_eq!(server.received(link), all, "{turns}");
         }
     }
 }
 
 #[test]
 fn the_end_of_a_topic_with_a_crowd_holds_up_no_answer_and_comes_behind_its_messages() {
-    let (mut town, crowd) = under_way("topic=long", "long");
-    town.says("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    town.turn();
-    let link = town.says("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(turns_until_served(&mut town, link) <= TURNS);
-    assert!(town.accounts().deliveries > 0);
-    town.settle();
+    let (mut server, crowd) = under_way("topic=long", "long");
+    server.says("DELETE /pub/long HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    server.turn();
+    let link = server.says("GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(turns_until_served(&mut server, link) <= TURNS);
+    assert!(server.accounts().deliveries > 0);
+    server.settle();
     for link in crowd {
-        let received = town.received(link).to_vec();
+        let received = server.received(link).to_vec();
         assert!(received.starts_with(&frame("long")) && received.len() > frame("long").len());
-        assert!(!town.is_open(link));
+        assert!(!server.is_open(link));
     }
 }
 
 #[test]
 fn large_messages_to_sockets_that_refuse_them_are_not_counted_as_written() {
-    let mut town = Town::new(
+    let mut server = TestServer::new(
         rule(),
         |limits| (limits.message_bytes, limits.outbox_bytes) = (1 << 20, 1 << 20),
         TurnLimits::default(),
     );
     let crowd: Vec<usize> = (0..CROWD)
         .map(|_| {
-            let link = town.subscribe(Kind::Plain, "long");
-            town.window(link, Some(0));
+            let link = server.subscribe(Kind::Plain, "long");
+            server.window(link, Some(0));
             link
         })
         .collect();
     let mut turns = [0; 2];
     for turns in &mut turns {
-        town.publish([("long", "x".repeat(LARGE_BYTES))]);
-        town.turn();
-        while town.accounts().deliveries > 0 {
-            town.turn();
+        server.publish([("long", "x".repeat(LARGE_BYTES))]);
+        server.turn();
+        while server.accounts().deliveries > 0 {
+            server.turn();
             *turns += 1;
         }
     }
     assert!(turns[1] * 4 < turns[0], "{turns:?}");
     for link in crowd {
-        town.window(link, None);
+        server.window(link, None);
     }
 }

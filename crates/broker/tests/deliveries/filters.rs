@@ -20,10 +20,10 @@ fn messages(count: usize, mixed: bool) -> Vec<(&'static str, String)> {
     }
 }
 
-fn publish(town: &mut Town, messages: &[(&'static str, String)], at_once: bool) {
+fn publish(server: &mut TestServer, messages: &[(&'static str, String)], at_once: bool) {
     for message in messages.chunks(if at_once { messages.len() } else { 1 }) {
-        town.publish(message.iter().cloned());
-        town.settle();
+        server.publish(message.iter().cloned());
+        server.settle();
     }
 }
 
@@ -38,21 +38,25 @@ fn an_outbox_of_a_subscriber_by_filter_takes_what_fits_and_no_more() {
     let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
     for (limit, fits) in limits {
         for (mixed, at_once) in [(false, false), (false, true), (true, false), (true, true)] {
-            let mut town = Town::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
-            let link = town.subscribe_to(Kind::Plain, FILTER);
-            town.window(link, Some(0));
-            publish(&mut town, &messages(6, mixed), at_once);
+            let mut server =
+                TestServer::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
+            let link = server.subscribe_to(Kind::Plain, FILTER);
+            server.window(link, Some(0));
+            publish(&mut server, &messages(6, mixed), at_once);
             let case = format!("limit {limit}, mixed {mixed}, at once {at_once}");
-            assert_eq!(town.accounts().outbox_bytes, fits * FRAME_BYTES, "{case}");
-            assert_eq!(town.stats().fallbacks, 1, "{case}");
-            town.window(link, None);
-            town.settle();
-            assert_eq!(town.received(link), all_frames(6), "{case}");
-            assert_eq!(town.accounts().outbox_bytes, 0, "{case}");
-            let delivered = town.stats().delivered;
-            publish(&mut town, &[("a/2", "newest".into())], true);
-            assert!(town.received(link).ends_with(b"newest"), "it is live again");
-            assert_eq!(town.stats().delivered, delivered + 1);
+            assert_eq!(server.accounts().outbox_bytes, fits * FRAME_BYTES, "{case}");
+            assert_eq!(server.stats().fallbacks, 1, "{case}");
+            server.window(link, None);
+            server.settle();
+            assert_eq!(server.received(link), all_frames(6), "{case}");
+            assert_eq!(server.accounts().outbox_bytes, 0, "{case}");
+            let delivered = server.stats().delivered;
+            publish(&mut server, &[("a/2", "newest".into())], true);
+            assert!(
+                server.received(link).ends_with(b"newest"),
+                "it is live again"
+            );
+            assert_eq!(server.stats().delivered, delivered + 1);
         }
     }
 }
@@ -63,29 +67,29 @@ fn delivery_cut_anywhere_is_counted_once() {
     let count = 5;
     for (query, lie_apart) in [("topic=a/1", true), (FILTER, true), (FILTER, false)] {
         for window in 0..=count * FRAME_BYTES {
-            let mut town = wide();
-            let link = town.subscribe_to(Kind::Plain, query);
-            let other = town.subscribe_to(Kind::Plain, "filter=b");
-            town.window(link, Some(window));
-            let before = town.stats().delivered;
+            let mut server = wide();
+            let link = server.subscribe_to(Kind::Plain, query);
+            let other = server.subscribe_to(Kind::Plain, "filter=b");
+            server.window(link, Some(window));
+            let before = server.stats().delivered;
             let data = |n| format!("message{n}");
             let apart = |n| [("a/1", data(n)), ("b", "x".into())];
             let behind = || (0..count).map(|n| ("a/1", data(n)));
             match lie_apart {
-                true => town.publish((0..count).flat_map(apart)),
-                false => town.publish([("b", "x".into())].into_iter().chain(behind())),
+                true => server.publish((0..count).flat_map(apart)),
+                false => server.publish([("b", "x".into())].into_iter().chain(behind())),
             }
-            town.settle();
+            server.settle();
             let of_other = frame("x").repeat(if lie_apart { count } else { 1 });
-            assert_eq!(town.received(other), of_other);
+            assert_eq!(server.received(other), of_other);
             let all = (count + of_other.len() / frame("x").len()) as u64;
-            assert_eq!(town.stats().delivered - before, all, "{window}");
+            assert_eq!(server.stats().delivered - before, all, "{window}");
             let waits = count * FRAME_BYTES - window;
-            assert_eq!(town.accounts().outbox_bytes, waits, "{window}");
-            town.window(link, None);
-            town.settle();
-            assert_eq!(town.received(link), all_frames(count), "{query} {window}");
-            assert_eq!(town.stats().delivered - before, all, "{window}");
+            assert_eq!(server.accounts().outbox_bytes, waits, "{window}");
+            server.window(link, None);
+            server.settle();
+            assert_eq!(server.received(link), all_frames(count), "{query} {window}");
+            assert_eq!(server.stats().delivered - before, all, "{window}");
         }
     }
 }
@@ -100,25 +104,25 @@ fn a_value_that_may_be_superseded_waits_for_no_socket() {
                 keep: Keep::Latest,
                 ..rule()
             };
-            let mut town = Town::new(rule, |_| {}, TurnLimits::default());
-            let link = town.subscribe_to(Kind::Plain, query);
-            town.window(link, Some(fields));
+            let mut server = TestServer::new(rule, |_| {}, TurnLimits::default());
+            let link = server.subscribe_to(Kind::Plain, query);
+            server.window(link, Some(fields));
             for n in 0..3 {
-                publish(&mut town, &[("a/1", format!("message{n}"))], true);
+                publish(&mut server, &[("a/1", format!("message{n}"))], true);
             }
             // Only the rest of the partly written message waits.
             let rest = if fields == 0 { 0 } else { FRAME_BYTES - fields };
-            assert_eq!(town.accounts().outbox_bytes, rest, "{query}, {fields}");
-            assert_eq!(town.stats().fallbacks, 1, "{query}, {fields}");
-            town.window(link, None);
-            town.settle();
+            assert_eq!(server.accounts().outbox_bytes, rest, "{query}, {fields}");
+            assert_eq!(server.stats().fallbacks, 1, "{query}, {fields}");
+            server.window(link, None);
+            server.settle();
             let began = if fields == 0 {
                 vec![]
             } else {
                 frame("message0")
             };
             let expected = [began, frame("message2")].concat();
-            assert_eq!(town.received(link), expected, "{query}, {fields}");
+            assert_eq!(server.received(link), expected, "{query}, {fields}");
         }
     }
 }
@@ -144,15 +148,15 @@ proptest! {
         page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
         visits_per_turn in prop_oneof![1..6_u32, Just(4096)],
     ) {
-        let mut town = Town::new(Rule { outbox_messages, ..rule() }, |limits| {
+        let mut server = TestServer::new(Rule { outbox_messages, ..rule() }, |limits| {
             limits.outbox_bytes = outbox_bytes;
         }, TurnLimits { visits_per_turn, ..pages_of(page_messages) });
         let mut pairs = Vec::new();
         for kind in KINDS {
             for (query, _) in QUERIES {
-                pairs.push((town.subscribe_to(kind, query), town.subscribe_to(kind, query)));
+                pairs.push((server.subscribe_to(kind, query), server.subscribe_to(kind, query)));
             }
         }
-        reads_the_same(&mut town, &pairs, ops, &ALL, |query, topic| QUERIES[query].1[topic])?;
+        reads_the_same(&mut server, &pairs, ops, &ALL, |query, topic| QUERIES[query].1[topic])?;
     }
 }

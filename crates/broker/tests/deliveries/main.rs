@@ -13,7 +13,7 @@ mod raised;
 mod runs;
 #[path = "../support/mod.rs"]
 mod support;
-mod town;
+mod test_server;
 mod walk;
 
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use crore_broker::TurnLimits;
 use crore_broker::account::{Level, Part};
 use crore_broker::settings::{Rule, Settings};
-use town::{KINDS, Kind, Town};
+use test_server::{KINDS, Kind, TestServer};
 
 const TOPICS: [&str; 2] = ["a/1", "b/2"];
 /// Length of each message's frame header.
@@ -41,8 +41,8 @@ fn rule() -> Rule {
     }
 }
 
-fn wide() -> Town {
-    Town::new(rule(), |_| {}, TurnLimits::default())
+fn wide() -> TestServer {
+    TestServer::new(rule(), |_| {}, TurnLimits::default())
 }
 
 fn pages_of(page_messages: usize) -> TurnLimits {
@@ -66,42 +66,46 @@ fn a_write_of_many_parts_stops_and_goes_on_at_any_byte() {
         let of_first = messages.iter().filter(|(topic, _)| *topic == TOPICS[0]);
         let all: Vec<u8> = of_first.flat_map(|(_, data)| frame(data)).collect();
         for window in 0..=all.len() {
-            let mut town = wide();
-            let link = town.subscribe(Kind::Plain, TOPICS[0]);
-            town.subscribe(Kind::Plain, TOPICS[1]);
-            town.window(link, Some(window));
-            town.publish(messages.clone());
-            town.settle();
-            assert_eq!(town.received(link), &all[..window]);
-            town.window(link, None);
-            town.settle();
-            assert_eq!(town.received(link), all, "{count} messages, {window} bytes");
-            assert_eq!(town.stats().fallbacks, 0, "there is room for all");
-            assert_eq!(town.accounts().outboxes, 0);
+            let mut server = wide();
+            let link = server.subscribe(Kind::Plain, TOPICS[0]);
+            server.subscribe(Kind::Plain, TOPICS[1]);
+            server.window(link, Some(window));
+            server.publish(messages.clone());
+            server.settle();
+            assert_eq!(server.received(link), &all[..window]);
+            server.window(link, None);
+            server.settle();
+            assert_eq!(
+                server.received(link),
+                all,
+                "{count} messages, {window} bytes"
+            );
+            assert_eq!(server.stats().fallbacks, 0, "there is room for all");
+            assert_eq!(server.accounts().outboxes, 0);
         }
     }
 }
 
 #[test]
 fn a_subscriber_s_messages_of_a_turn_go_out_with_one_write() {
-    let mut town = wide();
+    let mut server = wide();
     let links: Vec<usize> = (0..70)
-        .map(|n| town.subscribe(Kind::Plain, &format!("t/{n}")))
+        .map(|n| server.subscribe(Kind::Plain, &format!("t/{n}")))
         .collect();
-    town.io().sends = 0;
-    town.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
-    town.settle();
+    server.io().sends = 0;
+    server.publish((0..70).map(|n| (["t/1", "t/2"][n % 2], format!("{n}"))));
+    server.settle();
     // The messages are separate parts, since other messages lie between them: each subscriber gets 35, sixteen in a write.
-    let publisher = town.io().sends - 2 * 3;
+    let publisher = server.io().sends - 2 * 3;
     let all = (0..70).map(|n| (format!("t/{n}"), format!("{n}")));
     let all: Vec<_> = all.collect();
-    let before = town.received(links[3]).len();
-    town.io().sends = 0;
-    town.publish(all.iter().map(|(topic, data)| (&topic[..], data.clone())));
-    town.settle();
-    assert_eq!(town.io().sends, 70 + publisher);
+    let before = server.received(links[3]).len();
+    server.io().sends = 0;
+    server.publish(all.iter().map(|(topic, data)| (&topic[..], data.clone())));
+    server.settle();
+    assert_eq!(server.io().sends, 70 + publisher);
     for (n, link) in links.iter().enumerate().skip(3) {
-        assert_eq!(town.received(*link)[before..], frame(&n.to_string()));
+        assert_eq!(server.received(*link)[before..], frame(&n.to_string()));
     }
 }
 
@@ -111,15 +115,15 @@ fn many_messages_of_one_topic_come_in_order() {
     let messages: Vec<_> = (0..700).map(|n| (TOPICS[0], n.to_string())).collect();
     let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
     for window in (0..all.len()).step_by(97) {
-        let mut town = wide();
-        let link = town.subscribe(Kind::Plain, TOPICS[0]);
-        town.window(link, Some(window));
-        town.publish(messages.clone());
-        town.settle();
-        assert_eq!(town.received(link), &all[..window]);
-        town.window(link, None);
-        town.settle();
-        assert_eq!(town.received(link), all);
+        let mut server = wide();
+        let link = server.subscribe(Kind::Plain, TOPICS[0]);
+        server.window(link, Some(window));
+        server.publish(messages.clone());
+        server.settle();
+        assert_eq!(server.received(link), &all[..window]);
+        server.window(link, None);
+        server.settle();
+        assert_eq!(server.received(link), all);
     }
 }
 
@@ -135,32 +139,34 @@ fn a_turn_visits_so_many_and_the_next_one_goes_on() {
     let of_one = |_| "t".to_string();
     let of_own = |n: usize| format!("t/{n}");
     for topic in [of_one as fn(usize) -> String, of_own] {
-        let mut town = Town::new(rule(), |_| {}, turn_limits);
-        let links: Vec<usize> = (0..10).map(|n| town.ask(Kind::Plain, &topic(n))).collect();
-        let served = |town: &Town, at_least: &[usize]| {
+        let mut server = TestServer::new(rule(), |_| {}, turn_limits);
+        let links: Vec<usize> = (0..10)
+            .map(|n| server.ask(Kind::Plain, &topic(n)))
+            .collect();
+        let served = |server: &TestServer, at_least: &[usize]| {
             let more = links.iter().zip(at_least);
-            more.filter(|(link, before)| town.received(**link).len() > **before)
+            more.filter(|(link, before)| server.received(**link).len() > **before)
                 .count()
         };
         for turn in 1..=4 {
-            town.turn();
-            assert_eq!(served(&town, &[0; 10]), (3 * turn).min(10), "begun");
+            server.turn();
+            assert_eq!(served(&server, &[0; 10]), (3 * turn).min(10), "begun");
         }
-        town.settle();
+        server.settle();
         let before: Vec<usize> = links
             .iter()
-            .map(|link| town.received(*link).len())
+            .map(|link| server.received(*link).len())
             .collect();
         match topic(1) == topic(2) {
-            true => town.publish([("t", "x".into())]),
+            true => server.publish([("t", "x".into())]),
             false => {
                 let names: Vec<String> = (0..10).map(topic).collect();
-                town.publish(names.iter().map(|name| (&name[..], "x".into())));
+                server.publish(names.iter().map(|name| (&name[..], "x".into())));
             }
         }
         for turn in 1..=4 {
-            town.turn();
-            assert_eq!(served(&town, &before), (3 * turn).min(10), "told");
+            server.turn();
+            assert_eq!(served(&server, &before), (3 * turn).min(10), "told");
         }
     }
 }
@@ -172,30 +178,35 @@ fn an_outbox_takes_what_fits_and_no_more() {
     let limits = [(0, 0), (9, 0), (10, 1), (39, 3), (40, 4), (41, 4)];
     for topics in ["t", "t&topic=u"] {
         for ((limit, fits), at_once) in limits.iter().flat_map(|l| [(*l, false), (*l, true)]) {
-            let mut town = Town::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
-            let link = town.subscribe(Kind::Plain, topics);
-            town.window(link, Some(0));
+            let mut server =
+                TestServer::new(rule(), |limits| limits.outbox_bytes = limit, pages_of(2));
+            let link = server.subscribe(Kind::Plain, topics);
+            server.window(link, Some(0));
             let messages: Vec<_> = (0..6).map(|n| ("t", format!("message{n}"))).collect();
             if at_once {
-                town.publish(messages.clone());
-                town.settle();
+                server.publish(messages.clone());
+                server.settle();
             } else {
                 for message in &messages {
-                    town.publish([message.clone()]);
-                    town.settle();
+                    server.publish([message.clone()]);
+                    server.settle();
                 }
             }
-            assert_eq!(town.accounts().outbox_bytes, fits * frame_bytes, "{limit}");
-            assert_eq!(town.stats().fallbacks, 1);
-            town.window(link, None);
-            town.settle();
+            assert_eq!(
+                server.accounts().outbox_bytes,
+                fits * frame_bytes,
+                "{limit}"
+            );
+            assert_eq!(server.stats().fallbacks, 1);
+            server.window(link, None);
+            server.settle();
             let all: Vec<u8> = messages.iter().flat_map(|(_, data)| frame(data)).collect();
-            assert_eq!(town.received(link), all);
-            assert_eq!(town.accounts().outbox_bytes, 0);
+            assert_eq!(server.received(link), all);
+            assert_eq!(server.accounts().outbox_bytes, 0);
             // The subscriber receives live messages again.
-            town.publish([("t", "newest".into())]);
-            town.settle();
-            assert!(town.received(link).ends_with(b"newest"));
+            server.publish([("t", "newest".into())]);
+            server.settle();
+            assert!(server.received(link).ends_with(b"newest"));
         }
     }
 }
@@ -203,21 +214,21 @@ fn an_outbox_takes_what_fits_and_no_more() {
 /// The rest of a partly written message always waits, whatever the limits are.
 #[test]
 fn a_message_that_was_begun_is_ended_first() {
-    let mut town = Town::new(
+    let mut server = TestServer::new(
         rule(),
         |limits| limits.outbox_bytes = 0,
         TurnLimits::default(),
     );
-    let link = town.subscribe(Kind::Plain, "t");
-    town.window(link, Some(3));
-    town.publish([("t", "first".into()), ("t", "second".into())]);
-    town.settle();
-    assert_eq!(town.accounts().outbox_bytes, HEADER_BYTES + 5 - 3);
-    assert_eq!(town.stats().fallbacks, 1);
-    town.window(link, None);
-    town.settle();
+    let link = server.subscribe(Kind::Plain, "t");
+    server.window(link, Some(3));
+    server.publish([("t", "first".into()), ("t", "second".into())]);
+    server.settle();
+    assert_eq!(server.accounts().outbox_bytes, HEADER_BYTES + 5 - 3);
+    assert_eq!(server.stats().fallbacks, 1);
+    server.window(link, None);
+    server.settle();
     assert_eq!(
-        town.received(link),
+        server.received(link),
         [frame("first"), frame("second")].concat()
     );
 }
@@ -233,35 +244,35 @@ fn all_outboxes_share_the_account() {
             log_bytes: 10 << 20,
             ..rule()
         };
-        let mut town = Town::new(
+        let mut server = TestServer::new(
             many,
             |limits| limits.memory_bytes = limit,
             TurnLimits::default(),
         );
         let links: Vec<usize> = (0..3)
-            .map(|_| town.subscribe_to(Kind::Plain, topics))
+            .map(|_| server.subscribe_to(Kind::Plain, topics))
             .collect();
         for link in &links {
-            town.window(*link, Some(0));
+            server.window(*link, Some(0));
         }
         let mut all = Vec::new();
         for n in 0..8000 {
             let data = format!("{n:0100}");
             all.extend(frame(&data));
-            town.publish([("t", data)]);
-            town.settle();
-            let (waiting, parts) = (town.accounts().outbox_bytes, town.accounts().parts);
+            server.publish([("t", data)]);
+            server.settle();
+            let (waiting, parts) = (server.accounts().outbox_bytes, server.accounts().parts);
             assert!(waiting <= limit, "{topics}: {waiting} {parts:?}");
         }
-        assert_eq!(town.stats().fallbacks, 3, "{topics}");
-        assert_eq!(town.stats().relieved, 0, "{topics}");
+        assert_eq!(server.stats().fallbacks, 3, "{topics}");
+        assert_eq!(server.stats().relieved, 0, "{topics}");
         for link in links {
-            town.window(link, None);
-            town.settle();
-            let got = town.received(link);
+            server.window(link, None);
+            server.settle();
+            let got = server.received(link);
             assert!(got == all, "{topics}: {} of {} bytes", got.len(), all.len());
         }
-        assert_eq!(town.accounts().outbox_bytes, 0);
+        assert_eq!(server.accounts().outbox_bytes, 0);
     }
 }
 
@@ -270,7 +281,7 @@ fn all_outboxes_share_the_account() {
 #[test]
 fn a_client_with_little_stays_where_its_end_would_not_help() {
     let limit = 256 << 10;
-    let mut town = Town::new(
+    let mut server = TestServer::new(
         rule(),
         |limits| limits.memory_bytes = limit,
         TurnLimits::default(),
@@ -281,27 +292,27 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
              Content-Length: 1\r\n\r\nx"
         )
     };
-    let publisher = town.says("");
+    let publisher = server.says("");
     for key in 0..2000 {
-        town.sends(publisher, post(key));
-        town.settle();
+        server.sends(publisher, post(key));
+        server.settle();
     }
-    assert!(town.accounts().parts[Part::Answers as usize] > limit / 4);
-    let link = town.subscribe(Kind::Plain, "t");
-    town.window(link, Some(0));
-    town.publish([("t", "late".into())]);
-    town.settle();
-    town.account().charge_message(limit);
+    assert!(server.accounts().parts[Part::Answers as usize] > limit / 4);
+    let link = server.subscribe(Kind::Plain, "t");
+    server.window(link, Some(0));
+    server.publish([("t", "late".into())]);
+    server.settle();
+    server.account().charge_message(limit);
     for _ in 0..3 {
-        town.publish([("u", "more".into())]);
-        town.settle();
+        server.publish([("u", "more".into())]);
+        server.settle();
     }
-    assert_eq!(town.account().level(), Level::Over);
-    assert_eq!(town.stats().relieved, 0);
-    town.window(link, None);
-    town.settle();
-    assert_eq!(town.received(link), frame("late"));
-    town.account().release_message(limit);
+    assert_eq!(server.account().level(), Level::Over);
+    assert_eq!(server.stats().relieved, 0);
+    server.window(link, None);
+    server.settle();
+    assert_eq!(server.received(link), frame("late"));
+    server.account().release_message(limit);
 }
 
 /// A stream of two topics begins when both homes (the parts of shards that keep topics) have answered. Meanwhile messages of the local
@@ -318,17 +329,17 @@ fn messages_waiting_for_a_far_home_are_bounded() {
             ..Settings::default()
         };
         settings.limits.outbox_bytes = limit;
-        let mut town = Town::with(settings, TurnLimits::default(), 2);
-        let link = town.ask(Kind::Meta, &format!("{near}&topic={far}"));
-        town.settle();
+        let mut server = TestServer::with(settings, TurnLimits::default(), 2);
+        let link = server.ask(Kind::Meta, &format!("{near}&topic={far}"));
+        server.settle();
         for n in 0..4 {
-            town.publish([(&near[..], format!("message{n}"))]);
-            town.settle();
+            server.publish([(&near[..], format!("message{n}"))]);
+            server.settle();
         }
-        assert_eq!(town.received(link), b"", "the far home has not answered");
-        assert_eq!(town.stats().fallbacks, u64::from(falls_back), "{limit}");
-        town.far_turn();
-        let text = town.take(link);
+        assert_eq!(server.received(link), b"", "the far home has not answered");
+        assert_eq!(server.stats().fallbacks, u64::from(falls_back), "{limit}");
+        server.far_turn();
+        let text = server.take(link);
         let places: Vec<usize> = (0..4)
             .map(|n| text.find(&format!("message{n}")).expect("it came"))
             .collect();
@@ -344,40 +355,40 @@ fn second_subscription_gets_nothing_before_its_page() {
         .map(|n: u32| n.to_string())
         .find(|name| crore_wire::topic::slot(name.as_bytes()) % 2 == 1)
         .expect("one is far");
-    let mut town = Town::with(Settings::default(), TurnLimits::default(), 2);
-    let stream = town.ask(Kind::Plain, &far);
+    let mut server = TestServer::with(Settings::default(), TurnLimits::default(), 2);
+    let stream = server.ask(Kind::Plain, &far);
     let ask = |position: &str| {
         format!("GET /sub/{far}?since={position} HTTP/1.1\r\nHost: localhost\r\n\r\n")
     };
-    let poll = town.says(ask("live"));
-    town.settle();
-    town.far_turn();
-    town.take(stream);
+    let poll = server.says(ask("live"));
+    server.settle();
+    server.far_turn();
+    server.take(stream);
     let mut position = String::from("live");
     for n in 0..3 {
         if n > 0 {
             // The message is in flight to the remote home, and the request follows it.
-            town.publish([(&far[..], format!("early{n}"))]);
-            town.turn();
-            town.sends(poll, ask(&position));
-            town.settle();
-            town.far_turn();
-            let told = town.take(poll);
+            server.publish([(&far[..], format!("early{n}"))]);
+            server.turn();
+            server.sends(poll, ask(&position));
+            server.settle();
+            server.far_turn();
+            let told = server.take(poll);
             assert!(told.ends_with(&format!("early{n}")), "{told}");
             position = etag(&told);
-            town.sends(poll, ask(&position));
-            town.settle();
-            town.far_turn();
+            server.sends(poll, ask(&position));
+            server.settle();
+            server.far_turn();
         }
-        town.publish([(&far[..], format!("late{n}"))]);
-        town.settle();
-        town.far_turn();
-        let told = town.take(poll);
+        server.publish([(&far[..], format!("late{n}"))]);
+        server.settle();
+        server.far_turn();
+        let told = server.take(poll);
         assert!(told.ends_with(&format!("late{n}")), "{told}");
         position = etag(&told);
     }
     let all = ["late0", "early1", "late1", "early2", "late2"].map(frame);
-    assert_eq!(town.received(stream), all.concat());
+    assert_eq!(server.received(stream), all.concat());
 }
 
 /// The ETag of an answer, which is its position.
@@ -412,7 +423,7 @@ fn ops(pairs: usize, topics: usize) -> impl Strategy<Value = Vec<Op>> {
 /// Of each pair, one subscriber reads at once and one has a slow socket. At the end both must have the same bytes. There is a pair of each
 /// kind for each subscription; `hears` says whether a subscription includes a topic.
 fn reads_the_same(
-    town: &mut Town,
+    server: &mut TestServer,
     pairs: &[(usize, usize)],
     ops: Vec<Op>,
     topics: &[&'static str],
@@ -435,31 +446,31 @@ fn reads_the_same(
                     }
                     lines.push((topics[topic], data));
                 }
-                town.publish(lines);
+                server.publish(lines);
             }
-            Op::Turn => town.settle(),
-            Op::Window(n, bytes) => town.window(pairs[n].1, bytes),
+            Op::Turn => server.settle(),
+            Op::Window(n, bytes) => server.window(pairs[n].1, bytes),
         }
     }
     for (_, slow) in pairs {
-        town.window(*slow, None);
+        server.window(*slow, None);
     }
-    town.settle();
+    server.settle();
     for (n, (quick, slow)) in pairs.iter().enumerate() {
-        prop_assert!(town.is_open(*quick) && town.is_open(*slow));
+        prop_assert!(server.is_open(*quick) && server.is_open(*slow));
         let kind = KINDS[n / subscriptions];
         prop_assert_eq!(
-            String::from_utf8_lossy(town.received(*slow)),
-            String::from_utf8_lossy(town.received(*quick)),
+            String::from_utf8_lossy(server.received(*slow)),
+            String::from_utf8_lossy(server.received(*quick)),
             "{:?}",
             kind
         );
         if kind == Kind::Plain {
-            prop_assert_eq!(town.received(*quick), &published[n % subscriptions]);
+            prop_assert_eq!(server.received(*quick), &published[n % subscriptions]);
         }
     }
-    prop_assert_eq!(town.accounts().outboxes, 0);
-    prop_assert_eq!(town.accounts().outbox_bytes, 0);
+    prop_assert_eq!(server.accounts().outboxes, 0);
+    prop_assert_eq!(server.accounts().outbox_bytes, 0);
     Ok(())
 }
 
@@ -472,15 +483,15 @@ proptest! {
         outbox_messages in prop_oneof![Just(0_u32), 1..5_u32],
         page_messages in prop_oneof![Just(1_usize), Just(3), Just(128)],
     ) {
-        let mut town = Town::new(Rule { outbox_messages, ..rule() }, |limits| {
+        let mut server = TestServer::new(Rule { outbox_messages, ..rule() }, |limits| {
             limits.outbox_bytes = outbox_bytes;
         }, pages_of(page_messages));
         let mut pairs = Vec::new();
         for kind in KINDS {
             for topic in TOPICS {
-                pairs.push((town.subscribe(kind, topic), town.subscribe(kind, topic)));
+                pairs.push((server.subscribe(kind, topic), server.subscribe(kind, topic)));
             }
         }
-        reads_the_same(&mut town, &pairs, ops, &TOPICS, |own, topic| own == topic)?;
+        reads_the_same(&mut server, &pairs, ops, &TOPICS, |own, topic| own == topic)?;
     }
 }

@@ -9,39 +9,39 @@ use crore_broker::settings::Keep;
 #[test]
 fn subscribers_by_filter_and_by_name_get_messages_in_order() {
     for exact in ["a/1", "a/2"] {
-        let mut town = wide();
-        let by_name = town.subscribe(Kind::Plain, exact);
-        let by_filter = town.subscribe_to(Kind::Plain, "filter=a/%23");
+        let mut server = wide();
+        let by_name = server.subscribe(Kind::Plain, exact);
+        let by_filter = server.subscribe_to(Kind::Plain, "filter=a/%23");
         let of = |n: usize| ["a/1", "a/2", "b"][n % 3];
-        town.publish((0..9).map(|n| (of(n), n.to_string())));
-        town.settle();
+        server.publish((0..9).map(|n| (of(n), n.to_string())));
+        server.settle();
         let bytes = |wanted: &dyn Fn(&str) -> bool| -> Vec<u8> {
             let all = (0..9).filter(|n| wanted(of(*n)));
             all.flat_map(|n| frame(&n.to_string())).collect()
         };
-        assert_eq!(town.received(by_name), bytes(&|topic| topic == exact));
-        assert_eq!(town.received(by_filter), bytes(&|topic| topic != "b"));
+        assert_eq!(server.received(by_name), bytes(&|topic| topic == exact));
+        assert_eq!(server.received(by_filter), bytes(&|topic| topic != "b"));
     }
 }
 
 #[test]
 fn messages_of_a_topic_keep_their_order_while_filters_come_and_go_within_a_turn() {
-    let mut town = wide();
-    let by_name = town.subscribe(Kind::Plain, "a/1");
+    let mut server = wide();
+    let by_name = server.subscribe(Kind::Plain, "a/1");
     let mut filters = Vec::new();
     for n in 0..8 {
         match n % 2 {
-            0 => filters.push(town.ask_for(Kind::Plain, "filter=a/%2B")),
-            _ => town.cut(filters[n / 2]),
+            0 => filters.push(server.ask_for(Kind::Plain, "filter=a/%2B")),
+            _ => server.cut(filters[n / 2]),
         }
         for more in 0..2 {
-            town.publish([("a/1", format!("{n}{more}"))]);
+            server.publish([("a/1", format!("{n}{more}"))]);
         }
     }
-    town.settle();
+    server.settle();
     let all = (0..8).flat_map(|n| [format!("{n}0"), format!("{n}1")]);
     let all: Vec<u8> = all.flat_map(|data| frame(&data)).collect();
-    assert_eq!(town.received(by_name), all);
+    assert_eq!(server.received(by_name), all);
 }
 
 /// Bytes that are adjacent in memory make one part of a write, and sixteen parts make one write. Filters that match other topics change
@@ -51,23 +51,23 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
     // Two adjacent messages, then one of another topic.
     for (pairs, writes) in [(1, 1), (16, 1), (17, 2), (32, 2), (33, 3)] {
         for filter in [false, true] {
-            let mut town = wide();
-            let link = town.subscribe(Kind::Plain, "t");
-            town.subscribe(Kind::Plain, "u");
+            let mut server = wide();
+            let link = server.subscribe(Kind::Plain, "t");
+            server.subscribe(Kind::Plain, "u");
             if filter {
-                town.subscribe_to(Kind::Plain, "filter=other/%23");
+                server.subscribe_to(Kind::Plain, "filter=other/%23");
             }
             let of_pair = |n: usize| [("t", n), ("t", n), ("u", n)];
             let messages = (0..pairs).flat_map(of_pair);
-            town.io().sends = 0;
-            town.publish(messages.map(|(topic, n)| (topic, n.to_string())));
-            town.settle();
+            server.io().sends = 0;
+            server.publish(messages.map(|(topic, n)| (topic, n.to_string())));
+            server.settle();
             // The other writes: one for the answer to the publisher, and those of the other subscriber, whose messages are one part each.
             let others = 1 + usize::div_ceil(pairs, 16);
-            assert_eq!(town.io().sends, others + writes, "{pairs} {filter}");
+            assert_eq!(server.io().sends, others + writes, "{pairs} {filter}");
             let twice = (0..pairs).flat_map(|n| [n, n]);
             let all: Vec<u8> = twice.flat_map(|n| frame(&n.to_string())).collect();
-            assert_eq!(town.received(link), all);
+            assert_eq!(server.received(link), all);
         }
     }
 }
@@ -75,29 +75,29 @@ fn adjacent_bytes_are_one_part_and_sixteen_parts_are_one_write() {
 /// Messages of a topic that no filter matches go out together, although a filter matches messages between them.
 #[test]
 fn messages_of_a_topic_without_filters_go_out_with_one_write() {
-    let mut town = wide();
-    let link = town.subscribe(Kind::Plain, "t");
-    town.subscribe_to(Kind::Plain, "filter=a/%23");
-    town.io().sends = 0;
-    town.publish([("t", "1".into()), ("a/1", "2".into()), ("t", "3".into())]);
-    town.settle();
+    let mut server = wide();
+    let link = server.subscribe(Kind::Plain, "t");
+    server.subscribe_to(Kind::Plain, "filter=a/%23");
+    server.io().sends = 0;
+    server.publish([("t", "1".into()), ("a/1", "2".into()), ("t", "3".into())]);
+    server.settle();
     // One write for the publisher, and one for each subscriber.
-    assert_eq!(town.io().sends, 3);
-    assert_eq!(town.received(link), [frame("1"), frame("3")].concat());
+    assert_eq!(server.io().sends, 3);
+    assert_eq!(server.received(link), [frame("1"), frame("3")].concat());
 }
 
 #[test]
 fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
     for query in ["topic=t", "filter=%2B"] {
-        let mut town = wide();
+        let mut server = wide();
         for _ in 0..3 {
-            town.subscribe_to(Kind::Plain, query);
+            server.subscribe_to(Kind::Plain, query);
         }
         let mut publish = |stamp, topic| {
-            town.stamp(stamp);
-            town.publish([(topic, "x".into()), (topic, "y".into())]);
-            town.settle();
-            std::mem::take(&mut town.io().written)
+            server.stamp(stamp);
+            server.publish([(topic, "x".into()), (topic, "y".into())]);
+            server.settle();
+            std::mem::take(&mut server.io().written)
         };
         assert_eq!(publish(5, "t"), [(5, 6)], "{query}");
         assert_eq!(publish(6, "other/1"), [], "nobody got anything");
@@ -105,32 +105,35 @@ fn meter_is_told_the_deliveries_of_each_turn_once_with_its_stamp() {
         assert_eq!(publish(9, "t"), [(9, 6)]);
     }
     // A message that is read from the log later does not count as written in its turn.
-    let mut town = Town::new(
+    let mut server = TestServer::new(
         rule(),
         |limits| limits.outbox_bytes = 0,
         TurnLimits::default(),
     );
-    let link = town.subscribe(Kind::Plain, "t");
-    town.window(link, Some(0));
-    town.stamp(5);
-    town.publish([("t", "x".into())]);
-    town.settle();
+    let link = server.subscribe(Kind::Plain, "t");
+    server.window(link, Some(0));
+    server.stamp(5);
+    server.publish([("t", "x".into())]);
+    server.settle();
     assert_eq!(
-        (town.stats().fallbacks, &town.io().written[..]),
+        (server.stats().fallbacks, &server.io().written[..]),
         (1, &[][..])
     );
 }
 
 #[test]
 fn a_turn_goes_on_behind_messages_for_filters() {
-    let mut town = wide();
-    let by_filter = town.subscribe_to(Kind::Plain, "filter=a/%23");
-    let by_name = town.subscribe(Kind::Plain, "t");
-    town.publish([("a/1", "1".into()), ("t", "2".into())]);
-    town.publish([("a/2", "3".into())]);
-    town.turn();
-    assert_eq!(town.received(by_filter), [frame("1"), frame("3")].concat());
-    assert_eq!(town.received(by_name), frame("2"));
+    let mut server = wide();
+    let by_filter = server.subscribe_to(Kind::Plain, "filter=a/%23");
+    let by_name = server.subscribe(Kind::Plain, "t");
+    server.publish([("a/1", "1".into()), ("t", "2".into())]);
+    server.publish([("a/2", "3".into())]);
+    server.turn();
+    assert_eq!(
+        server.received(by_filter),
+        [frame("1"), frame("3")].concat()
+    );
+    assert_eq!(server.received(by_name), frame("2"));
 }
 
 #[test]
@@ -139,22 +142,22 @@ fn each_message_that_goes_out_is_counted() {
         for query in ["topic=a", "topic=a&topic=b", "filter=%23"] {
             for kind in KINDS {
                 let rule = Rule { keep, ..rule() };
-                let mut town = Town::new(rule, |_| {}, TurnLimits::default());
-                let link = town.subscribe_to(kind, query);
-                let before = town.stats().delivered;
-                let counted = |town: &Town| town.stats().delivered - before;
+                let mut server = TestServer::new(rule, |_| {}, TurnLimits::default());
+                let link = server.subscribe_to(kind, query);
+                let before = server.stats().delivered;
+                let counted = |server: &TestServer| server.stats().delivered - before;
                 for n in 1..=3 {
-                    town.publish([("a", "one".into())]);
-                    town.settle();
-                    assert_eq!(counted(&town), n, "{keep:?} {query} {kind:?}");
+                    server.publish([("a", "one".into())]);
+                    server.settle();
+                    assert_eq!(counted(&server), n, "{keep:?} {query} {kind:?}");
                 }
                 // One message waits in the outbox or is read from the log later.
-                town.window(link, Some(0));
-                town.publish([("a", "two".into())]);
-                town.settle();
-                town.window(link, None);
-                town.settle();
-                assert_eq!(counted(&town), 4, "{keep:?} {query} {kind:?}");
+                server.window(link, Some(0));
+                server.publish([("a", "two".into())]);
+                server.settle();
+                server.window(link, None);
+                server.settle();
+                assert_eq!(counted(&server), 4, "{keep:?} {query} {kind:?}");
             }
         }
     }
@@ -165,17 +168,17 @@ fn each_message_that_goes_out_is_counted() {
 #[test]
 fn a_large_message_is_sent_as_a_share_of_one_copy() {
     for kind in KINDS {
-        let mut town = wide();
+        let mut server = wide();
         for _ in 0..3 {
-            town.subscribe(kind, "t");
+            server.subscribe(kind, "t");
         }
-        let slow = town.subscribe(kind, "t");
-        town.window(slow, Some(5000));
-        town.io().unacknowledged = Some(Vec::new());
-        town.publish([("t", "x".repeat(20_000))]);
-        town.settle();
-        town.window(slow, None);
-        let kept = town.io().unacknowledged.take().expect("they are kept");
+        let slow = server.subscribe(kind, "t");
+        server.window(slow, Some(5000));
+        server.io().unacknowledged = Some(Vec::new());
+        server.publish([("t", "x".repeat(20_000))]);
+        server.settle();
+        server.window(slow, None);
+        let kept = server.io().unacknowledged.take().expect("they are kept");
         let places: Vec<_> = kept.iter().map(|slice| slice.as_ptr_range()).collect();
         assert_eq!(places.len(), 5, "{kind:?}");
         assert_eq!(places[..4], [(); 4].map(|()| places[0].clone()), "{kind:?}");

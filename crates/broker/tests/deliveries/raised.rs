@@ -41,8 +41,8 @@ pub(super) fn subscribe(id: u16, filter: &str, max_qos: Qos) -> Vec<u8> {
 }
 
 /// Packet type and packet id of the last packet that the client received, which must be a SUBACK with one code.
-fn last(town: &Town, link: usize) -> (u8, u16) {
-    let bytes = town.received(link);
+fn last(server: &TestServer, link: usize) -> (u8, u16) {
+    let bytes = server.received(link);
     let suback = &bytes[bytes.len() - 6..];
     (suback[0] >> 4, u16::from_be_bytes([suback[2], suback[3]]))
 }
@@ -50,23 +50,23 @@ fn last(town: &Town, link: usize) -> (u8, u16) {
 #[test]
 fn a_suback_that_raises_the_qos_waits_for_the_homes() {
     for filter in [far(), "t/#".into()] {
-        let mut town = two_shards(|_| {});
-        let link = town.says(connect("it"));
-        let settle = |town: &mut Town| {
+        let mut server = two_shards(|_| {});
+        let link = server.says(connect("it"));
+        let settle = |server: &mut TestServer| {
             for _ in 0..3 {
-                town.settle();
-                town.far_turn();
+                server.settle();
+                server.far_turn();
             }
         };
-        settle(&mut town);
-        town.sends(link, subscribe(1, &filter, Qos::AtMostOnce));
-        settle(&mut town);
-        assert_eq!(last(&town, link), (SUBACK, 1), "{filter}");
-        town.sends(link, subscribe(2, &filter, Qos::AtLeastOnce));
-        town.settle();
-        let before = last(&town, link);
+        settle(&mut server);
+        server.sends(link, subscribe(1, &filter, Qos::AtMostOnce));
+        settle(&mut server);
+        assert_eq!(last(&server, link), (SUBACK, 1), "{filter}");
+        server.sends(link, subscribe(2, &filter, Qos::AtLeastOnce));
+        server.settle();
+        let before = last(&server, link);
         assert_eq!(before, (SUBACK, 1), "{filter}");
-        settle(&mut town);
-        assert_eq!(last(&town, link), (SUBACK, 2), "{filter}");
+        settle(&mut server);
+        assert_eq!(last(&server, link), (SUBACK, 2), "{filter}");
     }
 }

@@ -19,25 +19,25 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
             cold_rows: 0,
             ..TurnLimits::default()
         };
-        let mut town = Town::new(rule(), |_| {}, turn_limits);
+        let mut server = TestServer::new(rule(), |_| {}, turn_limits);
         let links: Vec<usize> = (0..clients)
-            .map(|n| town.ask_for(Kind::Plain, &format!("filter={}", filters[n % 4])))
+            .map(|n| server.ask_for(Kind::Plain, &format!("filter={}", filters[n % 4])))
             .collect();
-        town.settle();
+        server.settle();
         let begun: Vec<usize> = links
             .iter()
-            .map(|link| town.received(*link).len())
+            .map(|link| server.received(*link).len())
             .collect();
         let messages: Vec<_> = (0..150)
             .map(|n| (names[(3 * n + n / 7) % 5], n.to_string()))
             .collect();
-        town.publish(messages.clone());
-        town.settle();
+        server.publish(messages.clone());
+        server.settle();
         for ((n, link), begun) in links.iter().enumerate().zip(begun) {
             let own = messages.iter().filter(|(name, _)| wanted(n % 4, name));
             let all: Vec<u8> = own.flat_map(|(_, data)| frame(data)).collect();
             assert_eq!(
-                town.received(*link)[begun..],
+                server.received(*link)[begun..],
                 all,
                 "{clients} clients, {}",
                 filters[n % 4]
@@ -51,19 +51,19 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
 #[test]
 fn a_stream_of_several_topics_gets_a_run_with_one_write() {
     const MESSAGES: usize = 100;
-    let mut town = Town::new(rule(), |_| {}, TurnLimits::default());
+    let mut server = TestServer::new(rule(), |_| {}, TurnLimits::default());
     let links: Vec<usize> = [Kind::Plain, Kind::Envelope]
         .into_iter()
-        .map(|kind| town.ask_for(kind, "topic=a&topic=b"))
+        .map(|kind| server.ask_for(kind, "topic=a&topic=b"))
         .collect();
-    town.settle();
-    town.io().sends = 0;
-    town.publish((0..MESSAGES).map(|n| ("a", n.to_string())));
-    town.settle();
-    let writes = town.io().sends;
+    server.settle();
+    server.io().sends = 0;
+    server.publish((0..MESSAGES).map(|n| ("a", n.to_string())));
+    server.settle();
+    let writes = server.io().sends;
     assert!(writes <= links.len() + 2, "{writes} writes");
     for link in links {
-        let received = town.received(link);
+        let received = server.received(link);
         assert!(received.len() >= MESSAGES, "{} bytes", received.len());
     }
 }

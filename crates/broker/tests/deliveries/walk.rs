@@ -13,15 +13,15 @@ fn slow_pace() -> TurnLimits {
 }
 
 /// Publishes messages to this number of subscribers, with at most `most` messages in flight.
-fn publish_all(town: &mut Town, subscribers: usize, messages: usize, most: usize) {
+fn publish_all(server: &mut TestServer, subscribers: usize, messages: usize, most: usize) {
     let (mut published, mut done) = (0, 0);
     while done < messages {
         while published < messages && published - done < most {
-            town.publish([("t", published.to_string())]);
+            server.publish([("t", published.to_string())]);
             published += 1;
         }
-        town.turn();
-        done = town.stats().delivered as usize / subscribers;
+        server.turn();
+        done = server.stats().delivered as usize / subscribers;
     }
 }
 
@@ -52,21 +52,21 @@ fn a_busy_topic_costs_a_subscriber_one_write_for_many_messages() {
         (Kind::Plain, "filter=%2B&filter=%23", 64, 16),
         (Kind::Sse, "filter=%23", 16, 4),
     ] {
-        let mut town = wide();
+        let mut server = wide();
         for _ in 0..SUBSCRIBERS {
-            town.ask_for(kind, query);
+            server.ask_for(kind, query);
         }
-        town.settle();
-        town.io().sends = 0;
-        publish_all(&mut town, SUBSCRIBERS, MESSAGES, most);
+        server.settle();
+        server.io().sends = 0;
+        publish_all(&mut server, SUBSCRIBERS, MESSAGES, most);
         // The writes to the subscribers, without the answers to the publisher.
-        let writes = town.io().sends - MESSAGES;
+        let writes = server.io().sends - MESSAGES;
         assert!(
             writes * together <= SUBSCRIBERS * MESSAGES,
             "{kind:?} {query}, {most} under way: {writes} writes"
         );
-        town.settle();
-        assert_eq!(town.stats().delivered, (SUBSCRIBERS * MESSAGES) as u64);
+        server.settle();
+        assert_eq!(server.stats().delivered, (SUBSCRIBERS * MESSAGES) as u64);
     }
 }
 
@@ -77,22 +77,23 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
         Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
     let received = |crowd: usize| {
-        let mut town = Town::new(rule(), |limits| limits.message_bytes = 1 << 20, slow_pace());
+        let mut server =
+            TestServer::new(rule(), |limits| limits.message_bytes = 1 << 20, slow_pace());
         for _ in 0..crowd {
-            town.subscribe(Kind::Plain, "t");
+            server.subscribe(Kind::Plain, "t");
         }
-        let mut links: Vec<usize> = KINDS.map(|kind| town.subscribe(kind, "t")).into();
-        links.push(town.subscribe(Kind::Sse, "t&topic=other"));
-        links.push(town.says(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
-        town.settle();
+        let mut links: Vec<usize> = KINDS.map(|kind| server.subscribe(kind, "t")).into();
+        links.push(server.subscribe(Kind::Sse, "t&topic=other"));
+        links.push(server.says(format!("GET /sub/t HTTP/1.1\r\n{DEFLATE}")));
+        server.settle();
         for n in 0..40 {
             // Some messages are large, and all can be compressed.
             let bytes = if n % 9 == 0 { 20_000 } else { 300 };
-            town.publish([("t", format!("{n}{}", "x".repeat(bytes)))]);
-            town.turn();
+            server.publish([("t", format!("{n}{}", "x".repeat(bytes)))]);
+            server.turn();
         }
-        town.settle();
-        let all = links.iter().map(|link| town.received(*link).to_vec());
+        server.settle();
+        let all = links.iter().map(|link| server.received(*link).to_vec());
         all.collect::<Vec<_>>()
     };
     assert!(received(0) == received(100), "the same bytes");
@@ -101,26 +102,31 @@ fn messages_look_the_same_however_long_their_fan_out_takes() {
 /// The places of members that have left are freed, even if the topic always has messages in flight.
 #[test]
 fn a_walk_that_never_ends_is_as_long_as_its_members_are_many() {
-    let mut town = Town::new(rule(), |_| {}, slow_pace());
-    let links: Vec<usize> = (0..400).map(|_| town.subscribe(Kind::Plain, "t")).collect();
+    let mut server = TestServer::new(rule(), |_| {}, slow_pace());
+    let links: Vec<usize> = (0..400)
+        .map(|_| server.subscribe(Kind::Plain, "t"))
+        .collect();
     // Each turn leaves messages in flight.
-    let turn = |town: &mut Town, data: String| {
-        town.publish([("t", data)]);
-        town.turn();
+    let turn = |server: &mut TestServer, data: String| {
+        server.publish([("t", data)]);
+        server.turn();
     };
     for n in 0..5 {
-        turn(&mut town, n.to_string());
+        turn(&mut server, n.to_string());
     }
     for link in &links[4..] {
-        town.cut(*link);
+        server.cut(*link);
     }
     for n in 0..200 {
-        turn(&mut town, n.to_string());
+        turn(&mut server, n.to_string());
     }
-    turn(&mut town, "last".into());
-    turn(&mut town, "more".into());
+    turn(&mut server, "last".into());
+    turn(&mut server, "more".into());
     for link in &links[..4] {
-        assert!(town.take(*link).contains("last"), "eight visits are enough");
+        assert!(
+            server.take(*link).contains("last"),
+            "eight visits are enough"
+        );
     }
 }
 
@@ -157,8 +163,8 @@ proptest! {
         query in prop::sample::select(vec!["topic=t", "filter=%2B", "filter=%23&filter=t"]),
     ) {
         let rule = Rule { outbox_messages, ..rule() };
-        let mut town = Town::new(rule, |_| {}, slow_pace());
-        let mut links: Vec<usize> = (0..crowd).map(|_| town.subscribe_to(Kind::Plain, query)).collect();
+        let mut server = TestServer::new(rule, |_| {}, slow_pace());
+        let mut links: Vec<usize> = (0..crowd).map(|_| server.subscribe_to(Kind::Plain, query)).collect();
         let begun = links.clone();
         let mut newcomers = Vec::new();
         let mut next = 0..;
@@ -166,34 +172,34 @@ proptest! {
             match one {
                 Move::Publish(count) => {
                     for n in next.by_ref().take(count) {
-                        town.publish([("t", format!("{}{n}", "x".repeat(n as usize % 5)))]);
+                        server.publish([("t", format!("{}{n}", "x".repeat(n as usize % 5)))]);
                     }
                 }
-                Move::Turn => town.turn(),
-                Move::Join => newcomers.push(town.ask_for(Kind::Plain, query)),
+                Move::Turn => server.turn(),
+                Move::Join => newcomers.push(server.ask_for(Kind::Plain, query)),
                 Move::Leave(who) if links.len() > 1 => {
-                    town.cut(links.swap_remove(who.index(links.len())));
+                    server.cut(links.swap_remove(who.index(links.len())));
                 }
-                Move::Window(who, bytes) => town.window(links[who.index(links.len())], Some(bytes)),
-                Move::Open(who) => town.window(links[who.index(links.len())], None),
+                Move::Window(who, bytes) => server.window(links[who.index(links.len())], Some(bytes)),
+                Move::Open(who) => server.window(links[who.index(links.len())], None),
                 Move::Leave(_) => {}
             }
         }
         for link in &links {
-            town.window(*link, None);
+            server.window(*link, None);
         }
-        town.settle();
+        server.settle();
         let all: Vec<u32> = (0..next.start).collect();
         for link in &links {
-            prop_assert_eq!(&numbers(town.received(*link)), &all, "one of {}", begun.len());
+            prop_assert_eq!(&numbers(server.received(*link)), &all, "one of {}", begun.len());
         }
         for link in newcomers {
-            let text = town.received(link);
+            let text = server.received(link);
             let head = text.windows(4).position(|four| four == b"\r\n\r\n");
             let got = numbers(&text[head.expect("it was upgraded") + 4..]);
             prop_assert_eq!(&all[all.len() - got.len()..], &got[..], "all from where it came");
         }
-        prop_assert_eq!(town.accounts().deliveries, 0);
-        prop_assert_eq!(town.accounts().outboxes, 0);
+        prop_assert_eq!(server.accounts().deliveries, 0);
+        prop_assert_eq!(server.accounts().outboxes, 0);
     }
 }

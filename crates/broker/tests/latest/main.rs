@@ -3,13 +3,13 @@
 
 #[path = "../support/mod.rs"]
 mod support;
-mod town;
+mod test_server;
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use town::{Town, Want};
+use test_server::{TestServer, Want};
 
 const KEYS: u8 = 5;
 
@@ -67,7 +67,7 @@ struct Reader {
 }
 
 struct World {
-    town: Town,
+    server: TestServer,
     messages: Vec<Message>,
     readers: Vec<Reader>,
 }
@@ -80,7 +80,7 @@ fn wanted(n: usize) -> Want {
 impl World {
     /// The newest message of each key of a topic, of those after `after` that have not expired.
     fn newest(&self, topic: usize, after: Option<usize>) -> Vec<usize> {
-        let now_s = u64::from(self.town.now_s());
+        let now_s = u64::from(self.server.now_s());
         let mut newest = BTreeMap::new();
         for (number, message) in self.messages.iter().enumerate() {
             if message.topic == topic {
@@ -101,7 +101,7 @@ impl World {
         let Some(conn) = reader.conn else {
             return Ok(read);
         };
-        for frame in self.town.frames(conn) {
+        for frame in self.server.frames(conn) {
             prop_assert!(!frame.lines.contains_key("gap"), "{frame:?}");
             let number: usize = frame.data.parse().expect("a number");
             let message = self.messages[number];
@@ -109,7 +109,7 @@ impl World {
             prop_assert_eq!(key, "k".repeat(message.key.into()));
             // Only a subscription to several topics names the topic.
             let several = matches!(wanted(n), Want::Both);
-            let named = several.then_some(town::TOPICS[message.topic]);
+            let named = several.then_some(test_server::TOPICS[message.topic]);
             prop_assert_eq!(frame.lines.get("topic").map(String::as_str), named);
             let last = &mut reader.last[message.topic];
             prop_assert!(
@@ -131,30 +131,33 @@ impl World {
         if reader.id.is_none() {
             reader.last = [None; 2];
         }
-        reader.conn = Some(self.town.subscribe(n % 2, wanted(n), reader.id.as_deref()));
+        reader.conn = Some(
+            self.server
+                .subscribe(n % 2, wanted(n), reader.id.as_deref()),
+        );
         reader.stalled = false;
     }
 
     fn cut(&mut self, n: usize) {
         self.readers[n].stalled = false;
         if let Some(conn) = self.readers[n].conn.take() {
-            self.town.cut(conn);
+            self.server.cut(conn);
         }
     }
 
     /// The stalled socket accepts bytes again while nothing is in flight. After the rest of a torn frame (one that was partly written),
     /// exactly the newest unseen messages must follow.
     fn drain(&mut self, n: usize) -> Result<(), TestCaseError> {
-        self.town.settle();
+        self.server.settle();
         if !self.readers[n].stalled {
             return Ok(());
         }
         self.readers[n].stalled = false;
         self.read(n)?;
         let conn = self.readers[n].conn.expect("who stalls is there");
-        let torn = self.town.is_torn(conn);
-        self.town.window(conn, usize::MAX);
-        self.town.settle();
+        let torn = self.server.is_torn(conn);
+        self.server.window(conn, usize::MAX);
+        self.server.settle();
         let before = self.readers[n].last;
         let read = self.read(n)?;
         let firsts = read.iter().filter(|read| !read.is_empty()).count();
@@ -188,14 +191,14 @@ impl World {
             Op::Publish(topic, key, ttl_s) => {
                 let number = self.messages.len();
                 let end_s = ttl_s.map_or(u64::MAX, |ttl_s| {
-                    u64::from(self.town.now_s()) + u64::from(ttl_s)
+                    u64::from(self.server.now_s()) + u64::from(ttl_s)
                 });
-                self.town
+                self.server
                     .publish(topic, &"k".repeat(key.into()), ttl_s, number);
                 self.messages.push(Message { topic, key, end_s });
             }
-            Op::Turn(shard) => self.town.turn(shard),
-            Op::Settle => self.town.settle(),
+            Op::Turn(shard) => self.server.turn(shard),
+            Op::Settle => self.server.settle(),
             Op::Come(n) => self.come(n),
             Op::Cut(n) => {
                 self.read(n)?;
@@ -203,17 +206,17 @@ impl World {
             }
             Op::Stall(n, bytes) => {
                 // A socket stalls only after its first page (its first past messages) has arrived, since that is always sent completely.
-                self.town.settle();
+                self.server.settle();
                 if let Some(conn) = self.readers[n].conn {
-                    self.town.window(conn, bytes);
+                    self.server.window(conn, bytes);
                     self.readers[n].stalled = true;
                 }
             }
             Op::Drain(n) => self.drain(n)?,
             Op::Clock(seconds) => {
                 // Messages in flight are published first, at the time at which they were sent.
-                self.town.settle();
-                self.town.wait_s(seconds);
+                self.server.settle();
+                self.server.wait_s(seconds);
             }
         }
         Ok(())
@@ -225,7 +228,7 @@ impl World {
             self.drain(n)?;
             self.come(n);
         }
-        self.town.settle();
+        self.server.settle();
         for n in 0..self.readers.len() {
             self.read(n)?;
             for topic in 0..2 {
@@ -236,7 +239,7 @@ impl World {
             }
             self.cut(n);
         }
-        self.town.vanish();
+        self.server.vanish();
         Ok(())
     }
 }
@@ -245,22 +248,22 @@ impl World {
 /// topic may be superseded.
 #[test]
 fn superseded_message_is_not_sent_to_a_stream_that_begins_later() {
-    let mut town = Town::new(2, 128);
-    let home = |topic: usize| crore_wire::topic::slot(town::TOPICS[topic].as_bytes()) % 2;
+    let mut server = TestServer::new(2, 128);
+    let home = |topic: usize| crore_wire::topic::slot(test_server::TOPICS[topic].as_bytes()) % 2;
     let near = (0..2).find(|topic| home(*topic) == 0).expect("one is near");
     assert_eq!(home(1 - near), 1, "and one is far");
-    let conn = town.subscribe(0, Want::Both, None);
-    town.turn(0);
+    let conn = server.subscribe(0, Want::Both, None);
+    server.turn(0);
     for number in 0..5 {
-        town.publish(near, "k", None, number);
-        town.turn(0);
+        server.publish(near, "k", None, number);
+        server.turn(0);
     }
     assert!(
-        town.frames(conn).is_empty(),
+        server.frames(conn).is_empty(),
         "the far home has not answered"
     );
-    town.settle();
-    let data: Vec<_> = town
+    server.settle();
+    let data: Vec<_> = server
         .frames(conn)
         .into_iter()
         .map(|frame| frame.data)
@@ -276,8 +279,8 @@ proptest! {
         page_messages in prop_oneof![Just(1usize), Just(2), Just(128)],
     ) {
         let readers = vec![Reader::default(); 6];
-        let town = Town::new(shards, page_messages);
-        let mut world = World { town, messages: Vec::new(), readers };
+        let server = TestServer::new(shards, page_messages);
+        let mut world = World { server, messages: Vec::new(), readers };
         for op in &ops {
             world.run(op)?;
         }

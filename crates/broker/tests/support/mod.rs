@@ -169,7 +169,7 @@ pub fn partitioned(
 }
 
 /// Shards and their sockets. Each connection has a number that is unique over all shards.
-pub struct Town {
+pub struct TestServer {
     pub shards: Vec<Shard>,
     pub io: Vec<Sockets>,
     pub now: Now,
@@ -177,20 +177,20 @@ pub struct Town {
     buffer: Vec<u8>,
 }
 
-impl Town {
+impl TestServer {
     /// New shards of a world.
-    pub fn new(world: &Arc<World>, turn_limits: TurnLimits, now: Now) -> Town {
+    pub fn new(world: &Arc<World>, turn_limits: TurnLimits, now: Now) -> TestServer {
         let shard = |id| {
             let mut shard = Shard::new(id, Arc::clone(world), now);
             shard.set_turn_limits(turn_limits);
             shard
         };
-        Town::of((0..world.shards).map(shard).collect(), now)
+        TestServer::of((0..world.shards).map(shard).collect(), now)
     }
 
     /// Existing shards.
-    pub fn of(shards: Vec<Shard>, now: Now) -> Town {
-        Town {
+    pub fn of(shards: Vec<Shard>, now: Now) -> TestServer {
+        TestServer {
             io: shards.iter().map(|_| Sockets::default()).collect(),
             shards,
             now,

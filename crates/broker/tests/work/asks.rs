@@ -6,8 +6,8 @@ use crore_broker::settings::Settings;
 use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, RetainHandling, SubscribeOptions, Version};
 
-use crate::support::{self, NOW, Town};
-use crate::{BUDGET, batch, client, town};
+use crate::support::{self, NOW, TestServer};
+use crate::{BUDGET, batch, client, server};
 
 /// Number of filters in a packet, and of packets in one read.
 const FILTERS: usize = 1_000;
@@ -34,21 +34,25 @@ fn changes(filter: &str) -> Vec<u8> {
 #[test]
 fn a_client_that_changes_its_subscription_all_the_time_delays_no_request_of_others() {
     for filter in ["+/a", "a"] {
-        let mut town = town(Settings::default());
-        let conn = client(&mut town, [filter.to_owned()].into_iter(), Qos::AtMostOnce);
-        let before = town.received(conn).len();
-        town.say(conn, changes(filter));
-        let other = town.open(0);
-        town.say(other, "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let mut server = server(Settings::default());
+        let conn = client(
+            &mut server,
+            [filter.to_owned()].into_iter(),
+            Qos::AtMostOnce,
+        );
+        let before = server.received(conn).len();
+        server.say(conn, changes(filter));
+        let other = server.open(0);
+        server.say(other, "GET /pub/none HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let waits = |_: &usize| {
-            town.flush(0);
-            town.received(other).is_empty()
+            server.flush(0);
+            server.received(other).is_empty()
         };
         let turns = (1..1_000).take_while(waits).count() + 1;
         assert!(turns <= TURNS, "{turns} turns with {filter}");
-        town.settle();
+        server.settle();
         // The SUBACKs have a code for each filter.
-        let answers = town.received(conn).len() - before;
+        let answers = server.received(conn).len() - before;
         assert!(answers > FILTERS * usize::from(PACKETS), "{answers} bytes");
     }
 }
@@ -63,33 +67,33 @@ fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
         ask_bytes: 16,
         ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(Settings::default(), 2, 1), turn_limits, NOW);
-    let publisher = town.open(1);
+    let mut server = TestServer::new(&support::world(Settings::default(), 2, 1), turn_limits, NOW);
+    let publisher = server.open(1);
     let kept = |n| format!("{{\"topic\":\"kept/{n}\",\"data\":\"x\"}}\n");
-    town.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
-    town.settle();
+    server.say(publisher, batch(&(0..2_000).map(kept).collect::<String>()));
+    server.settle();
     // Subscribers from the oldest message keep the home busy all the time.
     for _ in 0..100 {
-        let conn = town.open(0);
-        town.say(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
+        let conn = server.open(0);
+        server.say(conn, "GET /sub?filter=kept/%23&since=oldest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n");
     }
     let line = "{\"topic\":\"own\",\"data\":\"x\"}\n";
-    town.say(publisher, batch(&line.repeat(2 * BUDGET as usize)));
-    town.settle_one(1);
+    server.say(publisher, batch(&line.repeat(2 * BUDGET as usize)));
+    server.settle_one(1);
     let mut last = publisher;
     for _ in 0..MAILS {
-        last = town.open(1);
-        town.say(last, batch(line));
-        town.settle_one(1);
+        last = server.open(1);
+        server.say(last, batch(line));
+        server.settle_one(1);
     }
-    town.carry(0);
+    server.carry(0);
     let waits = |_: &usize| {
-        town.flush(0);
-        town.carry(1);
-        town.flush(1);
-        town.received(last).is_empty()
+        server.flush(0);
+        server.carry(1);
+        server.flush(1);
+        server.received(last).is_empty()
     };
     let turns = (1..1_000).take_while(waits).count() + 1;
     assert!(turns <= 40, "{turns} turns");
-    assert!(town.flush(0), "the subscribers have everything");
+    assert!(server.flush(0), "the subscribers have everything");
 }

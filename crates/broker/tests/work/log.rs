@@ -5,8 +5,8 @@ use crore_broker::TurnLimits;
 use crore_broker::settings::{Rule, Settings};
 use crore_wire::mqtt::Qos;
 
-use crate::support::{self, NOW, Town};
-use crate::{BUDGET, UNIT, batch, client, payloads, steps_of, town};
+use crate::support::{self, NOW, TestServer};
+use crate::{BUDGET, UNIT, batch, client, payloads, server, steps_of};
 
 /// Number of messages of other topics, and of the same topic, between the messages that are sought.
 const OTHERS: usize = 3_000;
@@ -37,31 +37,31 @@ fn messages_given_back_to_a_group_are_looked_for_in_bounded_steps() {
     // Fewer messages than a member may receive without an acknowledgement.
     const GIVEN: usize = 15;
     for ttl in ["", ",\"ttl_s\":1"] {
-        let mut town = town(settings());
-        let publisher = town.open(0);
-        town.say(publisher, batch(&lines("t", OTHERS, "")));
-        town.settle();
+        let mut server = server(settings());
+        let publisher = server.open(0);
+        server.say(publisher, batch(&lines("t", OTHERS, "")));
+        server.settle();
         let group = || ["$share/g/t".to_owned()].into_iter();
-        let leaver = client(&mut town, group(), Qos::AtLeastOnce);
-        town.say(publisher, batch(&lines("t", GIVEN, ttl)));
-        town.settle();
-        assert_eq!(payloads(&town, leaver).len(), GIVEN);
-        let stayer = client(&mut town, group(), Qos::AtLeastOnce);
+        let leaver = client(&mut server, group(), Qos::AtLeastOnce);
+        server.say(publisher, batch(&lines("t", GIVEN, ttl)));
+        server.settle();
+        assert_eq!(payloads(&server, leaver).len(), GIVEN);
+        let stayer = client(&mut server, group(), Qos::AtLeastOnce);
         // The messages expire before they are sought, and lie in the middle of the log.
-        town.say(publisher, batch(&lines("u", OTHERS, "")));
-        town.say(publisher, batch(&lines("t", 1, "")));
-        town.settle();
-        town.tick_s(2);
-        let reader = town.open(0);
-        town.say(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        town.settle();
-        let had = payloads(&town, stayer).len();
-        let before = town.shards[0].steps();
-        town.cut(leaver);
-        town.settle();
-        let steps = town.shards[0].steps() - before;
+        server.say(publisher, batch(&lines("u", OTHERS, "")));
+        server.say(publisher, batch(&lines("t", 1, "")));
+        server.settle();
+        server.tick_s(2);
+        let reader = server.open(0);
+        server.say(reader, "GET /history/t HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        server.settle();
+        let had = payloads(&server, stayer).len();
+        let before = server.shards[0].steps();
+        server.cut(leaver);
+        server.settle();
+        let steps = server.shards[0].steps() - before;
         let is_there = ttl.is_empty();
-        let again = payloads(&town, stayer).len() - had;
+        let again = payloads(&server, stayer).len() - had;
         assert!(again >= if is_there { GIVEN } else { 0 }, "{again}");
         assert!(again <= if is_there { GIVEN + 1 } else { 1 }, "{again}");
         assert!(steps <= 200 * GIVEN as u64, "{steps} steps");
@@ -77,26 +77,26 @@ fn losses_of_many_topics_are_dropped_a_thousand_in_a_turn() {
     settings.rules[0].log_messages = 1;
     settings.limits.memory_bytes = 4 << 20;
     let world = support::world(settings, 1, 1);
-    let mut town = Town::new(&world, TurnLimits::default(), NOW);
-    let reader = town.open(0);
+    let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
+    let reader = server.open(0);
     let stream = "Host: localhost\r\nAccept: text/event-stream";
-    town.say(
+    server.say(
         reader,
         format!("GET /sub?filter=none/%23 HTTP/1.1\r\n{stream}\r\n\r\n"),
     );
-    town.settle();
-    let publisher = town.open(0);
+    server.settle();
+    let publisher = server.open(0);
     for _ in 0..2 {
         let line = |n: usize| lines(&format!("t/{n}"), 1, "");
-        town.say(publisher, batch(&(0..TOPICS).map(line).collect::<String>()));
-        town.settle();
+        server.say(publisher, batch(&(0..TOPICS).map(line).collect::<String>()));
+        server.settle();
     }
-    let mut losses = town.shards[0].accounts().home_losses;
+    let mut losses = server.shards[0].accounts().home_losses;
     assert_eq!(losses, TOPICS as u32);
     world.admission.account.charge_message(3_200 << 10);
     loop {
-        let goes_on = town.flush(0);
-        let left = town.shards[0].accounts().home_losses;
+        let goes_on = server.flush(0);
+        let left = server.shards[0].accounts().home_losses;
         assert!(losses - left <= 1 << 10, "{losses} {left}");
         losses = left;
         if !goes_on {
@@ -116,7 +116,7 @@ enum Full {
 }
 
 /// A server whose log is full of tiny messages of `topics` topics, each with its own rule; and the connection of a publisher.
-fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
+fn full_log(topics: usize, log_bytes: usize, full: Full) -> (TestServer, usize) {
     let rule = |n: usize| Rule {
         filter: format!("r{n}/#"),
         ..settings().rules[0].clone()
@@ -131,18 +131,18 @@ fn full_log(topics: usize, log_bytes: usize, full: Full) -> (Town, usize) {
         (rule.log_messages, rule.log_bytes) = (1 << 20, bytes.1);
     }
     settings.limits.log_bytes = bytes.0;
-    let mut town = town(settings);
-    let publisher = town.open(0);
+    let mut server = server(settings);
+    let publisher = server.open(0);
     // The topics alternate, so that each removal belongs to another rule than the one before.
     let round: String = (0..topics)
         .map(|n| lines(&format!("r{n}/t"), 1, ""))
         .collect();
-    while town.shards[0].accounts().log_bytes < log_bytes - (1 << 12) {
+    while server.shards[0].accounts().log_bytes < log_bytes - (1 << 12) {
         let count = 2_000 / topics;
-        town.say(publisher, batch(&round.repeat(count)));
-        town.settle();
+        server.say(publisher, batch(&round.repeat(count)));
+        server.settle();
     }
-    (town, publisher)
+    (server, publisher)
 }
 
 /// A large message needs the room of many small ones. They are removed over several turns. The log, or the topic, never exceeds its limit
@@ -158,8 +158,8 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
         (200, Full::Log),
         (1, Full::Topic),
     ] {
-        let (mut town, publisher) = full_log(topics, LOG_BYTES, full);
-        let before = town.shards[0].stats().published;
+        let (mut server, publisher) = full_log(topics, LOG_BYTES, full);
+        let before = server.shards[0].stats().published;
         let data = "x".repeat(BYTES);
         let topic = match full {
             Full::Log => "r0/large",
@@ -169,7 +169,7 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
         let request = format!("{head}Content-Length: {BYTES}\r\n\r\n{data}");
         let of_bytes = 2 * BYTES as u64 / 256;
         for _ in 0..MESSAGES {
-            let steps = steps_of(&mut town, publisher, &request);
+            let steps = steps_of(&mut server, publisher, &request);
             let most = u64::from(BUDGET) + 2 * UNIT + of_bytes;
             assert!(
                 steps <= most,
@@ -178,12 +178,12 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
         }
         let mut turns = 0;
         while {
-            let steps = town.shards[0].steps();
-            let more = town.flush(0);
-            let steps = town.shards[0].steps() - steps;
+            let steps = server.shards[0].steps();
+            let more = server.flush(0);
+            let steps = server.shards[0].steps() - steps;
             let most = u64::from(BUDGET) + 4 * UNIT + of_bytes;
             assert!(steps <= most, "{topics} {full:?}: {steps} steps of a turn");
-            let held = town.shards[0].accounts().log_bytes;
+            let held = server.shards[0].accounts().log_bytes;
             assert!(
                 held <= LOG_BYTES + BYTES + 100,
                 "{topics} {full:?}: {held} bytes"
@@ -193,8 +193,8 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
             turns += 1;
         }
         assert!(turns > 3, "{turns} turns");
-        assert_eq!(town.shards[0].stats().published, before + MESSAGES);
-        assert!(town.shards[0].accounts().log_bytes <= LOG_BYTES);
+        assert_eq!(server.shards[0].stats().published, before + MESSAGES);
+        assert!(server.shards[0].accounts().log_bytes <= LOG_BYTES);
     }
 }
 
@@ -202,9 +202,9 @@ fn large_messages_for_a_log_or_a_topic_full_of_small_ones_are_bounded_steps() {
 #[test]
 fn rules_whose_messages_are_compared_for_room_are_counted() {
     const RULES: usize = 200;
-    let (mut town, publisher) = full_log(RULES, 1 << 20, Full::Log);
-    town.say(publisher, batch(&lines("r0/t", 100, "")));
-    town.settle();
-    let steps = steps_of(&mut town, publisher, batch(&lines("r0/t", 1, "")));
+    let (mut server, publisher) = full_log(RULES, 1 << 20, Full::Log);
+    server.say(publisher, batch(&lines("r0/t", 100, "")));
+    server.settle();
+    let steps = steps_of(&mut server, publisher, batch(&lines("r0/t", 1, "")));
     assert!(steps >= RULES as u64, "{steps} steps");
 }

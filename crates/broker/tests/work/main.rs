@@ -13,7 +13,7 @@ use crore_wire::mqtt::{
     self, Connect, Packet, PacketId, Properties, Qos, SubscribeOptions, Version, encode,
 };
 use crore_wire::websocket::frame::{self, Opcode};
-use support::{NOW, Town};
+use support::{NOW, TestServer};
 
 mod asks;
 mod log;
@@ -28,12 +28,12 @@ mod valve;
 const UNIT: u64 = 1_200;
 const BUDGET: u32 = 1_024;
 
-fn town(settings: Settings) -> Town {
+fn server(settings: Settings) -> TestServer {
     let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
         ..TurnLimits::default()
     };
-    Town::new(&support::world(settings, 1, 1), turn_limits, NOW)
+    TestServer::new(&support::world(settings, 1, 1), turn_limits, NOW)
 }
 
 const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -41,20 +41,20 @@ const UPGRADE: &str = "GET /pub/t HTTP/1.1\r\nHost: localhost\r\nConnection: Upg
      Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
 
 /// The steps that a shard takes for an input.
-fn steps_of(town: &mut Town, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
-    let before = town.shards[0].steps();
-    town.say(conn, bytes);
-    town.shards[0].steps() - before
+fn steps_of(server: &mut TestServer, conn: usize, bytes: impl AsRef<[u8]>) -> u64 {
+    let before = server.shards[0].steps();
+    server.say(conn, bytes);
+    server.shards[0].steps() - before
 }
 
 /// Number of turns until `published` messages are published. Checks that no turn does more than its budget and a few units, one of them
 /// the publish of a message of `bytes` bytes.
-fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
+fn turns_until(server: &mut TestServer, published: u64, bytes: usize) -> usize {
     let mut turns = 0;
-    while town.shards[0].stats().published < published {
-        let before = town.shards[0].steps();
-        town.flush(0);
-        let steps = town.shards[0].steps() - before;
+    while server.shards[0].stats().published < published {
+        let before = server.shards[0].steps();
+        server.flush(0);
+        let steps = server.shards[0].steps() - before;
         assert!(
             steps <= u64::from(BUDGET) + 3 * UNIT + 2 * bytes as u64 / 256,
             "{steps} steps in a turn"
@@ -66,11 +66,11 @@ fn turns_until(town: &mut Town, published: u64, bytes: usize) -> usize {
 }
 
 /// A connection that publishes compressed frames to the topic `t`.
-fn socket(town: &mut Town) -> usize {
-    let conn = town.open(0);
-    town.say(conn, UPGRADE);
-    town.settle();
-    assert!(town.received(conn).starts_with(b"HTTP/1.1 101 "));
+fn socket(server: &mut TestServer) -> usize {
+    let conn = server.open(0);
+    server.say(conn, UPGRADE);
+    server.settle();
+    assert!(server.received(conn).starts_with(b"HTTP/1.1 101 "));
     conn
 }
 
@@ -91,50 +91,50 @@ fn empty_blocks(fours: usize) -> Vec<u8> {
 
 #[test]
 fn a_message_of_blocks_without_data_takes_as_many_turns_as_its_blocks() {
-    let mut town = town(Settings::default());
-    let conn = socket(&mut town);
+    let mut server = server(Settings::default());
+    let conn = socket(&mut server);
     // 50 KB of such blocks, which are read at once.
-    let steps = steps_of(&mut town, conn, compressed_frame(&empty_blocks(10_000)));
+    let steps = steps_of(&mut server, conn, compressed_frame(&empty_blocks(10_000)));
     assert!(
         steps <= u64::from(BUDGET) + UNIT,
         "{steps} steps in an input"
     );
-    let turns = turns_until(&mut town, 1, 0);
+    let turns = turns_until(&mut server, 1, 0);
     assert!(turns >= 100, "{turns} turns for 40,000 blocks");
 }
 
 #[test]
 fn a_small_message_that_inflates_to_a_large_one_takes_as_many_turns_as_its_bytes() {
     const BYTES: usize = 1 << 20;
-    let mut town = town(Settings::default());
-    let conn = socket(&mut town);
+    let mut server = server(Settings::default());
+    let conn = socket(&mut server);
     let mut small = Vec::new();
     Compressor::new().compress(&vec![b'x'; BYTES], 9, &mut small);
     assert!(small.len() < 2_000);
-    let steps = steps_of(&mut town, conn, compressed_frame(&small));
+    let steps = steps_of(&mut server, conn, compressed_frame(&small));
     assert!(
         steps <= u64::from(BUDGET) + UNIT,
         "{steps} steps in an input"
     );
-    assert_eq!(town.shards[0].stats().published, 0, "it goes on later");
-    let held = town.shards[0].accounts().receive_bytes;
+    assert_eq!(server.shards[0].stats().published, 0, "it goes on later");
+    let held = server.shards[0].accounts().receive_bytes;
     assert!(
         held > 10_000,
         "{held} bytes are counted while it is inflated"
     );
-    let turns = turns_until(&mut town, 1, BYTES);
+    let turns = turns_until(&mut server, 1, BYTES);
     assert!(turns >= 4, "{turns} turns");
 }
 
 #[test]
 fn frames_without_payload_are_counted() {
-    let mut town = town(Settings::default());
-    let conn = socket(&mut town);
+    let mut server = server(Settings::default());
+    let conn = socket(&mut server);
     let mut frames = vec![0x01, 0x80, 0, 0, 0, 0];
     frames.extend([0x00, 0x80, 0, 0, 0, 0].repeat(5_000));
     frames.extend([0x80, 0x80, 0, 0, 0, 0]);
-    let steps = steps_of(&mut town, conn, frames);
-    let turns = turns_until(&mut town, 1, 0);
+    let steps = steps_of(&mut server, conn, frames);
+    let turns = turns_until(&mut server, 1, 0);
     assert!(
         steps >= u64::from(BUDGET) && turns >= 1,
         "{steps} steps, then {turns} turns"
@@ -143,25 +143,25 @@ fn frames_without_payload_are_counted() {
 
 #[test]
 fn chunks_of_a_byte_are_counted() {
-    let mut town = town(Settings::default());
-    let conn = town.open(0);
+    let mut server = server(Settings::default());
+    let conn = server.open(0);
     let chunks = "1\r\nx\r\n".repeat(10_000);
     let head = "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let steps = steps_of(&mut town, conn, format!("{head}{chunks}0\r\n\r\n"));
+    let steps = steps_of(&mut server, conn, format!("{head}{chunks}0\r\n\r\n"));
     assert!(steps >= 900, "{steps} steps for 10,000 chunks");
 }
 
 #[test]
 fn a_head_that_comes_byte_by_byte_is_counted_each_time_that_it_is_read() {
-    let mut town = town(Settings::default());
-    let conn = town.open(0);
-    town.say(
+    let mut server = server(Settings::default());
+    let conn = server.open(0);
+    server.say(
         conn,
         format!("GET /pub/none HTTP/1.1\r\nX: {}", "x".repeat(4_096)),
     );
     let mut read = || {
-        town.flush(0);
-        steps_of(&mut town, conn, "x")
+        server.flush(0);
+        steps_of(&mut server, conn, "x")
     };
     let steps: u64 = (0..100).map(|_| read()).sum();
     assert!(steps >= 1_600, "{steps} steps for 100 bytes behind 4 KiB");
@@ -176,26 +176,26 @@ fn batch(lines: &str) -> String {
 
 #[test]
 fn a_long_line_that_is_refused_is_counted() {
-    let mut town = town(Settings::default());
-    let conn = town.open(0);
+    let mut server = server(Settings::default());
+    let conn = server.open(0);
     let line = format!("{{\"topic\":\"t\",\"data\":\"{}\"\n", "x".repeat(500_000));
-    let steps = steps_of(&mut town, conn, batch(&line));
+    let steps = steps_of(&mut server, conn, batch(&line));
     assert!(steps >= 500_000 / 256, "{steps} steps");
 }
 
 /// A client of MQTT 5 with these subscriptions, on the first shard.
-fn client(town: &mut Town, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
-    client_at(town, 0, filters, qos)
+fn client(server: &mut TestServer, filters: impl Iterator<Item = String>, qos: Qos) -> usize {
+    client_at(server, 0, filters, qos)
 }
 
 /// A client of MQTT 5 with these subscriptions, on this shard.
 fn client_at(
-    town: &mut Town,
+    server: &mut TestServer,
     shard: usize,
     filters: impl Iterator<Item = String>,
     qos: Qos,
 ) -> usize {
-    let conn = town.open(shard);
+    let conn = server.open(shard);
     let mut bytes = Vec::new();
     let connect = Connect {
         version: Version::V5,
@@ -220,25 +220,25 @@ fn client_at(
             filters.into_iter(),
         );
     }
-    town.say(conn, bytes);
-    town.settle();
+    server.say(conn, bytes);
+    server.settle();
     conn
 }
 
 /// A client in this number of groups of the topic `t`, on the first shard.
-fn member(town: &mut Town, groups: usize) -> usize {
-    member_at(town, 0, groups)
+fn member(server: &mut TestServer, groups: usize) -> usize {
+    member_at(server, 0, groups)
 }
 
 /// A client in this number of groups of the topic `t`, on this shard.
-fn member_at(town: &mut Town, shard: usize, groups: usize) -> usize {
+fn member_at(server: &mut TestServer, shard: usize, groups: usize) -> usize {
     let filters = (0..groups).map(|n| format!("$share/g{n}/t"));
-    client_at(town, shard, filters, Qos::AtMostOnce)
+    client_at(server, shard, filters, Qos::AtMostOnce)
 }
 
 /// The payloads of a client's messages.
-fn payloads(town: &Town, conn: usize) -> Vec<String> {
-    let (mut bytes, mut all) = (town.received(conn), Vec::new());
+fn payloads(server: &TestServer, conn: usize) -> Vec<String> {
+    let (mut bytes, mut all) = (server.received(conn), Vec::new());
     while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
         let end = len + header.body_bytes();
         let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
@@ -250,45 +250,45 @@ fn payloads(town: &Town, conn: usize) -> Vec<String> {
     all
 }
 
-fn groups_town() -> Town {
+fn groups_server() -> TestServer {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 1_000;
-    town(settings)
+    server(settings)
 }
 
 #[test]
 fn a_publish_costs_a_visit_for_each_group_that_it_is_given_to() {
-    let mut town = groups_town();
-    let conn = member(&mut town, 200);
-    let publisher = town.open(0);
+    let mut server = groups_server();
+    let conn = member(&mut server, 200);
+    let publisher = server.open(0);
     let steps = steps_of(
-        &mut town,
+        &mut server,
         publisher,
         batch("{\"topic\":\"t\",\"data\":\"m\"}\n"),
     );
     assert!((3_200..3_400).contains(&steps), "{steps} steps");
-    town.settle();
-    assert_eq!(payloads(&town, conn).len(), 200);
+    server.settle();
+    assert_eq!(payloads(&server, conn).len(), 200);
 }
 
 #[test]
 fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in_order() {
     const GROUPS: usize = 1_000;
     const MESSAGES: usize = 5;
-    let mut town = groups_town();
-    let conn = member(&mut town, GROUPS);
-    let publisher = town.open(0);
+    let mut server = groups_server();
+    let conn = member(&mut server, GROUPS);
+    let publisher = server.open(0);
     for n in 0..MESSAGES {
         let line = format!("{{\"topic\":\"t\",\"data\":\"{n}\"}}\n");
-        let steps = steps_of(&mut town, publisher, batch(&line));
+        let steps = steps_of(&mut server, publisher, batch(&line));
         assert!(steps < 300, "{steps} steps of a publish to {GROUPS} groups");
         // The groups get the message in several turns. Other messages are published meanwhile.
         (0..n).for_each(|_| {
-            town.flush(0);
+            server.flush(0);
         });
     }
-    town.settle();
-    let all = payloads(&town, conn);
+    server.settle();
+    let all = payloads(&server, conn);
     assert_eq!(all.len(), GROUPS * MESSAGES);
     for n in 0..MESSAGES {
         let count = all
@@ -298,9 +298,9 @@ fn a_publish_to_very_many_groups_is_a_bounded_step_and_each_gets_all_messages_in
         assert_eq!(count, GROUPS, "message {n}");
     }
     // A new message comes after all of these.
-    town.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
-    town.settle();
-    let all = payloads(&town, conn);
+    server.say(publisher, batch("{\"topic\":\"t\",\"data\":\"last\"}\n"));
+    server.settle();
+    let all = payloads(&server, conn);
     assert!(
         all[GROUPS * MESSAGES..]
             .iter()
@@ -315,17 +315,17 @@ fn an_acknowledgement_is_looked_for_in_counted_steps() {
     let mut settings = Settings::default();
     settings.mqtt.inflight_max = u16::MAX;
     settings.mqtt.session_messages = 10_000;
-    let mut town = town(settings);
-    let conn = client(&mut town, ["t".to_owned()].into_iter(), Qos::AtLeastOnce);
-    let publisher = town.open(0);
-    town.say(
+    let mut server = server(settings);
+    let conn = client(&mut server, ["t".to_owned()].into_iter(), Qos::AtLeastOnce);
+    let publisher = server.open(0);
+    server.say(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(UNDER_WAY)),
     );
-    town.settle();
-    assert_eq!(payloads(&town, conn).len(), UNDER_WAY);
+    server.settle();
+    assert_eq!(payloads(&server, conn).len(), UNDER_WAY);
     let [high, low] = (UNDER_WAY as u16).to_be_bytes();
-    let steps = steps_of(&mut town, conn, [0x40, 2, high, low]);
+    let steps = steps_of(&mut server, conn, [0x40, 2, high, low]);
     assert!(
         steps >= UNDER_WAY as u64 / 16,
         "{steps} steps for the last of {UNDER_WAY}"
@@ -338,36 +338,36 @@ fn a_session_that_is_resumed_gets_its_pubrels_with_one_write() {
     let mut settings = Settings::default();
     settings.mqtt.inflight_max = u16::MAX;
     settings.mqtt.session_messages = 10_000;
-    let mut town = town(settings);
-    let mut conn = town.open(0);
+    let mut server = server(settings);
+    let mut conn = server.open(0);
     let mut bytes = support::connect("c", 600);
     let filters = [("t", SubscribeOptions::of(Qos::ExactlyOnce))].into_iter();
     let id = PacketId::new(1).expect("not 0");
     encode::subscribe(&mut bytes, Version::V5, id, &Properties::NONE, filters);
-    town.say(conn, bytes);
-    town.settle();
-    let publisher = client(&mut town, std::iter::empty(), Qos::AtMostOnce);
+    server.say(conn, bytes);
+    server.settle();
+    let publisher = client(&mut server, std::iter::empty(), Qos::AtMostOnce);
     for id in 1..=RELEASED {
         let [high, low] = id.to_be_bytes();
         let (publish, release) = (
             [0x34, 7, 0, 1, b't', high, low, 0, b'x'],
             [0x62, 2, high, low],
         );
-        town.say(publisher, publish);
-        town.say(publisher, release);
-        town.settle();
-        town.say(conn, [0x50, 2, high, low]);
+        server.say(publisher, publish);
+        server.say(publisher, release);
+        server.settle();
+        server.say(conn, [0x50, 2, high, low]);
     }
-    town.settle();
-    town.cut(conn);
-    town.settle();
-    conn = town.open(0);
-    town.io[0].sends = 0;
-    town.say(conn, support::connect("c", 600));
-    town.settle();
-    let sends = town.io[0].sends;
+    server.settle();
+    server.cut(conn);
+    server.settle();
+    conn = server.open(0);
+    server.io[0].sends = 0;
+    server.say(conn, support::connect("c", 600));
+    server.settle();
+    let sends = server.io[0].sends;
     assert!(sends <= 4, "{sends} writes");
-    assert!(town.received(conn).len() >= 4 * usize::from(RELEASED));
+    assert!(server.received(conn).len() >= 4 * usize::from(RELEASED));
 }
 
 /// At compression level 9 this data would take half a microsecond for each byte.
@@ -382,23 +382,23 @@ fn a_message_that_would_take_long_to_compress_is_sent_as_it_is() {
     ] {
         let mut settings = Settings::default();
         settings.deflate.level = level;
-        let mut town = town(settings);
-        let conn = town.open(0);
-        town.say(conn, UPGRADE.replacen("/pub/t", "/sub/t", 1));
-        town.settle();
-        let head = town.received(conn).len();
-        let publisher = town.open(0);
+        let mut server = server(settings);
+        let conn = server.open(0);
+        server.say(conn, UPGRADE.replacen("/pub/t", "/sub/t", 1));
+        server.settle();
+        let head = server.received(conn).len();
+        let publisher = server.open(0);
         let data: String = (0..bytes).map(|n| char::from(random(n))).collect();
-        let before = town.shards[0].steps();
-        town.say(
+        let before = server.shards[0].steps();
+        server.say(
             publisher,
             format!(
                 "POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{data}"
             ),
         );
-        town.settle();
-        let steps = town.shards[0].steps() - before;
-        let first = town.received(conn)[head];
+        server.settle();
+        let steps = server.shards[0].steps() - before;
+        let first = server.received(conn)[head];
         let (plain, compressed) = (0x81, 0xc1);
         assert_eq!(
             first,
@@ -424,23 +424,23 @@ fn a_socket_that_takes_everything_gets_its_outbox_in_parts() {
     const PART: usize = 64 << 10;
     const STREAM: &str =
         "GET /sub/t HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n";
-    let mut town = town(Settings::default());
-    let conn = town.open(0);
-    town.say(conn, STREAM);
-    town.settle();
-    town.window(conn, 0);
-    let publisher = town.open(0);
+    let mut server = server(Settings::default());
+    let conn = server.open(0);
+    server.say(conn, STREAM);
+    server.settle();
+    server.window(conn, 0);
+    let publisher = server.open(0);
     let data = "x".repeat(BYTES);
-    town.say(
+    server.say(
         publisher,
         format!("POST /pub/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: {BYTES}\r\n\r\n{data}"),
     );
-    town.settle();
-    town.widen(conn);
-    let (mut had, mut parts) = (town.received(conn).len(), 0);
+    server.settle();
+    server.widen(conn);
+    let (mut had, mut parts) = (server.received(conn).len(), 0);
     let first = had;
-    while town.report_writable(conn, PART) {
-        let has = town.received(conn).len();
+    while server.report_writable(conn, PART) {
+        let has = server.received(conn).len();
         assert!(has - had <= PART);
         (had, parts) = (has, parts + 1);
     }
@@ -458,13 +458,13 @@ fn closed() -> Arc<World> {
 fn grants_that_a_refused_line_is_compared_with_are_counted() {
     const GRANTS: usize = 420;
     const LINES: usize = 20;
-    let mut town = Town::new(&closed(), TurnLimits::default(), NOW);
-    let conn = town.open(0);
+    let mut server = TestServer::new(&closed(), TurnLimits::default(), NOW);
+    let conn = server.open(0);
     let lines = "{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(LINES);
     let request = batch(&lines).replacen("\r\n", "\r\nAuthorization: Bearer t\r\n", 1);
-    town.say(conn, request);
-    town.flush(0);
-    let (conn, question) = town.io[0].asked.last().expect("a question");
+    server.say(conn, request);
+    server.flush(0);
+    let (conn, question) = server.io[0].asked.last().expect("a question");
     let filters: Vec<String> = (0..GRANTS).map(|n| format!("own/{n}/+")).collect();
     let granted = filters.iter().map(|filter| (Right::Publish, &filter[..]));
     let known = Known {
@@ -478,12 +478,12 @@ fn grants_that_a_refused_line_is_compared_with_are_counted() {
         settings_generation: question.settings_generation,
     };
     let conn = *conn;
-    let before = town.shards[0].steps();
-    town.handle(0, Input::Verdict(conn, verdict));
-    town.settle();
-    let steps = town.shards[0].steps() - before;
+    let before = server.shards[0].steps();
+    server.handle(0, Input::Verdict(conn, verdict));
+    server.settle();
+    let steps = server.shards[0].steps() - before;
     assert!(steps >= (GRANTS * LINES / 4) as u64, "{steps} steps");
-    let refusals = town.shards[0].stats().refusals;
+    let refusals = server.shards[0].stats().refusals;
     let denied = refusals.of(Reason::PublishNotGranted);
     assert_eq!(denied, LINES as u64);
 }

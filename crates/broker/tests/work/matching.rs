@@ -4,8 +4,8 @@ use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 use crore_wire::mqtt::Qos;
 
-use crate::support::{self, NOW, Town};
-use crate::{BUDGET, UNIT, batch, client, steps_of, town, turns_until};
+use crate::support::{self, NOW, TestServer};
+use crate::{BUDGET, UNIT, batch, client, server, steps_of, turns_until};
 
 /// All accepted filters of sixteen levels, each `a` or `+`, with at most three `+`.
 fn deep_filters() -> Vec<String> {
@@ -28,13 +28,13 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
     let mut settings = Settings::default();
     settings.limits.head_bytes = 64 << 10;
     settings.limits.topics_per_connection = 1_000;
-    let mut town = town(settings);
+    let mut server = server(settings);
     for filters in deep_filters().chunks(98) {
-        let conn = town.open(0);
+        let conn = server.open(0);
         let query = filters.join("&filter=").replace('+', "%2B");
-        town.say(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
-        town.settle();
-        assert!(town.received(conn).starts_with(b"HTTP/1.1 200 "));
+        server.say(conn, format!("GET /sub?filter={query} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"));
+        server.settle();
+        assert!(server.received(conn).starts_with(b"HTTP/1.1 200 "));
     }
     // The lines alternate between two topics, since the matches of the last topic are cached.
     let line = |n: usize| {
@@ -42,40 +42,40 @@ fn a_publish_costs_as_many_steps_as_it_looks_at_filters() {
         let topic = format!("{}/{last}", ["a"; 15].join("/"));
         format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")
     };
-    let conn = town.open(0);
+    let conn = server.open(0);
     let lines: String = (0..LINES as usize).map(line).collect();
-    let steps = steps_of(&mut town, conn, batch(&lines));
+    let steps = steps_of(&mut server, conn, batch(&lines));
     assert!(
         steps <= u64::from(BUDGET) + UNIT,
         "{steps} steps in an input"
     );
-    let turns = turns_until(&mut town, LINES, 0) as u64;
+    let turns = turns_until(&mut server, LINES, 0) as u64;
     assert!(turns >= LINES / 10, "{turns} turns for {LINES} lines");
-    town.settle();
+    server.settle();
 }
 
 /// A client may get a message by one of its filters or by its subscription to the topic. The shard matches these for each client.
 #[test]
 fn a_delivery_costs_as_much_as_is_matched_for_it() {
     const CLIENTS: usize = 200;
-    let mut town = town(Settings::default());
+    let mut server = server(Settings::default());
     let topic = ["a"; 16].join("/");
     let filters = deep_filters();
     for n in 0..CLIENTS {
         let own = (0..31).map(|at| filters[(31 * n + at) % filters.len()].clone());
-        client(&mut town, own.chain([topic.clone()]), Qos::AtMostOnce);
+        client(&mut server, own.chain([topic.clone()]), Qos::AtMostOnce);
     }
-    let publisher = town.open(0);
-    town.say(
+    let publisher = server.open(0);
+    server.say(
         publisher,
         batch(&format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n")),
     );
-    let before = town.shards[0].stats().delivered;
+    let before = server.shards[0].stats().delivered;
     let mut turns = 1;
-    while town.flush(0) {
+    while server.flush(0) {
         turns += 1;
     }
-    assert_eq!(town.shards[0].stats().delivered - before, CLIENTS as u64);
+    assert_eq!(server.shards[0].stats().delivered - before, CLIENTS as u64);
     assert!(turns >= 2, "{turns} turns");
 }
 
@@ -84,22 +84,22 @@ fn a_delivery_costs_as_much_as_is_matched_for_it() {
 fn a_message_to_few_clients_with_many_filters_costs_few_visits() {
     const CLIENTS: usize = 60;
     const MESSAGES: usize = 10;
-    let mut town = town(Settings::default());
+    let mut server = server(Settings::default());
     let topic = ["a"; 16].join("/");
     let filters = deep_filters();
     for n in 0..CLIENTS {
         let own = (0..32).map(|at| filters[(CLIENTS * at + n) % filters.len()].clone());
-        client(&mut town, own, Qos::AtMostOnce);
+        client(&mut server, own, Qos::AtMostOnce);
     }
-    let publisher = town.open(0);
+    let publisher = server.open(0);
     let line = format!("{{\"topic\":\"{topic}\",\"data\":\"x\"}}\n");
-    let before = town.shards[0].stats().delivered;
-    town.say(publisher, batch(&line.repeat(MESSAGES)));
+    let before = server.shards[0].stats().delivered;
+    server.say(publisher, batch(&line.repeat(MESSAGES)));
     let mut turns = 1;
-    while town.flush(0) {
+    while server.flush(0) {
         turns += 1;
     }
-    let delivered = town.shards[0].stats().delivered - before;
+    let delivered = server.shards[0].stats().delivered - before;
     assert_eq!(delivered, (CLIENTS * MESSAGES) as u64);
     assert!(turns <= MESSAGES, "{turns} turns");
 }
@@ -111,22 +111,22 @@ fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
         visits_per_turn: 8,
         ..TurnLimits::default()
     };
-    let mut town = Town::new(&support::world(Settings::default(), 1, 1), turn_limits, NOW);
+    let mut server = TestServer::new(&support::world(Settings::default(), 1, 1), turn_limits, NOW);
     let filters = [
         "+/b/c", "a/+/c", "a/b/+", "+/+/c", "+/b/+", "a/+/+", "+/+/+", "#", "a/#", "+/#", "a/b/#",
         "+/b/#", "a/+/#", "+/+/#", "a/b/c/#",
     ];
     for _ in 0..20 {
         let own = filters.map(String::from).into_iter();
-        client(&mut town, own, Qos::AtMostOnce);
+        client(&mut server, own, Qos::AtMostOnce);
     }
-    let publisher = town.open(0);
-    let before = town.shards[0].stats().delivered;
-    town.say(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
+    let publisher = server.open(0);
+    let before = server.shards[0].stats().delivered;
+    server.say(publisher, batch("{\"topic\":\"a/b/c\",\"data\":\"x\"}\n"));
     let mut turns = 1;
-    while town.flush(0) {
+    while server.flush(0) {
         turns += 1;
     }
-    assert_eq!(town.shards[0].stats().delivered - before, 20);
+    assert_eq!(server.shards[0].stats().delivered - before, 20);
     assert!(turns >= 8, "{turns} turns for 300 members");
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
 
-use crate::support::{self, NOW, Town};
+use crate::support::{self, NOW, TestServer};
 use crate::{BUDGET, batch, member, member_at, payloads};
 
 const PARTITIONS: u16 = 16;
@@ -17,7 +17,7 @@ const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const TURNS: usize = 2;
 
 /// A server with one home whose partitions all have messages.
-fn town() -> Town {
+fn server() -> TestServer {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
     let turn_limits = TurnLimits {
@@ -26,54 +26,54 @@ fn town() -> Town {
         ..TurnLimits::default()
     };
     let world = support::partitioned(settings, 1, 1, PARTITIONS);
-    let mut town = Town::new(&world, turn_limits, NOW);
-    let publisher = town.open(0);
+    let mut server = TestServer::new(&world, turn_limits, NOW);
+    let publisher = server.open(0);
     let line = |n| format!("{{\"topic\":\"own/{n}\",\"data\":\"x\"}}\n");
-    town.say(publisher, batch(&(0..2_000).map(line).collect::<String>()));
-    town.settle();
-    town
+    server.say(publisher, batch(&(0..2_000).map(line).collect::<String>()));
+    server.settle();
+    server
 }
 
 /// Number of turns until a client of another address has received all that it requested.
-fn turns_until_served(town: &mut Town) -> usize {
-    let conn = town.open_from(0, OTHER);
-    town.say(
+fn turns_until_served(server: &mut TestServer) -> usize {
+    let conn = server.open_from(0, OTHER);
+    server.say(
         conn,
         "GET /sub?filter=own/%23 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     );
-    let served = |town: &Town| town.received(conn).starts_with(b"HTTP/1.1 200 ");
+    let served = |server: &TestServer| server.received(conn).starts_with(b"HTTP/1.1 200 ");
     let turn = |_: &usize| {
-        town.flush(0);
-        !served(town)
+        server.flush(0);
+        !served(server)
     };
     (1..10_000).take_while(turn).count() + 1
 }
 
 #[test]
 fn groups_of_one_client_share_its_part_of_the_pages() {
-    let mut town = town();
-    member(&mut town, 2_000);
-    let publisher = town.open(0);
-    town.say(
+    let mut server = server();
+    member(&mut server, 2_000);
+    let publisher = server.open(0);
+    server.say(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(20)),
     );
-    let turns = turns_until_served(&mut town);
+    let turns = turns_until_served(&mut server);
     assert!(turns <= TURNS, "{turns} turns");
-    assert!(town.flush(0), "the groups are not done");
+    assert!(server.flush(0), "the groups are not done");
 }
 
 #[test]
 fn followers_of_one_client_share_its_part_of_the_pages() {
-    let mut town = town();
+    let mut server = server();
     for _ in 0..60 {
-        let conn = town.open(0);
-        town.say(
+        let conn = server.open(0);
+        server.say(
             conn,
             "GET /interest HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
         );
     }
-    let turns = turns_until_served(&mut town);
+    let turns = turns_until_served(&mut server);
     assert!(turns <= TURNS, "{turns} turns");
 }
 
@@ -86,29 +86,29 @@ fn messages_for_members_of_groups_hold_up_no_message_of_others() {
     };
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let mut town = Town::new(&support::world(settings, 1, 1), turn_limits, NOW);
-    let crowd = member(&mut town, GROUPS);
-    let other = town.open_from(0, OTHER);
-    town.say(
+    let mut server = TestServer::new(&support::world(settings, 1, 1), turn_limits, NOW);
+    let crowd = member(&mut server, GROUPS);
+    let other = server.open_from(0, OTHER);
+    server.say(
         other,
         "GET /sub/own HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
     );
-    town.settle();
-    let (publisher, before) = (town.open(0), town.received(other).len());
-    town.say(
+    server.settle();
+    let (publisher, before) = (server.open(0), server.received(other).len());
+    server.say(
         publisher,
         batch(&"{\"topic\":\"t\",\"data\":\"x\"}\n".repeat(3)),
     );
-    town.flush(0);
-    town.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    server.flush(0);
+    server.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
     let waits = |_: &usize| {
-        town.flush(0);
-        town.received(other).len() == before
+        server.flush(0);
+        server.received(other).len() == before
     };
     let turns = (1..1_000).take_while(waits).count() + 1;
     assert!(turns <= 4, "{turns} turns");
-    town.settle();
-    assert_eq!(payloads(&town, crowd).len(), 3 * GROUPS);
+    server.settle();
+    assert_eq!(payloads(&server, crowd).len(), 3 * GROUPS);
 }
 
 /// The members' shard is slower than the home, so messages are in flight all the time.
@@ -122,26 +122,26 @@ fn messages_for_members_of_groups_hold_up_no_publisher() {
     };
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
-    let mut town = Town::new(&support::world(settings, 2, 1), turn_limits, NOW);
-    let crowd = member_at(&mut town, 1, GROUPS);
-    let publisher = town.open(0);
+    let mut server = TestServer::new(&support::world(settings, 2, 1), turn_limits, NOW);
+    let crowd = member_at(&mut server, 1, GROUPS);
+    let publisher = server.open(0);
     let line = "{\"topic\":\"t\",\"data\":\"x\"}\n";
     for _ in 0..MESSAGES {
-        town.say(publisher, batch(line));
-        town.flush(0);
+        server.say(publisher, batch(line));
+        server.flush(0);
     }
     for _ in 0..1_000 {
-        town.flush(0);
+        server.flush(0);
     }
-    let before = town.received(publisher).len();
-    town.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
-    town.settle_one(0);
+    let before = server.received(publisher).len();
+    server.say(publisher, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+    server.settle_one(0);
     assert!(
-        town.received(publisher).len() > before,
+        server.received(publisher).len() > before,
         "it waits for the members"
     );
-    town.settle();
-    assert_eq!(payloads(&town, crowd).len(), MESSAGES * GROUPS);
+    server.settle();
+    assert_eq!(payloads(&server, crowd).len(), MESSAGES * GROUPS);
 }
 
 /// Number of turns until a client of another address gets a small page, while a crowd requests this target, which begins with a large
@@ -150,38 +150,38 @@ fn turns_beside_large_pages(target: &str) -> usize {
     const CROWD: u8 = 20;
     const LARGE: usize = 128 << 10;
     let world = support::world(Settings::default(), 1, 1);
-    let mut town = Town::new(&world, TurnLimits::default(), NOW);
-    let publisher = town.open(0);
+    let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
+    let publisher = server.open(0);
     let publish = |topic: &str, bytes: usize| {
         let body = "\u{1}".repeat(bytes);
         format!(
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{body}"
         )
     };
-    town.say(publisher, publish("large", LARGE));
-    town.settle();
-    town.say(publisher, publish("small", 1));
-    town.settle();
+    server.say(publisher, publish("large", LARGE));
+    server.settle();
+    server.say(publisher, publish("small", 1));
+    server.settle();
     let subscribe = |target: &str| {
         format!("GET /sub{target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
     };
     let mut crowd = Vec::new();
     for address in 0..CROWD {
-        let conn = town.open_from(0, IpAddr::V4(Ipv4Addr::new(10, 0, 1, address)));
-        town.say(conn, subscribe(target));
+        let conn = server.open_from(0, IpAddr::V4(Ipv4Addr::new(10, 0, 1, address)));
+        server.say(conn, subscribe(target));
         crowd.push(conn);
     }
-    let conn = town.open_from(0, OTHER);
-    town.say(conn, subscribe("/small?since=oldest"));
+    let conn = server.open_from(0, OTHER);
+    server.say(conn, subscribe("/small?since=oldest"));
     let waits = |_: &usize| {
-        town.flush(0);
-        let received = town.received(conn);
+        server.flush(0);
+        let received = server.received(conn);
         !received.windows(8).any(|line| line == b"data: \x01\n")
     };
     let turns = (1..1_000).take_while(waits).count() + 1;
-    assert!(town.flush(0), "the crowd is not served yet");
-    town.settle();
-    let is_served = |conn: &usize| town.received(*conn).len() > LARGE;
+    assert!(server.flush(0), "the crowd is not served yet");
+    server.settle();
+    let is_served = |conn: &usize| server.received(*conn).len() > LARGE;
     assert!(crowd.iter().all(is_served), "each of the crowd is served");
     turns
 }
@@ -203,7 +203,7 @@ fn turns_behind_large_messages(target: &str) -> usize {
     const CROWD: usize = 30;
     const MESSAGES: usize = 5;
     const LARGE: usize = 128 << 10;
-    let mut town = Town::new(
+    let mut server = TestServer::new(
         &support::world(Settings::default(), 1, 1),
         TurnLimits::default(),
         NOW,
@@ -217,25 +217,25 @@ fn turns_behind_large_messages(target: &str) -> usize {
             "POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {bytes}\r\n\r\n{body}"
         )
     };
-    let publisher = town.open(0);
+    let publisher = server.open(0);
     for _ in 0..CROWD {
-        let conn = town.open(0);
-        town.say(conn, subscribe(target));
-        town.settle();
-        town.window(conn, 0);
+        let conn = server.open(0);
+        server.say(conn, subscribe(target));
+        server.settle();
+        server.window(conn, 0);
     }
-    town.say(publisher, publish("large", 1));
-    let other = town.open_from(0, OTHER);
-    town.say(other, subscribe("/small"));
-    town.settle();
+    server.say(publisher, publish("large", 1));
+    let other = server.open_from(0, OTHER);
+    server.say(other, subscribe("/small"));
+    server.settle();
     for _ in 0..MESSAGES {
-        town.say(publisher, publish("large", LARGE));
+        server.say(publisher, publish("large", LARGE));
     }
-    town.flush(0);
-    town.say(publisher, publish("small", 1));
+    server.flush(0);
+    server.say(publisher, publish("small", 1));
     let waits = |_: &usize| {
-        town.flush(0);
-        let received = town.received(other);
+        server.flush(0);
+        let received = server.received(other);
         !received.windows(8).any(|line| line == b"data: x\n")
     };
     (1..1_000).take_while(waits).count() + 1

@@ -8,7 +8,7 @@ use crore_broker::settings::Settings;
 use crore_wire::mqtt::encode;
 use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version};
 
-use crate::support::{self, NOW, Town};
+use crate::support::{self, NOW, TestServer};
 use crate::{batch, client_at};
 
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -16,7 +16,7 @@ const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const TURNS: usize = 6;
 
 /// A server whose first shard is the only home (keeps all topics).
-fn town(shards: u16) -> Town {
+fn server(shards: u16) -> TestServer {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
     let turn_limits = TurnLimits {
@@ -24,19 +24,19 @@ fn town(shards: u16) -> Town {
         visits_per_turn: 16,
         ..TurnLimits::default()
     };
-    Town::new(&support::world(settings, shards, 1), turn_limits, NOW)
+    TestServer::new(&support::world(settings, shards, 1), turn_limits, NOW)
 }
 
 /// Number of turns of all shards until a publish of another client on this shard is answered.
-fn turns_until_published(town: &mut Town, shard: usize) -> usize {
-    let other = town.open_from(shard, OTHER);
-    town.say(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
+fn turns_until_published(server: &mut TestServer, shard: usize) -> usize {
+    let other = server.open_from(shard, OTHER);
+    server.say(other, batch("{\"topic\":\"own\",\"data\":\"y\"}\n"));
     let waits = |_: &usize| {
-        for shard in 0..town.shards.len() {
-            town.flush(shard);
-            town.carry(shard);
+        for shard in 0..server.shards.len() {
+            server.flush(shard);
+            server.carry(shard);
         }
-        town.received(other).is_empty()
+        server.received(other).is_empty()
     };
     (1..5_000).take_while(waits).count() + 1
 }
@@ -71,24 +71,24 @@ fn churn(filters: &[String], times: u16) -> Vec<u8> {
 #[test]
 fn a_crowd_that_subscribes_and_unsubscribes_holds_up_no_publish_of_others() {
     for shards in [1, 2] {
-        let mut town = town(shards);
+        let mut server = server(shards);
         let filters: Vec<String> = (0..20).map(|n| format!("evil/{n}/+")).collect();
         let crowd: Vec<usize> = (0..60)
-            .map(|_| client_at(&mut town, 0, std::iter::empty(), Qos::AtMostOnce))
+            .map(|_| client_at(&mut server, 0, std::iter::empty(), Qos::AtMostOnce))
             .collect();
         for conn in crowd {
-            town.say(conn, churn(&filters, 40));
+            server.say(conn, churn(&filters, 40));
         }
         for _ in 0..20 {
-            town.flush(0);
-            town.carry(0);
+            server.flush(0);
+            server.carry(0);
         }
         for shard in 0..usize::from(shards) {
-            let turns = turns_until_published(&mut town, shard);
+            let turns = turns_until_published(&mut server, shard);
             assert!(turns <= TURNS, "{turns} turns at shard {shard} of {shards}");
         }
-        assert!(town.flush(0), "the crowd is not done");
-        town.settle();
+        assert!(server.flush(0), "the crowd is not done");
+        server.settle();
     }
 }
 
@@ -96,29 +96,32 @@ fn a_crowd_that_subscribes_and_unsubscribes_holds_up_no_publish_of_others() {
 #[test]
 fn a_publisher_with_a_wide_fan_out_waits_itself_and_others_publish() {
     for (shards, carrier) in [(1, 0), (2, 1)] {
-        let mut town = town(shards);
+        let mut server = server(shards);
         for _ in 0..300 {
-            let conn = town.open(carrier);
-            town.say(
+            let conn = server.open(carrier);
+            server.say(
                 conn,
                 "GET /sub/wide HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
             );
         }
-        town.settle();
+        server.settle();
         let mut publishers: Vec<usize> = Vec::new();
-        let is_served = |town: &Town, conn: usize| !town.received(conn).is_empty();
-        while publishers.last().is_none_or(|last| is_served(&town, *last)) {
+        let is_served = |server: &TestServer, conn: usize| !server.received(conn).is_empty();
+        while publishers
+            .last()
+            .is_none_or(|last| is_served(&server, *last))
+        {
             assert!(publishers.len() < 40, "the publisher waits itself");
-            let conn = town.open(0);
-            town.say(conn, batch("{\"topic\":\"wide\",\"data\":\"x\"}\n"));
-            town.flush(0);
+            let conn = server.open(0);
+            server.say(conn, batch("{\"topic\":\"wide\",\"data\":\"x\"}\n"));
+            server.flush(0);
             publishers.push(conn);
         }
         for shard in 0..usize::from(shards) {
-            let turns = turns_until_published(&mut town, shard);
+            let turns = turns_until_published(&mut server, shard);
             assert!(turns <= TURNS, "{turns} turns at shard {shard} of {shards}");
         }
-        town.settle();
-        assert!(publishers.iter().all(|conn| is_served(&town, *conn)));
+        server.settle();
+        assert!(publishers.iter().all(|conn| is_served(&server, *conn)));
     }
 }

@@ -180,7 +180,7 @@ struct Device {
     came: [[[u32; DEVICES]; 3]; TOPICS.len()],
 }
 
-struct Town {
+struct SeededRun {
     seed: u64,
     rng: Rng,
     // Ends before its directory goes.
@@ -270,7 +270,7 @@ fn note(
     *last = number.max(*last);
 }
 
-impl Town {
+impl SeededRun {
     fn connect(&mut self, at: usize) {
         let broker = self.broker.as_ref().expect("it runs");
         let device = &mut self.devices[at];
@@ -416,7 +416,7 @@ fn qos_2_messages_come_once_and_in_order_over_kills() {
             incoming: BTreeSet::new(),
             came: Default::default(),
         };
-        let mut town = Town {
+        let mut run = SeededRun {
             seed,
             rng: Rng::new(seed),
             state,
@@ -425,16 +425,16 @@ fn qos_2_messages_come_once_and_in_order_over_kills() {
             sent: Default::default(),
         };
         for (at, filters) in FILTERS.iter().enumerate() {
-            town.connect(at);
-            let conn = town.devices[at].conn.as_mut().expect("it is connected");
+            run.connect(at);
+            let conn = run.devices[at].conn.as_mut().expect("it is connected");
             for filter in *filters {
                 conn.subscribe(filter, 2);
             }
         }
         for _ in 0..STEPS {
-            town.step();
+            run.step();
         }
-        town.kill();
-        town.settle();
+        run.kill();
+        run.settle();
     }
 }

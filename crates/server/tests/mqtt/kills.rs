@@ -31,7 +31,7 @@ struct Client {
     acknowledged: [BTreeSet<u32>; TOPICS.len()],
 }
 
-struct Town {
+struct SeededRun {
     seed: u64,
     rng: Rng,
     state: State,
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-impl Town {
+impl SeededRun {
     fn broker(&self) -> &Broker {
         self.broker.as_ref().expect("it runs")
     }
@@ -236,7 +236,7 @@ fn acknowledged_messages_reach_durable_sessions_over_kills_in_order() {
             seen: Default::default(),
             acknowledged: Default::default(),
         };
-        let mut town = Town {
+        let mut run = SeededRun {
             seed,
             rng: Rng::new(seed),
             state,
@@ -246,9 +246,9 @@ fn acknowledged_messages_reach_durable_sessions_over_kills_in_order() {
             published: [0; TOPICS.len()],
         };
         for _ in 0..STEPS {
-            town.step();
+            run.step();
         }
-        town.kill();
-        town.settle();
+        run.kill();
+        run.settle();
     }
 }

@@ -20,7 +20,7 @@ const TOPICS: [(&str, &[u32], u8); 4] = [
 const RECEIVE_MAX: u16 = 3;
 
 /// A received copy of a message: QoS and subscription identifiers.
-type Came = (u8, Vec<u32>);
+type Received = (u8, Vec<u32>);
 
 fn open(broker: &Broker, name: &str) -> (Conn, bool) {
     Conn::with(broker, name, false, |set| {
@@ -53,7 +53,7 @@ fn publish(publisher: &mut Conn, numbers: std::ops::Range<u16>) {
 #[derive(Default)]
 struct Taken {
     /// The copies received of each message, by the message's number.
-    came: BTreeMap<u16, Vec<Came>>,
+    came: BTreeMap<u16, Vec<Received>>,
     order: Vec<u16>,
     /// Number of received messages of QoS 2 that the server has not released yet.
     unreleased: usize,
@@ -129,11 +129,11 @@ impl Taken {
             let (topic, identifiers, qos) = TOPICS[usize::from(*number) % TOPICS.len()];
             let (copies, whole) = (&self.came[number], (qos, identifiers.to_vec()));
             let left = without(gone, *number).expect("it is matched");
-            let allowed: &[&[&Came]] = match (whole == left, *number > 80) {
+            let allowed: &[&[&Received]] = match (whole == left, *number > 80) {
                 (true, _) | (_, true) => &[&[&left]],
                 (false, false) => &[&[&whole], &[&left], &[&whole, &left]],
             };
-            let copies: Vec<&Came> = copies.iter().collect();
+            let copies: Vec<&Received> = copies.iter().collect();
             assert!(
                 allowed.contains(&&copies[..]),
                 "{number} of {topic} without {gone}: {copies:?}"
@@ -213,7 +213,7 @@ fn a_client_that_did_not_acknowledge_reads_on_without_copies() {
 
 /// The identifiers of the remaining subscriptions that match a message, and the highest QoS of these, after the filter `gone` has ended.
 /// `None` if no remaining one matches.
-fn without(gone: &str, number: u16) -> Option<Came> {
+fn without(gone: &str, number: u16) -> Option<Received> {
     let (_, identifiers, _) = TOPICS[usize::from(number) % TOPICS.len()];
     let filter = |identifier: u32| FILTERS[identifier as usize - 1];
     let left = identifiers.iter().copied().filter(|n| filter(*n).0 != gone);

@@ -33,9 +33,9 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// Charges `kernel_bytes` for a connection whose client has read nothing for some time: so many bytes are assumed to be in the
     /// kernel's socket buffer.
-    pub(crate) fn charge_deaf(&mut self, slot: u32, kernel_bytes: usize) {
+    pub(crate) fn charge_kernel_bytes(&mut self, slot: u32, kernel_bytes: usize) {
         let outbox = self.rows.get(slot).outbox;
-        self.outboxes.get_mut(outbox).is_deaf(kernel_bytes);
+        self.outboxes.get_mut(outbox).set_kernel_bytes(kernel_bytes);
         self.weigh_outbox(slot);
     }
 

@@ -74,7 +74,7 @@ fn records_of_format_1_are_these_bytes() {
             retain: true,
             binary: true,
         },
-        retry: Some(Retry {
+        dedup: Some(DedupKey {
             key: b"k",
             publisher: Party::from_number(0x0102_0304_0506_0708),
         }),
@@ -82,7 +82,7 @@ fn records_of_format_1_are_these_bytes() {
     };
     let plain = Publish {
         headers: Headers::default(),
-        retry: None,
+        dedup: None,
         ..message
     };
     let facts: [(Fact<'_>, &[u8]); 7] = [
@@ -156,7 +156,7 @@ proptest! {
         qos in 0u8..3,
         flags in any::<[bool; 2]>(),
         ttl_s in any::<Option<u32>>(),
-        retry in prop::option::of((prop::collection::vec(any::<u8>(), 1..20), any::<u64>())),
+        dedup in prop::option::of((prop::collection::vec(any::<u8>(), 1..20), any::<u64>())),
         offset_delta in any::<u32>(),
     ) {
         let [name, data, content_type, event, key, attributes] = &fields;
@@ -174,7 +174,7 @@ proptest! {
                 retain: flags[0],
                 binary: flags[1],
             },
-            retry: retry.as_ref().map(|(key, publisher)| Retry {
+            dedup: dedup.as_ref().map(|(key, publisher)| DedupKey {
                 key: &key[..],
                 publisher: Party::from_number(*publisher),
             }),

@@ -62,7 +62,7 @@ impl World {
                 retain,
                 ..Headers::default()
             },
-            retry: None,
+            dedup: None,
             client: Client::NOBODY,
         };
         self.change(&Fact::Publish(&message))

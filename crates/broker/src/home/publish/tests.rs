@@ -11,7 +11,7 @@ use crate::budget::admission::{Admission, Client, Party};
 use crate::filters::matching::Matching;
 use crate::home::{GroupJoin, Home, HomeContext, Reserved};
 use crate::mail::lanes::Lanes;
-use crate::mail::message::{Headers, Publish, Retry};
+use crate::mail::message::{DedupKey, Headers, Publish};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
@@ -67,7 +67,7 @@ impl World {
                 retain,
                 ..Headers::default()
             },
-            retry: None,
+            dedup: None,
             client: self.client,
         }
     }
@@ -240,7 +240,7 @@ fn keys_run_out_while_other_records_are_under_way() {
     let under_way = world.message("plain", b"x", false);
     world.reserve(&Fact::Publish(&under_way)).expect("it may");
     let keyed = |world: &World, key| Publish {
-        retry: Some(Retry {
+        dedup: Some(DedupKey {
             key,
             publisher: Party::of_address(Client::NOBODY),
         }),

@@ -87,7 +87,7 @@ impl World {
             name: NAMES[topic],
             data: b"x",
             headers: Headers::default(),
-            retry: None,
+            dedup: None,
             client: Client::NOBODY,
         };
         let mut context = HomeContext {

@@ -23,33 +23,35 @@ use crate::base::access::{Credential, Right};
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
-use crate::client::rights::{found, pause_for_verdict};
+use crate::client::rights::{look_up_credential, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::TopicRequest;
 use crate::protocol::front::{Clients, Context, Gate, Queues};
 use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
-use crate::protocol::http::task::{Answered, Door};
+use crate::protocol::http::task::{Answered, Endpoint};
 use crate::protocol::side::Spill;
 
 /// The credential of a request, parsed.
-enum Came {
+enum ParsedCredential {
     Token(Vec<u8>),
     Password { user: Vec<u8>, password: Vec<u8> },
 }
 
-impl Came {
+impl ParsedCredential {
     fn credential(&self) -> Credential<'_> {
         match self {
-            Came::Token(token) => Credential::Token(token),
-            Came::Password { user, password } => Credential::Password { user, password },
+            ParsedCredential::Token(token) => Credential::Token(token),
+            ParsedCredential::Password { user, password } => {
+                Credential::Password { user, password }
+            }
         }
     }
 }
 
 /// Finds out which client sent this request. False while the verdict is awaited; the request then waits.
-pub(crate) fn knows_who<I: Io>(
+pub(crate) fn authenticate<I: Io>(
     clients: &mut Clients,
     gate: &mut Gate,
     slot: u32,
@@ -67,7 +69,7 @@ pub(crate) fn knows_who<I: Io>(
     kept.who = match credential(&clients.ctx, head) {
         Err(refusal) => Some(Err(refusal)),
         Ok(None) => Some(Ok(None)),
-        Ok(Some(came)) => found(clients, gate, slot, came.credential(), io),
+        Ok(Some(parsed)) => look_up_credential(clients, gate, slot, parsed.credential(), io),
     };
     if kept.who.is_none() {
         kept.asked = true;
@@ -103,7 +105,7 @@ pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]
 }
 
 /// The request's credential: from the header, else the query, else a cookie.
-fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
+fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<ParsedCredential>, Reason> {
     let access = &ctx.world.settings.access;
     let mut fields = head.headers("authorization");
     if let Some(field) = fields.next() {
@@ -120,7 +122,7 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
         // A token that was read from a file often ends with a line break.
         let token = token.trim_ascii();
         return match (tokens.next(), token.is_empty()) {
-            (None, false) => Ok(Some(Came::Token(token.to_vec()))),
+            (None, false) => Ok(Some(ParsedCredential::Token(token.to_vec()))),
             _ => Err(Reason::CredentialsMalformed),
         };
     }
@@ -129,29 +131,33 @@ fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<Came>, Reason> {
     }
     let token = cookie::value(head.headers("cookie"), access.cookie.as_bytes());
     let token = token.filter(|token| !token.is_empty());
-    Ok(token.map(|token| Came::Token(token.to_vec())))
+    Ok(token.map(|token| ParsedCredential::Token(token.to_vec())))
 }
 
 /// The rights that a request needs on each topic in it. The topics of an interest request and the lines of a batch are checked when
 /// they are read.
-pub(crate) fn rights(door: Door, verb: Option<TopicRequest>, method: Method) -> &'static [Right] {
-    match (door, verb) {
-        (Door::Interest, _) => &[Right::Interest],
-        (Door::Subscribe | Door::History, _) => &[Right::Subscribe],
-        (Door::PubSub, _) => &[Right::Subscribe, Right::Publish],
-        (Door::Publish, None) => &[Right::Publish],
-        (Door::Publish, Some(_)) if method == Method::Post => &[Right::Publish],
-        (Door::Publish, Some(TopicRequest::Info)) => &[Right::Info],
-        (Door::Publish, Some(_)) => &[Right::Manage],
+pub(crate) fn rights(
+    endpoint: Endpoint,
+    verb: Option<TopicRequest>,
+    method: Method,
+) -> &'static [Right] {
+    match (endpoint, verb) {
+        (Endpoint::Interest, _) => &[Right::Interest],
+        (Endpoint::Subscribe | Endpoint::History, _) => &[Right::Subscribe],
+        (Endpoint::PubSub, _) => &[Right::Subscribe, Right::Publish],
+        (Endpoint::Publish, None) => &[Right::Publish],
+        (Endpoint::Publish, Some(_)) if method == Method::Post => &[Right::Publish],
+        (Endpoint::Publish, Some(TopicRequest::Info)) => &[Right::Info],
+        (Endpoint::Publish, Some(_)) => &[Right::Manage],
     }
 }
 
 /// The value of `Authorization` (RFC 6750 section 2.1, RFC 7617 section 2).
-fn authorization(field: &[u8]) -> Result<Came, Reason> {
+fn authorization(field: &[u8]) -> Result<ParsedCredential, Reason> {
     let at = memchr::memchr(b' ', field).ok_or(Reason::CredentialsMalformed)?;
     let (scheme, value) = (&field[..at], field[at..].trim_ascii());
     if scheme.eq_ignore_ascii_case(b"bearer") && !value.is_empty() {
-        return Ok(Came::Token(value.to_vec()));
+        return Ok(ParsedCredential::Token(value.to_vec()));
     }
     if !scheme.eq_ignore_ascii_case(b"basic") {
         return Err(Reason::CredentialsMalformed);
@@ -160,7 +166,7 @@ fn authorization(field: &[u8]) -> Result<Came, Reason> {
         .decode(value)
         .map_err(|_| Reason::CredentialsMalformed)?;
     let colon = memchr::memchr(b':', &decoded).ok_or(Reason::CredentialsMalformed)?;
-    Ok(Came::Password {
+    Ok(ParsedCredential::Password {
         user: decoded[..colon].to_vec(),
         password: decoded[colon + 1..].to_vec(),
     })
@@ -173,13 +179,13 @@ mod tests {
     #[test]
     fn authorization_takes_one_token_or_a_password() {
         let token = |field: &[u8]| match authorization(field) {
-            Ok(Came::Token(token)) => Some(token),
+            Ok(ParsedCredential::Token(token)) => Some(token),
             _ => None,
         };
         assert_eq!(token(b"Bearer a.b.c").as_deref(), Some(&b"a.b.c"[..]));
         assert_eq!(token(b"bearer  a.b.c ").as_deref(), Some(&b"a.b.c"[..]));
         match authorization(b"Basic YTpiOmM=") {
-            Ok(Came::Password { user, password }) => {
+            Ok(ParsedCredential::Password { user, password }) => {
                 assert_eq!((&user[..], &password[..]), (&b"a"[..], &b"b:c"[..]));
             }
             _ => panic!("a name and a password"),

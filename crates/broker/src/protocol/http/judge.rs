@@ -23,7 +23,7 @@ use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN, STREAMS};
 use crate::protocol::http::parameters::is_read;
 use crate::protocol::http::sites::{admit, reader};
 use crate::protocol::http::slips::words_in_batch;
-use crate::protocol::http::task::{Answered, Door, Task};
+use crate::protocol::http::task::{Answered, Endpoint, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
 
 /// The text for a publish without a topic. Many clients send an object or a form that contains the topic, as for other servers.
@@ -76,9 +76,10 @@ fn judge_request(
 ) -> Result<Task, Answered> {
     let upgrade = head.is_websocket_upgrade();
     let routed = route(&clients.ctx, head.path);
-    let routed = routed.filter(|(door, rest)| *door != Door::Interest || rest.is_empty());
-    let door = routed.map(|(door, _)| door);
-    if let Err((reason, words)) = admit(clients, slot, head, door, upgrade) {
+    let routed =
+        routed.filter(|(endpoint, rest)| *endpoint != Endpoint::Interest || rest.is_empty());
+    let endpoint = routed.map(|(endpoint, _)| endpoint);
+    if let Err((reason, words)) = admit(clients, slot, head, endpoint, upgrade) {
         // A page of a listed origin may read this refusal too.
         note_reader(clients, slot, head);
         clients.respond_saying(slot, reason, &words);
@@ -86,7 +87,7 @@ fn judge_request(
     }
     let may = admitted(clients, slot, head);
     may.map_err(|reached| turn_away(clients, slot, head, reached))?;
-    judge_methods(clients, slot, head, door)?;
+    judge_methods(clients, slot, head, endpoint)?;
     let entered = clients.enter_as(slot, who);
     entered.or_else(|refusal| answered(clients, slot, refusal))?;
     if upgrade && names_other_protocol(head) {
@@ -95,19 +96,19 @@ fn judge_request(
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
         return answered(clients, slot, Reason::UpgradeLost);
     }
-    let Some((door, rest)) = routed else {
+    let Some((endpoint, rest)) = routed else {
         if upgrade {
             clients.meter.notices.note(Notice::Upgrade, head.path);
             return answered(clients, slot, Reason::NoSocketPath);
         }
         return answered(clients, slot, nowhere(head.path));
     };
-    judge_method(clients, slot, head, body, door, upgrade)?;
-    if let Err((reason, words)) = is_read(&clients.meter.work, &clients.ctx, head, door) {
+    judge_method(clients, slot, head, body, endpoint, upgrade)?;
+    if let Err((reason, words)) = is_read(&clients.meter.work, &clients.ctx, head, endpoint) {
         clients.respond_saying(slot, reason, &words);
         return Err(Answered);
     }
-    judge_names(clients, slot, head, door, rest, upgrade)
+    judge_names(clients, slot, head, endpoint, rest, upgrade)
 }
 
 /// Answers OPTIONS and unknown methods, whose answers do not depend on rights.
@@ -115,14 +116,14 @@ fn judge_methods(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    door: Option<Door>,
+    endpoint: Option<Endpoint>,
 ) -> Result<(), Answered> {
     // OPTIONS for the whole server (RFC 9110 section 9.3.7). Load balancers send it to the root as a health check.
     let whole = matches!(head.path, b"*" | b"/");
-    match (head.method, door) {
-        (Method::Options, Some(door)) => preflight(clients, slot, allowed(door)),
-        (Method::Options, None) if whole => preflight(clients, slot, allowed(Door::Publish)),
-        (Method::Other, door) => method_not_allowed(clients, slot, head, door),
+    match (head.method, endpoint) {
+        (Method::Options, Some(endpoint)) => preflight(clients, slot, allowed(endpoint)),
+        (Method::Options, None) if whole => preflight(clients, slot, allowed(Endpoint::Publish)),
+        (Method::Other, endpoint) => method_not_allowed(clients, slot, head, endpoint),
         _ => return Ok(()),
     }
     Err(Answered)
@@ -134,23 +135,23 @@ fn judge_method(
     slot: u32,
     head: &Head<'_>,
     body: Body,
-    door: Door,
+    endpoint: Endpoint,
     upgrade: bool,
 ) -> Result<(), Answered> {
     let get = matches!(head.method, Method::Get | Method::Head);
-    let fits = match door {
-        Door::Publish => true,
-        Door::Subscribe | Door::Interest | Door::History => get,
-        Door::PubSub => head.method == Method::Get,
+    let fits = match endpoint {
+        Endpoint::Publish => true,
+        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History => get,
+        Endpoint::PubSub => head.method == Method::Get,
     };
     if !fits {
-        method_not_allowed(clients, slot, head, Some(door));
+        method_not_allowed(clients, slot, head, Some(endpoint));
         return Err(Answered);
     }
-    if door == Door::History && upgrade {
+    if endpoint == Endpoint::History && upgrade {
         return answered(clients, slot, Reason::HistoryUpgrade);
     }
-    if door == Door::PubSub && !upgrade {
+    if endpoint == Endpoint::PubSub && !upgrade {
         return answered(clients, slot, Reason::NoUpgrade);
     }
     if head.method == Method::Put && has_body(body) {
@@ -169,14 +170,14 @@ fn judge_names(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    door: Door,
+    endpoint: Endpoint,
     rest: &[u8],
     upgrade: bool,
 ) -> Result<Task, Answered> {
-    if door == Door::Interest {
+    if endpoint == Endpoint::Interest {
         return Ok(Task::Follow { upgrade });
     }
-    let posts = door == Door::Publish && head.method == Method::Post;
+    let posts = endpoint == Endpoint::Publish && head.method == Method::Post;
     if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
         if let Some(words) = head.names().find_map(words_in_batch) {
             clients.respond_saying(slot, Reason::Unread, &words);
@@ -186,7 +187,7 @@ fn judge_names(
         may.map_err(|denied| deny(clients, slot, denied, head.path))?;
         return Ok(Task::Batch);
     }
-    let filtered = door == Door::Subscribe && names_filter(head);
+    let filtered = endpoint == Endpoint::Subscribe && names_filter(head);
     let mut names = match topic_names(&clients.meter.work, &clients.ctx, head, rest, filtered) {
         Ok(names) => names,
         Err((reason, words)) => {
@@ -205,17 +206,17 @@ fn judge_names(
         Method::Delete => Some(TopicRequest::Change(Change::Delete)),
         _ => Some(TopicRequest::Info),
     };
-    let may = clients.may_all(slot, rights(door, verb, head.method), &names);
+    let may = clients.may_all(slot, rights(endpoint, verb, head.method), &names);
     may.map_err(|denied| deny(clients, slot, denied, head.path))?;
-    let writes = match door {
-        Door::Publish => posts || verb != Some(TopicRequest::Info),
-        door => door == Door::PubSub,
+    let writes = match endpoint {
+        Endpoint::Publish => posts || verb != Some(TopicRequest::Info),
+        endpoint => endpoint == Endpoint::PubSub,
     };
     if writes && names.iter().any(|name| topic::is_reserved(name)) {
         return answered(clients, slot, Reason::Reserved);
     }
-    if matches!(door, Door::Subscribe | Door::PubSub) {
-        let publishes = door == Door::PubSub;
+    if matches!(endpoint, Endpoint::Subscribe | Endpoint::PubSub) {
+        let publishes = endpoint == Endpoint::PubSub;
         return Ok(Task::Subscribe {
             names,
             filtered,
@@ -229,7 +230,7 @@ fn judge_names(
     };
     match verb {
         None => Ok(Task::PublishFrames(name)),
-        Some(_) if door == Door::History => Ok(Task::History(name)),
+        Some(_) if endpoint == Endpoint::History => Ok(Task::History(name)),
         Some(_) if posts => Ok(Task::Publish(name)),
         Some(verb) => Ok(Task::Verb(verb, name)),
     }
@@ -240,19 +241,19 @@ fn answered<T>(clients: &mut Clients, slot: u32, reason: Reason) -> Result<T, An
     Err(Answered)
 }
 
-fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Door, &'p [u8])> {
+fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Endpoint, &'p [u8])> {
     let http = &ctx.world.settings.http;
-    for (door, prefixes) in [
-        (Door::Publish, &http.publish_paths),
-        (Door::Subscribe, &http.subscribe_paths),
-        (Door::PubSub, &http.pubsub_paths),
-        (Door::Interest, &http.interest_paths),
-        (Door::History, &http.history_paths),
+    for (endpoint, prefixes) in [
+        (Endpoint::Publish, &http.publish_paths),
+        (Endpoint::Subscribe, &http.subscribe_paths),
+        (Endpoint::PubSub, &http.pubsub_paths),
+        (Endpoint::Interest, &http.interest_paths),
+        (Endpoint::History, &http.history_paths),
     ] {
         for prefix in prefixes {
             match path.strip_prefix(prefix.as_bytes()) {
-                Some(b"") => return Some((door, b"")),
-                Some(rest) if rest[0] == b'/' => return Some((door, &rest[1..])),
+                Some(b"") => return Some((endpoint, b"")),
+                Some(rest) if rest[0] == b'/' => return Some((endpoint, &rest[1..])),
                 _ => {}
             }
         }
@@ -270,10 +271,15 @@ fn preflight(clients: &mut Clients, slot: u32, allowed: &str) {
 }
 
 /// Refuses the method on this path, or on any path.
-fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: Option<Door>) {
-    let allowed = allowed(door.unwrap_or(Door::Publish));
+fn method_not_allowed(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    endpoint: Option<Endpoint>,
+) {
+    let allowed = allowed(endpoint.unwrap_or(Endpoint::Publish));
     let method = head.method_name.escape_ascii();
-    let words = match door {
+    let words = match endpoint {
         Some(_) if head.method == Method::Post => {
             format!(
                 "{method} does nothing on this path; it takes {allowed}, and POST publishes at /pub/{{topic}}"
@@ -288,11 +294,11 @@ fn method_not_allowed(clients: &mut Clients, slot: u32, head: &Head<'_>, door: O
 }
 
 /// The methods allowed on a path.
-fn allowed(door: Door) -> &'static str {
-    match door {
-        Door::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-        Door::Subscribe | Door::Interest | Door::History => "GET, HEAD, OPTIONS",
-        Door::PubSub => "GET, OPTIONS",
+fn allowed(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
+        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History => "GET, HEAD, OPTIONS",
+        Endpoint::PubSub => "GET, OPTIONS",
     }
 }
 

@@ -21,7 +21,7 @@ use crate::protocol::http::slips::{
     header_words, is_called, is_of_message, is_unread_header, is_within, is_wrong_header,
     is_wrong_position, letters, listed, quoted, said_by_request,
 };
-use crate::protocol::http::task::Door;
+use crate::protocol::http::task::Endpoint;
 
 /// The parameter with a last event id, which polyfills of `EventSource` add to any URL.
 const EVENT_ID: &str = "last_event_id";
@@ -62,13 +62,13 @@ pub const PARAMETERS: [(&str, &[&str]); 6] = [
 ];
 
 /// The parameters that are read on a path.
-fn parameters(door: Door, method: Method) -> &'static [&'static str] {
-    let place = match door {
-        Door::Publish => usize::from(method == Method::Delete),
-        Door::Subscribe => 2,
-        Door::PubSub => 3,
-        Door::History => 4,
-        Door::Interest => 5,
+fn parameters(endpoint: Endpoint, method: Method) -> &'static [&'static str] {
+    let place = match endpoint {
+        Endpoint::Publish => usize::from(method == Method::Delete),
+        Endpoint::Subscribe => 2,
+        Endpoint::PubSub => 3,
+        Endpoint::History => 4,
+        Endpoint::Interest => 5,
     };
     PARAMETERS[place].1
 }
@@ -87,13 +87,17 @@ pub(crate) fn is_read(
     work: &Work,
     ctx: &Context,
     head: &Head<'_>,
-    door: Door,
+    endpoint: Endpoint,
 ) -> Result<(), (Reason, String)> {
-    let publishes = door == Door::Publish && head.method == Method::Post;
-    let reads = matches!(door, Door::Subscribe | Door::PubSub | Door::History);
+    let publishes = endpoint == Endpoint::Publish && head.method == Method::Post;
+    let reads = matches!(
+        endpoint,
+        Endpoint::Subscribe | Endpoint::PubSub | Endpoint::History
+    );
     // Frames have no headers, and the headers of the upgrade do not apply to each frame.
-    let frames =
-        !publishes && matches!(door, Door::Publish | Door::PubSub) && head.is_websocket_upgrade();
+    let frames = !publishes
+        && matches!(endpoint, Endpoint::Publish | Endpoint::PubSub)
+        && head.is_websocket_upgrade();
     let is_slip = |name: &&str| {
         is_unread_header(name, publishes)
             || frames && is_of_message(name)
@@ -107,11 +111,11 @@ pub(crate) fn is_read(
         return Ok(());
     }
     // A client often opens all its sockets with the same query.
-    let door = match door == Door::Publish && head.is_websocket_upgrade() {
-        true => Door::PubSub,
-        false => door,
+    let endpoint = match endpoint == Endpoint::Publish && head.is_websocket_upgrade() {
+        true => Endpoint::PubSub,
+        false => endpoint,
     };
-    let known = parameters(door, head.method);
+    let known = parameters(endpoint, head.method);
     let token = ctx.world.settings.access.query.as_bytes();
     // Nothing adds parameters to such requests by itself, and a change that ignored a parameter cannot be undone.
     let changes = matches!(head.method, Method::Post | Method::Put | Method::Delete);
@@ -234,7 +238,7 @@ mod tests {
 
     #[test]
     fn slips_are_told_from_what_clients_and_caches_add() {
-        let known = parameters(Door::Subscribe, Method::Get);
+        let known = parameters(Endpoint::Subscribe, Method::Get);
         for (slip, name) in [
             ("envelop", "envelope"),
             ("enevlope", "envelope"),
@@ -274,15 +278,15 @@ mod tests {
             "authorization",
             "",
         ] {
-            for door in [
-                Door::Publish,
-                Door::Subscribe,
-                Door::PubSub,
-                Door::History,
-                Door::Interest,
+            for endpoint in [
+                Endpoint::Publish,
+                Endpoint::Subscribe,
+                Endpoint::PubSub,
+                Endpoint::History,
+                Endpoint::Interest,
             ] {
                 assert_eq!(
-                    meant(parameters(door, Method::Delete), other.as_bytes()),
+                    meant(parameters(endpoint, Method::Delete), other.as_bytes()),
                     None,
                     "{other}"
                 );
@@ -294,30 +298,30 @@ mod tests {
 
     #[test]
     fn wishes_in_the_words_of_other_servers_are_told_how_they_are_said() {
-        for (door, key, how) in [
-            (Door::Subscribe, "from", "since="),
-            (Door::Subscribe, "Start_Seq", "since="),
-            (Door::Subscribe, "limit", "since=-N"),
-            (Door::PubSub, "count", "since=-N"),
-            (Door::History, "count", "limit=N"),
-            (Door::History, "offset", "since="),
-            (Door::History, "filter", "/sub?filter="),
-            (Door::Interest, "topic", "match="),
-            (Door::Subscribe, "match", "filter="),
-            (Door::Subscribe, "timeout", "rule.poll_timeout_s"),
+        for (endpoint, key, how) in [
+            (Endpoint::Subscribe, "from", "since="),
+            (Endpoint::Subscribe, "Start_Seq", "since="),
+            (Endpoint::Subscribe, "limit", "since=-N"),
+            (Endpoint::PubSub, "count", "since=-N"),
+            (Endpoint::History, "count", "limit=N"),
+            (Endpoint::History, "offset", "since="),
+            (Endpoint::History, "filter", "/sub?filter="),
+            (Endpoint::Interest, "topic", "match="),
+            (Endpoint::Subscribe, "match", "filter="),
+            (Endpoint::Subscribe, "timeout", "rule.poll_timeout_s"),
         ] {
-            let said = said_by_reader(parameters(door, Method::Get), key.as_bytes());
+            let said = said_by_reader(parameters(endpoint, Method::Get), key.as_bytes());
             assert!(
                 said.is_some_and(|said| said.contains(how)),
                 "{key}: {said:?}"
             );
         }
-        for (door, key) in [
-            (Door::Interest, "from"),
-            (Door::Publish, "count"),
-            (Door::Subscribe, "t"),
+        for (endpoint, key) in [
+            (Endpoint::Interest, "from"),
+            (Endpoint::Publish, "count"),
+            (Endpoint::Subscribe, "t"),
         ] {
-            let said = said_by_reader(parameters(door, Method::Get), key.as_bytes());
+            let said = said_by_reader(parameters(endpoint, Method::Get), key.as_bytes());
             assert_eq!(said, None, "{key}");
         }
     }

@@ -16,7 +16,7 @@ use crate::client::asking::{ask_verb, publish_as};
 use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::fields::check_fields;
-use crate::mail::message::{Headers, Publish, Retry, is_binary};
+use crate::mail::message::{DedupKey, Headers, Publish, is_binary};
 use crate::mail::{Answer, Change, TopicRequest, properties};
 use crate::protocol::front::{Clients, Connections, Lanes, Subscriptions};
 use crate::protocol::http::publish::outcomes::respond_outcome;
@@ -70,7 +70,7 @@ pub(crate) fn publish_one(
     let (hash, at) = clients.ctx.place_of(name);
     let binary = is_binary(content_type, data);
     let answer = Answer::Full(clients.conns.reply_to(slot, 0));
-    let retry = retry(clients, slot, key_of_retry);
+    let dedup = dedup_key(clients, slot, key_of_retry);
     let message = Publish {
         hash,
         name,
@@ -85,7 +85,7 @@ pub(crate) fn publish_one(
             retain,
             binary,
         },
-        retry,
+        dedup,
         client: clients.conns.get(slot).client,
     };
     match publish_as(clients, subs, home, slot, at, &message, answer) {
@@ -98,12 +98,12 @@ pub(crate) fn publish_one(
 }
 
 /// The key and publisher by which the home (the part of a shard that keeps the topic) recognizes a retry, if the publish has a key.
-pub(crate) fn retry<'k>(
+pub(crate) fn dedup_key<'k>(
     clients: &Clients,
     slot: u32,
     key: Option<&'k [u8]>,
-) -> Option<Retry<&'k [u8]>> {
-    key.map(|key| Retry {
+) -> Option<DedupKey<&'k [u8]>> {
+    key.map(|key| DedupKey {
         key,
         publisher: clients.party(slot),
     })

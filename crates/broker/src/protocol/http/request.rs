@@ -29,7 +29,7 @@ use crate::protocol::front::{
     AllProtocols, Census, Clients, Context, Front, Gate, Lanes, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
-use crate::protocol::http::credentials::knows_who;
+use crate::protocol::http::credentials::authenticate;
 use crate::protocol::http::filtered::catch_up_filters;
 use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
 use crate::protocol::http::options::UPGRADE;
@@ -148,7 +148,7 @@ impl Front {
                     return None;
                 }
             };
-            if !knows_who(&mut self.clients, &mut self.gate, slot, head, &mut kept, io) {
+            if !authenticate(&mut self.clients, &mut self.gate, slot, head, &mut kept, io) {
                 break;
             }
             let (body, limit) = body_of(&mut self.clients, slot, head, io).ok()?;

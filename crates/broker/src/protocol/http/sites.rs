@@ -20,7 +20,7 @@ use crate::base::reason::Reason;
 use crate::protocol::front::{Clients, Context, Meter};
 use crate::protocol::http::answer::ANY_ORIGIN;
 use crate::protocol::http::options::ORIGIN_SHIFT;
-use crate::protocol::http::task::Door;
+use crate::protocol::http::task::Endpoint;
 
 /// The origin that may read the answer to a request with this only `Origin`, as its number in `options`, or 0.
 pub(crate) fn reader(ctx: &Context, from: Option<&[u8]>) -> u32 {
@@ -36,7 +36,7 @@ pub(crate) fn admit(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    door: Option<Door>,
+    endpoint: Option<Endpoint>,
     upgrade: bool,
 ) -> Result<(), (Reason, String)> {
     let http = &clients.ctx.world.settings.http;
@@ -69,7 +69,8 @@ pub(crate) fn admit(
     let normal = origin::normalize(from);
     let reads = matches!(head.method, Method::Get | Method::Head) && !upgrade;
     // A subscription creates topics, and may take the place of another subscriber, even if its answer cannot be read.
-    let safe = head.method == Method::Options || reads && !door.is_some_and(Door::subscribes);
+    let safe =
+        head.method == Method::Options || reads && !endpoint.is_some_and(Endpoint::subscribes);
     match listed(&clients.ctx, normal.as_deref()) {
         Some(number) => {
             clients.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;

@@ -6,7 +6,7 @@ use crate::mail::TopicRequest;
 
 /// The kind of request that a path selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Endpoint {
     Publish,
     Subscribe,
     PubSub,
@@ -14,10 +14,13 @@ pub(crate) enum Door {
     History,
 }
 
-impl Door {
+impl Endpoint {
     /// Whether a `GET` there subscribes, and so takes a place that is limited.
     pub(crate) fn subscribes(self) -> bool {
-        matches!(self, Door::Subscribe | Door::PubSub | Door::Interest)
+        matches!(
+            self,
+            Endpoint::Subscribe | Endpoint::PubSub | Endpoint::Interest
+        )
     }
 }
 

@@ -19,7 +19,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::world::World;
 use crate::client::review::may_keep;
-use crate::client::rights::{found, grants_of, pause_for_verdict};
+use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
@@ -75,7 +75,7 @@ pub(super) fn waits_for_verdict<I: Io>(
     }
     let who = match credential(connect) {
         None => Some(Ok(None)),
-        Some(credential) => found(clients, gate, slot, credential, io),
+        Some(credential) => look_up_credential(clients, gate, slot, credential, io),
     };
     let asked = who.map_or(Asked::Out, Asked::Back);
     let waits = matches!(asked, Asked::Out);

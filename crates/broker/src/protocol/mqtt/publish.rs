@@ -16,7 +16,7 @@ use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
-use crate::mail::message::{self, Headers, Retry, SessionKey, is_binary, is_utf8};
+use crate::mail::message::{self, DedupKey, Headers, SessionKey, is_binary, is_utf8};
 use crate::mail::properties::{
     CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
 };
@@ -190,11 +190,11 @@ fn publish_named(
     admitted.map_err(|reason| clients.refuse_packet(reason))?;
     let (hash, at) = clients.ctx.place_of(name);
     let packet_id = publish.packet_id.map_or(0, PacketId::get).to_be_bytes();
-    let retry = match publish.qos {
+    let dedup = match publish.qos {
         Qos::ExactlyOnce => clients.session_party(slot),
         _ => None,
     };
-    let retry = retry.map(|publisher| Retry {
+    let dedup = dedup.map(|publisher| DedupKey {
         key: &packet_id[..],
         publisher,
     });
@@ -212,7 +212,7 @@ fn publish_named(
             retain: publish.retain,
             binary: is_binary(fields.content_type, publish.payload),
         },
-        retry,
+        dedup,
         client: clients.conns.get(slot).client,
     };
     let answer = match publish.qos {

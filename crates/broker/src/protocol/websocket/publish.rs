@@ -70,7 +70,7 @@ pub(crate) fn frame_published<I: Io>(
             binary: binary && is_binary(content_type, data),
             ..Headers::default()
         },
-        retry: None,
+        dedup: None,
         client: clients.conns.get(slot).client,
     };
     let to = clients.conns.reply_to(slot, number);

@@ -88,7 +88,7 @@ fn publish_ordered(
         name: &message.name,
         data: &message.data,
         headers: message.headers.map(|field| &field[..]),
-        retry: None,
+        dedup: None,
         client: Client::NOBODY,
     };
     let answer = Answer::Order(ticket);

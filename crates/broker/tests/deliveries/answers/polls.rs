@@ -77,34 +77,34 @@ fn a_long_poll_that_nothing_comes_for_ends_on_time_with_its_position() {
         ("/sub?topic=empty&topic=void", "", &empty),
         ("/sub?filter=empty/%2B", "", &void),
     ] {
-        let mut town = town();
-        let link = asks(&mut town, target, &format!("{GET}{field}"));
-        town.wait_s(5);
-        assert_eq!(take(&mut town, link), "", "{target} waits");
-        town.wait_s(1);
+        let mut server = server();
+        let link = asks(&mut server, target, &format!("{GET}{field}"));
+        server.wait_s(5);
+        assert_eq!(take(&mut server, link), "", "{target} waits");
+        server.wait_s(1);
         assert_eq!(
-            take(&mut town, link),
+            take(&mut server, link),
             format!("HTTP/1.1 {answer}{CACHING}\n"),
             "{target}"
         );
-        assert!(town.is_open(link));
+        assert!(server.is_open(link));
         // The connection can be used for the next poll.
-        town.sends(
+        server.sends(
             link,
             format!("GET /sub/full?since=oldest HTTP/1.1\r\n{GET}\r\n"),
         );
-        town.settle();
-        assert!(take(&mut town, link).ends_with("one"));
+        server.settle();
+        assert!(take(&mut server, link).ends_with("one"));
     }
-    let mut town = town();
-    let link = asks(&mut town, "/sub/old/1", GET);
-    town.wait_s(6);
+    let mut server = server();
+    let link = asks(&mut server, "/sub/old/1", GET);
+    server.wait_s(6);
     let timeout =
         format!("HTTP/1.1 408 Request Timeout\nETag: \"17-0\"\n{CACHING}Content-Length: 0\n\n");
-    assert_eq!(take(&mut town, link), timeout);
-    let link = asks(&mut town, "/sub/patient/1", GET);
-    town.wait_s(10_000);
-    assert_eq!(take(&mut town, link), "", "it waits for ever");
+    assert_eq!(take(&mut server, link), timeout);
+    let link = asks(&mut server, "/sub/patient/1", GET);
+    server.wait_s(10_000);
+    assert_eq!(take(&mut server, link), "", "it waits for ever");
 }
 
 /// A message published between two polls is in the second, or its loss is reported.
@@ -118,18 +118,22 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
         ("/sub?topic=empty&topic=full&since=live", "full", true),
         ("/sub?filter=e/%23", "e/1", true),
     ] {
-        let mut town = town();
-        let link = asks(&mut town, target, GET);
-        town.wait_s(6);
-        let told = take(&mut town, link);
+        let mut server = server();
+        let link = asks(&mut server, target, GET);
+        server.wait_s(6);
+        let told = take(&mut server, link);
         assert!(told.starts_with("HTTP/1.1 204 "), "{target}: {told}");
         let (_, rest) = told.split_once("ETag: ").expect("a position");
         let tag = rest.lines().next().expect("its line").to_owned();
-        town.publish([(topic, "between".into())]);
-        town.settle();
-        let next = asks(&mut town, target, &format!("{GET}If-None-Match: {tag}\r\n"));
-        town.wait_s(6);
-        let told = take(&mut town, next);
+        server.publish([(topic, "between".into())]);
+        server.settle();
+        let next = asks(
+            &mut server,
+            target,
+            &format!("{GET}If-None-Match: {tag}\r\n"),
+        );
+        server.wait_s(6);
+        let told = take(&mut server, next);
         let expected = match kept {
             true => told.ends_with("\n\nbetween") && !told.contains("Crore-Gap"),
             false => told.starts_with("HTTP/1.1 204 ") && told.contains("\nCrore-Gap: "),
@@ -142,12 +146,12 @@ fn nothing_is_lost_in_silence_between_a_poll_that_timed_out_and_the_next() {
 /// answer, the message is the poll's answer.
 #[test]
 fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
-    let mut town = town();
-    let link = asks(&mut town, "/sub/full?since=live", GET);
-    town.wait_s(5);
-    town.publish([("full", "late".into())]);
-    town.wait_s(1);
-    let told = take(&mut town, link);
+    let mut server = server();
+    let link = asks(&mut server, "/sub/full?since=live", GET);
+    server.wait_s(5);
+    server.publish([("full", "late".into())]);
+    server.wait_s(1);
+    let told = take(&mut server, link);
     assert!(told.ends_with("\n\nlate"), "{told}");
     assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
 }
@@ -155,14 +159,14 @@ fn a_message_that_comes_while_a_poll_ends_is_its_answer() {
 #[test]
 fn a_message_comes_with_what_its_publisher_said() {
     let ask = |fields: &str, target: &str| {
-        let mut town = town();
+        let mut server = server();
         let text = format!(
             "POST /pub/x HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Length: 3\r\n\r\nabc"
         );
-        town.says(&text);
-        town.settle();
-        let link = asks(&mut town, target, GET);
-        take(&mut town, link)
+        server.says(&text);
+        server.settle();
+        let link = asks(&mut server, target, GET);
+        take(&mut server, link)
     };
     let fields = |content_type: &str| {
         format!("Content-Type: {content_type}\nETag: \"17-7\"\n{TIME}{CACHING}")
@@ -185,14 +189,14 @@ fn a_message_comes_with_what_its_publisher_said() {
         message(&fields("application/octet-stream"), "abc")
     );
     // The content type says that the bytes are not text.
-    let mut town = town();
+    let mut server = server();
     let mut bytes =
         b"POST /pub/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n".to_vec();
     bytes.push(0xff);
-    town.says(bytes);
-    town.settle();
-    let link = asks(&mut town, "/sub/x", GET);
-    assert!(take(&mut town, link).contains("Content-Type: application/octet-stream\n"));
+    server.says(bytes);
+    server.settle();
+    let link = asks(&mut server, "/sub/x", GET);
+    assert!(take(&mut server, link).contains("Content-Type: application/octet-stream\n"));
     let envelope = ask(all, "/sub/x?envelope=json");
     let json = r#"{"topic":"x","id":"17-7","time":1800000000,"content_type":"text/csv","event":"ev","key":"k","data":"abc"}"#;
     assert_eq!(
@@ -215,28 +219,28 @@ fn a_message_comes_with_what_its_publisher_said() {
 
 #[test]
 fn a_head_request_is_answered_at_once_and_without_a_body() {
-    let mut town = town();
-    let link = asks_with(&mut town, "HEAD /sub/full HTTP/1.1", GET);
+    let mut server = server();
+    let link = asks_with(&mut server, "HEAD /sub/full HTTP/1.1", GET);
     let fields =
         format!("Content-Type: text/plain; charset=utf-8\nETag: \"17-1\"\n{TIME}{CACHING}");
     let whole = message(&fields, "one");
     assert_eq!(
-        take(&mut town, link),
+        take(&mut server, link),
         whole.strip_suffix("one").expect("a body")
     );
     for (target, id) in [("/sub/empty", "17-0"), ("/sub?topic=empty&topic=void", SET)] {
-        let link = asks_with(&mut town, &format!("HEAD {target} HTTP/1.1"), GET);
+        let link = asks_with(&mut server, &format!("HEAD {target} HTTP/1.1"), GET);
         assert_eq!(
-            take(&mut town, link),
+            take(&mut server, link),
             format!("HTTP/1.1 204 No Content\nETag: \"{id}\"\n{CACHING}\n")
         );
     }
-    let link = asks_with(&mut town, "HEAD /sub/full HTTP/1.1", EVENTS);
+    let link = asks_with(&mut server, "HEAD /sub/full HTTP/1.1", EVENTS);
     let (head, _) = STREAM.split_once("\n\n").expect("a head");
-    assert_eq!(take(&mut town, link), format!("{head}\n\n"));
-    town.publish([("full", "three".into())]);
-    town.settle();
-    assert_eq!(take(&mut town, link), "", "no stream");
+    assert_eq!(take(&mut server, link), format!("{head}\n\n"));
+    server.publish([("full", "three".into())]);
+    server.settle();
+    assert_eq!(take(&mut server, link), "", "no stream");
 }
 
 /// A client that disconnects before the topic's home has answered leaves no subscription there.
@@ -247,12 +251,12 @@ fn poll_that_hangs_up_before_the_answer_does_not_wait() {
         "/sub?topic=empty&topic=void",
         "/sub?filter=empty/%2B",
     ] {
-        let mut town = town();
-        let link = town.says(format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
-        town.end(link);
-        town.settle();
-        assert!(!town.is_open(link), "{target}");
-        let accounts = town.accounts();
+        let mut server = server();
+        let link = server.says(format!("GET {target} HTTP/1.1\r\n{GET}\r\n"));
+        server.end(link);
+        server.settle();
+        assert!(!server.is_open(link), "{target}");
+        let accounts = server.accounts();
         let left = (accounts.carrier_topics, accounts.carrier_filters);
         assert_eq!(left, (0, 0), "{target}");
     }
@@ -261,7 +265,7 @@ fn poll_that_hangs_up_before_the_answer_does_not_wait() {
 /// A partition with a constant flow of messages does not delay messages of other partitions.
 #[test]
 fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
-    let mut town = Town::partitioned(Settings::default(), 2);
+    let mut server = TestServer::partitioned(Settings::default(), 2);
     let of = |partition| {
         let mut names = (0..).map(|n| format!("p/{n}"));
         let is = |name: &String| crore_wire::topic::slot(name.as_bytes()) % 2 == partition;
@@ -269,21 +273,21 @@ fn a_long_poll_by_filter_takes_the_oldest_message_of_all_partitions() {
         &*name.leak()
     };
     let (busy, quiet) = (of(0), of(1));
-    town.publish([(quiet, "old".into())]);
-    town.settle();
-    town.wait_s(1);
+    server.publish([(quiet, "old".into())]);
+    server.settle();
+    server.wait_s(1);
     let mut tag = String::new();
     for expected in ["old", "busy 0", "busy 1"] {
         for n in 0..2 {
-            town.publish([(busy, format!("busy {n}"))]);
+            server.publish([(busy, format!("busy {n}"))]);
         }
-        town.settle();
+        server.settle();
         let link = asks(
-            &mut town,
+            &mut server,
             "/sub?filter=p/%2B&since=oldest",
             &format!("{GET}{tag}"),
         );
-        let text = take(&mut town, link);
+        let text = take(&mut server, link);
         assert!(text.ends_with(expected), "{expected}: {text}");
         let (_, rest) = text.split_once("ETag: ").expect("a position");
         let (position, _) = rest.split_once('\n').expect("a line");

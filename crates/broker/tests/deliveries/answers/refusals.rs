@@ -50,13 +50,13 @@ fn a_bad_position_in_a_header_is_a_gap() {
         "/sub?topic=full&topic=empty",
         "/sub?filter=full",
     ] {
-        let mut town = town();
+        let mut server = server();
         let fields = format!("{GET}If-None-Match: \"oops\"\r\n");
-        let link = asks(&mut town, target, &fields);
-        assert_eq!(take(&mut town, link), "", "{target}");
-        town.publish([("full", "three".into())]);
-        town.settle();
-        let told = take(&mut town, link);
+        let link = asks(&mut server, target, &fields);
+        assert_eq!(take(&mut server, link), "", "{target}");
+        server.publish([("full", "three".into())]);
+        server.settle();
+        let told = take(&mut server, link);
         let lost = "Crore-Gap: messages before this one are lost\n";
         assert!(
             told.contains(lost) && told.ends_with("\n\nthree"),
@@ -93,93 +93,93 @@ fn topics_that_publishers_create_have_no_other_subscribers() {
             answer("/sub/created/1", fields),
             refusal("403 Forbidden", reason)
         );
-        let mut town = town();
-        town.publish([("created/1", "x".into())]);
-        town.settle();
-        let link = asks(&mut town, "/sub/created/1", fields);
-        assert!(!take(&mut town, link).contains("403"));
+        let mut server = server();
+        server.publish([("created/1", "x".into())]);
+        server.settle();
+        let link = asks(&mut server, "/sub/created/1", fields);
+        assert!(!take(&mut server, link).contains("403"));
     }
 }
 
 #[test]
 fn one_long_poll_at_a_time_by_rule() {
-    let mut town = town();
-    let first = asks(&mut town, "/sub/first/1", GET);
+    let mut server = server();
+    let first = asks(&mut server, "/sub/first/1", GET);
     let reason = "another subscriber waits already";
     for target in ["/sub/first/1", "/sub?topic=first/1&topic=x"] {
-        let second = asks(&mut town, target, GET);
-        assert_eq!(take(&mut town, second), refusal("409 Conflict", reason));
+        let second = asks(&mut server, target, GET);
+        assert_eq!(take(&mut server, second), refusal("409 Conflict", reason));
     }
-    assert_eq!(take(&mut town, first), "");
-    let stream = asks(&mut town, "/sub/first/1", EVENTS);
+    assert_eq!(take(&mut server, first), "");
+    let stream = asks(&mut server, "/sub/first/1", EVENTS);
     assert!(
-        take(&mut town, stream).starts_with(STREAM),
+        take(&mut server, stream).starts_with(STREAM),
         "streams are no polls"
     );
 
-    let first = asks(&mut town, "/sub/last/1", GET);
-    let stream = asks(&mut town, "/sub/last/1", EVENTS);
-    take(&mut town, stream);
-    let second = asks(&mut town, "/sub/last/1", GET);
+    let first = asks(&mut server, "/sub/last/1", GET);
+    let stream = asks(&mut server, "/sub/last/1", EVENTS);
+    take(&mut server, stream);
+    let second = asks(&mut server, "/sub/last/1", GET);
     let reason = "a later subscriber took this place";
-    assert_eq!(take(&mut town, first), refusal("409 Conflict", reason));
-    town.publish([("last/1", "x".into())]);
-    town.settle();
-    assert!(take(&mut town, second).ends_with("x"));
-    assert!(take(&mut town, stream).contains("data: x\n"));
+    assert_eq!(take(&mut server, first), refusal("409 Conflict", reason));
+    server.publish([("last/1", "x".into())]);
+    server.settle();
+    assert!(take(&mut server, second).ends_with("x"));
+    assert!(take(&mut server, stream).contains("data: x\n"));
 
-    let many: Vec<usize> = (0..3).map(|_| asks(&mut town, "/sub/y", GET)).collect();
+    let many: Vec<usize> = (0..3).map(|_| asks(&mut server, "/sub/y", GET)).collect();
     for link in many {
-        assert_eq!(take(&mut town, link), "", "elsewhere many wait");
+        assert_eq!(take(&mut server, link), "", "elsewhere many wait");
     }
 }
 
 #[test]
 fn the_end_of_a_topic_is_told_to_who_is_there_and_to_who_resumes() {
-    let mut town = town();
+    let mut server = server();
     let reason = "the topic was deleted";
     let live = "/sub/full?since=live";
-    let poll = asks(&mut town, live, GET);
-    let events = asks(&mut town, live, EVENTS);
-    let old_events = asks_with(&mut town, &format!("GET {live} HTTP/1.0"), EVENTS);
-    let socket = asks(&mut town, live, UPGRADE);
+    let poll = asks(&mut server, live, GET);
+    let events = asks(&mut server, live, EVENTS);
+    let old_events = asks_with(&mut server, &format!("GET {live} HTTP/1.0"), EVENTS);
+    let socket = asks(&mut server, live, UPGRADE);
     for link in [events, old_events, socket] {
-        take(&mut town, link);
+        take(&mut server, link);
     }
-    town.says(format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
-    town.settle();
+    server.says(format!("DELETE /pub/full HTTP/1.1\r\n{GET}\r\n"));
+    server.settle();
     let end = close(4410, reason);
-    assert_eq!(take(&mut town, poll), refusal("410 Gone", reason));
-    assert_eq!(take(&mut town, events), "0\n\n");
-    assert_eq!(take(&mut town, old_events), "");
-    assert_eq!(take(&mut town, socket), end);
-    assert!(town.is_open(poll));
-    assert_eq!(town.accounts().carrier_topics, 0);
+    assert_eq!(take(&mut server, poll), refusal("410 Gone", reason));
+    assert_eq!(take(&mut server, events), "0\n\n");
+    assert_eq!(take(&mut server, old_events), "");
+    assert_eq!(take(&mut server, socket), end);
+    assert!(server.is_open(poll));
+    assert_eq!(server.accounts().carrier_topics, 0);
 
     let resumes = "/sub/full?since=17-1";
-    let poll = asks(&mut town, resumes, GET);
-    assert_eq!(take(&mut town, poll), refusal("410 Gone", reason));
-    let events = asks(&mut town, resumes, EVENTS);
-    assert_eq!(take(&mut town, events), "HTTP/1.1 204 No Content\n\n");
-    let socket = asks(&mut town, resumes, UPGRADE);
-    assert_eq!(take(&mut town, socket), format!("{SWITCHING}\n{end}"));
+    let poll = asks(&mut server, resumes, GET);
+    assert_eq!(take(&mut server, poll), refusal("410 Gone", reason));
+    let events = asks(&mut server, resumes, EVENTS);
+    assert_eq!(take(&mut server, events), "HTTP/1.1 204 No Content\n\n");
+    let socket = asks(&mut server, resumes, UPGRADE);
+    assert_eq!(take(&mut server, socket), format!("{SWITCHING}\n{end}"));
     // A subscriber without a position begins the topic anew. After that, others may resume again.
-    let events = asks(&mut town, live, EVENTS);
-    assert!(take(&mut town, events).starts_with(STREAM));
-    let poll = asks(&mut town, "/sub/full?since=17-2", GET);
-    assert_eq!(take(&mut town, poll), "", "it waits");
+    let events = asks(&mut server, live, EVENTS);
+    assert!(take(&mut server, events).starts_with(STREAM));
+    let poll = asks(&mut server, "/sub/full?since=17-2", GET);
+    assert_eq!(take(&mut server, poll), "", "it waits");
 }
 
 #[test]
 fn a_server_full_of_topics_says_so() {
     let mut settings = Settings::default();
     settings.limits.topics_per_shard = 1;
-    let mut town = Town::with(settings, TurnLimits::default(), 1);
-    let first = asks(&mut town, "/sub/a", EVENTS);
-    assert!(take(&mut town, first).starts_with(STREAM));
+    let mut server = TestServer::with(settings, TurnLimits::default(), 1);
+    let first = asks(&mut server, "/sub/a", EVENTS);
+    assert!(take(&mut server, first).starts_with(STREAM));
     for fields in [GET, UPGRADE] {
-        let link = asks(&mut town, "/sub/b", fields);
-        let told = take(&mut town, link);
+        let link = asks(&mut server, "/sub/b", fields);
+        let told = take(&mut server, link);
         assert!(
             told.starts_with("HTTP/1.1 503 Service Unavailable\n"),
             "{told}"
@@ -187,13 +187,13 @@ fn a_server_full_of_topics_says_so() {
         assert!(told.contains("\nRetry-After: "), "{told}");
     }
     // A browser would not reconnect after a status other than 200.
-    let link = asks(&mut town, "/sub/b", EVENTS);
-    let told = take(&mut town, link);
+    let link = asks(&mut server, "/sub/b", EVENTS);
+    let told = take(&mut server, link);
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
     assert!(told.contains("retry: "), "{told}");
     assert!(
         !told.contains("Transfer-Encoding") || told.ends_with("0\n\n"),
         "{told}"
     );
-    assert_eq!(town.accounts().carrier_topics, 1);
+    assert_eq!(server.accounts().carrier_topics, 1);
 }

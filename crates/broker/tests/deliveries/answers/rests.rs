@@ -6,13 +6,13 @@ use crore_broker::position::{Position, Since, parse};
 use crore_wire::sse::GAP_EVENT;
 
 /// The answer to the next request on a connection whose last request was refused.
-fn polls_again(town: &mut Town, link: usize) -> String {
-    town.sends(
+fn polls_again(server: &mut TestServer, link: usize) -> String {
+    server.sends(
         link,
         format!("GET /sub/full?since=17-1 HTTP/1.1\r\n{GET}\r\n"),
     );
-    town.settle();
-    take(town, link)
+    server.settle();
+    take(server, link)
 }
 
 #[test]
@@ -21,16 +21,16 @@ fn a_connection_whose_stream_was_refused_may_poll() {
         format!("Content-Type: text/plain; charset=utf-8\nETag: \"17-2\"\n{TIME}{CACHING}");
     let two = message(&fields, "two");
     for fields in [GET, EVENTS, UPGRADE] {
-        let mut town = town();
-        let link = asks(&mut town, "/sub/created/1", fields);
-        assert!(take(&mut town, link).starts_with("HTTP/1.1 403 "));
-        assert_eq!(polls_again(&mut town, link), two, "{fields}");
+        let mut server = server();
+        let link = asks(&mut server, "/sub/created/1", fields);
+        assert!(take(&mut server, link).starts_with("HTTP/1.1 403 "));
+        assert_eq!(polls_again(&mut server, link), two, "{fields}");
     }
     for fields in [GET, UPGRADE] {
-        let mut town = town_with(|limits| limits.filters_per_shard = 1);
-        let first = asks(&mut town, "/sub?filter=a/%23", GET);
-        let link = asks(&mut town, "/sub?filter=b/%23", fields);
-        let told = take(&mut town, link);
+        let mut server = server_with(|limits| limits.filters_per_shard = 1);
+        let first = asks(&mut server, "/sub?filter=a/%23", GET);
+        let link = asks(&mut server, "/sub?filter=b/%23", fields);
+        let told = take(&mut server, link);
         let (status, rest) = told
             .split_once("\nRetry-After: ")
             .expect("it may come again");
@@ -44,28 +44,28 @@ fn a_connection_whose_stream_was_refused_may_poll() {
             "{told}"
         );
         assert!(!told.contains("Connection:"), "{told}");
-        assert_eq!(polls_again(&mut town, link), two, "{fields}");
+        assert_eq!(polls_again(&mut server, link), two, "{fields}");
         // The refused subscription left nothing, so another client may use the place for a filter.
-        town.cut(first);
-        let next = asks(&mut town, "/sub?filter=c/%23", GET);
-        assert_eq!(take(&mut town, next), "", "it waits");
-        assert_eq!(town.accounts().carrier_filters, 1);
+        server.cut(first);
+        let next = asks(&mut server, "/sub?filter=c/%23", GET);
+        assert_eq!(take(&mut server, next), "", "it waits");
+        assert_eq!(server.accounts().carrier_filters, 1);
     }
     // A stream that ends at once makes a browser reconnect.
-    let mut town = town_with(|limits| limits.filters_per_shard = 1);
-    asks(&mut town, "/sub?filter=a/%23", GET);
-    let link = asks(&mut town, "/sub?filter=b/%23", EVENTS);
-    let told = take(&mut town, link);
+    let mut server = server_with(|limits| limits.filters_per_shard = 1);
+    asks(&mut server, "/sub?filter=a/%23", GET);
+    let link = asks(&mut server, "/sub?filter=b/%23", EVENTS);
+    let told = take(&mut server, link);
     assert!(told.starts_with("HTTP/1.1 200 OK\n"), "{told}");
     assert_eq!(told.matches("HTTP/1.1").count(), 1, "{told}");
     assert!(told.contains("retry: "), "{told}");
     // Earlier requests on the same connection are still answered.
     let filters = format!("GET /sub?filter=b/%23 HTTP/1.1\r\n{UPGRADE}\r\n");
-    let link = town.says(format!(
+    let link = server.says(format!(
         "GET /nothing HTTP/1.1\r\n{GET}\r\n{filters}GET /sub/full HTTP/1.1\r\n{GET}\r\n"
     ));
-    town.settle();
-    let told = take(&mut town, link);
+    server.settle();
+    let told = take(&mut server, link);
     let places = told.match_indices("HTTP/1.1 ");
     let statuses: Vec<_> = places.map(|(at, _)| &told[at + 9..at + 12]).collect();
     assert_eq!(statuses, ["404", "503", "200"], "{told}");
@@ -75,12 +75,12 @@ fn a_connection_whose_stream_was_refused_may_poll() {
 #[test]
 fn an_idle_subscriber_of_one_topic_has_no_side_rows() {
     for fields in [GET, EVENTS, UPGRADE, META] {
-        let mut town = town();
+        let mut server = server();
         for target in ["/sub/empty", "/sub/full?since=live"] {
-            let link = asks(&mut town, target, fields);
-            assert!(town.is_open(link));
+            let link = asks(&mut server, target, fields);
+            assert!(server.is_open(link));
         }
-        let accounts = town.accounts();
+        let accounts = server.accounts();
         let rows = (accounts.extras, accounts.outboxes, accounts.spills);
         assert_eq!(rows, (0, 0, 0), "{fields}");
     }
@@ -114,10 +114,10 @@ fn outcomes_of_subscriptions_are_counted() {
         ("/sub?filter=short/%2B&since=17-0", META, (0, 0, 1, 1)),
         ("/sub?filter=full", GET, (0, 0, 0, 1)),
     ] {
-        let mut town = town();
-        let before = town.stats();
-        asks(&mut town, target, fields);
-        let after = town.stats();
+        let mut server = server();
+        let before = server.stats();
+        asks(&mut server, target, fields);
+        let after = server.stats();
         let counts = (
             after.attaches - before.attaches,
             after.resumes - before.resumes,
@@ -131,17 +131,17 @@ fn outcomes_of_subscriptions_are_counted() {
 /// A stream that continues from the log counts neither as resumed nor as a gap.
 #[test]
 fn a_fallback_is_no_resume() {
-    let mut town = town_with(|limits| limits.outbox_bytes = 0);
-    let link = asks(&mut town, "/sub/full?since=live", UPGRADE);
-    let before = town.stats();
-    town.window(link, Some(0));
+    let mut server = server_with(|limits| limits.outbox_bytes = 0);
+    let link = asks(&mut server, "/sub/full?since=live", UPGRADE);
+    let before = server.stats();
+    server.window(link, Some(0));
     for n in 0..3 {
-        town.publish([("full", format!("{n}"))]);
-        town.settle();
+        server.publish([("full", format!("{n}"))]);
+        server.settle();
     }
-    town.window(link, None);
-    town.settle();
-    let after = town.stats();
+    server.window(link, None);
+    server.settle();
+    let after = server.stats();
     let counts = (
         after.fallbacks - before.fallbacks,
         after.resumes - before.resumes,
@@ -157,23 +157,23 @@ fn a_fallback_is_no_resume() {
 fn the_first_of_two_gaps_moves_its_own_topic_alone() {
     let target = "/sub?topic=short/1&topic=skips/1";
     for knows in [true, false] {
-        let mut town = town();
-        let link = asks(&mut town, &format!("{target}&since=live"), EVENTS);
+        let mut server = server();
+        let link = asks(&mut server, &format!("{target}&since=live"), EVENTS);
         let id = match knows {
-            true => id_of(&take(&mut town, link)),
+            true => id_of(&take(&mut server, link)),
             false => "oops".to_owned(),
         };
         for data in ["three", "four"] {
-            town.publish([("short/1", data.into()), ("skips/1", data.into())]);
-            town.settle();
+            server.publish([("short/1", data.into()), ("skips/1", data.into())]);
+            server.settle();
         }
         let mut resumes = |id: &str| {
             let link = asks(
-                &mut town,
+                &mut server,
                 target,
                 &format!("{EVENTS}Last-Event-ID: {id}\r\n"),
             );
-            take(&mut town, link)
+            take(&mut server, link)
         };
         let told = resumes(&id);
         assert_eq!(told.matches(GAP_EVENT).count(), 2, "{told}");
@@ -218,35 +218,39 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
         "/sub?topic=empty&topic=void",
         "/sub?filter=e/%23",
     ] {
-        let mut town = town();
-        let link = asks(&mut town, target, &format!("{GET}Last-Event-ID: 16-9\r\n"));
-        assert_eq!(take(&mut town, link), "", "it waits");
-        town.wait_s(6);
-        let told = take(&mut town, link);
+        let mut server = server();
+        let link = asks(
+            &mut server,
+            target,
+            &format!("{GET}Last-Event-ID: 16-9\r\n"),
+        );
+        assert_eq!(take(&mut server, link), "", "it waits");
+        server.wait_s(6);
+        let told = take(&mut server, link);
         assert!(told.starts_with("HTTP/1.1 204 "), "{told}");
         assert!(told.contains(gap), "{target}: {told}");
         let (_, rest) = told.split_once("ETag: \"").expect("a position");
         let id = rest.split('"').next().expect("its end").to_owned();
         // From that position on nothing is lost.
         let link = asks(
-            &mut town,
+            &mut server,
             target,
             &format!("{GET}If-None-Match: \"{id}\"\r\n"),
         );
-        town.wait_s(6);
-        let told = take(&mut town, link);
+        server.wait_s(6);
+        let told = take(&mut server, link);
         assert!(told.starts_with("HTTP/1.1 304 "), "{told}");
         assert!(!told.contains("Crore-Gap"), "{told}");
         assert!(told.contains(&format!("ETag: \"{id}\"\n")), "{told}");
         // New messages are delivered.
         let link = asks(
-            &mut town,
+            &mut server,
             target,
             &format!("{GET}If-None-Match: \"{id}\"\r\n"),
         );
-        town.publish([("empty", "one".into()), ("e/1", "one".into())]);
-        town.settle();
-        assert!(take(&mut town, link).ends_with("\n\none"));
+        server.publish([("empty", "one".into()), ("e/1", "one".into())]);
+        server.settle();
+        assert!(take(&mut server, link).ends_with("\n\none"));
     }
 }
 
@@ -254,25 +258,25 @@ fn a_long_poll_whose_position_was_lost_is_told_so_once_and_where_it_stands() {
 /// topics are unknown.
 #[test]
 fn a_topic_s_position_is_none_of_a_filter_s() {
-    let mut town = town();
+    let mut server = server();
     for (target, gaps) in [
         ("/sub/short/1?since=17-0", 1),
         ("/sub?filter=short/%2B&since=17-0", 1),
         ("/sub?filter=short/%2B&since=17-9", 1),
         ("/sub?filter=short/%2B&since=oldest", 0),
     ] {
-        let link = asks(&mut town, target, EVENTS);
-        let told = take(&mut town, link);
+        let link = asks(&mut server, target, EVENTS);
+        let told = take(&mut server, link);
         assert_eq!(told.matches(GAP_EVENT).count(), gaps, "{target}: {told}");
         assert!(told.contains("data: two\n"), "{told}");
     }
     // A position of the filter itself is valid.
-    let link = asks(&mut town, "/sub?filter=short/%2B", EVENTS);
-    let id = id_of(&take(&mut town, link));
-    town.publish([("short/2", "three".into())]);
-    town.settle();
-    let link = asks(&mut town, &format!("/sub?filter=%23&since={id}"), EVENTS);
-    let told = take(&mut town, link);
+    let link = asks(&mut server, "/sub?filter=short/%2B", EVENTS);
+    let id = id_of(&take(&mut server, link));
+    server.publish([("short/2", "three".into())]);
+    server.settle();
+    let link = asks(&mut server, &format!("/sub?filter=%23&since={id}"), EVENTS);
+    let told = take(&mut server, link);
     assert!(!told.contains(GAP_EVENT), "{told}");
     assert!(
         told.contains("data: three\n") && !told.contains("data: two\n"),

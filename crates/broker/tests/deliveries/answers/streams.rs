@@ -13,15 +13,18 @@ fn a_stream_says_where_it_begins() {
     assert_eq!(answer("/sub/full", &standard), format!("{STREAM}{silent}"));
     let two = "14\ndata: two\nid: 17-2\n\n\n";
     assert_eq!(begun("/sub/full?since=-1"), format!("{STREAM}{two}"));
-    let mut town = town();
-    let link = asks_with(&mut town, "GET /sub/full?since=17-1 HTTP/1.0", EVENTS);
+    let mut server = server();
+    let link = asks_with(&mut server, "GET /sub/full?since=17-1 HTTP/1.0", EVENTS);
     let two = "data: two\nid: 17-2\n\n";
-    assert_eq!(take(&mut town, link), format!("{STREAM_OF_1_0}{two}"));
-    town.publish([("full", "three".into())]);
-    town.settle();
-    assert_eq!(take(&mut town, link), "data: three\nid: 17-7\n\n");
-    let link = asks_with(&mut town, "GET /sub/empty HTTP/1.0", EVENTS);
-    assert_eq!(take(&mut town, link), format!("{STREAM_OF_1_0}id: 17-0\n"));
+    assert_eq!(take(&mut server, link), format!("{STREAM_OF_1_0}{two}"));
+    server.publish([("full", "three".into())]);
+    server.settle();
+    assert_eq!(take(&mut server, link), "data: three\nid: 17-7\n\n");
+    let link = asks_with(&mut server, "GET /sub/empty HTTP/1.0", EVENTS);
+    assert_eq!(
+        take(&mut server, link),
+        format!("{STREAM_OF_1_0}id: 17-0\n")
+    );
 }
 
 #[test]
@@ -43,15 +46,15 @@ fn an_upgrade_takes_what_it_offers() {
     );
     let mut settings = Settings::default();
     settings.deflate.enabled = false;
-    let mut town = Town::with(settings, TurnLimits::default(), 1);
-    let link = asks(&mut town, "/sub/full", &deflate);
-    assert_eq!(take(&mut town, link), format!("{SWITCHING}\n"));
+    let mut server = TestServer::with(settings, TurnLimits::default(), 1);
+    let link = asks(&mut server, "/sub/full", &deflate);
+    assert_eq!(take(&mut server, link), format!("{SWITCHING}\n"));
 }
 
 /// Frames that follow the upgrade request, before its answer, are handled as frames.
 #[test]
 fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
-    let mut town = town();
+    let mut server = server();
     let mut bytes = format!("GET /pub/x HTTP/1.1\r\n{UPGRADE}\r\n");
     // A masked text frame whose mask is all zeros.
     bytes.push_str("\u{1}\u{3}");
@@ -60,17 +63,17 @@ fn bytes_behind_an_upgrade_are_read_when_the_stream_has_begun() {
     let at = raw.len() - 2;
     (raw[at], raw[at + 1]) = (0x81, 0x83);
     raw.extend_from_slice(frame.as_bytes());
-    let link = town.says(raw);
-    town.settle();
-    assert!(take(&mut town, link).starts_with(&format!("{SWITCHING}\n")));
-    let link = asks(&mut town, "/sub/x", GET);
-    assert!(take(&mut town, link).ends_with("abc"), "it was published");
+    let link = server.says(raw);
+    server.settle();
+    assert!(take(&mut server, link).starts_with(&format!("{SWITCHING}\n")));
+    let link = asks(&mut server, "/sub/x", GET);
+    assert!(take(&mut server, link).ends_with("abc"), "it was published");
     // Bytes after the request for an event stream are ignored.
-    let link = town.says(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
-    town.settle();
-    assert!(take(&mut town, link).starts_with(STREAM));
-    assert_eq!(town.accounts().receive_bytes, 0);
-    assert_eq!(town.accounts().spills, 0);
+    let link = server.says(format!("GET /sub/full HTTP/1.1\r\n{EVENTS}\r\nGET /"));
+    server.settle();
+    assert!(take(&mut server, link).starts_with(STREAM));
+    assert_eq!(server.accounts().receive_bytes, 0);
+    assert_eq!(server.accounts().spills, 0);
 }
 
 #[test]
@@ -93,10 +96,10 @@ fn a_gap_is_told_in_the_way_of_each_transport() {
             two.len()
         )
     );
-    let mut town = town();
-    let link = asks_with(&mut town, &format!("GET {target} HTTP/1.0"), EVENTS);
+    let mut server = server();
+    let link = asks_with(&mut server, &format!("GET {target} HTTP/1.0"), EVENTS);
     assert_eq!(
-        take(&mut town, link),
+        take(&mut server, link),
         format!("{STREAM_OF_1_0}{event}{two}")
     );
     let notice = meta("gap: messages before this position are lost\nid: 17-3\n\n");
@@ -136,20 +139,20 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
             (UPGRADE, "", true),
             (UPGRADE, json, true),
         ] {
-            let mut town = town_with(|limits| limits.outbox_bytes = 30);
+            let mut server = server_with(|limits| limits.outbox_bytes = 30);
             let target = format!("/sub/{topic}?since=live{more}");
-            let link = asks(&mut town, &target, fields);
-            take(&mut town, link);
-            town.window(link, Some(1));
+            let link = asks(&mut server, &target, fields);
+            take(&mut server, link);
+            server.window(link, Some(1));
             for data in ["3", "4", "5"] {
-                town.publish([(topic, "x".repeat(100))]);
-                town.settle();
-                town.publish([(topic, data.into())]);
-                town.settle();
+                server.publish([(topic, "x".repeat(100))]);
+                server.settle();
+                server.publish([(topic, data.into())]);
+                server.settle();
             }
-            town.window(link, None);
-            town.settle();
-            let told = take(&mut town, link);
+            server.window(link, None);
+            server.settle();
+            let told = take(&mut server, link);
             let goes_on = skips && (fields != UPGRADE || more == json);
             let end = match is_socket {
                 true => "messages are lost; resume from 17-",
@@ -172,9 +175,9 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
                     "{topic} {fields} {}",
                     &told[told.len() - 99..]
                 );
-                town.publish([(topic, "newest".into())]);
-                town.settle();
-                assert!(take(&mut town, link).contains("newest"));
+                server.publish([(topic, "newest".into())]);
+                server.settle();
+                assert!(take(&mut server, link).contains("newest"));
             } else {
                 assert!(told.contains(end), "{}", &told[told.len() - 99..]);
                 assert!(
@@ -189,27 +192,27 @@ fn a_slow_stream_that_the_log_left_behind_ends_or_goes_on_by_rule() {
 /// The position of a set of topics begins with the positions that the client sent.
 #[test]
 fn a_set_resumes_each_of_its_topics() {
-    let mut town = town();
+    let mut server = server();
     let target = "/sub?topic=full&topic=x";
-    let link = asks(&mut town, &format!("{target}&since=oldest"), META);
-    let told = take(&mut town, link);
+    let link = asks(&mut server, &format!("{target}&since=oldest"), META);
+    let told = take(&mut server, link);
     let id = |told: &str, data: &str| {
         let end = told.find(&format!("\n\n{data}")).expect("it came");
         let start = told[..end].rfind("id: ").expect("an id") + 4;
         told[start..].lines().next().expect("a line").to_owned()
     };
     let (first, second) = (id(&told, "one"), id(&told, "two"));
-    town.publish([("x", "three".into())]);
-    town.settle();
-    let third = id(&take(&mut town, link), "three");
+    server.publish([("x", "three".into())]);
+    server.settle();
+    let third = id(&take(&mut server, link), "three");
     for (since, expected) in [
         (&first, &["two", "three"][..]),
         (&second, &["three"]),
         (&third, &[]),
     ] {
         for fields in [META, EVENTS] {
-            let link = asks(&mut town, &format!("{target}&since={since}"), fields);
-            let told = take(&mut town, link);
+            let link = asks(&mut server, &format!("{target}&since={since}"), fields);
+            let told = take(&mut server, link);
             assert!(!told.contains("gap"), "{told}");
             for data in ["one", "two", "three"] {
                 let count = told.matches(&format!("\n\n{data}")).count()
@@ -224,9 +227,9 @@ fn a_set_resumes_each_of_its_topics() {
     }
     // The same topics in another order are a different set.
     let link = asks(
-        &mut town,
+        &mut server,
         &format!("/sub?topic=x&topic=full&since={first}"),
         META,
     );
-    assert_eq!(take(&mut town, link).matches("gap: ").count(), 2);
+    assert_eq!(take(&mut server, link).matches("gap: ").count(), 2);
 }

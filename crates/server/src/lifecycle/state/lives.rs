@@ -28,7 +28,7 @@ pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<L
         return Ok(Ok(Lives::first(head.epoch)));
     };
     Ok(match Lives::parse(&note, head.partitions) {
-        Ok(lives) if lives.has(head.epoch) => Ok(lives),
+        Ok(lives) if lives.has_epoch(head.epoch) => Ok(lives),
         Ok(_) => Err(format!("`{LIVES}` is of another log than the base")),
         Err(Unreadable) => Err(format!("`{LIVES}` is damaged")),
     })

@@ -173,8 +173,8 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
             if let Some(ttl_s) = headers.ttl_s {
                 put("ttl_s", json!(ttl_s));
             }
-            if let Some(retry) = &message.retry {
-                put_bytes(&mut put, "idempotency_key", retry.key);
+            if let Some(dedup) = &message.dedup {
+                put_bytes(&mut put, "idempotency_key", dedup.key);
             }
             put_bytes(&mut put, "data", message.data);
         }

@@ -289,7 +289,7 @@ fn batch_line(
                     .eq_ignore_ascii_case(b"application/octet-stream"),
             ..Headers::default()
         },
-        retry: publish::retry(clients, slot, line.idempotency_key),
+        dedup: publish::dedup_key(clients, slot, line.idempotency_key),
         client: clients.conns.get(slot).client,
     };
     let answer = Answer::Failure(clients.conns.reply_to(slot, number));

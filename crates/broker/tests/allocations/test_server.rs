@@ -7,13 +7,13 @@ use crore_broker::{ConnId, ShardId, TurnLimits};
 use crate::support::{self, NOW};
 
 /// A server with its shards in one thread.
-pub struct Town(support::Town);
+pub struct TestServer(support::TestServer);
 
 /// Maximum of turns (runs of a shard's event loop) whose frames may be in flight: few, so that lists soon reach their final length.
 pub const TURNS_UNDER_WAY: usize = 4;
 
-impl Town {
-    pub fn new(shards: ShardId, rule: Rule) -> Town {
+impl TestServer {
+    pub fn new(shards: ShardId, rule: Rule) -> TestServer {
         let settings = Settings {
             rules: vec![rule],
             ..Settings::default()
@@ -22,14 +22,14 @@ impl Town {
             turns_under_way: TURNS_UNDER_WAY,
             ..TurnLimits::default()
         };
-        let mut town =
-            support::Town::new(&support::world(settings, shards, shards), turn_limits, NOW);
-        for io in &mut town.io {
+        let mut server =
+            support::TestServer::new(&support::world(settings, shards, shards), turn_limits, NOW);
+        for io in &mut server.io {
             io.forget = true;
             io.all.reserve(200_000);
             io.mail.reserve(64);
         }
-        Town(town)
+        TestServer(server)
     }
 
     /// A connection that has sent `request`.

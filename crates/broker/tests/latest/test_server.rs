@@ -34,15 +34,15 @@ pub struct Frame {
     pub data: String,
 }
 
-pub struct Town {
-    of: support::Town,
+pub struct TestServer {
+    of: support::TestServer,
     publisher: usize,
     /// Number of bytes that the test has read, by connection.
     read: BTreeMap<usize, usize>,
 }
 
-impl Town {
-    pub fn new(shards: ShardId, page_messages: usize) -> Town {
+impl TestServer {
+    pub fn new(shards: ShardId, page_messages: usize) -> TestServer {
         let rule = Rule {
             filter: "#".into(),
             keep: Keep::Latest,
@@ -66,9 +66,9 @@ impl Town {
             ..TurnLimits::default()
         };
         let mut of =
-            support::Town::new(&support::world(settings, shards, shards), turn_limits, NOW);
+            support::TestServer::new(&support::world(settings, shards, shards), turn_limits, NOW);
         let publisher = of.open(0);
-        Town {
+        TestServer {
             of,
             publisher,
             read: BTreeMap::new(),

@@ -25,38 +25,42 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 4] = [Kind::Plain, Kind::Meta, Kind::Envelope, Kind::Sse];
 
-pub struct Town {
+pub struct TestServer {
     world: Arc<World>,
-    of: support::Town,
+    of: support::TestServer,
     publisher: usize,
 }
 
-impl Town {
+impl TestServer {
     /// A shard with one rule, these limits, and these limits of a turn (one run of the event loop).
-    pub fn new(rule: Rule, limits: impl FnOnce(&mut Limits), turn_limits: TurnLimits) -> Town {
+    pub fn new(
+        rule: Rule,
+        limits: impl FnOnce(&mut Limits),
+        turn_limits: TurnLimits,
+    ) -> TestServer {
         let mut settings = Settings {
             rules: vec![rule],
             ..Settings::default()
         };
         limits(&mut settings.limits);
-        Town::with(settings, turn_limits, 1)
+        TestServer::with(settings, turn_limits, 1)
     }
 
     /// A shard with these settings, and a remote one too if `shards` is two.
-    pub fn with(settings: Settings, turn_limits: TurnLimits, shards: ShardId) -> Town {
-        Town::of(support::world(settings, shards, shards), turn_limits)
+    pub fn with(settings: Settings, turn_limits: TurnLimits, shards: ShardId) -> TestServer {
+        TestServer::of(support::world(settings, shards, shards), turn_limits)
     }
 
     /// A shard with this number of partitions.
-    pub fn partitioned(settings: Settings, partitions: PartitionId) -> Town {
+    pub fn partitioned(settings: Settings, partitions: PartitionId) -> TestServer {
         let world = support::partitioned(settings, 1, 1, partitions);
-        Town::of(world, TurnLimits::default())
+        TestServer::of(world, TurnLimits::default())
     }
 
-    fn of(world: Arc<World>, turn_limits: TurnLimits) -> Town {
-        let mut of = support::Town::new(&world, turn_limits, NOW);
+    fn of(world: Arc<World>, turn_limits: TurnLimits) -> TestServer {
+        let mut of = support::TestServer::new(&world, turn_limits, NOW);
         let publisher = of.open(0);
-        Town {
+        TestServer {
             world,
             of,
             publisher,
