@@ -214,6 +214,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_152_921_504_606_847_729,
         1200,
     ),
+    (
+        "a node that wrote its own death into a partition took its notes there for in flight for good: as steward it wrote no mark, and keys never expired",
+        2_305_913_305_682_141_033,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -93,8 +93,9 @@ struct Queue<T> {
 pub(crate) enum Next<T> {
     /// A request, with its record if it waited for one.
     Request(T, Option<Record>),
-    /// A record that no request waits for.
-    Record(Record),
+    /// A record that no request waits for, and whether this process wrote it. This is known from the batch, not from the present number of
+    /// the writer: a record before it in the batch may have declared the writer dead.
+    Record { record: Record, is_own: bool },
 }
 
 /// The partitions that a request concerns.
@@ -160,24 +161,25 @@ impl<T> Queue<T> {
         false
     }
 
-    /// The entry or record that takes effect next.
+    /// The entry or record that takes effect next. The last value: whether this process wrote the record.
     fn next(
         &mut self,
         held_bytes: &mut usize,
         now_s: u32,
         is_replicated: bool,
         is_valid: impl FnMut(u64, u64) -> bool,
-    ) -> Option<(Option<Entry<T>>, Option<Record>)> {
+    ) -> Option<(Option<Entry<T>>, Option<Record>, bool)> {
         let first = self.line.entries.front();
         if first.is_some_and(|it| !it.writes && it.request.is_some()) {
-            return Some((self.line.pop(), None));
+            return Some((self.line.pop(), None, false));
         }
         let is_first = first.is_some_and(|it| it.writes);
         if self.current.is_none() && !self.begin(held_bytes, now_s, is_valid) {
             return None;
         }
         let current = self.current.as_mut()?;
-        let is_asked = current.is_own && !(is_replicated && is_note(current.records.peek()));
+        let is_own = current.is_own;
+        let is_asked = is_own && !(is_replicated && is_note(current.records.peek()));
         if is_asked && !is_first {
             return None;
         }
@@ -187,7 +189,7 @@ impl<T> Queue<T> {
             self.current = None;
         }
         let entry = if is_asked { self.line.pop() } else { None };
-        Some((entry, Some(record)))
+        Some((entry, Some(record), is_own))
     }
 }
 
@@ -330,8 +332,11 @@ impl<T> Commits<T> {
             // After a batch it is the next queue's turn, so that a queue that fills again and again does not delay the others.
             self.next = at + usize::from(queue.current.is_none());
             return Some(match next {
-                (Some(entry), record) => Next::Request(self.takes_effect(entry)?, record),
-                (None, record) => Next::Record(record?),
+                (Some(entry), record, _) => Next::Request(self.takes_effect(entry)?, record),
+                (None, record, is_own) => Next::Record {
+                    record: record?,
+                    is_own,
+                },
             });
         }
         let mut firsts = self.queues.iter().map(|queue| queue.line.entries.front());

@@ -55,7 +55,7 @@ impl Shard {
             self.front.clients.meter.work.steps.add(1);
             match next {
                 Next::Request(waiting, record) => self.complete_request(waiting, record),
-                Next::Record(record) => self.apply_unrequested(&record),
+                Next::Record { record, is_own } => self.apply_unrequested(&record, is_own),
             }
         }
         any
@@ -169,8 +169,9 @@ impl Shard {
         }
     }
 
-    /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked.
-    fn apply_unrequested(&mut self, record: &Record) {
+    /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked. `is_own`: this process wrote
+    /// the record.
+    fn apply_unrequested(&mut self, record: &Record, is_own: bool) {
         let (header, bytes) = (&record.stored.header, record.bytes());
         let placement = self.front.clients.ctx.world.placement();
         let at = placement.place_at_home(header.partition);
@@ -179,7 +180,7 @@ impl Shard {
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         home.make_room_for_others();
-        if header.writer == self.commits.writer(at)
+        if is_own
             && let Ok(Some((_, note))) = Note::decode(bytes)
             && let Some(mut node) = self.node_context()
         {

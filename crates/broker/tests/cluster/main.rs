@@ -412,6 +412,26 @@ fn a_silent_node_is_dead_for_all_and_goes_on_as_another_writer_that_loses_nothin
 }
 
 #[test]
+fn node_that_writes_its_own_death_into_partitions_writes_later_deaths_into_them_too() {
+    let mut nodes = Nodes::new(3);
+    for _ in 0..3 {
+        nodes.second();
+    }
+    // The second node is cut off. The others declare it dead in the first partition, and are lost before they write this into the others.
+    while nodes.states(0)[0].nodes.len() == 3 {
+        nodes.all[1].town.tick_s(1);
+        nodes.all[1].town.settle();
+        nodes.second_of(&[0, 2]);
+    }
+    assert_eq!(nodes.stewards(0), [Some(1000); 4]);
+    // It reads this when it reconnects, and writes it into the other partitions. Later it finds the others dead.
+    for _ in 0..15 {
+        nodes.second_of(&[1]);
+    }
+    assert_eq!(nodes.stewards(1), [Some(2001); 4]);
+}
+
+#[test]
 fn record_that_the_log_stores_after_its_publisher_was_told_not_known_takes_effect_at_no_node() {
     let mut nodes = Nodes::new(2);
     for _ in 0..3 {

@@ -70,7 +70,7 @@ fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Record>)> {
 fn next_at(commits: &mut Commits<u32>, s: u32) -> Option<(u32, Option<Record>)> {
     match commits.next(at(s), |_, _, _| false)? {
         Next::Request(request, record) => Some((request, record)),
-        Next::Record(_) => panic!("there is no other writer"),
+        Next::Record { .. } => panic!("there is no other writer"),
     }
 }
 
