@@ -419,8 +419,8 @@ fn node_that_writes_its_own_death_into_partitions_writes_later_deaths_into_them_
     }
     // The second node is cut off. The others declare it dead in the first partition, and are lost before they write this into the others.
     while nodes.states(0)[0].nodes.len() == 3 {
-        nodes.all[1].town.tick_s(1);
-        nodes.all[1].town.settle();
+        nodes.all[1].server.tick_s(1);
+        nodes.all[1].server.settle();
         nodes.second_of(&[0, 2]);
     }
     assert_eq!(nodes.stewards(0), [Some(1000); 4]);
