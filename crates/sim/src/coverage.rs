@@ -68,6 +68,7 @@ counts! {
     log_restores "log restores": "Logs replaced by an older copy of the log.";
     lost_branches "lost branches": "Positions of subscribers past the end of an older copy that replaced the log.";
     bases "bases": "Compactions of a log: a new base (a checkpoint on disk) replaced segments.";
+    partial_bases "partial bases": "Compactions that ended when only some documents of the last base were replaced.";
     committed "committed": "Batches that an engine stored, without the void ones.";
     void "void batches": "Stored batches that every reader skips: duplicates, and batches after a missing number.";
     appended_again "appended again": "Batches that were appended again.";
@@ -99,6 +100,7 @@ impl Coverage {
             "damages",
             "damaged partitions",
             "intact partitions",
+            "partial bases",
             "log restores",
             "lost branches",
         ];

@@ -198,6 +198,7 @@ fn planted(args: &Args) -> bool {
         let from = match fault {
             Fault::DeadAccepted
             | Fault::EarlyPurge
+            | Fault::FoldedTwice
             | Fault::LateAccepted
             | Fault::OwnOffset
             | Fault::SilentDamage

@@ -160,6 +160,8 @@ pub struct Plan {
     pub restores_old_log: bool,
     /// The steps before which the log is compacted into a new base (a checkpoint on disk), in thousandths of all steps.
     pub compactions_at: Vec<usize>,
+    /// Whether a compaction replaces the documents of the last base one by one, as on a full disk, and may not come to the end.
+    pub replaces_in_place: bool,
     /// Bytes of a segment of the log; `None` if the log is not on disk.
     pub segment_bytes: Option<u64>,
     /// Number of batches published before the first step. They make the logs long in plans with short turns (rounds of a shard's loop).

@@ -90,6 +90,8 @@ pub enum Fault {
     EarlyPurge,
     /// A SUBACK does not wait until the session is recorded.
     EarlySuback,
+    /// A start applies batches that a document of the base already contains.
+    FoldedTwice,
     /// The recorded position of a session is behind QoS 1 messages that the client has not acknowledged.
     HighPosition,
 }

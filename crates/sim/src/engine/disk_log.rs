@@ -45,6 +45,8 @@ pub struct DiskLog {
     unfinished: Vec<Bytes>,
     /// The end of the part of the log that the base contains.
     base_end: End,
+    /// By partition the writer and number of the last batch after `base_end` that a replaced document of the base contains.
+    contained: BTreeMap<PartitionId, (u64, u64)>,
     /// The damage to the disk that the next process must report.
     damage: Option<InjectedDamage>,
 }
@@ -74,7 +76,7 @@ pub struct Start {
     pub batches: Vec<Bytes>,
     /// The number of batches at the end of `batches` whose commit was not reported before the crash.
     pub unreported: usize,
-    /// Batches that are lost because of damage.
+    /// Batches that are lost because of damage, without those that a document of the base contains.
     pub lost: Vec<Bytes>,
     /// The damage, if there is any.
     pub damage: Option<ReportedDamage>,
@@ -102,6 +104,7 @@ impl DiskLog {
             synced: Vec::new(),
             unfinished: Vec::new(),
             base_end: End::default(),
+            contained: BTreeMap::new(),
             damage: None,
         };
         disk_log.open(|_| {}).expect("the disk is empty");
@@ -306,7 +309,7 @@ impl DiskLog {
         Ok(Start {
             batches,
             unreported,
-            lost: damaged.into_iter().map(|(_, batch)| batch).collect(),
+            lost: self.not_contained(damaged)?,
             damage: reported,
         })
     }
@@ -321,12 +324,45 @@ impl DiskLog {
         Ok(self.end())
     }
 
+    /// Notes that the documents of these partitions were replaced by ones that contain `batches`. The log still has these batches.
+    ///
+    /// # Errors
+    /// If a batch cannot be read.
+    pub fn note_replaced(
+        &mut self,
+        partitions: &[usize],
+        batches: &[Vec<u8>],
+    ) -> Result<(), Violation> {
+        for batch in batches {
+            let header = Header::read(batch).map_err(|why| why.to_string())?;
+            if partitions.contains(&header.partition.into()) {
+                let last = (header.writer, header.number);
+                self.contained.insert(header.partition, last);
+            }
+        }
+        Ok(())
+    }
+
+    /// The batches of these that no replaced document contains.
+    fn not_contained(&self, batches: Vec<Stored>) -> Result<Vec<Bytes>, Violation> {
+        let mut others = Vec::new();
+        for (_, batch) in batches {
+            let header = Header::read(&batch).map_err(|why| why.to_string())?;
+            let last = self.contained.get(&header.partition);
+            if last.is_none_or(|last| (header.writer, header.number) > *last) {
+                others.push(batch);
+            }
+        }
+        Ok(others)
+    }
+
     /// Removes the segments before `end`, because a new base contains the log up to `end`.
     ///
     /// # Errors
     /// The errors of the disk.
     pub fn set_base(&mut self, end: End) -> Result<(), Violation> {
         self.base_end = end;
+        self.contained.clear();
         let removed = self.log().remove_before(end.segment);
         removed.map_err(|error| error.to_string())
     }

@@ -75,6 +75,9 @@ const CLUSTERS_PERCENT: u32 = 12;
 const SALT_DAMAGES: u64 = 0xDA3A_6E50;
 /// Of the worlds with crashes, the percentage in which crashes damage the disk.
 const DAMAGES_PERCENT: u32 = 60;
+/// The salt of compactions that replace the documents of a base one by one.
+const SALT_IN_PLACE: u64 = 0x1291_ACE0;
+const IN_PLACE_PERCENT: u32 = 50;
 /// The salt of older copies that replace the log.
 const SALT_COPIES: u64 = 0xBAC4_0BEE;
 /// Of the worlds with crashes and without damaged disks, the percentage in which an older copy replaces the log.
@@ -150,6 +153,7 @@ impl Plan {
             add_nodes(&mut plan, &mut rng_of(SALT_CLUSTERS));
             add_disk_damage(&mut plan, &mut rng_of(SALT_DAMAGES));
             add_purges(&mut plan, &mut rng_of(SALT_PURGES));
+            plan.replaces_in_place = rng_of(SALT_IN_PLACE).chance(IN_PLACE_PERCENT);
         }
         if seed >= COPIES_FROM {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
@@ -215,6 +219,7 @@ fn basic_world(rng: &mut Rng) -> Plan {
         restarts_at: None,
         crashes_at: Vec::new(),
         compactions_at: Vec::new(),
+        replaces_in_place: false,
         disk_damage: false,
         restores_old_log: false,
         segment_bytes: None,
@@ -488,6 +493,8 @@ fn add_disk_damage(plan: &mut Plan, rng: &mut Rng) {
 fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
     if plan.segment_bytes.is_some() && !plan.disk_damage && rng.chance(COPIES_PERCENT) {
         plan.restores_old_log = true;
+        // The base of a copy contains nothing that the log of the copy lacks.
+        plan.replaces_in_place = false;
         (plan.mqtt_clients, plan.retains) = (0, false);
     }
 }

@@ -279,7 +279,8 @@ impl Simulation {
     }
 
     /// Writes a new base that contains the sealed segments, and removes these segments. Does nothing while a home has not applied all
-    /// batches in the segments.
+    /// batches in the segments. In some worlds the documents (the snapshots of the partitions) of the last base are replaced one by one.
+    /// The work may end when only some are replaced. Then the segments stay, and the base still names its old end.
     pub fn compact_log(&mut self, rng: &mut Rng) -> Result<(), Violation> {
         let disk_log = self.net.engine().disk_log();
         let (batches, end) = disk_log.sealed_batches()?;
@@ -288,6 +289,7 @@ impl Simulation {
         }
         let server = Shadow::world(&self.server);
         let moment = now(self.truth.now_s);
+        let in_place = self.head_of_replaceable_base()?;
         let mut snapshots = Vec::new();
         for partition in 0..server.partitions {
             let restored = Shadow::restored(&server, partition, moment);
@@ -313,11 +315,40 @@ impl Simulation {
                     None => return Ok(()),
                 }
             }
-            snapshots.push(saved(&mut shadow, &self.head(rng)));
+            // All documents of a base have the same head.
+            let head = in_place.unwrap_or_else(|| self.head(rng));
+            snapshots.push(saved(&mut shadow, &head));
         }
-        self.base_snapshots = snapshots;
+        if in_place.is_some() {
+            let mut order: Vec<usize> = (0..snapshots.len()).collect();
+            rng.shuffle(&mut order);
+            let replaced = rng.range(1, order.len());
+            for at in &order[..replaced] {
+                self.base_snapshots[*at] = core::mem::take(&mut snapshots[*at]);
+            }
+            if replaced < order.len() {
+                let disk_log = self.net.engine().disk_log();
+                disk_log.note_replaced(&order[..replaced], &batches)?;
+                self.coverage.partial_bases += 1;
+                self.truth
+                    .note(|| format!("documents {:?} are replaced", &order[..replaced]));
+                return Ok(());
+            }
+        } else {
+            self.base_snapshots = snapshots;
+        }
         self.coverage.bases += 1;
         self.net.engine().disk_log().set_base(end)
+    }
+
+    /// The head of the last base, if its documents can be replaced one by one: each is of one partition.
+    fn head_of_replaceable_base(&self) -> Result<Option<Head>, Violation> {
+        let count = self.base_snapshots.len();
+        if !self.plan.replaces_in_place || count != usize::from(self.server.partitions) {
+            return Ok(None);
+        }
+        let head = Head::read(&self.base_snapshots[0][0]);
+        head.map(Some).map_err(|why| why.to_string())
     }
 
     /// Asks a home for the loss floors of some topics. A topic's loss floor is the offset up to which the topic may have lost messages.

@@ -76,7 +76,8 @@ impl Simulation {
     /// Begins a new life of the log: the time from one start to the next. The caller makes sure that all homes have read the log of the
     /// earlier lives.
     pub(super) fn begin_life(&mut self) {
-        self.lives.begin(self.server.epoch, &self.ends());
+        let epoch = self.server.epoch;
+        self.lives.begin(epoch, &self.ends(), epoch);
         let lives = Arc::new(self.lives.clone());
         for shard in &mut self.shards {
             shard.follow_lives(&lives);
