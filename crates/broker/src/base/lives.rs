@@ -21,7 +21,7 @@ use super::ids::PartitionId;
 use super::placement::Slotted;
 use super::position::{Position, parse_decimal};
 
-/// The maximum number of past lives that are kept. A client with a position of an older life is told of a gap.
+/// The maximum number of past lives that are kept. A client with a position of a life that is not kept is told of a gap.
 pub const LIVES_MAX: usize = 1000;
 /// The first line of the text that `Lives::text` writes.
 const TITLE: &str = "crore lives 1\n";
@@ -65,8 +65,10 @@ impl Lives {
     }
 
     /// Ends the current life and begins another. `ends` are the last offsets of the partitions. If a recorded end of an earlier
-    /// life is beyond them, it is lowered to them, because a restored log may be shorter than it was.
-    pub fn begin(&mut self, epoch: u32, ends: &[u64]) {
+    /// life is beyond them, it is lowered to them, because a restored log may be shorter than it was. The life with `base_epoch`, in which
+    /// the log's base was written, is kept however old it is: by this life the next start recognises that the lives are of the same log as
+    /// the base.
+    pub fn begin(&mut self, epoch: u32, ends: &[u64], base_epoch: u32) {
         for life in &mut self.past {
             let before = life.base.saturating_sub(1);
             let known = life.ends.iter_mut().zip(ends);
@@ -82,8 +84,20 @@ impl Lives {
             ends,
         });
         (self.epoch, self.base) = (epoch, last + 1);
-        let most = self.past.len().saturating_sub(LIVES_MAX);
-        self.past.drain(..most);
+        while self.past.len() > LIVES_MAX {
+            self.forget_oldest(base_epoch);
+        }
+    }
+
+    /// Forgets the oldest life except the one with this epoch. The offsets of the forgotten life then count as those of the life after it.
+    fn forget_oldest(&mut self, but: u32) {
+        let at = usize::from(self.past.first().is_some_and(|life| life.epoch == but));
+        let forgotten = self.past.remove(at);
+        if at > 0
+            && let Some(next) = self.past.get_mut(at)
+        {
+            next.base = forgotten.base;
+        }
     }
 
     /// Whether the current life is the only known one.
@@ -197,8 +211,8 @@ mod tests {
     /// Two past lives, and the current one.
     fn lives() -> Lives {
         let mut lives = Lives::first(7);
-        lives.begin(9, &[10, 0]);
-        lives.begin(11, &[25, 14]);
+        lives.begin(9, &[10, 0], 7);
+        lives.begin(11, &[25, 14], 7);
         lives
     }
 
@@ -221,9 +235,9 @@ mod tests {
     #[test]
     fn place_before_the_first_message_of_a_life_is_known() {
         let mut lives = Lives::first(7);
-        lives.begin(9, &[10, 0]);
+        lives.begin(9, &[10, 0], 7);
         // The second partition assigns no offset in this life.
-        lives.begin(11, &[12, 0]);
+        lives.begin(11, &[12, 0], 7);
         assert!(lives.has_position(1, Position::new(9, 10)));
         assert!(!lives.has_position(1, Position::new(9, 11)));
     }
@@ -232,10 +246,10 @@ mod tests {
     fn offset_of_an_earlier_life_is_of_another_branch_if_that_life_ended_before_it() {
         let mut lives = Lives::first(7);
         // Both partitions had assigned offsets up to 12 when the second life began, and up to 20 in it.
-        lives.begin(9, &[12, 12]);
+        lives.begin(9, &[12, 12], 7);
         assert!(lives.has_position(1, Position::new(7, 12)));
         // The log is restored from a backup in which the second partition is empty.
-        lives.begin(11, &[20, 0]);
+        lives.begin(11, &[20, 0], 7);
         for (epoch, offset) in [(7, 12), (9, 5), (9, 11), (9, 13)] {
             let seen = Position::new(epoch, offset);
             assert!(!lives.has_position(1, seen), "{offset} in {epoch}");
@@ -265,8 +279,8 @@ mod tests {
     #[test]
     fn log_that_is_shorter_than_was_noted_cuts_all_lives() {
         let mut lives = Lives::first(7);
-        lives.begin(9, &[10, 8]);
-        lives.begin(11, &[6, 20]);
+        lives.begin(9, &[10, 8], 7);
+        lives.begin(11, &[6, 20], 7);
         assert!(!lives.has_position(0, Position::new(7, 7)));
         assert!(
             lives.has_position(0, Position::new(7, 6))
@@ -278,9 +292,30 @@ mod tests {
     fn oldest_lives_are_forgotten() {
         let mut lives = Lives::first(1);
         let many = LIVES_MAX as u32 + 5;
-        (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)]));
+        (2..=many).for_each(|epoch| lives.begin(epoch, &[u64::from(epoch)], epoch - 1));
         assert!(!lives.has_epoch(4) && lives.has_epoch(5) && lives.has_epoch(many));
         assert_eq!(lives.epoch_of(1), 5, "the first one that is known");
+    }
+
+    #[test]
+    fn life_of_the_base_is_kept_however_many_starts_follow_without_a_checkpoint() {
+        let mut lives = Lives::first(1);
+        let many = 2 * LIVES_MAX as u32;
+        // Each life assigns 10 offsets. The base was written in the second one.
+        for epoch in 2..=many {
+            lives.begin(epoch, &[u64::from(epoch - 1) * 10], 2);
+            lives = Lives::parse(&lives.text(), 1).expect("it was written");
+        }
+        let knows = |epoch, offset| lives.has_position(0, Position { epoch, offset });
+        assert!(lives.has_epoch(2) && knows(2, 20) && !knows(2, 21));
+        let oldest = many - LIVES_MAX as u32 + 1;
+        assert!(!lives.has_epoch(1) && !lives.has_epoch(3) && !lives.has_epoch(oldest - 1));
+        assert!(lives.has_epoch(oldest) && knows(oldest, u64::from(oldest) * 10));
+        // A message of a life that is forgotten has a position that stays valid.
+        let forgotten = u64::from(oldest) * 10 / 2;
+        assert_eq!(lives.epoch_of(forgotten), oldest);
+        assert!(knows(oldest, forgotten));
+        assert_eq!(lives.epoch_of(20), 2);
     }
 
     #[test]
@@ -288,7 +323,7 @@ mod tests {
         let mut lives = Lives::first(u32::MAX);
         for n in 0..LIVES_MAX as u64 + 5 {
             let end = Slotted::OFFSET_MAX - LIVES_MAX as u64 * 2 + n;
-            lives.begin(u32::MAX - n as u32, &[end; 16]);
+            lives.begin(u32::MAX - n as u32, &[end; 16], 1);
         }
         let (bytes, most) = (lives.text().len(), Lives::text_bytes_max(16));
         // The current life has no ends.
@@ -301,7 +336,7 @@ mod tests {
             all in prop::collection::vec((any::<u32>(), prop::array::uniform3(0..u64::MAX / 2)), 0..20), first: u32,
         ) {
             let mut lives = Lives::first(first);
-            all.iter().for_each(|(epoch, ends)| lives.begin(*epoch, ends));
+            all.iter().for_each(|(epoch, ends)| lives.begin(*epoch, ends, first));
             prop_assert_eq!(Lives::parse(&lives.text(), 3), Ok(lives.clone()));
             if !all.is_empty() {
                 prop_assert_eq!(Lives::parse(&lives.text(), 2), Err(Unreadable));

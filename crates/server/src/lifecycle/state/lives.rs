@@ -35,8 +35,8 @@ pub fn read_note(directory: &Path, documents: &Documents) -> io::Result<Result<L
 }
 
 /// Adds the life that begins now. In each partition the new life begins at the end of the data that these homes have restored. If no
-/// earlier lives are known, the new life is the first one.
-pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
+/// earlier lives are known, the new life is the first one. `base_epoch` is the epoch of the life in which the base was written.
+pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World, base_epoch: u32) -> Lives {
     let Some(mut lives) = before else {
         return Lives::first(world.epoch);
     };
@@ -44,7 +44,7 @@ pub fn begin(before: Option<Lives>, homes: &[Shard], world: &World) -> Lives {
     for (partition, end) in homes.iter().flat_map(Shard::ends) {
         ends[usize::from(partition)] = end;
     }
-    lives.begin(world.epoch, &ends);
+    lives.begin(world.epoch, &ends, base_epoch);
     lives
 }
 

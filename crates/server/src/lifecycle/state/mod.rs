@@ -152,7 +152,9 @@ pub fn resume(
                     let base = before.as_ref().map_or(0, Lives::base);
                     begin_epochs(&mut replayed, &world, base);
                 }
-                let lives = Arc::new(lives::begin(before, &replayed.homes, &world));
+                let base_epoch = documents.as_ref().map_or(0, |it| it.head().epoch);
+                let lives = lives::begin(before, &replayed.homes, &world, base_epoch);
+                let lives = Arc::new(lives);
                 let mut resumed =
                     build_restored_state(directory, state, world, documents, replayed, now, lives)?;
                 resumed.took = began.elapsed();
