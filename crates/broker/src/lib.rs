@@ -25,6 +25,7 @@ pub use base::journal::{ClientEvent, EventKind};
 pub use base::notices::Notice;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};
 pub use base::reason::{Closed, Reason, SEND_A_TOKEN};
+pub use base::record_kind::RecordKind;
 pub use base::time::Now;
 pub use base::turn_limits::TurnLimits;
 pub use base::verdict::{Identity, Verdict};

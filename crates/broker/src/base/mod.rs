@@ -12,6 +12,7 @@ pub mod placement;
 pub mod planted;
 pub mod position;
 pub mod reason;
+pub(crate) mod record_kind;
 pub mod rules;
 pub mod settings;
 pub mod snapshot;

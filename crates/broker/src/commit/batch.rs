@@ -15,6 +15,7 @@ use core::ops::Range;
 use super::record::{self, Note};
 use crate::base::ids::{OFFSETS_PER_BATCH, PartitionId};
 use crate::base::placement::{Placement, Slotted};
+use crate::base::record_kind::RecordKind;
 use crate::base::snapshot::{Damaged, FieldReader};
 use crate::base::writer_set::NUMBER_MAX;
 use crate::budget::admission::Client;
@@ -97,6 +98,17 @@ pub enum Entry<'a> {
     Note(Note<'a>),
     /// A change of an MQTT session.
     Session(&'a SessionRecord<'a>),
+}
+
+impl Entry<'_> {
+    /// The kind of the record.
+    pub fn kind(&self) -> RecordKind {
+        match self {
+            Entry::Fact(fact) => fact.kind(),
+            Entry::Note(note) => note.kind(),
+            Entry::Session(session) => session.change.kind(),
+        }
+    }
 }
 
 /// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client

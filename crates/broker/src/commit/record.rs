@@ -13,27 +13,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::PartitionId;
 use crate::base::placement::Placement;
+use crate::base::record_kind::{Family, OPTIONAL, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
 use crate::mail::message::{DedupKey, Headers, Publish, SessionKey};
-use crate::mail::session::record::{self as session_record, SessionRecord};
+use crate::mail::session::record::SessionRecord;
 use crate::mail::{Change, Fact};
-
-const PUBLISH: u8 = 1;
-const CREATE: u8 = 2;
-const DELETE: u8 = 3;
-const PURGE: u8 = 4;
-const PURGE_SOME: u8 = 5;
-const FORGET_LATEST: u8 = 6;
-const MARK: u8 = 7;
-const BEAT: u8 = 8;
-const DEAD: u8 = 9;
-const STEWARD: u8 = 10;
-const RELEASE: u8 = session_record::END + 1;
-const GROUP: u8 = RELEASE + 1;
-/// If a kind has this bit, a reader that does not know the kind may skip the record.
-const OPTIONAL: u8 = 0x80;
 
 /// Flags of a message: its QoS in two bits, and which optional fields it has.
 const QOS: u8 = 3;
@@ -45,19 +31,24 @@ const HAS_KEY: u8 = 32;
 const FLAGS: u8 = QOS | RETAIN | BINARY | HAS_TTL | HAS_KEY;
 
 impl<'a> Fact<'a> {
+    /// The kind of the record of this fact.
+    pub(crate) fn kind(&self) -> RecordKind {
+        match self {
+            Fact::Publish(_) => RecordKind::Publish,
+            Fact::Topic { change, .. } => match change {
+                Change::Create => RecordKind::Create,
+                Change::Delete => RecordKind::Delete,
+                Change::Purge => RecordKind::Purge,
+                Change::PurgeSome(..) => RecordKind::PurgeSome,
+                Change::ForgetLatest => RecordKind::ForgetLatest,
+            },
+        }
+    }
+
     /// Appends the record of a fact. `offset_delta` is the offset of the record minus the first offset of the batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
-        out.byte(match self {
-            Fact::Publish(_) => PUBLISH,
-            Fact::Topic { change, .. } => match change {
-                Change::Create => CREATE,
-                Change::Delete => DELETE,
-                Change::Purge => PURGE,
-                Change::PurgeSome(..) => PURGE_SOME,
-                Change::ForgetLatest => FORGET_LATEST,
-            },
-        });
+        out.byte(self.kind() as u8);
         out.number(offset_delta.into());
         out.field(self.topic().1);
         match *self {
@@ -83,21 +74,21 @@ impl<'a> Fact<'a> {
         then: impl FnOnce(u32, &Fact<'_>) -> T,
     ) -> Result<T, Damaged> {
         let mut from = FieldReader(record);
-        let kind = from.byte()?;
+        from.byte()?;
         let offset_delta = from.number32()?;
         let name = from.field()?;
         let hash = xxh3_64_with_seed(name, seed) as u32;
-        let change = match kind {
-            PUBLISH => {
+        let change = match RecordKind::of(record) {
+            Some(RecordKind::Publish) => {
                 let message = read_message(&mut from, hash, name, client)?;
                 from.end()?;
                 return Ok(then(offset_delta, &Fact::Publish(&message)));
             }
-            CREATE => Change::Create,
-            DELETE => Change::Delete,
-            PURGE => Change::Purge,
-            PURGE_SOME => Change::PurgeSome(from.word()?, from.number32()?),
-            FORGET_LATEST => Change::ForgetLatest,
+            Some(RecordKind::Create) => Change::Create,
+            Some(RecordKind::Delete) => Change::Delete,
+            Some(RecordKind::Purge) => Change::Purge,
+            Some(RecordKind::PurgeSome) => Change::PurgeSome(from.word()?, from.number32()?),
+            Some(RecordKind::ForgetLatest) => Change::ForgetLatest,
             _ => return Err(Damaged("a record is of no known kind")),
         };
         from.end()?;
@@ -153,17 +144,22 @@ pub struct Beat<'a> {
 }
 
 impl<'a> Note<'a> {
+    /// The kind of the record of this note.
+    pub(crate) fn kind(&self) -> RecordKind {
+        match self {
+            Note::Mark(_) => RecordKind::Mark,
+            Note::Beat(_) => RecordKind::Beat,
+            Note::Dead(_) => RecordKind::Dead,
+            Note::Steward(_) => RecordKind::Steward,
+            Note::Release(_) => RecordKind::Release,
+            Note::Group(_) => RecordKind::Group,
+        }
+    }
+
     /// Appends the record of a note. `offset_delta` is the offset of the record minus the first offset of the batch.
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
-        out.byte(match self {
-            Note::Mark(_) => MARK,
-            Note::Beat(_) => BEAT,
-            Note::Dead(_) => DEAD,
-            Note::Steward(_) => STEWARD,
-            Note::Release(_) => RELEASE,
-            Note::Group(_) => GROUP,
-        });
+        out.byte(self.kind() as u8);
         out.number(offset_delta.into());
         match self {
             Note::Mark(until) => out.number(*until),
@@ -192,14 +188,14 @@ impl<'a> Note<'a> {
     /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
         let mut from = FieldReader(record);
-        let kind = from.byte()?;
-        if !is_note(record) {
+        from.byte()?;
+        let Some(kind) = RecordKind::of(record).filter(|kind| kind.family() == Family::Note) else {
             return Ok(None);
-        }
+        };
         let offset_delta = from.number32()?;
         let note = match kind {
-            MARK => Note::Mark(from.number()?),
-            BEAT => {
+            RecordKind::Mark => Note::Mark(from.number()?),
+            RecordKind::Beat => {
                 // A later version may append fields to a heartbeat. They are ignored.
                 let beat = Beat {
                     name: from.field()?,
@@ -208,12 +204,12 @@ impl<'a> Note<'a> {
                 };
                 return Ok(Some((offset_delta, Note::Beat(beat))));
             }
-            DEAD => Note::Dead(from.word()?),
-            RELEASE => Note::Release(SessionKey {
+            RecordKind::Dead => Note::Dead(from.word()?),
+            RecordKind::Release => Note::Release(SessionKey {
                 session: Party::from_number(from.word()?),
                 packet_id: from.number16()?,
             }),
-            GROUP => {
+            RecordKind::Group => {
                 let (filter, name) = (from.field()?, from.field()?);
                 let (has_offset, offset) = (from.byte()? != 0, from.number()?);
                 Note::Group(GroupPosition {
@@ -274,14 +270,15 @@ pub(crate) fn check(
 
 /// Whether a record is a note.
 pub(crate) fn is_note(record: &[u8]) -> bool {
-    let kind = record.first();
-    kind.is_some_and(|kind| (MARK..=STEWARD).contains(kind) || (RELEASE..=GROUP).contains(kind))
+    RecordKind::of(record).is_some_and(|kind| kind.family() == Family::Note)
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
-    let kind = *record.first()?;
-    (kind > GROUP).then_some(kind & OPTIONAL != 0)
+    let byte = record.first()?;
+    RecordKind::of(record)
+        .is_none()
+        .then_some(byte & OPTIONAL != 0)
 }
 
 fn write_message(out: &mut FieldWriter<'_>, message: &Publish<'_>) {

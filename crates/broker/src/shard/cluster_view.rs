@@ -33,22 +33,15 @@ pub(super) struct ClusterView {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Partition {
     /// The kinds of notes in flight, a bit each.
-    pub notes_in_flight: u8,
+    pub notes_in_flight: u16,
     /// When a record was last applied.
     pub applied_s: u32,
     /// The number of the newest page that waited for the log when the mark in flight was written; 0 if none waited.
     pub waiting_page: u64,
 }
 
-pub(super) fn kind_bit(note: &Note<'_>) -> u8 {
-    match note {
-        Note::Mark(_) => 1,
-        Note::Beat(_) => 2,
-        Note::Dead(_) => 4,
-        Note::Steward(_) => 8,
-        // Only notes of the cluster are in flight once at a time.
-        Note::Release(_) | Note::Group(_) => 0,
-    }
+pub(super) fn kind_bit(note: &Note<'_>) -> u16 {
+    1 << note.kind() as u16
 }
 
 impl ClusterView {

@@ -7,15 +7,10 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::base::record_kind::{Family, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
 use crate::mail::session::{EncodedSession, Will};
-
-/// The kinds, after those of facts and notes.
-const CLAIM: u8 = 11;
-const STATE: u8 = 12;
-/// The last known kind.
-pub(crate) const END: u8 = 13;
 
 /// Flags of a claim or a state.
 const HELD: u8 = 1;
@@ -77,7 +72,7 @@ pub struct RecordedState<'a> {
 
 /// A record that does not have its place in a batch yet.
 pub(crate) struct EncodedRecord {
-    kind: u8,
+    kind: RecordKind,
     /// All that follows the offset.
     rest: Vec<u8>,
 }
@@ -86,9 +81,20 @@ impl EncodedRecord {
     /// Appends the record. Its offset is the first offset of its batch plus `offset_delta`.
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, offset_delta: u32) {
         let mut out = FieldWriter(bytes);
-        out.byte(self.kind);
+        out.byte(self.kind as u8);
         out.number(offset_delta.into());
         bytes.extend_from_slice(&self.rest);
+    }
+}
+
+impl SessionChange<'_> {
+    /// The kind of the record of this change.
+    pub(crate) fn kind(&self) -> RecordKind {
+        match self {
+            SessionChange::Claim { .. } => RecordKind::SessionClaim,
+            SessionChange::State(_) => RecordKind::SessionState,
+            SessionChange::End { .. } => RecordKind::SessionEnd,
+        }
     }
 }
 
@@ -118,12 +124,10 @@ impl SessionRecord<'_> {
             SessionChange::State(state) => state.encode(&mut out),
             SessionChange::End { token } => out.word(*token),
         }
-        let kind = match self.change {
-            SessionChange::Claim { .. } => CLAIM,
-            SessionChange::State(_) => STATE,
-            SessionChange::End { .. } => END,
-        };
-        EncodedRecord { kind, rest }
+        EncodedRecord {
+            kind: self.change.kind(),
+            rest,
+        }
     }
 }
 
@@ -134,17 +138,16 @@ impl<'a> SessionRecord<'a> {
     /// The record is malformed.
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, SessionRecord<'a>)>, Damaged> {
         let mut from = FieldReader(record);
-        let kind = from.byte()?;
-        if !(CLAIM..=END).contains(&kind) {
-            return Ok(None);
-        }
+        from.byte()?;
+        let kind = RecordKind::of(record).filter(|kind| kind.family() == Family::Session);
+        let Some(kind) = kind else { return Ok(None) };
         let offset_delta = from.number32()?;
         let name = from.field()?;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Damaged("a session has no valid name"));
         }
         let change = match kind {
-            CLAIM => {
+            RecordKind::SessionClaim => {
                 let flags = from.byte()?;
                 SessionChange::Claim {
                     clean: flags & CLEAN != 0,
@@ -154,7 +157,7 @@ impl<'a> SessionRecord<'a> {
                     will: read_will(&mut from, flags)?,
                 }
             }
-            STATE => SessionChange::State(RecordedState::decode(&mut from)?),
+            RecordKind::SessionState => SessionChange::State(RecordedState::decode(&mut from)?),
             _ => SessionChange::End {
                 token: from.word()?,
             },

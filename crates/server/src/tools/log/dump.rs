@@ -98,25 +98,23 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
     put("offset", json!(offset));
     put("unix_s", json!(header.unix_s));
     put("writer", json!(hex(header.writer)));
+    put("kind", json!(entry.kind().name()));
     let fact = match entry {
         Entry::Note(note) => {
-            let (kind, field) = match note {
-                Note::Mark(until) => ("mark", Some(("until", json!(until)))),
-                Note::Beat(_) => ("beat", None),
-                Note::Dead(of) => ("dead", Some(("of", json!(hex(*of))))),
-                Note::Steward(of) => ("steward", Some(("of", json!(hex(*of))))),
+            match note {
+                Note::Mark(until) => put("until", json!(until)),
+                Note::Beat(_) => {}
+                Note::Dead(of) | Note::Steward(of) => put("of", json!(hex(*of))),
                 Note::Group(group) => {
                     put_bytes(&mut put, "filter", group.filter);
                     put_bytes(&mut put, "share", group.name);
-                    ("group", Some(("until", json!(group.offset))))
+                    put("until", json!(group.offset));
                 }
                 Note::Release(key) => {
                     put("of", json!(hex(key.session.number())));
-                    ("release", Some(("packet_id", json!(key.packet_id))))
+                    put("packet_id", json!(key.packet_id));
                 }
-            };
-            put("kind", json!(kind));
-            field.into_iter().for_each(|(name, value)| put(name, value));
+            }
             return row;
         }
         Entry::Session(session) => {
@@ -125,25 +123,21 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                 SessionChange::Claim {
                     clean, expiry_s, ..
                 } => {
-                    put("kind", json!("session_claim"));
                     put("clean", json!(clean));
                     put("expiry_s", json!(expiry_s));
                 }
                 SessionChange::State(state) => {
-                    put("kind", json!("session_state"));
                     put("held", json!(state.is_held));
                     put("expiry_s", json!(state.expiry_s));
                     put("bytes", json!(state.bytes.len()));
                 }
-                SessionChange::End { .. } => put("kind", json!("session_end")),
+                SessionChange::End { .. } => {}
             }
             return row;
         }
         Entry::Fact(fact) => fact,
     };
-    let (kind, name) = (kind(fact), fact.topic().1);
-    put("kind", json!(kind));
-    put_bytes(&mut put, "topic", name);
+    put_bytes(&mut put, "topic", fact.topic().1);
     match fact {
         Fact::Topic {
             change: Change::PurgeSome(until, most),
@@ -180,19 +174,6 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
         }
     }
     row
-}
-
-fn kind(fact: &Fact<'_>) -> &'static str {
-    match fact {
-        Fact::Publish(_) => "publish",
-        Fact::Topic { change, .. } => match change {
-            Change::Create => "create",
-            Change::Delete => "delete",
-            Change::Purge => "purge",
-            Change::PurgeSome(..) => "purge_some",
-            Change::ForgetLatest => "forget_latest",
-        },
-    }
 }
 
 /// Adds a field whose bytes a client chose: as text if the bytes are UTF-8, otherwise in base64.
