@@ -148,16 +148,16 @@ fn write_common(unix_s: u32, out: &mut Vec<u8>) {
 }
 
 /// The content type and body of a refusal: one line of text, or JSON.
-pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static [u8], Vec<u8>) {
+pub(crate) fn refusal(status: u16, words: &str, as_json: bool) -> (&'static str, Vec<u8>) {
     let mut body = Vec::with_capacity(words.len() + 128);
-    let content_type: &[u8] = match as_json {
+    let content_type = match as_json {
         true => {
             write_problem(status, words, &mut body);
-            b"application/problem+json"
+            "application/problem+json"
         }
         false => {
             body.extend_from_slice(words.as_bytes());
-            b"text/plain; charset=utf-8"
+            "text/plain; charset=utf-8"
         }
     };
     body.push(b'\n');
@@ -258,14 +258,23 @@ impl Clients {
         }
     }
 
-    /// Writes a complete response with a body that the server made.
-    pub(crate) fn respond(&mut self, slot: u32, status: u16, content_type: &str, body: &[u8]) {
+    /// Writes a complete response with a body that the server made. `header` replaces the headers that belong to the status.
+    pub(crate) fn respond(
+        &mut self,
+        slot: u32,
+        status: u16,
+        (content_type, body): (&str, &[u8]),
+        header: Option<(&str, &[u8])>,
+    ) {
         let no_body = self.conns.get(slot).wants(HEAD);
         let retry_after_s = retry::after_s(self.ctx.spread(slot));
         let head = self
             .head(slot, status)
             .header("Content-Type", content_type.as_bytes());
-        let head = with_remedy(head, status, retry_after_s);
+        let head = match header {
+            Some((name, value)) => head.header(name, value),
+            None => with_remedy(head, status, retry_after_s),
+        };
         if no_body {
             head.number("Content-Length", body.len() as u64).end();
         } else {
@@ -316,8 +325,7 @@ impl Clients {
         self.respond_line(slot, METHOD_NOT_ALLOWED, words, Some(allowed));
     }
 
-    /// Writes a status with its reason: one line, or JSON (RFC 9457) for a client that prefers JSON. `header` replaces the headers
-    /// that belong to the status.
+    /// Writes a status with its reason: one line, or JSON (RFC 9457) for a client that prefers JSON.
     fn respond_line(
         &mut self,
         slot: u32,
@@ -325,19 +333,9 @@ impl Clients {
         reason: &str,
         header: Option<(&str, &[u8])>,
     ) {
-        let row = self.conns.get(slot);
-        let (no_body, as_json) = (row.wants(HEAD), row.wants(JSON));
-        let retry_after_s = retry::after_s(self.ctx.spread(slot));
+        let as_json = self.conns.get(slot).wants(JSON);
         let (content_type, body) = refusal(status, reason, as_json);
-        let head = self.head(slot, status).header("Content-Type", content_type);
-        let head = match header {
-            Some((name, value)) => head.header(name, value),
-            None => with_remedy(head, status, retry_after_s),
-        };
-        match no_body {
-            true => head.number("Content-Length", body.len() as u64).end(),
-            false => head.content(&body),
-        }
+        self.respond(slot, status, (content_type, &body), header);
     }
 
     /// Writes the info about a topic, field by field as Nchan does. In a cluster, also the number of nodes that have not reported
@@ -396,7 +394,7 @@ impl Clients {
             // Without a charset, because Nchan's clients compare the value.
             "text/plain"
         };
-        self.respond(slot, status, content_type, &body);
+        self.respond(slot, status, (content_type, &body), None);
         self.scratch.id = id;
     }
 }

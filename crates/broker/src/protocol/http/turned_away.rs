@@ -40,7 +40,8 @@ pub fn shed(request: &[u8], spread: u32) -> Vec<u8> {
     let head = head.lines(NO_STORE).lines(FOR_ALL);
     let head = head.number("Retry-After", u64::from(retry::after_s(spread)));
     let (content_type, body) = refusal(BUSY, NO_ROOM, accept.json);
-    head.header("Content-Type", content_type).content(&body);
+    head.header("Content-Type", content_type.as_bytes())
+        .content(&body);
     out
 }
 

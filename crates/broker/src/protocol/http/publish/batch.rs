@@ -395,5 +395,5 @@ fn respond_batch(clients: &mut Clients, slot: u32, batch: &mut Batch) {
         0 if batch.status > 0 => batch.status,
         _ => 200,
     };
-    clients.respond(slot, status, "application/json", &body);
+    clients.respond(slot, status, ("application/json", &body), None);
 }
