@@ -223,17 +223,17 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         }
         return send_rope(link, &rope, io);
     }
-    let records = run.records();
+    let (records, end) = (run.records(), parcel.messages.end);
     let mut parts = [Part::Bytes(&[]); PARTS_MAX];
-    let (mut used, mut first, mut sent, mut total) = (0, 0, 0, 0);
-    for n in 0..records.len() {
-        if n + 1 < records.len() && records[n].touches(&records[n + 1]) {
+    let (mut used, mut first, mut sent, mut total) = (0, parcel.messages.start, 0, 0);
+    for n in parcel.messages.clone() {
+        if n + 1 < end && records[n].touches(&records[n + 1]) {
             continue;
         }
         parts[used] = parcel.frames.joined(&records[first], &records[n]);
         total += parts[used].as_ref().len();
         (used, first) = (used + 1, n + 1);
-        if used == PARTS_MAX || first == records.len() {
+        if used == PARTS_MAX || first == end {
             sent += io.send(link, &parts[..used]);
             used = 0;
             if sent < total {
