@@ -10,7 +10,7 @@ use crate::support::http::{Conn, once};
 use crate::support::mqtt::{Conn as Mqtt, message, plain};
 use crate::support::port::metric;
 use crate::support::ws::{Ws, handshake};
-use crate::support::{Server, connect_from, until};
+use crate::support::{Server, connect_from, shapes, until};
 
 /// The greedy client has the address 127.0.0.`GREEDY`, and the others have 127.0.0.1.
 const GREEDY: u8 = 2;
@@ -18,16 +18,6 @@ const GREEDY: u8 = 2;
 fn greedy(server: &Server) -> Conn {
     let stream: TcpStream = connect_from(GREEDY, server.address());
     Conn::over(stream, server)
-}
-
-/// Filters of ten levels with at least three `+`, each at other levels than in the other filters.
-fn shapes(count: usize) -> Vec<String> {
-    let shapes = (0_u32..1 << 10).filter(|shape| shape.count_ones() > 2);
-    let text = |shape: u32| {
-        let level = |n: u32| if shape >> n & 1 == 1 { "%2B" } else { "x" };
-        (0..10).map(level).collect::<Vec<_>>().join("/")
-    };
-    shapes.map(text).take(count).collect()
 }
 
 /// Subscribes the greedy client to these filters, four on each connection. Returns the connections and the statuses.
@@ -206,7 +196,7 @@ fn shapes_of_filters_of_one_address_leave_room_for_one_of_another() {
     // With two shards, the filters of both meet at the home of one (the part of a shard that keeps topics).
     for shards in [1, 2] {
         let server = Server::with_shards(shards, "");
-        let shapes = shapes(513);
+        let shapes = shapes("%2B", 513);
         let (last, first) = shapes.split_last().expect("they are many");
         let held = subscribe(&server, first);
         assert!(held.iter().any(|(_, status)| *status == 503));

@@ -1,10 +1,10 @@
 //! Tests filters with three and more `+` in absent sessions. A shape (the places of the `+` in a filter) is a limited resource. An address
 //! that uses many of them must leave the sessions of another address what they need.
 
-use crate::support::Server;
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, VERSIONS, message};
 use crate::support::state::State;
+use crate::support::{Server, shapes};
 use crore_wire::mqtt::PacketType::PubAck;
 use crore_wire::mqtt::{Qos, ReasonCode, Version};
 
@@ -15,20 +15,10 @@ const MANY: usize = 400;
 /// The server keeps a message only for subscriptions that need it.
 const RULE: &str = "[[rule]]\nmatch = \"#\"\nlog_messages = 0\n";
 
-/// Filters of twelve levels with at least three `+`, each at other levels than in the other filters.
-fn shapes(count: usize) -> Vec<String> {
-    let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
-    let text = |shape: u32| {
-        let level = |n: u32| if shape >> n & 1 == 1 { "+" } else { "x" };
-        (0..12).map(level).collect::<Vec<_>>().join("/")
-    };
-    shapes.map(text).take(count).collect()
-}
-
 /// Makes sessions of the greedy address with all of these filters except the last. Returns that last filter, and how many subscriptions
 /// were refused.
 fn leave_sessions(broker: &Broker, share: &str) -> (String, usize) {
-    let shapes = shapes(MANY + 1);
+    let shapes = shapes("+", MANY + 1);
     let (last, first) = shapes.split_last().expect("they are many");
     let mut refused = 0;
     for (n, filters) in first.chunks(32).enumerate() {

@@ -484,3 +484,13 @@ pub fn program() -> PathBuf {
     std::env::var_os("CRORE_TEST_PROGRAM")
         .map_or_else(|| env!("CARGO_BIN_EXE_crore").into(), PathBuf::from)
 }
+
+/// Filters of twelve levels with at least three wildcards `plus`, each at other levels than in the other filters.
+pub fn shapes(plus: &str, count: usize) -> Vec<String> {
+    let shapes = (0_u32..1 << 12).filter(|shape| shape.count_ones() > 2);
+    let text = |shape: u32| {
+        let level = |n: u32| if shape >> n & 1 == 1 { plus } else { "x" };
+        (0..12).map(level).collect::<Vec<_>>().join("/")
+    };
+    shapes.map(text).take(count).collect()
+}

@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::checker::{Fault, Faults};
 use super::log_reader;
 use super::message::{self, CHANGED_TOPICS, LogKind, Message, PUBLISHERS, TOPICS};
-use super::subscriber::{Observation, Subscriber};
 use crate::client::link::{End, Link, reconnect_until_gone};
 use crate::measure::payload::Random;
 
@@ -194,7 +193,7 @@ impl Changer {
         };
         for (index, topic) in (0..).zip(&mut self.topics) {
             let id = TOPICS + index;
-            let found = read(address, id, faults);
+            let found = log_reader::numbers(address, id, faults);
             let last = retained.iter().find(|(topic, _)| *topic == id);
             let last = last.map(|(_, number)| *number);
             let after = changed(index, topic);
@@ -209,26 +208,6 @@ impl Changer {
             }
         }
     }
-}
-
-/// Reads the numbers of all messages of a topic.
-fn read(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
-    let mut reader = Subscriber::reader(topic);
-    match log_reader::count(address, topic) {
-        Ok(0) => {}
-        Ok(count) => reader.run(address, count),
-        Err(why) => reader.violations.push(why.to_string()),
-    }
-    for why in reader.violations {
-        faults.add(Fault::Protocol, || {
-            format!("{}: {why}", message::name(topic))
-        });
-    }
-    let numbers = reader.observations.iter().filter_map(|seen| match seen {
-        Observation::Message { number, .. } => Some(*number),
-        _ => None,
-    });
-    numbers.collect()
 }
 
 fn request(index: u32, change: &Change) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::checker::{Checker, Fault};
+use super::checker::{Checker, Fault, Faults};
 use super::message::{self, TOPICS};
 use super::subscriber::{Observation, Subscriber};
 use crate::client::link::{End, Link};
@@ -90,6 +90,26 @@ pub fn read_again(address: SocketAddr, checker: &mut Checker) {
             }
         });
     }
+}
+
+/// The numbers of all messages of a topic.
+pub fn numbers(address: SocketAddr, topic: u32, faults: &mut Faults) -> Vec<u32> {
+    let mut reader = Subscriber::reader(topic);
+    match count(address, topic) {
+        Ok(0) => {}
+        Ok(count) => reader.run(address, count),
+        Err(why) => reader.violations.push(why.to_string()),
+    }
+    for why in reader.violations {
+        faults.add(Fault::Protocol, || {
+            format!("{}: {why}", message::name(topic))
+        });
+    }
+    let numbers = reader.observations.iter().filter_map(|seen| match seen {
+        Observation::Message { number, .. } => Some(*number),
+        _ => None,
+    });
+    numbers.collect()
 }
 
 /// Passes the observations of a reader to `message`, except gaps and violations, which are faults.

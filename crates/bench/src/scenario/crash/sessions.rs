@@ -8,10 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::checker::{Checker, Fault};
 use super::log_reader;
-use super::message;
 use super::session::{DELAY_MAX_S, Session};
 use super::session_check::{SessionCounts, SessionProgress};
-use super::subscriber::{Observation, Subscriber};
 use super::wills;
 use crate::measure::payload::Random;
 use crate::rig::RunArgs;
@@ -132,23 +130,9 @@ impl Sessions {
 
 /// How often the log of a topic of wills has the will of each connection.
 fn published_wills(address: SocketAddr, topic: u32, checker: &mut Checker) -> HashMap<u32, u64> {
-    let mut reader = Subscriber::reader(topic);
-    match log_reader::count(address, topic) {
-        Ok(0) => {}
-        Ok(count) => reader.run(address, count),
-        Err(why) => reader.violations.push(why.to_string()),
-    }
-    for why in reader.violations {
-        let name = message::name(topic);
-        checker
-            .faults
-            .add(Fault::Protocol, || format!("{name}: {why}"));
-    }
     let mut found = HashMap::new();
-    for seen in reader.observations {
-        if let Observation::Message { number, .. } = seen {
-            *found.entry(number).or_default() += 1;
-        }
+    for number in log_reader::numbers(address, topic, &mut checker.faults) {
+        *found.entry(number).or_default() += 1;
     }
     found
 }
