@@ -43,6 +43,41 @@ Examples:
   crore-bench report                                a page with plots of recorded results
   crore-bench floor --listen 127.0.0.1:8900         a bare server to compare with";
 
+const SUBSCRIBE_EXAMPLES: &str = "\
+Examples:
+  crore-bench subscribe --connections 1000          hold connections to a server that runs here
+  crore-bench subscribe --protocol mqtt --qos 1 --duration 60s --json result.json";
+
+const PUBLISH_EXAMPLES: &str = "\
+Examples:
+  crore-bench publish --duration 10s                100 messages a second
+  crore-bench publish --saturate --connections 4    as fast as the server accepts";
+
+const SWARM_EXAMPLES: &str = "\
+Examples:
+  crore-bench swarm --connections 1000000           a million WebSockets, with a server of its own
+  crore-bench swarm --protocol sse --tsunami 5000   half of the clients reconnect at once";
+
+const PROBE_EXAMPLES: &str = "\
+Examples:
+  crore-bench probe http://127.0.0.1:8800/news      until Ctrl-C
+  crore-bench probe --duration 60s --p99-max 20ms   fail if messages take longer";
+
+const FLOOR_EXAMPLES: &str = "\
+Examples:
+  crore-bench floor --listen 127.0.0.1:8900         then: subscribe --floor --server 127.0.0.1:8900";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  crore-bench report                                results in docs/benchmarks, to report.html
+  crore-bench report result.json --out page.html    other results";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  crore-bench run million --connections 10000       the highest rate for 10,000 subscribers
+  crore-bench run crash --kills 20 --json -         no acknowledged message may be lost
+  crore-bench run pair --peer mosquitto             compare with another server";
+
 /// Measure a server: hold connections, publish, run scenarios
 #[derive(clap::Parser)]
 #[command(name = "crore-bench", version, after_help = EXAMPLES)]
@@ -53,19 +88,26 @@ pub struct Cli {
 
 #[derive(clap::Subcommand)]
 enum Tool {
-    /// Hold connections and check every message
+    /// Open connections, subscribe, and check every message that arrives
+    #[command(after_help = SUBSCRIBE_EXAMPLES)]
     Subscribe(Box<subscribe::SubscribeArgs>),
-    /// Publish messages
+    /// Publish messages at a rate, or as fast as the server accepts
+    #[command(after_help = PUBLISH_EXAMPLES)]
     Publish(publish::PublishArgs),
     /// Simulate many clients without kernel sockets, and start their server in its own network namespace
+    #[command(after_help = SWARM_EXAMPLES)]
     Swarm(Box<swarm::SwarmArgs>),
-    /// Measure the latency of a running server, again and again
+    /// Measure the latency of a running server, and report it every second
+    #[command(after_help = PROBE_EXAMPLES)]
     Probe(probe::ProbeArgs),
-    /// Run the floor: a minimal reference server that only moves bytes
+    /// Run the floor, a minimal reference server that only moves bytes
+    #[command(after_help = FLOOR_EXAMPLES)]
     Floor(floor::FloorArgs),
-    /// Write a page with plots of recorded results
+    /// Write an HTML page with plots of recorded results
+    #[command(after_help = REPORT_EXAMPLES)]
     Report(page::ReportArgs),
-    /// Run a scenario: start a server and the load tools, and write one result
+    /// Run a scenario: start a server and the load tools, and print the result
+    #[command(after_help = RUN_EXAMPLES)]
     Run(Box<scenario::RunArgs>),
 }
 
@@ -84,4 +126,25 @@ pub fn run(cli: &Cli) -> ExitCode {
         report::note(&format!("crore-bench: {error:#}"));
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::Cli;
+
+    #[test]
+    fn each_tool_shows_examples_that_its_flags_allow() {
+        for tool in Cli::command().get_subcommands() {
+            let below = tool.get_after_help().expect("examples").to_string();
+            let examples = below.lines().filter(|line| line.contains("crore-bench "));
+            // Two spaces separate an example from its description.
+            let commands = examples.map(|line| line.trim_start().split("  ").next());
+            for command in commands.flatten() {
+                let read = Cli::try_parse_from(command.split(' '));
+                assert!(read.is_ok(), "{command}: {}", read.err().expect("an error"));
+            }
+        }
+    }
 }

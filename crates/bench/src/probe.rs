@@ -28,19 +28,19 @@ const MESSAGES_LEAST: u64 = 100;
 /// `crore-bench probe`
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProbeArgs {
-    /// A server and a topic: http://, ws:// or mqtt://ADDRESS:PORT/TOPIC
+    /// The server and the topic, as http://, ws:// or mqtt://ADDRESS:PORT/TOPIC
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8800/probe")]
     pub url: String,
     /// How to subscribe [default: sse for http, ws for ws, mqtt for mqtt]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
-    /// Messages a second
+    /// Number of messages to publish in a second
     #[arg(long, default_value_t = 10.0, value_name = "PER_SECOND")]
     pub rate: f64,
     /// Bytes of a message
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(32..))]
     pub size: u32,
-    /// Publish by a POST /pub/TOPIC for each message, not by NDJSON
+    /// Publish each message in its own request (POST /pub/TOPIC) instead of as NDJSON
     #[arg(long)]
     pub single: bool,
     /// End after this time, such as 60s [default: at Ctrl-C]
@@ -49,13 +49,13 @@ pub struct ProbeArgs {
     /// End after this many messages
     #[arg(long, value_name = "COUNT")]
     pub messages: Option<u64>,
-    /// End, with a failure, when p99 is longer
+    /// End and fail when the 99th percentile of the latency is above this time, such as 20ms
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
     pub p99_max: Option<f64>,
-    /// Keep the result in a file; - is standard output
+    /// Write the result to a file; - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print nothing while it runs
+    /// Print nothing during the run
     #[arg(long)]
     pub quiet: bool,
 }

@@ -126,17 +126,17 @@ pub enum Command {
     Pub(PubArgs),
     /// Subscribe to topics and print what is published
     Sub(SubArgs),
-    /// Print what a topic keeps
+    /// Print the kept messages of a topic
     History(HistoryArgs),
-    /// Ask a server's admin port: topics, connections, settings, drain
+    /// Manage a running server: topics, connections, limits, settings
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),
-    /// Make tokens, look into them, and hash passwords
+    /// Make and inspect tokens, and hash passwords
     Token(TokenArgs),
-    /// Say how many connections this host holds, and what to change for more
+    /// Estimate how many connections this host can hold, and what to change for more
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Look into the log of durable messages on disk: what it has, and whether it is whole
+    /// Inspect and verify the log of durable messages on disk
     #[command(after_help = log::EXAMPLES)]
     Log(LogArgs),
     /// Show the state of a cluster: nodes, partitions, the log in NATS
@@ -145,14 +145,14 @@ pub enum Command {
     /// Print completions for a shell: bash, zsh, fish and others
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// Which shell
+        /// The shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
     #[command(after_help = MAN_EXAMPLES)]
     Man {
-        /// Where to
+        /// The directory for the pages
         directory: PathBuf,
     },
 }

@@ -42,13 +42,13 @@ pub enum Session {
 /// The MQTT flags of both load tools.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub struct MqttArgs {
-    /// Version of MQTT
+    /// MQTT: version of the protocol
     #[arg(long, value_enum, default_value_t)]
     pub mqtt_version: Version,
-    /// MQTT's quality of service
+    /// MQTT: quality of service (QoS)
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
-    /// MQTT's session, when the connection ends
+    /// MQTT: what happens to the session when the connection ends
     #[arg(long, value_enum, default_value_t)]
     pub session: Session,
 }

@@ -23,13 +23,13 @@ const DIRECTORY: &str = "docs/benchmarks";
 /// `crore-bench report`
 #[derive(clap::Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// Results, as --json keeps them [default: those in docs/benchmarks]
+    /// Results, written by --json of the other tools [default: all results in docs/benchmarks]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Where the page goes
+    /// The HTML file to write
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
-    /// Also keep the two pictures that say most (memory.svg, latency.svg) in this directory
+    /// Also write the plots of memory and latency (memory.svg, latency.svg) to this directory
     #[arg(long, value_name = "DIRECTORY")]
     pub pictures: Option<PathBuf>,
 }

@@ -21,37 +21,37 @@ pub enum Protocol {
 /// `crore-bench publish`
 #[derive(clap::Args, Clone, Debug)]
 pub struct PublishArgs {
-    /// A server; ports may be a range
+    /// Address of the server; ports may be a range (127.0.0.1:9000-9199)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8800")]
     pub server: Vec<String>,
-    /// Connections to publish over, spread over the servers
+    /// Number of connections, spread over the servers
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
-    /// Topics, with ranges
+    /// Pattern of the topics; {1..1000} stands for each number of the range
     #[arg(long, value_name = "PATTERN", default_value = "/p/s{1..1000}/-")]
     pub topics: String,
-    /// Messages a second, evenly in time
+    /// Messages to publish a second, evenly spaced
     #[arg(long, default_value_t = 100.0, conflicts_with = "saturate")]
     pub rate: f64,
-    /// As fast as the server takes them
+    /// Publish as fast as the server accepts
     #[arg(long)]
     pub saturate: bool,
-    /// Bytes of a message; from 32 on it carries its time and number
+    /// Bytes of a message; with 32 or more, it contains its time and number for `subscribe`
     #[arg(long, default_value_t = 512)]
     pub size: usize,
-    /// Topics one after another instead of at random
+    /// Publish to one topic after another, instead of to random topics
     #[arg(long)]
     pub cycle: bool,
-    /// Speak TLS, and trust the certificates in this PEM file
+    /// Use TLS, and trust the certificates in this PEM file
     #[arg(long, value_name = "FILE")]
     pub tls: Option<PathBuf>,
-    /// How to publish
+    /// Protocol of the publishes
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["single", "floor"])]
     pub protocol: Protocol,
     /// How MQTT is spoken
     #[command(flatten)]
     pub mqtt: MqttArgs,
-    /// One POST for each message instead of batches
+    /// Publish each message in its own request (POST /pub/TOPIC) instead of in batches
     #[arg(long)]
     pub single: bool,
     /// The server is `crore-bench floor`
@@ -60,22 +60,22 @@ pub struct PublishArgs {
     /// With --floor: every message goes to all subscribers
     #[arg(long, requires = "floor")]
     pub broadcast: bool,
-    /// Requests (MQTT: messages) that each connection may have without an answer
+    /// Maximum number of unanswered requests (MQTT: messages) of each connection
     #[arg(long, value_name = "REQUESTS", default_value_t = 16)]
     pub in_flight: usize,
-    /// Messages of a batch [default: as many as 60 kB hold]
+    /// Number of messages in a batch [default: as many as fit in 60 kB]
     #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["single", "floor"])]
     pub batch: Option<u64>,
     /// How long to publish, such as 60s [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::seconds)]
     pub duration: Option<f64>,
-    /// Messages to publish
+    /// End after this many messages
     #[arg(long, value_name = "COUNT")]
     pub messages: Option<u64>,
-    /// Keep the result in a file; - is standard output
+    /// Write the result to a file; - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print nothing while it runs
+    /// Print nothing during the run
     #[arg(long)]
     pub quiet: bool,
 }

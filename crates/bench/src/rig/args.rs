@@ -94,7 +94,7 @@ pub struct RunArgs {
     /// The scenario to run
     #[arg(value_enum)]
     pub scenario: Scenario,
-    /// The connections of hold
+    /// Which connections hold opens
     #[arg(long, value_enum, default_value_t)]
     pub preset: Preset,
     /// Number of connections [default: depends on the scenario]

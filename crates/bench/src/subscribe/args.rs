@@ -40,46 +40,46 @@ impl Protocol {
 /// `crore-bench subscribe`
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct SubscribeArgs {
-    /// A server; ports may be a range (127.0.0.1:9000-9199)
+    /// Address of the server; a range of ports spreads the connections over them (127.0.0.1:9000-9199)
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8800")]
     pub server: Vec<String>,
-    /// Connections to hold
+    /// Number of connections to hold
     #[arg(long, default_value_t = 1000)]
     pub connections: u32,
-    /// Connects a second [default: as fast as it goes]
+    /// Connections to open a second [default: as fast as possible]
     #[arg(long, value_name = "PER_SECOND")]
     pub connect_rate: Option<f64>,
-    /// How to subscribe
+    /// Protocol of the subscriptions
     #[arg(long, value_enum, default_value_t)]
     pub protocol: Protocol,
     /// How MQTT is spoken
     #[command(flatten)]
     pub mqtt: MqttArgs,
-    /// Topics, with ranges
+    /// Pattern of the topics; {1..1000} stands for each number of the range
     #[arg(long, value_name = "PATTERN", default_value = "/p/s{1..1000}/-")]
     pub topics: String,
-    /// Topics of each connection; an MQTT client may have none
+    /// Number of topics of each connection; 0 is possible with MQTT
     #[arg(long, default_value_t = 1)]
     pub topics_per_connection: u32,
-    /// Local addresses, with ranges (127.0.{1..30}.1)
+    /// Local addresses to connect from, with ranges (127.0.{1..30}.1): each has some 28,000 connections to a server's port
     #[arg(long, value_name = "ADDRESSES")]
     pub local: Vec<String>,
     /// Size of the sockets' receive buffers [default: the system's]
     #[arg(long, value_name = "BYTES")]
     pub receive_buffer: Option<u32>,
-    /// Speak TLS, and trust the certificates in this PEM file
+    /// Use TLS, and trust the certificates in this PEM file
     #[arg(long, value_name = "FILE")]
     pub tls: Option<PathBuf>,
-    /// Threads [default: as many as the descriptor limit demands]
+    /// Number of threads [default: as many as the descriptor limit requires]
     #[arg(long)]
     pub threads: Option<usize>,
-    /// How long to stay once everything is open, such as 60s [default: until Ctrl-C]
+    /// How long to hold the connections after all are open, such as 60s [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = units::whole_seconds::<u64>)]
     pub duration: Option<u64>,
-    /// Keep all reports in a file; - is standard output
+    /// Write all reports to a file; - for standard output
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print nothing while it runs
+    /// Print nothing during the run
     #[arg(long)]
     pub quiet: bool,
     /// The server is `crore-bench floor`

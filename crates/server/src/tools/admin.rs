@@ -52,26 +52,26 @@ pub const EXAMPLES: &str = "\
 Examples:
   crore admin stats                                 what the server is doing
   crore admin topics 'chat/#'                       topics, with their messages and subscribers
-  crore admin messages chat/room1 --newest --limit 5    the newest messages that are kept
-  crore admin connections --slow                    who does not read fast enough
-  crore admin disconnect --user ann                 end all connections of a user
-  crore admin revoke --user ann --issued-before now    her tokens count no more, new ones do
-  crore admin limits                                how near each limit is
-  crore admin reload                                after a change of the settings file
-  crore admin drain                                 before a restart: clients move off
-  crore admin stats --url http://10.0.0.5:8801      or CRORE_ADMIN_URL, CRORE_ADMIN_TOKEN
-  crore admin stats --json | jq .connections        all of it, for programs
-  crore admin topics --sort messages --limit 10     those with the most messages
-  crore admin topic chat/room1                      one of them
-  crore admin publish chat/room1 'Hello.'
-  crore admin purge chat/room1                      take its messages away
-  crore admin delete chat/room1
-  crore admin connection 0-17-3                     one of them, by its id
-  crore admin sessions                              MQTT clients that are away, with what they hold
-  crore admin sessions sensor-7 --end               one of them ends, as if it had expired
-  crore admin memory                                what memory is for
-  crore admin rules                                 the rules that hold, with the built-in one
-  crore admin config                                the settings that hold";
+  crore admin messages chat/room1 --newest --limit 5    the five newest messages that are kept
+  crore admin connections --slow                    clients that do not read fast enough
+  crore admin disconnect --user ann                 close all connections of a user
+  crore admin revoke --user ann --issued-before now    refuse the tokens that she has, not new ones
+  crore admin limits                                how much of each limit is used
+  crore admin reload                                apply the changed settings file
+  crore admin drain                                 move clients away and exit, before a restart
+  crore admin stats --url http://10.0.0.5:8801      another server; $CRORE_ADMIN_URL does the same
+  crore admin stats --json | jq .connections        one figure, for programs
+  crore admin topics --sort messages --limit 10     the ten topics with the most messages
+  crore admin topic chat/room1                      one topic: its messages, rule and subscribers
+  crore admin publish chat/room1 'Hello.'           publish without a right to the topic
+  crore admin purge chat/room1                      delete its messages
+  crore admin delete chat/room1                     delete the topic
+  crore admin connection 0-17-3                     one connection, by its id
+  crore admin sessions                              sessions whose MQTT clients are not connected
+  crore admin sessions sensor-7 --end               end one session
+  crore admin memory                                what uses the server's memory
+  crore admin rules                                 the rules in use, with the built-in one
+  crore admin config                                the settings in use";
 
 /// The heading of the flags for the connection.
 const CONNECTION: &str = "Connection";
@@ -79,15 +79,15 @@ const CONNECTION: &str = "Connection";
 /// Flags for the connection to an admin port, and for the output.
 #[derive(Debug, Args)]
 pub struct AdminFlags {
-    /// Print what the server answers, as JSON, for programs
+    /// Print the server's answer as JSON
     #[arg(short, long, global = true)]
     pub json: bool,
 
-    /// The admin port [default: $CRORE_ADMIN_URL, or http://127.0.0.1:8801]
+    /// URL of the admin port [default: $CRORE_ADMIN_URL, or http://127.0.0.1:8801]
     #[arg(short, long, alias = "server", short_alias = 's', value_name = "URL", value_parser = admin_port, global = true, help_heading = CONNECTION)]
     url: Option<Server>,
 
-    /// The token of admin.token [default: $CRORE_ADMIN_TOKEN]
+    /// The token that admin.token sets [default: $CRORE_ADMIN_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true, help_heading = CONNECTION)]
     token: Option<String>,
 
@@ -133,46 +133,46 @@ pub struct AdminArgs {
 /// The subcommand.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List topics; the server's own where the filter begins with $, as '$SYS/#'
+    /// List topics; '$SYS/#' lists the server's own
     Topics {
-        /// Topics that it matches
+        /// List the topics that match this filter
         #[arg(default_value = "#", value_parser = values::filter)]
         filter: String,
-        /// Those with the most messages, bytes or subscribers first; without it by name
+        /// Sort by this number, largest first [default: sort by name]
         #[arg(long, value_enum, value_name = "BY", ignore_case = true)]
         sort: Option<SortBy>,
         #[command(flatten)]
         limit: Limit,
     },
-    /// Tell of a topic
+    /// Show one topic
     Topic {
-        /// Its name, such as chat/lobby
+        /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         name: String,
     },
-    /// Read the messages that a topic keeps, oldest first
+    /// Print the kept messages of a topic, oldest first
     Messages {
-        /// Its name, such as chat/lobby
+        /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         name: String,
-        /// Only messages behind this offset
+        /// Only messages after this offset
         #[arg(long, value_name = "OFFSET", value_parser = values::number::<u64>)]
         after: Option<u64>,
-        /// The newest messages, the newest first
+        /// Print the newest message first
         #[arg(short, long, conflicts_with = "after")]
         newest: bool,
         #[command(flatten)]
         limit: Limit,
     },
-    /// Take all messages of a topic away; subscribers stay
+    /// Delete all messages of a topic; its subscribers stay connected
     Purge {
-        /// Its name, such as chat/lobby
+        /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         name: String,
     },
-    /// Delete a topic; its subscribers are told
+    /// Delete a topic, and end its subscriptions
     Delete {
-        /// Its name, such as chat/lobby
+        /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         name: String,
     },
@@ -183,102 +183,102 @@ enum Command {
         #[command(flatten)]
         limit: Limit,
     },
-    /// Tell of a connection
+    /// Show one connection
     Connection {
-        /// As the list gives it, such as 0-17-3
+        /// Id of a connection, as `crore admin connections` prints it, such as 0-17-3
         #[arg(value_parser = values::text)]
         id: String,
     },
-    /// List MQTT sessions whose clients are away; tell of one, or end it
+    /// List MQTT sessions whose clients are not connected; show or end one of them
     Sessions {
-        /// The MQTT client id of one, as the list gives it
+        /// Show only the session of this MQTT client id
         #[arg(value_parser = values::text)]
         client_id: Option<String>,
-        /// Its user, where the list names one
+        /// User of the session, if the list shows one
         #[arg(long, value_name = "NAME", requires = "client_id", value_parser = values::text)]
         user: Option<String>,
-        /// End it, as if it had expired
+        /// End the session, as if it had expired
         #[arg(long, requires = "client_id")]
         end: bool,
         #[command(flatten)]
         limit: Limit,
     },
-    /// End a connection, or all of a user, of a transport, or that subscribe to a filter
+    /// Close one connection, or all connections that match the flags
     #[command(group = ArgGroup::new("whom").args(["id", "user", "address", "filter", "transport", "slow"]).required(true).multiple(true))]
     Disconnect {
-        /// As the list gives it, such as 0-17-3
+        /// Id of a connection, as `crore admin connections` prints it, such as 0-17-3
         #[arg(conflicts_with_all = ["user", "address", "filter", "transport", "slow"], value_parser = values::text)]
         id: Option<String>,
         #[command(flatten)]
         which: ConnectionFilter,
     },
-    /// Revoke a token or a user, and end its connections; without one, list what is revoked
+    /// Revoke a token or a user; without flags, list what is revoked
     Revoke {
         #[command(flatten)]
         what: Revoked,
-        /// Of a user only tokens that were issued before this Unix second (`now`: those that there are); without it all credentials
+        /// Revoke only tokens of the user that were issued before this time: a Unix second, or `now` [default: all credentials of the user]
         #[arg(long, value_name = "SECOND", requires = "user", value_parser = moment)]
         issued_before: Option<u32>,
-        /// How long, such as 8h; without it a token until it expires, and all else until --undo
+        /// How long the revocation lasts, such as 8h [default: a token until it expires, a user until --undo]
         #[arg(long = "for", value_name = "TIME", conflicts_with = "undo", value_parser = parse_seconds::<u32>)]
         time_s: Option<u32>,
     },
     /// Publish a message
     Publish {
-        /// Its topic, such as chat/lobby
+        /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         topic: String,
-        /// The message ('' for an empty one), @FILE for that of a file, - for stdin; without it, stdin
+        /// The message; @FILE reads it from a file, - from stdin ('' is an empty message) [default: -]
         data: Option<OsString>,
-        /// Its content type
+        /// Content type of the message
         #[arg(long, value_name = "TYPE", value_parser = values::content_type)]
         content_type: Option<String>,
-        /// Its event name
+        /// Event name of the message, for Server-Sent Events
         #[arg(long, value_name = "NAME", value_parser = values::header_value)]
         event: Option<String>,
-        /// Its key
+        /// Key of the message: with `keep = "latest"` it replaces the message before with this key
         #[arg(long, value_parser = values::header_value)]
         key: Option<String>,
-        /// How long it lives, such as 90s or 8h
+        /// How long the message is kept and sent, such as 90s or 8h
         #[arg(long, value_name = "TIME", value_parser = parse_seconds::<u32>)]
         ttl: Option<u32>,
-        /// Keep it as the topic's retained message
+        /// Also keep it as the topic's retained message, for later subscribers
         #[arg(short, long)]
         retain: bool,
     },
-    /// Tell what the server is doing
+    /// Show what the server is doing: connections, messages, memory
     Stats {
-        /// Every figure
+        /// Show every figure
         #[arg(short, long)]
         all: bool,
     },
-    /// Tell how near each limit is, the nearest first
+    /// Show how much of each limit is used, the fullest first
     Limits,
-    /// Tell what memory is for, with the parts of limits.memory_bytes
+    /// Show what uses the server's memory, with the parts of limits.memory_bytes
     Memory,
-    /// Show the rules, and the built-in one for topics that none of them matches
+    /// Show the rules in use, with the built-in rule for topics that match no other
     Rules,
-    /// Show the settings that hold, without secrets
+    /// Show the settings in use, without secrets
     Config,
-    /// Read the settings again
+    /// Read the settings file again, and apply it
     Reload,
-    /// Let nobody in, move clients off, and stop
+    /// Stop gracefully: refuse new connections, move clients away, and exit
     Drain,
 }
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 struct Revoked {
-    /// A user, as `sub` of its tokens or its password has it
+    /// Revoke this user: the claim `sub` of its tokens, or the name of its password
     #[arg(long, value_name = "NAME", value_parser = values::text)]
     user: Option<String>,
-    /// A token, by its claim `jti`
+    /// Revoke the token with this claim `jti`
     #[arg(long, value_name = "ID", value_parser = values::text)]
     jti: Option<String>,
-    /// A token, on stdin
+    /// Revoke the token that is read from stdin
     #[arg(long)]
     token_stdin: bool,
-    /// Take an entry off the list, such as user:ann
+    /// Remove this entry from the list, such as user:ann
     #[arg(long, value_name = "ENTRY", value_parser = values::text)]
     undo: Option<String>,
 }
@@ -300,7 +300,7 @@ fn moment(text: &str) -> Result<u32, String> {
 
 #[derive(Debug, Args)]
 struct Limit {
-    /// Entries to show at most
+    /// Show at most this many entries
     #[arg(long, alias = "count", value_name = "N", default_value_t = 100, value_parser = values::positive_count)]
     limit: u64,
 }
@@ -316,19 +316,19 @@ enum SortBy {
 
 #[derive(Debug, Args)]
 struct ConnectionFilter {
-    /// Those of this user
+    /// Only connections of this user
     #[arg(long, value_parser = values::text)]
     user: Option<String>,
-    /// Those from this address
+    /// Only connections from this address
     #[arg(long, aliases = ["ip", "addr"], value_name = "IP")]
     address: Option<std::net::IpAddr>,
-    /// Those that subscribe to this topic, or to one that this filter matches
+    /// Only connections that subscribe to this topic, or to a topic that matches this filter
     #[arg(short, long, aliases = ["topic", "subscribed"], short_alias = 't', value_name = "TOPIC", value_parser = values::filter)]
     filter: Option<String>,
-    /// Those that speak this: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
+    /// Only connections of this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing
     #[arg(long, alias = "protocol", value_parser = transport)]
     transport: Option<String>,
-    /// Those for which something waits
+    /// Only connections whose client has not read all that was sent
     #[arg(long)]
     slow: bool,
 }

@@ -18,7 +18,7 @@ const CA_VARIABLE: &str = "CRORE_CA";
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct Connect {
-    /// Server, port 8800 by default; https:// speaks TLS; of several the first that is there serves
+    /// Server, port 8800 by default; https:// uses TLS; of several the first that answers is used
     /// [default: $CRORE_SERVER, or http://127.0.0.1:8800]
     #[arg(short, long, alias = "url", value_name = "URL")]
     server: Vec<Server>,
@@ -93,15 +93,15 @@ fn from_profile<T>(
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsFlags {
-    /// Roots to trust by TLS, as PEM, instead of this host's [default: $CRORE_CA]
+    /// CA certificates (PEM) to trust instead of the host's [default: $CRORE_CA]
     #[arg(long, value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 
-    /// Certificates to show to a server that asks for one, as PEM (tls.client_ca)
+    /// Client certificate (PEM), for a server with tls.client_ca
     #[arg(long, value_name = "FILE", global = true)]
     cert: Option<PathBuf>,
 
-    /// Key of --cert, as PEM, without a passphrase
+    /// Private key of --cert (PEM, without a passphrase)
     #[arg(long, value_name = "FILE", global = true)]
     cert_key: Option<PathBuf>,
 }

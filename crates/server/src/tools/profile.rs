@@ -24,7 +24,7 @@ const OTHERS: u32 = 0o077;
 /// The flag of the tools that connect to a server.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ProfileFlag {
-    /// Server and token by a name in ~/.config/crore/profiles.toml
+    /// Server and token of a profile in ~/.config/crore/profiles.toml
     #[arg(long, value_name = "NAME", global = true, help_heading = "Connection")]
     profile: Option<String>,
 }
