@@ -22,6 +22,7 @@ use core::cell::Cell;
 use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::base::reason::Reason;
 use crate::base::work::Steps;
 use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
@@ -37,27 +38,6 @@ pub const LEVELS_MAX: usize = 16;
 const NODES_PER_STEP: usize = 4;
 /// The matches of a topic are cached if the topic has at most this many.
 const FOUND_KEPT: usize = 4096;
-
-/// Why a filter was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// The filter has more levels than [`LEVELS_MAX`].
-    Levels,
-    /// The filter has a new shape, and [`SHAPES_MAX`] or the client's share of it is reached.
-    Shapes,
-}
-
-impl Refused {
-    /// The reason for the client, in one line.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Refused::Levels => "a filter has more than 16 levels",
-            Refused::Shapes => {
-                "no further filter with three or more + is taken from this client: too few of their 256 shapes are left"
-            }
-        }
-    }
-}
 
 /// The free bytes of a trie are charged only above this number.
 const FREE_MAX: usize = 1 << 20;
@@ -194,8 +174,8 @@ impl Filters {
     /// Returns the id of a filter. If the filter is not open, adds it for this party, with the value `NONE`.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub fn open(&mut self, filter: &[u8], party: u64) -> Result<u32, Refused> {
+    /// [`Reason::FilterLevels`] or [`Reason::FilterShapes`].
+    pub fn open(&mut self, filter: &[u8], party: u64) -> Result<u32, Reason> {
         if let Some(id) = self.find(filter) {
             return Ok(id);
         }

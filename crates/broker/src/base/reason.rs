@@ -118,6 +118,7 @@ const SPECIFIC: Option<ReasonCode> = Some(ReasonCode::IMPLEMENTATION_SPECIFIC_ER
 const STOPS: Option<ReasonCode> = Some(ReasonCode::SERVER_SHUTTING_DOWN);
 const TAKEN_OVER: Option<ReasonCode> = Some(ReasonCode::SESSION_TAKEN_OVER);
 const UNAVAILABLE: Option<ReasonCode> = Some(ReasonCode::SERVER_UNAVAILABLE);
+const NO_SHARES: Option<ReasonCode> = Some(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
 const ELSEWHERE: Option<ReasonCode> = Some(ReasonCode::USE_ANOTHER_SERVER);
 const LASTED: Option<ReasonCode> = Some(ReasonCode::MAXIMUM_CONNECT_TIME);
 
@@ -151,6 +152,7 @@ reasons! {
         TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
         NamesTooLong, 400, 0, QUOTA, Refused, "the names of the connection's topics and filters are longer in all than limits.subscription_bytes allows", "a filter takes the place of many topics; or raise it" => limits.subscription_bytes " bytes";
         NamesNotResumed, 400, 0, NONE, Refused, "no request could resume so many topics and filters: their names and positions are longer than three quarters of limits.head_bytes", "a filter takes the place of many topics; or raise it, or set limits.topics_per_connection" => limits.head_bytes " bytes";
+        NoSharedSubscriptions, 0, 0, NO_SHARES, Refused, "a cluster has no shared subscriptions";
         Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
         BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
         TwoForms, 400, 0, NONE, Refused, "envelope=json and the subprotocol ws+meta.nchan are two forms of a message: leave one of them out";
@@ -212,6 +214,8 @@ reasons! {
     }
     /// Rights that a client without credentials would need.
     NoCredentials {
+        ConnectNeedsCredentials, 0, 0, NOT_AUTHORIZED, Refused, "connect with a token as the password, or with a user and a password (docs/ACCESS.md)";
+        SessionNeedsCredentials, 0, 0, NOT_AUTHORIZED, Refused, "a session that outlives its connection needs credentials";
         PublishNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "publishing this needs credentials: a token or a user with a grant for it";
         SubscribeNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "subscribing to this needs credentials: a token or a user with a grant for it";
         WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
@@ -249,6 +253,8 @@ reasons! {
         LogFull, 503, 1013, QUOTA, Full, "the log of the cluster is full: its checkpoints are behind", "docs/CLUSTER.md says what happens then";
         KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
         FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
+        FilterLevels, 503, 1013, QUOTA, Full, "a filter has more than 16 levels";
+        FilterShapes, 503, 1013, QUOTA, Full, "no further filter with three or more + is taken from this client: too few of their 256 shapes are left";
         FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
         Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";
     }

@@ -11,14 +11,12 @@ use alloc::vec::Vec;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
 use crate::client::parts::{Clients, Connections, Matching, Subscriptions};
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::{FilterSubscriptions, GroupPosition, Left, Member};
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
-
-/// The reason for the client, if the server has a fault.
-const BROKEN: &str = "an internal error of the server";
 
 /// A group of filters that asks homes for pages. A poll needs only one message.
 #[derive(Clone, Copy)]
@@ -32,7 +30,7 @@ pub(crate) struct Asking {
 /// partition. The homes answer with pages of each partition. Returns the group's serial.
 ///
 /// # Errors
-/// The reason as text for people. Nothing is subscribed then.
+/// Why a filter was refused. Nothing is subscribed then.
 pub(crate) fn join_filters<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
@@ -40,7 +38,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     filters: &[(&[u8], u32)],
     since: &[Since],
     poll: bool,
-) -> Result<u32, &'static str> {
+) -> Result<u32, Reason> {
     let subscriptions = clients
         .conns
         .extra(slot)
@@ -72,7 +70,7 @@ pub(crate) fn join_filters<P: ProtocolTypes>(
     let positions = since.iter().map(at).collect();
     let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
         clients.broken(slot);
-        return Err(BROKEN);
+        return Err(Reason::Broken);
     };
     subscriptions.set_positions(serial, positions);
     ask_first_pages(clients, subs, Asking { slot, serial, poll }, since);
@@ -195,26 +193,16 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
     serial: u32,
     filter: &[u8],
     id: u32,
-) -> Result<(), &'static str> {
+) -> Result<(), Reason> {
     let most = clients.ctx.world.settings.limits.filters_per_shard;
     let client = clients.conns.get(slot).client;
-    if !matching.may_join(filter, client, most) {
-        return Err(match matching.len() < most {
-            true => {
-                "this client's address has so many of limits.filters_per_shard that others would find no room"
-            }
-            false => "limits.filters_per_shard is reached",
-        });
-    }
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
     let Some(subscriptions) = subscriptions.filter(|all| all.group(serial).is_some()) else {
         clients.broken(slot);
-        return Err(BROKEN);
+        return Err(Reason::Broken);
     };
     let part = subscriptions.next_place();
-    let (row, place) = matching
-        .join(filter, Member { slot, part }, client, most)
-        .map_err(|refused| refused.reason())?;
+    let (row, place) = matching.join(filter, Member { slot, part }, client, most)?;
     if let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) {
         subscriptions.add(serial, row, place, id);
     }

@@ -14,11 +14,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::reason::Reason;
 use crate::base::work::Steps;
 use crate::budget::admission::Client;
 use crate::budget::admission::shares::Holders;
 use crate::budget::stats::Accounts;
-use crate::filters::{Filters, Refused};
+use crate::filters::Filters;
 use crate::store::slab::{NONE, Side};
 
 pub use filter_subscriptions::{FilterSubscriptions, Group, GroupPosition, Part, RETAINED_SENT};
@@ -133,12 +134,7 @@ impl Matching {
         self.filters.name(row)
     }
 
-    /// Whether this client may subscribe to a filter. `most` is the limit of the shard's filters.
-    pub fn may_join(&self, filter: &[u8], client: Client, most: usize) -> bool {
-        self.find(filter).is_some() || self.holders.may_take(client, self.len(), most)
-    }
-
-    /// Adds a member to a filter. Returns the filter's row and the member's place in it.
+    /// Adds a member to a filter. Returns the filter's row and the member's place in it. `most` is the limit of the shard's filters.
     ///
     /// # Errors
     /// When the filter is refused.
@@ -148,7 +144,10 @@ impl Matching {
         member: Member,
         client: Client,
         most: usize,
-    ) -> Result<(u32, u32), Refused> {
+    ) -> Result<(u32, u32), Reason> {
+        if self.find(filter).is_none() && !self.holders.may_take(client, self.len(), most) {
+            return Err(Reason::FiltersFull);
+        }
         let row = self.filters.open(filter, client.number().into())?;
         let id = self.filters.value(row);
         if id == NONE {

@@ -6,7 +6,8 @@
 
 use alloc::collections::BTreeMap;
 
-use super::{LEVELS_MAX, Refused, levels};
+use super::{LEVELS_MAX, levels};
+use crate::base::reason::Reason;
 use crate::budget::admission::shares;
 
 /// Filters with at most this many `+` are accepted, whatever their shape. For filters of eight levels, there are 37 such shapes.
@@ -38,11 +39,11 @@ impl Shapes {
     }
 
     /// Counts a new filter of this party, unless its shape is refused.
-    pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Refused> {
-        let shape = of(filter).ok_or(Refused::Levels)?;
+    pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Reason> {
+        let shape = of(filter).ok_or(Reason::FilterLevels)?;
         if shape.count_ones() > FREE_WILDCARDS {
             if !self.0.contains_key(&shape) && !self.may_bring(party) {
-                return Err(Refused::Shapes);
+                return Err(Reason::FilterShapes);
             }
             let new = Shape { filters: 0, party };
             self.0.entry(shape).or_insert(new).filters += 1;

@@ -161,7 +161,7 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
     assert!(filters.open(deep.as_bytes(), NO_PARTY).is_ok());
     assert_eq!(
         filters.open((deep + "/a").as_bytes(), NO_PARTY),
-        Err(Refused::Levels)
+        Err(Reason::FilterLevels)
     );
     // Filters of all shapes of twelve levels: 79 shapes have at most two wildcards.
     let text = |shape: u32| -> String {
@@ -174,7 +174,7 @@ fn shapes_and_levels_are_limited_and_come_free_again() {
     assert_eq!(taken.len(), 79 + SHAPES_MAX);
     assert_eq!(
         filters.open(text(0xFFF).as_bytes(), NO_PARTY),
-        Err(Refused::Shapes)
+        Err(Reason::FilterShapes)
     );
     let full = *taken.iter().find(|shape| shape.count_ones() == 3).unwrap();
     let same = format!("{}/other", text(full));

@@ -50,14 +50,12 @@ impl Home {
     ) {
         let filters = split(names);
         self.steps.add(filters.len());
-        let mut refused = false;
+        let mut refused = None;
         if !ask.is_next_page && from != context.lanes.me {
             for filter in &filters {
-                refused |= self
-                    .subscriptions
-                    .filters
-                    .add(filter, from, ask.party.number())
-                    .is_err();
+                let filters = &mut self.subscriptions.filters;
+                let added = filters.add(filter, from, ask.party.number());
+                refused = refused.or(added.err());
             }
         }
         let mut names = FilterNames::new(
@@ -68,9 +66,9 @@ impl Home {
             if ask.partition.is_some_and(|one| one != partition) {
                 continue;
             }
-            if refused {
+            if let Some(reason) = refused {
                 self.logs
-                    .refuse_filters(from, ask, partition, context.lanes);
+                    .refuse_filters(from, ask, partition, reason, context.lanes);
                 continue;
             }
             let since = each.and_then(|each| each.get(at));
@@ -158,10 +156,11 @@ impl Logs {
         from: ShardId,
         ask: &AttachFilters,
         partition: PartitionId,
+        reason: Reason,
         lanes: &mut Lanes,
     ) {
         let page = FilterPage {
-            attached: Attached::Full(Reason::TopicsFull),
+            attached: Attached::Full(reason),
             partition,
             epoch: self.epoch,
             at_head: true,

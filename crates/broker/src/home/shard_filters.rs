@@ -7,9 +7,10 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::reason::Reason;
 use crate::base::work::Steps;
+use crate::filters::Filters;
 use crate::filters::matching::Matching;
-use crate::filters::{Filters, Refused};
 use crate::store::slab::{NONE, Side};
 
 /// This bit marks a filter's value as the number of a set of shards. A value without this bit is the number of a shard.
@@ -93,7 +94,7 @@ impl ShardFilters {
     }
 
     /// Registers a filter for a shard, on behalf of this party.
-    pub fn add(&mut self, filter: &[u8], shard: ShardId, party: u64) -> Result<(), Refused> {
+    pub fn add(&mut self, filter: &[u8], shard: ShardId, party: u64) -> Result<(), Reason> {
         let id = self.filters.open(filter, party)?;
         let value = self.filters.value(id);
         if value == NONE {

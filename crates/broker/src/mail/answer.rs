@@ -66,6 +66,19 @@ pub enum Attached {
     Full(Reason),
 }
 
+impl Attached {
+    /// Why the subscription has not begun.
+    pub(crate) fn refusal(self) -> Reason {
+        match self {
+            Attached::Gone => Reason::Deleted,
+            Attached::Forbidden => Reason::NotCreated,
+            Attached::Conflict => Reason::Occupied,
+            Attached::Full(reason) => reason,
+            Attached::Yes => unreachable!("it has begun"),
+        }
+    }
+}
+
 /// The state of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {

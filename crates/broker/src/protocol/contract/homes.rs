@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
+use crate::base::reason::Reason;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits;
 use crate::client::push::{Parcel, push};
@@ -39,7 +40,6 @@ use crate::protocol::mqtt::page::{mqtt_not_attached, mqtt_page, refuse_part};
 use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_released};
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
 use crate::protocol::websocket::publish::frame_outcome;
-use crore_wire::mqtt::ReasonCode;
 
 impl Encoding {
     /// The encoding in which a connection gets its messages.
@@ -103,7 +103,7 @@ impl Front {
                     io,
                 );
                 if let Some(part) = refused {
-                    let reason = ReasonCode::QUOTA_EXCEEDED;
+                    let reason = Reason::FiltersFull;
                     refuse_part(clients, subs, queues, to.slot, part, reason, io);
                 }
             }
@@ -210,7 +210,7 @@ impl Front {
                 let deliveries = &feed.deliveries;
                 let refused = mqtt_match_page(clients, subs, deliveries, queues, of, page, io);
                 if let Some(part) = refused {
-                    let reason = ReasonCode::QUOTA_EXCEEDED;
+                    let reason = page.0.attached.refusal();
                     refuse_part(clients, subs, queues, to.slot, part, reason, io);
                 }
             }

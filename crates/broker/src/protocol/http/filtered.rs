@@ -59,7 +59,7 @@ pub(crate) fn request_match_page<I: Io>(
     if page.attached != Attached::Yes {
         let row = clients.conns.get(slot);
         if matches!(row.state, State::Sse | State::WebSocket) {
-            end_stream(clients, slot, Reason::TopicsFull, io);
+            end_stream(clients, slot, page.attached.refusal(), io);
         } else {
             not_attached(clients, subs, queues, slot, page.attached, io);
         }
@@ -289,7 +289,7 @@ pub(crate) fn join_over_http(
     filters: &[Vec<u8>],
     since: &[Since],
     poll: bool,
-) -> Result<(), &'static str> {
+) -> Result<(), Reason> {
     clients.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
     let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
     join_filters(clients, subs, slot, &filters, since, poll).map(|_| ())

@@ -109,7 +109,7 @@ fn not_joined(
     subs: &mut Subscriptions,
     slot: u32,
     before: usize,
-    words: &'static str,
+    reason: Reason,
 ) -> Flow {
     let events = clients.conns.get(slot).wants(EVENTS);
     unsubscribe(clients, subs, slot);
@@ -121,9 +121,9 @@ fn not_joined(
     row.state = State::Http;
     row.options &= !(UPGRADE | EVENTS);
     if events {
-        clients.shed_events(slot, Reason::FiltersFull);
+        clients.shed_events(slot, reason);
     } else {
-        clients.respond_saying(slot, Reason::FiltersFull, words);
+        clients.respond_reason(slot, reason);
     }
     Flow::Next
 }

@@ -24,16 +24,12 @@ use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
-use crate::protocol::mqtt::close::mqtt_end_because;
+use crate::protocol::mqtt::close::mqtt_end;
 use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
 
 /// The first characters of a JWT: `{"` in base64 (RFC 7519 section 3.1, RFC 7515 section 7.1).
 const JWT_BEGINS: &[u8] = b"eyJ";
-
-/// To a client that came without credentials.
-pub(super) const NO_CREDENTIALS: &str =
-    "connect with a token as the password, or with a user and a password (docs/ACCESS.md)";
 
 /// Ends the client if it has something that it would not be granted now; false when it stays. An anonymous client's session is
 /// not kept, and a will that is not granted is not published.
@@ -43,7 +39,7 @@ pub(crate) fn mqtt_review<I: Io>(
     slot: u32,
     io: &mut I,
 ) -> bool {
-    let Some((reason, words)) = mqtt_loses(clients, subs, slot) else {
+    let Some(reason) = mqtt_loses(clients, subs, slot) else {
         return false;
     };
     let (known, may_will) = (
@@ -55,8 +51,7 @@ pub(crate) fn mqtt_review<I: Io>(
         mqtt.expiry_s = if known { mqtt.expiry_s } else { 0 };
         mqtt.will = mqtt.will.take().filter(|_| may_will);
     }
-    clients.scratch.reply.clear();
-    mqtt_end_because(clients, slot, reason, words, io);
+    mqtt_end(clients, slot, reason, io);
     true
 }
 
@@ -127,12 +122,13 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
 pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<u32, ReasonCode> {
     let most_s = session_may_last_s(clients, slot);
     most_s.ok_or_else(|| {
+        let reason = Reason::ConnectNeedsCredentials;
         clients.meter.notices.note_with_reason(
             Notice::Denied,
             "an MQTT client came without credentials, and nothing is open to everybody: ",
-            NO_CREDENTIALS.as_bytes(),
+            reason.text().as_bytes(),
         );
-        clients.refuse_packet(Reason::SubscribeNeedsCredentials)
+        clients.refuse_packet(reason)
     })
 }
 
@@ -193,11 +189,7 @@ pub(crate) fn user_in(session_name: &[u8]) -> &[u8] {
 }
 
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
-fn mqtt_loses(
-    clients: &Clients,
-    subs: &Subscriptions,
-    slot: u32,
-) -> Option<(Reason, &'static str)> {
+fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<Reason> {
     let row = clients.conns.get(slot);
     if row.own == NONE {
         return None;
@@ -209,20 +201,16 @@ fn mqtt_loses(
     let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
     let judged = judged.and_then(|()| may_will(clients, slot));
     if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, slot)) {
-        return Some((denied, denied.text()));
+        return Some(denied);
     }
     if grants_of(&clients.conns, slot).is_some() {
         return None;
     }
     let expiry_s = client::mqtt(&clients.conns, slot).map_or(0, |mqtt| mqtt.expiry_s);
-    let words = match session_may_last_s(clients, slot) {
-        None => NO_CREDENTIALS,
-        Some(most_s) if expiry_s > most_s => {
-            "a session that outlives its connection needs credentials"
-        }
-        Some(_) => return None,
-    };
-    Some((Reason::SubscribeNeedsCredentials, words))
+    match session_may_last_s(clients, slot) {
+        None => Some(Reason::ConnectNeedsCredentials),
+        Some(most_s) => (expiry_s > most_s).then_some(Reason::SessionNeedsCredentials),
+    }
 }
 
 fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {

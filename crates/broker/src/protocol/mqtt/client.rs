@@ -102,12 +102,6 @@ pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) ->
 }
 
 impl Meter {
-    /// Logs a refused subscription, since client libraries hide the SUBACK's codes.
-    pub(super) fn refused_subscription(&mut self, reason: &str, filter: &str) {
-        let reason = alloc::format!("SUBSCRIBE: {reason}: ");
-        self.refused_packet(&reason, filter.as_bytes());
-    }
-
     /// Refuses a packet because of its topic or filter, and returns the code.
     pub(super) fn refused_name(
         &mut self,
@@ -274,6 +268,14 @@ impl Clients {
             let parts: Vec<&[u8]> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             self.note(slot, EventKind::Refused, &parts.join(&b": "[..]));
         }
+    }
+
+    /// Refuses a subscription, and returns the code. The server's log names the reason, since client libraries hide the codes of a SUBACK.
+    pub(super) fn refuse_subscription(&mut self, reason: Reason, filter: &[u8]) -> ReasonCode {
+        let words = reason.words(&self.ctx.world.settings);
+        let words = alloc::format!("SUBSCRIBE: {words}: ");
+        self.meter.refused_packet(&words, filter);
+        self.refuse_packet(reason)
     }
 
     /// Counts a refusal of a packet, and returns its code.

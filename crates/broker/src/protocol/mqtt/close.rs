@@ -37,7 +37,7 @@ pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
 }
 
 /// Ends the connection with a DISCONNECT that says why, in these words; 3.1.1 has none. The will is published.
-pub(super) fn mqtt_end_because<I: Io>(
+fn mqtt_end_because<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
@@ -116,19 +116,17 @@ pub(super) fn end_unplaced<I: Io>(
     clients: &mut Clients,
     slot: u32,
     text: &[u8],
-    reason: ReasonCode,
+    reason: Reason,
     io: &mut I,
 ) {
+    if reason.row().closed == Closed::Full {
+        clients.meter.stats.turned_away += 1;
+    }
     // Filters are UTF-8.
     let text = core::str::from_utf8(text).unwrap_or_default();
-    let words = match reason {
-        ReasonCode::QUOTA_EXCEEDED => {
-            clients.meter.stats.turned_away += 1;
-            format!("no room for the session's subscription to {text}")
-        }
-        _ => format!("the topic of the session's subscription to {text} was not created"),
-    };
-    mqtt_end_saying(clients, slot, reason, &words, io);
+    let words = reason.words(&clients.ctx.world.settings);
+    let words = format!("{words}: the session's subscription to {text}");
+    mqtt_end_because(clients, slot, reason, &words, io);
 }
 
 /// Sends what is written and closes.

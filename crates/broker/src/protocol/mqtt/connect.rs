@@ -26,9 +26,7 @@ use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::{SavedSession, SessionId, Will};
 use crate::mail::{Ask, ClosingSession, NO_CLIENT, RecordedClaim, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
-use crate::protocol::mqtt::access::{
-    NO_CREDENTIALS, connect_as, session_expiry_most_s, session_name,
-};
+use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
 use crate::protocol::mqtt::closing_sessions::{fence_retention, give_back};
@@ -166,7 +164,7 @@ pub(super) fn client_connects<I: Io>(
         }
         let is_anonymous = connect.user_name.is_none() && connect.password.is_none();
         let words = match reason {
-            ReasonCode::NOT_AUTHORIZED if is_anonymous => NO_CREDENTIALS,
+            ReasonCode::NOT_AUTHORIZED if is_anonymous => Reason::ConnectNeedsCredentials.text(),
             _ => "",
         };
         // [MQTT-3.2.2-19]: without the words where they would not fit.

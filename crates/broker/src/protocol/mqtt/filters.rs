@@ -8,6 +8,7 @@ use crore_wire::mqtt::{Qos, ReasonCode, RetainHandling};
 
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
 use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut, join_filters};
 use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
@@ -119,7 +120,7 @@ pub(super) fn join_wildcard(
     slot: u32,
     wanted: &Wanted<'_>,
     since: &[Since],
-) -> Result<(), ReasonCode> {
+) -> Result<(), Reason> {
     let sub = Sub {
         topic: NONE,
         own: Subscribed {
@@ -164,9 +165,7 @@ pub(super) fn join_wildcard(
             if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
                 sub.own.filter = 0;
             }
-            let filter = core::str::from_utf8(wanted.filter).unwrap_or_default();
-            clients.meter.refused_subscription(reason, filter);
-            Err(ReasonCode::QUOTA_EXCEEDED)
+            Err(reason)
         }
     }
 }

@@ -7,6 +7,7 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
 use crate::client::row::{COUNTED, HELD, LIVE, MULTI, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::ask_behind;
@@ -28,9 +29,6 @@ use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::suspend::text_of;
 use crate::protocol::mqtt::unsubscribe::leave_part;
 use crate::store::slab::NONE;
-
-/// The reason code if a home has no room for a subscription.
-const NO_ROOM: &str = "no room by limits.topics_per_shard, limits.filters_per_shard, limits.topics_max or limits.topics_per_address_per_s";
 
 /// A home's answer to an attach.
 pub(crate) fn mqtt_page<I: Io>(
@@ -142,11 +140,7 @@ pub(crate) fn mqtt_not_attached<I: Io>(
         start_anew(clients, &subs.topics, slot, part, partition, page.head);
         return queues.resume_later(clients, clients.conns.id_of(slot));
     }
-    let reason = match attached {
-        Attached::Forbidden => ReasonCode::NOT_AUTHORIZED,
-        _ => ReasonCode::QUOTA_EXCEEDED,
-    };
-    refuse_part(clients, subs, queues, slot, part, reason, io);
+    refuse_part(clients, subs, queues, slot, part, attached.refusal(), io);
 }
 
 /// A home has no room for a subscription. A new subscription is refused. For a resumed one the connection ends, since MQTT has no other way to tell
@@ -157,24 +151,19 @@ pub(crate) fn refuse_part<I: Io>(
     queues: &mut Queues,
     slot: u32,
     part: u32,
-    reason: ReasonCode,
+    reason: Reason,
     io: &mut I,
 ) {
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
         return clients.broken(slot);
     };
     let granted = core::mem::take(&mut sub.own.granted);
+    let text = text_of(&clients.conns, subs, slot, part);
     if matches!(granted, (0, 0) | RESUMED) {
-        let text = text_of(&clients.conns, subs, slot, part);
         return end_unplaced(clients, slot, &text, reason, io);
     }
-    if reason == ReasonCode::QUOTA_EXCEEDED {
-        let text = text_of(&clients.conns, subs, slot, part);
-        clients
-            .meter
-            .refused_subscription(NO_ROOM, core::str::from_utf8(&text).unwrap_or_default());
-    }
-    clients.grant(slot, granted, reason);
+    let code = clients.refuse_subscription(reason, &text);
+    clients.grant(slot, granted, code);
     leave_part(clients, subs, queues, slot, part);
     clients.send_reply(slot, io);
 }

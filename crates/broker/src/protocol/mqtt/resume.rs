@@ -9,11 +9,12 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{Qos, ReasonCode};
+use crore_wire::mqtt::Qos;
 use crore_wire::topic;
 
 use crate::base::planted::{self, Fault};
 use crate::base::position::Since;
+use crate::base::reason::Reason;
 use crate::client::row::MULTI;
 use crate::io::Io;
 use crate::mail::session::EncodedSession;
@@ -86,18 +87,18 @@ pub(super) fn resume_session<I: Io>(
     send_inflight(clients, slot, io);
     let mut unplaced = None;
     for subscription in &subscriptions {
-        if resume_subscription(clients, subs, slot, epoch, subscription).is_err() {
+        if let Err(reason) = resume_subscription(clients, subs, slot, epoch, subscription) {
             let mut bytes = Vec::new();
             subscription.encode(&mut bytes);
             let state = mqtt_state(&mut clients.conns, slot);
             state.unplaced.push(bytes.into_boxed_slice());
-            unplaced = Some(&subscription.filter);
+            unplaced = Some((&subscription.filter, reason));
         }
     }
     end_starts(&mut clients.conns, slot);
     clients.confirm_resumed(slot, io);
-    if let Some(filter) = unplaced {
-        end_unplaced(clients, slot, filter, ReasonCode::QUOTA_EXCEEDED, io);
+    if let Some((filter, reason)) = unplaced {
+        end_unplaced(clients, slot, filter, reason, io);
     }
 }
 
@@ -116,7 +117,7 @@ fn resume_subscription(
     slot: u32,
     epoch: u32,
     subscription: &StoredSubscription<'_>,
-) -> Result<(), ReasonCode> {
+) -> Result<(), Reason> {
     let filter = &*subscription.filter;
     if !may_still(clients, slot, filter) {
         if subscription.needs_log() {

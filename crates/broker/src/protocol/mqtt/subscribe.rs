@@ -33,8 +33,6 @@ const ACK_BYTES: usize = 6;
 const FILTERS_AT_ONCE: usize = 16;
 /// In a checked filter a wildcard is a whole level, so the search for the byte is enough.
 const WILDCARDS: [char; 2] = ['+', '#'];
-/// Why a node refuses a shared subscription.
-const NO_GROUPS: &str = "a cluster has no shared subscriptions";
 
 /// Carries out a SUBSCRIBE within the budget of the turn. The SUBACK follows when the homes have answered.
 pub(super) fn client_subscribed(
@@ -121,16 +119,15 @@ fn subscribe_one(
         meter.refused_name("SUBSCRIBE", "filter", text.as_bytes(), &error);
         return Err(ReasonCode::TOPIC_FILTER_INVALID);
     }
+    let name = text.as_bytes();
     if filter.share.is_some() && clients.ctx.world.is_replicated() {
-        clients.meter.refused_subscription(NO_GROUPS, text);
-        return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
+        return Err(clients.refuse_subscription(Reason::NoSharedSubscriptions, name));
     }
     clients.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
     if is_bridge(&clients.conns, slot) {
         // 3.1.1 has no options to ask for it with. Shared subscriptions have no No Local [MQTT-3.8.3-4].
         (options.no_local, options.retain_as_published) = (filter.share.is_none(), true);
     }
-    let name = text.as_bytes();
     let part = part_of(clients, subs, slot, name);
     let retained = match options.retain_handling {
         RetainHandling::Send => true,
@@ -153,16 +150,14 @@ fn subscribe_one(
         };
     }
     if let Err(reached) = has_room(clients, subs, slot, name) {
-        let reason = reached.words(&clients.ctx.world.settings);
-        clients.meter.refused_subscription(&reason, text);
-        return Err(clients.refuse_packet(reached));
+        return Err(clients.refuse_subscription(reached, name));
     }
     if !clients.may_take(census, slot, 0) {
-        // Memory is short, and this client holds most.
-        return Err(ReasonCode::QUOTA_EXCEEDED);
+        return Err(clients.refuse_subscription(Reason::MemoryFull, name));
     }
     if wildcard {
-        return join_wildcard(clients, subs, slot, &wanted, &[]);
+        let joined = join_wildcard(clients, subs, slot, &wanted, &[]);
+        return joined.map_err(|reason| clients.refuse_subscription(reason, name));
     }
     match filter.share {
         Some(_) => join_group(clients, &mut subs.lanes, slot, &wanted, false),

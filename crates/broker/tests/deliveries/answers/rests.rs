@@ -2,6 +2,7 @@
 //! extra state) that an idle subscriber does not need, and the counts of its outcome.
 
 use super::*;
+use crore_broker::Reason;
 use crore_broker::position::{Position, Since, parse};
 use crore_wire::sse::GAP_EVENT;
 
@@ -38,7 +39,7 @@ fn a_connection_whose_stream_was_refused_may_poll() {
             status.starts_with("HTTP/1.1 503 Service Unavailable\n"),
             "{told}"
         );
-        let reason = "limits.filters_per_shard is reached\n";
+        let reason = format!("{}\n", Reason::FiltersFull.text());
         assert!(
             rest.ends_with(&format!("\nContent-Length: {}\n\n{reason}", reason.len())),
             "{told}"

@@ -46,15 +46,8 @@ pub(crate) fn not_attached<I: Io>(
         }
         _ => {}
     }
-    let reason = match attached {
-        Attached::Gone => Reason::Deleted,
-        Attached::Forbidden => Reason::NotCreated,
-        Attached::Conflict => Reason::Occupied,
-        Attached::Full(reason) => reason,
-        Attached::Yes => unreachable!("this is for the others"),
-    };
     if stream {
         clients.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
     }
-    answer_reason(clients, subs, queues, slot, reason, io);
+    answer_reason(clients, subs, queues, slot, attached.refusal(), io);
 }
