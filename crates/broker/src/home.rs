@@ -53,6 +53,7 @@ mod replicated;
 mod reports;
 mod reservations;
 mod retained;
+pub(crate) mod session_terms;
 mod shadow;
 mod shard_filters;
 mod share_groups;

@@ -21,6 +21,7 @@ mod published_wills;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod session_log;
+mod session_replicas;
 mod sessions;
 pub(crate) mod shadow;
 mod snapshot_writer;
@@ -108,7 +109,7 @@ impl Shard {
         let steps = home.as_ref().map(|home| home.steps().clone());
         Shard {
             home,
-            sessions: SessionsAtHome::new(world.placement(), me),
+            sessions: SessionsAtHome::new(world.placement(), me, world.replicates_sessions()),
             wills: PublishedWills::default(),
             commits: Commits::new(
                 world.placement(),

@@ -40,7 +40,7 @@ pub struct Mqtt {
     #[default(86_400)]
     pub session_expiry_max_s: u32,
     /// Write sessions to the log of `state.directory`, so that they survive `kill -9` and a power cut. CONNACK and SUBACK then wait until the session is on
-    /// disk.
+    /// disk. In a cluster: to its log, so that a client finds its session at every node. All nodes need the same value.
     ///
     /// This is being built ([what is missing](MQTT.md#durable-sessions)).
     #[schemars(extend("x-changes" = "restart"))]

@@ -333,6 +333,15 @@ impl Counts {
         }
     }
 
+    /// Whether a client may have another session, of which nothing is counted yet.
+    pub fn may_enter_session(&self, client: Client) -> bool {
+        let enters = self.has_room_for_session() && self.enter_session(client).is_ok();
+        if enters {
+            self.leave_session(client);
+        }
+        enters
+    }
+
     /// Counts a session for another client than before, even above that client's limit, since no session is created.
     pub fn move_session(&self, from: Client, to: Client) {
         if to.is_known() {

@@ -136,7 +136,7 @@ counters! {
     packets_received: "MQTT packets received, but for messages";
     packets_sent: "MQTT packets sent, but for messages";
     sessions_expired: "MQTT sessions that expired";
-    short_sessions metric "crore_short_sessions_total": "MQTT clients of a [cluster](CLUSTER.md#guarantees) that asked for a session that outlives their connection; it does not yet. A client counts again when it was not named in the log, or is forgotten";
+    short_sessions metric "crore_short_sessions_total": "MQTT clients of a [cluster](CLUSTER.md#guarantees) that asked for a session that outlives their connection, while `mqtt.durable_sessions` is off. A client counts again when it was not named in the log, or is forgotten";
     attaches: "Counted subscriptions";
     detaches: "Counted subscriptions that were given back";
     resumes metric "crore_resumed_subscriptions_total": "Subscriptions that resumed at a position without a gap";

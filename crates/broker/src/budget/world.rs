@@ -61,7 +61,17 @@ impl World {
 
     /// Whether the log has records of MQTT sessions, so that a process that reads the log restores them.
     pub fn recovers_sessions(&self) -> bool {
-        self.settings.mqtt.durable_sessions && !self.is_replicated()
+        self.settings.mqtt.durable_sessions
+    }
+
+    /// Whether this process is a node of a cluster that has MQTT sessions: then each node has all of them.
+    pub fn replicates_sessions(&self) -> bool {
+        self.is_replicated() && self.recovers_sessions()
+    }
+
+    /// Whether an MQTT session can outlive its connection.
+    pub fn keeps_sessions(&self) -> bool {
+        self.recovers_sessions() || !self.is_replicated()
     }
 
     /// Whether homes append records of MQTT sessions to the log.

@@ -132,8 +132,10 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
     let mut end = 0;
     for _ in 0..header.records {
         let record = records.field()?;
-        if is_replicated && SessionRecord::decode(record)?.is_some() {
-            return Err(Damaged("a cluster has no records of sessions"));
+        if SessionRecord::decode(record)?.is_some_and(|(_, it)| !it.is_of_log(is_replicated)) {
+            return Err(Damaged(
+                "a session is changed without the condition that its log needs",
+            ));
         }
         let Some(offset_delta) = record::check(record, header.partition, placement)? else {
             continue;

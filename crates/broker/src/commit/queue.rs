@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use super::batch::{BOUND_S, Record, Records};
 use super::batches::Batches;
-use super::record::{Note, is_note};
+use super::record::{Note, is_of_cluster};
 use super::{Batch, Committed, ForeignBatch};
 use crate::base::placement::Placement;
 use crate::base::planted::{self, Fault};
@@ -179,7 +179,7 @@ impl<T> Queue<T> {
         }
         let current = self.current.as_mut()?;
         let is_own = current.is_own;
-        let is_asked = is_own && !(is_replicated && is_note(current.records.peek()));
+        let is_asked = is_own && !(is_replicated && is_of_cluster(current.records.peek()));
         if is_asked && !is_first {
             return None;
         }

@@ -268,9 +268,10 @@ pub(crate) fn check(
     Fact::decode(record, 0, Client::NOBODY, checked)?.map_err(Damaged)
 }
 
-/// Whether a record is a note.
-pub(crate) fn is_note(record: &[u8]) -> bool {
-    RecordKind::of(record).is_some_and(|kind| kind.family() == Family::Note)
+/// Whether a record is a note that a node of a cluster writes by itself, so that no request waits for it.
+pub(crate) fn is_of_cluster(record: &[u8]) -> bool {
+    use RecordKind::{Beat, Dead, Mark, Steward};
+    RecordKind::of(record).is_some_and(|kind| matches!(kind, Mark | Beat | Dead | Steward))
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.

@@ -355,6 +355,11 @@ impl Logs {
         all.zip(self.partitions.iter().map(|it| it.batch))
     }
 
+    /// The time of the log of partition `at`, in a cluster.
+    pub(crate) fn time_s(&self, at: usize) -> u32 {
+        self.partitions[at].time_s
+    }
+
     /// The last offset of partition `at`.
     pub(crate) fn sequence(&self, at: usize) -> u64 {
         self.partitions[at].sequence

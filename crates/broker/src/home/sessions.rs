@@ -9,6 +9,8 @@
 //! * If a connection claims a session that another one holds, the claimant gets the session only when the holder has given it back.
 //! * A serial number names one holder. A request of an earlier holder is ignored.
 //!
+//! In a cluster all sessions have their stored form here, and the log says who holds them (`replicated.rs`).
+//!
 //! Deliberately not here: the consequences of a session's end. The shard publishes the will and releases the logs (`shard/sessions.rs`).
 //!
 //! A *home* is the part of a shard that keeps topics.
@@ -16,11 +18,12 @@
 mod absent;
 mod at_home;
 mod recorded;
+mod replicated;
 mod snapshot;
-mod wills;
 
+use super::session_terms::Replicas;
+use super::session_terms::{Delayed, end_s};
 use absent::{AbsentStates, Away, Evicted};
-use wills::{Delayed, end_s};
 
 pub use absent::Left;
 pub use at_home::SessionsAtHome;
@@ -162,14 +165,17 @@ pub struct Sessions {
     /// While a log is read: the sessions that a connection held when the log was written. By row, the seconds for which each session
     /// outlives its connection.
     held: BTreeMap<u32, u32>,
+    /// In a cluster.
+    replicas: Option<Box<Replicas>>,
 }
 
 impl Sessions {
-    /// No sessions yet, in this partition of a server with this number of homes.
-    pub fn new(partition: PartitionId, homes: usize) -> Sessions {
+    /// No sessions yet, in this partition of a server with this number of homes. `is_replicated`: of a node of a cluster.
+    pub fn new(partition: PartitionId, homes: usize, is_replicated: bool) -> Sessions {
         Sessions {
             partition,
             homes,
+            replicas: is_replicated.then(Box::default),
             rows: Slab::default(),
             index: Index::default(),
             clients: Names::default(),
@@ -207,7 +213,8 @@ impl Sessions {
     /// The client id of this holder's session, unless the session has another holder by now.
     pub fn name_of(&self, id: SessionId) -> Option<&[u8]> {
         let row = self.rows.try_get(id.row)?;
-        let holds = row.held != Hold::Away && (row.serial, row.life) == (id.serial, id.life);
+        let is_held = row.held != Hold::Away || self.has_holder_here(id.row);
+        let holds = is_held && (row.serial, row.life) == (id.serial, id.life);
         holds.then(|| self.clients.get(row.client))
     }
 

@@ -47,11 +47,12 @@ impl Own {
         }
     }
 
-    /// A number that no shard of this server gives a second time, and that nobody else can guess.
+    /// A number that no shard of this server, and no other node of its cluster, gives a second time, and that nobody else can guess.
     pub fn next_number(&mut self, ctx: &Context) -> u64 {
         self.numbers += 1;
         let mut bytes = Vec::from(self.numbers.to_le_bytes());
         bytes.extend_from_slice(&ctx.me.to_le_bytes());
+        bytes.extend_from_slice(&ctx.world.writer.unwrap_or(0).to_le_bytes());
         bytes.extend_from_slice(&ctx.world.epoch.to_le_bytes());
         xxh3_64_with_seed(&bytes, ctx.world.seed)
     }

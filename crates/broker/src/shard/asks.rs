@@ -142,7 +142,10 @@ impl Shard {
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
                 if self.front.clients.ctx.world.records_sessions() =>
             {
-                self.handle_session_request(from, ask);
+                match self.front.clients.ctx.world.replicates_sessions() {
+                    true => self.handle_replicated_request(from, ask),
+                    false => self.handle_session_request(from, ask),
+                }
                 0
             }
             _ => {
@@ -159,6 +162,16 @@ impl Shard {
                 to,
                 hash,
                 client,
+                owner,
+                recorded: Some(claim),
+                ..
+            } if self.front.clients.ctx.world.replicates_sessions() => {
+                self.hold_session(from, to, (hash, &client), &claim, owner);
+            }
+            Ask::SessionOpen {
+                to,
+                hash,
+                client,
                 clean,
                 owner,
                 ..
@@ -171,6 +184,8 @@ impl Shard {
                 };
                 self.session_open(claim, (hash, &client));
             }
+            // The record has closed it.
+            Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);

@@ -86,7 +86,10 @@ impl Shard {
                 let key = (group.filter.into(), group.name.into());
                 home.apply_group_position(key, at, group.offset);
             }
-            Note::Steward(writer) => home.logs.writer_set(at).apply_as_steward(*writer),
+            Note::Steward(writer) => {
+                home.logs.writer_set(at).apply_as_steward(*writer);
+                self.note_steward(at);
+            }
             Note::Beat(beat) => {
                 if let Some(mut node) = self.node_context() {
                     node.apply_heartbeat(at, stored, beat, offset);
@@ -97,6 +100,8 @@ impl Shard {
                 if self.commits.writer(at) == *writer {
                     self.commits.restart_as_next_writer(at);
                 }
+                self.release_sessions_of(at, *writer);
+                self.note_steward(at);
                 if is_new && let Some(mut node) = self.node_context() {
                     node.apply_death(at, *writer);
                 }

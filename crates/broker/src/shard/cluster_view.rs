@@ -27,6 +27,8 @@ pub(super) struct ClusterView {
     /// Writers whose death is logged in partition 0 and known to all homes of this node; only at the home of partition 0.
     pub announced_deaths: Vec<u64>,
     pub partitions: Vec<Partition>,
+    /// Whether the log was read, so that the homes know which messages the sessions need. Then they are told of each change.
+    pub counts_needs: bool,
 }
 
 /// A partition of the home.

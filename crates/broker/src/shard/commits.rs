@@ -7,6 +7,8 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crore_wire::mqtt::ReasonCode;
+
 use crate::base::ids::PartitionId;
 use crate::base::lives::Lives;
 use crate::base::planted::{self, Fault};
@@ -111,22 +113,23 @@ impl Shard {
                 ..
             } => (unlogged, answer, client, reserved),
             Request::Ask(ask) => {
-                if let Some(record) = &record {
-                    self.note_own_record(record);
-                }
+                let has_effect = record.is_none_or(|record| self.note_own_record(&record));
                 let (ask, bytes) = *ask;
-                return self.carry_out(from, ask, &bytes);
+                return match has_effect {
+                    true => self.carry_out(from, ask, &bytes),
+                    false => self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE),
+                };
             }
             Request::Answered => {
-                if let Some(record) = &record {
-                    self.note_own_record(record);
-                }
+                record
+                    .iter()
+                    .for_each(|record| _ = self.note_own_record(record));
                 return;
             }
             Request::WillRecorded(will) => {
-                if let Some(record) = &record {
-                    self.note_own_record(record);
-                }
+                record
+                    .iter()
+                    .for_each(|record| _ = self.note_own_record(record));
                 let Front { clients, subs, .. } = &mut self.front;
                 return release_published(&mut subs.lanes, &clients.ctx, will);
             }
@@ -160,13 +163,15 @@ impl Shard {
         }
     }
 
-    /// Notes the offset of a record that changes nothing here, because the change is made by the request that waits for the record.
-    fn note_own_record(&mut self, record: &Record) {
+    /// Notes the offset of a record of this process that is no fact. On one machine it changes nothing here, because the change is made by the request that
+    /// waits for the record. Returns whether the record has an effect.
+    fn note_own_record(&mut self, record: &Record) -> bool {
         let (stored, bytes) = (&record.stored, record.bytes());
         let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
         if noted.is_err() {
             self.front.clients.meter.stats.closed[Closed::Broken as usize] += 1;
         }
+        !matches!(noted, Ok(Some(Outcome::Unknown)))
     }
 
     /// Applies a record that no request waits for: a note, or a record of another process. Its batch was checked. `is_own`: this process wrote
@@ -233,6 +238,11 @@ impl Shard {
         if let Some((behind, session)) = SessionRecord::decode(record)? {
             let offset = header.first + u64::from(behind);
             home.logs.note_record(at, offset, header.unix_s, 0);
+            if world.replicates_sessions() {
+                let is_own = asker.is_some();
+                let has_effect = self.apply_session_record(at, &session, stored, offset, is_own);
+                return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
+            }
             if asker.is_none() && world.recovers_sessions() {
                 let now = Now {
                     unix_s: header.unix_s,
@@ -345,12 +355,13 @@ impl Shard {
         home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
-    /// A digest of the logged state of this home's topics. Two processes that have applied the same log have the same XOR of the digests of
+    /// A digest of the logged state of this home's topics, and of the sessions of a cluster. Two processes that have applied the same log have the same XOR of the digests of
     /// all their homes.
     pub fn digest(&self) -> u64 {
-        let rules = &self.front.clients.ctx.world.rules;
+        let world = &self.front.clients.ctx.world;
         let home = self.home.as_ref();
-        home.map_or(0, |home| home.digest(rules))
+        let topics = home.map_or(0, |home| home.digest(&world.rules));
+        topics ^ self.sessions.digest(world.seed)
     }
 }
 

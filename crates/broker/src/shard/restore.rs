@@ -79,7 +79,7 @@ impl Restored {
             local_state: true,
             keeps_epoch: true,
             home: Box::new(Home::of(&world, shard)),
-            sessions: SessionsAtHome::new(world.placement(), shard),
+            sessions: SessionsAtHome::new(world.placement(), shard, world.replicates_sessions()),
             reader: None,
             newest_removed: Vec::new(),
             world,
@@ -285,15 +285,19 @@ impl Shard {
         needs.publishers.extend(wills);
     }
 
-    /// Completes the recovery of sessions after a crash. Called after the log was read, if the log has records of sessions and no clean stop
-    /// preceded. From now on no connection holds any session, and this home keeps the messages that sessions need. `needs` are those of
-    /// the sessions of all homes.
+    /// Completes the recovery of sessions. Called after the log was read, if the log has records of sessions and no clean stop preceded. On one machine
+    /// no connection holds any session from now on. This home keeps the messages that sessions need. `needs` are those of the sessions of
+    /// all homes.
     pub fn finish_recovery(&mut self, needs: &SessionNeeds, now: Now) {
         let world = self.front.clients.ctx.world.clone();
         if !world.recovers_sessions() {
             return;
         }
-        self.sessions.release_held(now);
+        match &mut self.cluster {
+            // The connections of the other nodes still hold their sessions.
+            Some(cluster) => cluster.counts_needs = true,
+            None => self.sessions.release_held(now),
+        }
         let me = self.front.clients.ctx.me;
         let Some(home) = &mut self.home else { return };
         let unreleased = &mut home.retries.unreleased;

@@ -71,6 +71,15 @@ impl Shard {
     /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is
     /// committed.
     pub(super) fn record_state_or_end(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
+        if self.front.clients.ctx.world.replicates_sessions() {
+            return match ended {
+                Some(_) => self.record_as_steward(name, will),
+                // The record of the claim that made the will due has replaced it.
+                None => {
+                    release_published(&mut self.front.subs.lanes, &self.front.clients.ctx, will)
+                }
+            };
+        }
         let waiting = PendingRequest {
             from: self.front.clients.ctx.me,
             weight: 0,
@@ -84,7 +93,13 @@ impl Shard {
             // A connection holds the session, and records it with its own will.
             (None, _) => return release_published(&mut self.front.subs.lanes, ctx, will),
         };
-        let record = SessionRecord { name, change }.encode();
+        let fence = None;
+        let record = SessionRecord {
+            name,
+            change,
+            fence,
+        }
+        .encode();
         self.write_session_record(place_of(ctx, name), waiting, &record);
     }
 
@@ -110,7 +125,12 @@ impl Shard {
         }
     }
 
-    fn write_session_record(&mut self, at: usize, waiting: PendingRequest, record: &EncodedRecord) {
+    pub(super) fn write_session_record(
+        &mut self,
+        at: usize,
+        waiting: PendingRequest,
+        record: &EncodedRecord,
+    ) {
         self.write_record(at, waiting, |out, offset_delta| {
             record.write(out, offset_delta);
         });
@@ -180,7 +200,15 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
         }
         _ => return None,
     };
-    let record = change.map(|change| SessionRecord { name, change }.encode());
+    let fence = None;
+    let record = change.map(|change| {
+        SessionRecord {
+            name,
+            change,
+            fence,
+        }
+        .encode()
+    });
     Some((name.into(), record))
 }
 

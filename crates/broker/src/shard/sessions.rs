@@ -67,6 +67,9 @@ impl Shard {
 
     /// Publishes the wills and ends the sessions that are due: at least one, and more until half of the turn's budget is spent.
     pub(crate) fn end_sessions(&mut self) {
+        if self.front.clients.ctx.world.replicates_sessions() {
+            return self.end_replicated_sessions();
+        }
         while let Some(at) = self.sessions.due_at(self.front.clients.ctx.now) {
             let Front { clients, subs, .. } = &mut self.front;
             clients.meter.work.steps.add(1);
@@ -89,7 +92,7 @@ impl Shard {
 }
 
 /// Whether a client may have this session. When memory is short, a client that already holds much gets no new session.
-fn may_open(
+pub(super) fn may_open(
     clients: &Clients,
     census: &Census,
     sessions: &SessionsAtHome,
@@ -128,6 +131,11 @@ pub(super) fn end_if_memory_is_short(
 fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32) {
     let admission = &clients.ctx.world.admission;
     admission.count_sessions(before, sessions.len());
+    count_held_bytes(clients, sessions);
+}
+
+/// Charges memory for the sessions.
+pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome) {
     clients.conns.charge(Part::Sessions, sessions.held_bytes());
 }
 
@@ -173,7 +181,7 @@ fn opened(
     }
 }
 
-fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
+pub(super) fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, reason: ReasonCode) {
     let given = Box::new(SessionReply::Refused(reason));
     lanes.tell(shard, Tell::Session(to, given));
 }

@@ -1,7 +1,7 @@
 //! Publishes the wills of recorded MQTT sessions, each of them once. The will stays in the log with its session until its message is in the log of
 //! its topic. After a crash between the two it is published again under the same key, so that the home of the topic recognises it.
 //!
-//! Deliberately not here: when a will is due (`home/sessions/wills.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
+//! Deliberately not here: when a will is due (`home/sessions/absent.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
 use alloc::boxed::Box;
 

@@ -99,11 +99,7 @@ fn durable_sessions(problems: &mut Problems, file: &File) {
     if !file.mqtt.durable_sessions {
         return;
     }
-    if file.cluster.is_on() {
-        let what =
-            "is on, and a cluster has no sessions that outlive their connection yet; remove it";
-        problems.fail("mqtt.durable_sessions", what);
-    } else if !file.state.is_durable() {
+    if !file.cluster.is_on() && !file.state.is_durable() {
         let what =
             "needs the log on disk; set state.directory, and do not set state.durable = false";
         problems.fail("mqtt.durable_sessions", what);

@@ -23,7 +23,7 @@ use super::checkpoint::node;
 use super::supervisor;
 use crate::engine::{Engine, Listener, Member};
 use crate::lifecycle::RestoredServer;
-use crate::lifecycle::state::Numbers;
+use crate::lifecycle::state::{Numbers, restore_needs_of_sessions};
 use crate::settings::file::File;
 
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
@@ -111,6 +111,7 @@ pub fn join(
         }
         anyhow::Ok(())
     })?;
+    restore_needs_of_sessions(homes.make_contiguous(), now);
     // The log has just answered. From now on this node's heartbeats in the log show whether it still answers.
     world
         .admission

@@ -1,11 +1,254 @@
-//! Tests MQTT sessions in a cluster: they end with their connections.
+//! Tests MQTT sessions in a cluster. With `mqtt.durable_sessions` a client finds its session at any node, also after the death of the node that it was
+//! connected to. Without it sessions end with their connections.
 
-use crore_wire::mqtt::Version;
+use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
+use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
 
-use crate::node;
 use crate::servers::Servers;
-use crate::support::mqtt::{self, Conn};
-use crate::support::port;
+use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
+use crate::support::{Server, port, until};
+use crate::{node, settings};
+
+/// A node whose sessions survive it.
+fn durable(servers: &Servers) -> Server {
+    let settings = settings(servers);
+    let (cluster, rules) = settings.split_once("[[rule]]").expect("a rule");
+    Server::with_admin(&format!(
+        "{cluster}[mqtt]\ndurable_sessions = true\n[[rule]]{rules}"
+    ))
+}
+
+/// A cluster of two nodes whose sessions survive them.
+fn two_durable() -> Option<(Servers, Server, Server)> {
+    let servers = Servers::start(1)?;
+    let (one, other) = (durable(&servers), durable(&servers));
+    Some((servers, one, other))
+}
+
+/// Connects to the session of this client at a node. Returns whether it was present.
+fn resume(server: &Server, version: Version, client: &str) -> (Conn, bool) {
+    let mut conn = Conn::at(server, version);
+    let present = conn.resume(client);
+    (conn, present)
+}
+
+fn publish(server: &Server, qos: u8, topic: &str, texts: &[&str]) {
+    let mut from = Conn::at(server, Version::V5);
+    from.connect(&plain(Version::V5, ""));
+    for text in texts {
+        from.deliver(&message(topic, qos, 1, text.as_bytes()));
+    }
+}
+
+/// Takes the next message, which has this text. Acknowledges it.
+fn take(conn: &mut Conn, text: &str) {
+    let got = conn.packet();
+    let publish = got.publish();
+    assert_eq!(String::from_utf8_lossy(publish.payload), text);
+    if let Some(id) = publish.packet_id {
+        conn.acknowledge(PubAck, id.get());
+    }
+}
+
+#[test]
+fn client_goes_on_at_another_node_where_it_was() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    for version in VERSIONS {
+        let (mut conn, present) = resume(&one, version, "it");
+        assert!(!present);
+        for filter in ["a/+/c", "t"] {
+            conn.subscribe(filter, 1);
+        }
+        publish(&other, 1, "t", &["seen"]);
+        take(&mut conn, "seen");
+        assert!(conn.is_served());
+        conn.leave();
+        publish(&one, 1, "t", &["missed"]);
+        publish(&other, 1, "a/b/c", &["this too"]);
+        let (mut conn, present) = resume(&other, version, "it");
+        assert!(present);
+        let mut texts = [(); 2].map(|()| {
+            let got = conn.packet();
+            let publish = got.publish();
+            conn.acknowledge(PubAck, publish.packet_id.expect("a packet id").get());
+            String::from_utf8_lossy(publish.payload).into_owned()
+        });
+        texts.sort();
+        assert_eq!(texts, ["missed", "this too"]);
+        publish(&one, 1, "t", &["live"]);
+        take(&mut conn, "live");
+        // A clean start ends the session at both nodes.
+        let mut clean = Conn::at(&one, version);
+        assert!(!clean.connect(&plain(version, "it")));
+        assert_eq!(conn.end().is_some(), version == Version::V5);
+        clean.leave();
+        let (conn, present) = resume(&other, version, "it");
+        assert!(!present, "it has ended");
+        drop(conn);
+        let mut clean = Conn::at(&one, version);
+        clean.connect(&plain(version, "it"));
+        clean.leave();
+    }
+}
+
+#[test]
+fn client_that_comes_to_another_node_is_disconnected_from_the_first() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let (mut first, _) = resume(&one, Version::V5, "it");
+    first.subscribe("t", 1);
+    let (mut second, present) = resume(&other, Version::V5, "it");
+    assert!(present);
+    assert_eq!(first.end(), Some(ReasonCode::SESSION_TAKEN_OVER));
+    publish(&one, 1, "t", &["to the second"]);
+    take(&mut second, "to the second");
+    // Also a client whose session ends with its connection.
+    let mut passing = Conn::at(&one, Version::V5);
+    passing.connect(&plain(Version::V5, "passing"));
+    Conn::at(&other, Version::V5).connect(&plain(Version::V5, "passing"));
+    assert_eq!(passing.end(), Some(ReasonCode::SESSION_TAKEN_OVER));
+}
+
+#[test]
+fn session_survives_the_death_of_its_node_and_of_all_nodes() {
+    let Some((servers, one, other)) = two_durable() else {
+        return;
+    };
+    let (mut conn, _) = resume(&one, Version::V5, "it");
+    conn.subscribe("t", 1);
+    publish(&other, 1, "t", &["not acknowledged"]);
+    assert_eq!(conn.packet().publish().payload, b"not acknowledged");
+    one.kill();
+    let (mut conn, present) = resume(&other, Version::V5, "it");
+    assert!(present);
+    take(&mut conn, "not acknowledged");
+    other.kill();
+    let third = durable(&servers);
+    publish(&third, 1, "t", &["missed"]);
+    let (mut conn, present) = resume(&third, Version::V5, "it");
+    assert!(present);
+    // The acknowledgement was not recorded before the second node died.
+    take(&mut conn, "not acknowledged");
+    take(&mut conn, "missed");
+}
+
+#[test]
+fn message_of_quality_two_comes_once_although_each_packet_goes_to_another_node() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let (mut conn, _) = resume(&one, Version::V5, "it");
+    conn.subscribe("t", 2);
+    publish(&other, 2, "t", &["once"]);
+    let got = conn.packet();
+    let number = got.publish().packet_id.expect("a packet id").get();
+    one.kill();
+    let (mut conn, _) = resume(&other, Version::V5, "it");
+    let again = conn.packet();
+    assert!(again.publish().dup, "the same delivery goes on");
+    assert_eq!(
+        again.publish().packet_id.expect("a packet id").get(),
+        number
+    );
+    conn.acknowledge(PubRec, number);
+    assert_eq!(conn.packet().ack(PubRel).0, number);
+    // The client has released it, and the PUBCOMP is lost with the connection.
+    let (mut conn, _) = resume(&other, Version::V5, "it");
+    assert_eq!(conn.packet().ack(PubRel).0, number);
+    conn.acknowledge(PubComp, number);
+    assert!(conn.is_served(), "nothing else comes");
+}
+
+#[test]
+fn publish_of_quality_two_that_is_repeated_at_another_node_is_one_message() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let (mut to, _) = resume(&other, Version::V5, "reader");
+    to.subscribe("t", 1);
+    let (mut from, _) = resume(&one, Version::V5, "it");
+    from.publish(&message("t", 2, 7, b"once"));
+    assert_eq!(from.packet().ack(PubRec).0, 7);
+    one.kill();
+    let (mut from, present) = resume(&other, Version::V5, "it");
+    assert!(present);
+    let mut repeated = message("t", 2, 7, b"once");
+    repeated.dup = true;
+    from.deliver(&repeated);
+    from.deliver(&message("t", 1, 8, b"end"));
+    take(&mut to, "once");
+    take(&mut to, "end");
+}
+
+#[test]
+fn will_of_a_client_of_a_dead_node_is_published_once() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let (mut reader, _) = resume(&other, Version::V5, "reader");
+    reader.subscribe("w/#", 1);
+    let with_will = |server: &Server, client: &str, topic: &str, delay_s: u32| {
+        let (mut set, mut of_will) = (PropertyBuf::new(), PropertyBuf::new());
+        set.session_expiry_interval_s(600);
+        of_will.will_delay_interval_s(delay_s);
+        let mut connect = plain(Version::V5, client);
+        connect.properties = set.properties();
+        let mut will = will(topic);
+        will.properties = of_will.properties();
+        connect.will = Some(will);
+        let mut conn = Conn::at(server, Version::V5);
+        conn.connect(&connect);
+        conn
+    };
+    // A connection that is cut off at a living node.
+    with_will(&one, "cut", "w/cut", 0).cut();
+    take_topic(&mut reader, "w/cut");
+    let _stays = with_will(&one, "stays", "w/stays", 1);
+    let _back = with_will(&one, "back", "w/back", 600);
+    one.kill();
+    until("the other node finds the first dead", || reader.is_coming());
+    take_topic(&mut reader, "w/stays");
+    let (mut back, present) = resume(&other, Version::V5, "back");
+    assert!(present);
+    assert!(
+        back.is_served() && reader.is_served(),
+        "no other will comes"
+    );
+}
+
+/// Takes the next message, which is of this topic. Acknowledges it.
+fn take_topic(conn: &mut Conn, topic: &str) {
+    let got = conn.packet();
+    let publish = got.publish();
+    assert_eq!(publish.topic, topic);
+    conn.acknowledge(PubAck, publish.packet_id.expect("a packet id").get());
+}
+
+#[test]
+fn session_ends_at_all_nodes_when_it_expires() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let mut set = PropertyBuf::new();
+    set.session_expiry_interval_s(1);
+    let mut connect = plain(Version::V5, "it");
+    connect.properties = set.properties();
+    let mut conn = Conn::at(&one, Version::V5);
+    conn.connect(&connect);
+    conn.subscribe("t", 1);
+    conn.leave();
+    let sessions = |node: &Server| port::metric(node.admin(), "crore_sessions");
+    for count in [1.0, 0.0] {
+        for node in [&one, &other] {
+            until("the session or its end", || sessions(node) == Some(count));
+        }
+    }
+    let (_, present) = resume(&other, Version::V5, "it");
+    assert!(!present);
+}
 
 #[test]
 fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
@@ -15,7 +258,7 @@ fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
     let node = node(&servers);
     let count = || port::metric(node.admin(), "crore_short_sessions_total");
     // This client asks for no lasting session.
-    Conn::at(&node, Version::V311).connect(&mqtt::plain(Version::V311, "passing"));
+    Conn::at(&node, Version::V311).connect(&plain(Version::V311, "passing"));
     for name in ["lamp-1", "lamp-2"] {
         for _ in 0..3 {
             let present = Conn::at(&node, Version::V311).resume(name);

@@ -376,10 +376,6 @@ fn refusals_name_the_place_the_key_and_the_remedy() {
             "[mqtt]\ndurable_sessions = true",
             &["mqtt.durable_sessions", "set state.directory"],
         ),
-        (
-            "[mqtt]\ndurable_sessions = true\n[cluster]\nname = 'a'\nurls = ['nats://127.0.0.1:1']",
-            &["mqtt.durable_sessions", "a cluster has no sessions"],
-        ),
     ];
     for (text, parts) in table {
         let output = check(Some(text), &[]);

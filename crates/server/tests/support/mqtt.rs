@@ -59,6 +59,7 @@ impl Got {
     }
 
     /// The packet id and reason of this packet, which must be an acknowledgement of this type.
+    #[track_caller]
     pub fn ack(&self, kind: PacketType) -> (u16, ReasonCode) {
         let packet = self.packet();
         assert_eq!(packet.kind(), kind, "{packet:?}");
@@ -197,6 +198,7 @@ impl Conn {
     }
 
     /// Sends this CONNECT. Returns whether a session was present.
+    #[track_caller]
     pub fn connect(&mut self, connect: &Connect<'_>) -> bool {
         self.write(|out| encode::connect(out, connect));
         match self.packet().packet() {
@@ -208,6 +210,7 @@ impl Conn {
     }
 
     /// Connects with a session that outlives the connection. Returns whether one was present.
+    #[track_caller]
     pub fn resume(&mut self, client_id: &str) -> bool {
         let mut properties = PropertyBuf::new();
         properties.session_expiry_interval_s(600);
@@ -254,6 +257,7 @@ impl Conn {
     }
 
     /// Publishes, and waits for the last acknowledgement.
+    #[track_caller]
     pub fn deliver(&mut self, publish: &Publish<'_>) {
         self.publish(publish);
         let Some(number) = publish.packet_id.map(PacketId::get) else {
@@ -295,6 +299,7 @@ impl Conn {
     }
 
     /// Subscribes, and takes the SUBACK, which must come before any message. Returns its reason code.
+    #[track_caller]
     pub fn subscribe(&mut self, filter: &str, qos: u8) -> ReasonCode {
         self.ask_for(filter, qos);
         match self.packet().packet() {
@@ -304,6 +309,7 @@ impl Conn {
     }
 
     /// Unsubscribes and takes the UNSUBACK.
+    #[track_caller]
     pub fn unsubscribe(&mut self, filter: &str) {
         let version = self.version;
         self.write(|out| {
@@ -338,18 +344,21 @@ impl Conn {
     }
 
     /// Whether the answer to a ping is the next packet.
+    #[track_caller]
     pub fn is_served(&mut self) -> bool {
         self.ping();
         matches!(self.packet().packet(), Packet::PingResp)
     }
 
     /// The next packet.
+    #[track_caller]
     pub fn packet(&mut self) -> Got {
         self.packet_or_end()
             .unwrap_or_else(|| panic!("the peer closed; before that {:02x?}", self.buffer))
     }
 
     /// The next packet. `None` if the peer closes instead.
+    #[track_caller]
     pub fn packet_or_end(&mut self) -> Option<Got> {
         loop {
             let header = fixed_header(&self.buffer, usize::MAX)
@@ -371,6 +380,7 @@ impl Conn {
     }
 
     /// How the server ends the connection: the reason of its DISCONNECT, or `None` if it just closes.
+    #[track_caller]
     pub fn end(&mut self) -> Option<ReasonCode> {
         let mut reason = None;
         while let Some(got) = self.packet_or_end() {
@@ -437,6 +447,7 @@ impl Conn {
     }
 
     /// Reads once. Returns 0 if the peer has closed or reset, and `None` if nothing comes.
+    #[track_caller]
     fn fill(&mut self, wait: Duration) -> Option<usize> {
         let half = Some(wait / 2);
         self.stream.set_read_timeout(half).expect("a timeout");

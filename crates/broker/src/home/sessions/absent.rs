@@ -1,4 +1,4 @@
-//! Sessions that are away: their states, the bytes that are charged for them, and their eviction when memory is short.
+//! Sessions that are away: their states, what becomes due of them, the bytes that are charged for them, and their eviction when memory is short.
 //!
 //! The bytes are in two sums. The account of the process has the bytes of this home's tables ([`Sessions::held_bytes`]). The counters by party
 //! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) also have the bytes that all homes need for the session's
@@ -13,11 +13,11 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::split_shared;
 use crore_wire::topic;
 
-use super::wills::Delayed;
 use super::{FOREVER_S, Hold, Row, Sessions};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::home;
+use crate::home::session_terms::Delayed;
 use crate::mail::session::stored::{StoredSubscription, subscriptions};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
@@ -36,7 +36,7 @@ const PAYLOADS_BYTES: usize = 128;
 /// An empty arena is given back only if it is larger than this, so that a few sessions that come and go do not allocate it each time.
 const EMPTY_MAX: usize = 1 << 20;
 /// The end of an evicted session: in the past of every clock.
-const EVICTED_S: u32 = 0;
+pub(super) const EVICTED_S: u32 = 0;
 
 /// Bytes that a home needs to keep the messages of a topic for a session: the topic's row, the place of its name, and the count of such
 /// subscriptions. The name comes on top.
@@ -121,6 +121,12 @@ pub(super) struct Evicted {
     bytes: usize,
 }
 
+impl Evicted {
+    pub(super) fn has(&self, id: u32) -> bool {
+        self.sessions.contains_key(&id)
+    }
+}
+
 impl Sessions {
     pub(super) fn insert_state(&mut self, state: Box<[u8]>, counts: &Admission) -> Blob {
         self.states.blobs.compact(self.states.rows.rows_mut());
@@ -159,7 +165,10 @@ impl Sessions {
         let row = self.rows.get(id);
         let holder = row.holder;
         self.states.name_bytes -= self.clients.get(row.client).len();
-        self.evicted.bytes -= self.evicted.sessions.remove(&id).unwrap_or_default();
+        if let Some(bytes) = self.evicted.sessions.remove(&id) {
+            self.evicted.bytes -= bytes;
+            self.due.remove(&(EVICTED_S, id));
+        }
         let away = self.states.rows.remove(holder);
         self.due.remove(&(away.due_s(), id));
         let len = away.state_bytes as usize;
@@ -219,15 +228,30 @@ impl Sessions {
         (row.client != Blob::NONE && row.held == Hold::Away).then_some(row)
     }
 
+    /// The stored form of the session in this row, without the payloads of large messages.
+    pub(super) fn state_of(&self, id: u32) -> &[u8] {
+        let away = self.states.rows.get(self.rows.get(id).holder);
+        &self.states.blobs.get(away.state)[..away.state_bytes as usize]
+    }
+
+    /// A copy of the stored form of the session in this row.
+    pub(super) fn copy_of_state(&self, id: u32) -> EncodedSession {
+        let payloads = self.states.payloads.get(&self.rows.get(id).holder);
+        EncodedSession {
+            bytes: self.state_of(id).into(),
+            payloads: payloads.cloned().unwrap_or_default(),
+        }
+    }
+
     /// The session in this row as an operator sees it, if there is one and it is away.
     pub(super) fn left(&self, id: u32) -> Option<Left<'_>> {
-        let row = self.away(id)?;
+        let row = self.away(id).filter(|_| !self.is_held_somewhere(id))?;
         let away = self.states.rows.get(row.holder);
         Some(Left {
             name: self.clients.get(row.client),
             expires_s: away.expires_s,
             bytes: self.bytes_of(row),
-            state: &self.states.blobs.get(away.state)[..away.state_bytes as usize],
+            state: self.state_of(id),
         })
     }
 
@@ -243,9 +267,9 @@ impl Sessions {
         absent.is_some_and(|absent| self.evict(absent.id, counts))
     }
 
-    /// The session in this row, if there is one and it is away.
+    /// The session in this row, if there is one, it is away, and this process may end it.
     pub fn absent(&self, id: u32, counts: &Admission) -> Option<Absent> {
-        let row = self.away(id)?;
+        let row = self.away(id).filter(|_| self.may_end(id))?;
         let owner = self.states.rows.get(row.holder).owner;
         let payloads = self.states.payloads.get(&row.holder);
         let payloads = payloads.into_iter().flatten().map(Slice::weight);
@@ -278,7 +302,9 @@ impl Sessions {
         self.evicted.bytes += bytes;
         let away = self.states.rows.get_mut(holder);
         self.due.remove(&(away.due_s(), id.row));
-        away.expires_s = EVICTED_S;
+        if self.replicas.is_none() {
+            away.expires_s = EVICTED_S;
+        }
         self.due.insert((EVICTED_S, id.row));
         true
     }
@@ -286,6 +312,46 @@ impl Sessions {
     /// Bytes of sessions that are evicted and have not ended yet.
     pub fn evicted_bytes(&self) -> usize {
         self.evicted.bytes
+    }
+
+    /// The first second in which this process has something to do, [`FOREVER_S`] if there is nothing. In a cluster only the steward has.
+    pub fn next_due_s(&self) -> u32 {
+        let acts = self.replicas.as_ref().is_none_or(|it| it.is_steward);
+        let first = self.due.first().filter(|_| acts);
+        first.map_or(FOREVER_S, |(due_s, _)| *due_s)
+    }
+
+    /// The name of the session that has something due first.
+    pub fn next_due_name(&self) -> Option<&[u8]> {
+        let (_, id) = self.due.first()?;
+        Some(self.clients.get(self.rows.get(*id).client))
+    }
+
+    /// Takes what is due first, which is due now: the will of a session, and its state if it has expired.
+    pub fn next_due(
+        &mut self,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<(Option<Box<Will>>, Option<SavedSession>)> {
+        let (_, id) = self.due.pop_first()?;
+        let holder = self.rows.get(id).holder;
+        let (party, before) = self.charged(id, counts);
+        let away = self.states.rows.get_mut(holder);
+        self.states.will_bytes -= away.will_bytes();
+        let will = away.will.take().map(|delayed| delayed.will);
+        let (_, after) = self.charged(id, counts);
+        counts.change_absent(party, before, after);
+        let away = self.states.rows.get_mut(holder);
+        if away.expires_s > now.unix_s {
+            if away.expires_s != FOREVER_S {
+                self.due.insert((away.expires_s, id));
+            }
+            return Some((will, None));
+        }
+        let (kept, _, owner) = self.take_away(id, counts, now);
+        self.forget(id);
+        counts.leave_session(owner);
+        Some((will, Some(kept)))
     }
 
     /// Gives large tables back when no session is away any more.

@@ -8,15 +8,16 @@ use core::ops::Range;
 
 use super::absent::{Absent, Left};
 use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
-use crate::base::ids::ShardId;
+use crate::base::ids::{ConnId, ShardId};
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
+use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::mail::ClosingSession;
-use crate::mail::session::record::{RecordedState, SessionRecord};
+use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
 use crate::mail::session::{SavedSession, SessionId, Will};
 
 /// All sessions of a home; a shard that is no home has none.
@@ -30,11 +31,11 @@ pub struct SessionsAtHome {
 }
 
 impl SessionsAtHome {
-    /// No sessions yet, at the home `me`.
-    pub fn new(placement: Placement, me: ShardId) -> SessionsAtHome {
+    /// No sessions yet, at the home `me`. `is_replicated`: of a node of a cluster.
+    pub fn new(placement: Placement, me: ShardId, is_replicated: bool) -> SessionsAtHome {
         let all = (me < placement.homes()).then(|| placement.of_home(me));
         let homes = placement.homes().into();
-        let sessions = |partition| Sessions::new(partition, homes);
+        let sessions = |partition| Sessions::new(partition, homes, is_replicated);
         SessionsAtHome {
             placement,
             me,
@@ -129,8 +130,73 @@ impl SessionsAtHome {
     pub(crate) fn stored(&self) -> impl Iterator<Item = &[u8]> {
         let of_partition = |sessions: &'_ Sessions| 0..sessions.end();
         let rows = self.partitions.iter().map(move |it| (it, of_partition(it)));
-        rows.flat_map(|(sessions, rows)| rows.filter_map(|row| sessions.left(row)))
-            .map(|left| left.state)
+        rows.flat_map(|(sessions, rows)| {
+            let away = rows.filter(|row| sessions.away(*row).is_some());
+            away.map(|row| sessions.state_of(row))
+        })
+    }
+
+    /// Applies a record of the log of a cluster.
+    pub(crate) fn apply(
+        &mut self,
+        record: &SessionRecord<'_>,
+        world: &World,
+        place: LogPlace,
+    ) -> Consequences {
+        let Some(at) = self.place_here(record.name) else {
+            return Consequences::default();
+        };
+        let before = self.len();
+        let after = self.change(at, |it| it.apply(record, world, place));
+        world.admission.count_sessions(before, self.len());
+        after
+    }
+
+    /// A node of the cluster is dead, by a record of partition `at`: its connections hold no sessions any more.
+    pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now) -> Vec<Consequences> {
+        self.change(at, |it| it.release_writer(writer, now))
+    }
+
+    /// Gives the session with this name to a connection of this node of a cluster. Returns the session.
+    pub(crate) fn hold(
+        &mut self,
+        (hash, name): (u32, &[u8]),
+        holder: (ShardId, ConnId),
+    ) -> Option<(SessionId, SavedSession)> {
+        let at = self.place_here(name)?;
+        self.partitions[at].hold((hash, name), holder)
+    }
+
+    /// The condition for a change of this session; `None` if its connection holds it no more.
+    pub(crate) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
+        self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
+    }
+
+    /// This node is the steward of partition `at` of a cluster, or is it no more.
+    pub(crate) fn set_steward(&mut self, at: usize, is_steward: bool) {
+        self.change(at, |it| it.set_steward(is_steward));
+    }
+
+    /// What the steward has to do next in partition `at`.
+    pub(crate) fn next_due_in_log(&mut self, at: usize, now: Now) -> Option<DueInLog> {
+        self.change(at, |it| it.next_due_in_log(now))
+    }
+
+    /// The change that the steward records for this session.
+    pub(crate) fn change_by_steward(
+        &self,
+        (hash, name): (u32, &[u8]),
+        will: u64,
+        now: Now,
+    ) -> Option<(SessionChange<'_>, Fence)> {
+        let at = self.place_here(name)?;
+        self.partitions[at].change_by_steward((hash, name), will, now)
+    }
+
+    /// A digest of what all nodes of a cluster know alike.
+    pub(crate) fn digest(&self, seed: u64) -> u64 {
+        let all = self.partitions.iter();
+        all.fold(0, |digest, sessions| digest ^ sessions.digest(seed))
     }
 
     /// The tokens of the wills of sessions that are away.

@@ -5,6 +5,7 @@
 //! with the record otherwise.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,6 +17,7 @@ use crate::budget::world::World;
 use crate::mail::session::Will;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
 use crate::mail::session::stored::{StoredSession, set_epoch, token_of};
+use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant as _};
 
 impl Sessions {
@@ -137,13 +139,7 @@ impl Sessions {
             expires_s,
             owner: state.owner,
         };
-        let id = self.rows.insert(Row {
-            hash: xxh3_64_with_seed(name, world.seed) as u32,
-            client: self.clients.insert(name),
-            ..Row::vacant(NONE)
-        });
-        self.index.insert(&mut self.rows, id);
-        self.insert_away(id, away, session.payloads);
+        let id = self.insert_row(name, away, session.payloads, world);
         if state.is_held {
             self.held.insert(id, state.expiry_s);
         }
@@ -151,6 +147,24 @@ impl Sessions {
         let (party, bytes) = self.charged(id, &world.admission);
         world.admission.change_absent(party, 0, bytes);
         true
+    }
+
+    /// A session that is away begins, with this name.
+    pub(super) fn insert_row(
+        &mut self,
+        name: &[u8],
+        away: Away,
+        payloads: Vec<Slice>,
+        world: &World,
+    ) -> u32 {
+        let id = self.rows.insert(Row {
+            hash: xxh3_64_with_seed(name, world.seed) as u32,
+            client: self.clients.insert(name),
+            ..Row::vacant(NONE)
+        });
+        self.index.insert(&mut self.rows, id);
+        self.insert_away(id, away, payloads);
+        id
     }
 
     fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
@@ -192,7 +206,7 @@ impl Sessions {
     }
 
     /// Changes when the session in this row, which is away, has something due.
-    fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut Away)) {
+    pub(super) fn reschedule(&mut self, id: u32, change: impl FnOnce(&mut Away)) {
         let away = self.states.rows.get_mut(self.rows.get(id).holder);
         self.due.remove(&(away.due_s(), id));
         self.states.will_bytes -= away.will_bytes();

@@ -13,6 +13,7 @@ use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
+use crate::home::session_terms::{Held, Replica};
 use crate::mail::session::stored::{StoredSession, move_positions};
 use crate::mail::session::{EncodedSession, Will};
 use crate::store::blobs::Blob;
@@ -25,8 +26,10 @@ const HAS_WILL: u8 = 2;
 const HAS_PAYLOADS: u8 = 4;
 /// A connection held the session when the log was written. Times count from the moment in which no connection holds it.
 const HELD: u8 = 8;
+/// The session is of a cluster: its last claim follows. Its times are seconds of the log's clock, so that all nodes read the same.
+const REPLICATED: u8 = 16;
 /// The most bytes of a session's record, besides its client id, state and will.
-const SESSION_BYTES: usize = 48;
+const SESSION_BYTES: usize = 64;
 
 /// A session as read from a snapshot.
 pub(super) struct Saved<'a> {
@@ -42,6 +45,8 @@ pub(super) struct Saved<'a> {
     will: Option<(u32, Will)>,
     /// A connection held it.
     is_held: bool,
+    /// Of a cluster: the offset of the last claim, and its writer.
+    claim: Option<(u64, u64)>,
 }
 
 impl Sessions {
@@ -75,17 +80,29 @@ impl Sessions {
 
     fn save_away(&self, client: &[u8], id: u32, now: Now, out: &mut FieldWriter<'_>) {
         let holder = self.rows.get(id).holder;
-        let (away, held) = (self.states.rows.get(holder), self.held.get(&id).copied());
+        let (away, replica) = (self.states.rows.get(holder), self.replica(id));
+        let held = match replica {
+            Some(replica) => replica.held.map(|held| held.expiry_s),
+            None => self.held.get(&id).copied(),
+        };
         let payloads = self.states.payloads.get(&holder);
-        let left_s = |s: u32| u64::from(s.saturating_sub(now.unix_s));
+        let left_s = |s: u32| match replica {
+            Some(_) => u64::from(s),
+            None => u64::from(s.saturating_sub(now.unix_s)),
+        };
         let endless = held.unwrap_or(away.expires_s) == FOREVER_S;
         let flag = |set, flag| if set { flag } else { 0 };
         out.byte(
             flag(endless, ENDLESS)
                 | flag(away.will.is_some(), HAS_WILL)
                 | flag(payloads.is_some(), HAS_PAYLOADS)
-                | flag(held.is_some(), HELD),
+                | flag(held.is_some(), HELD)
+                | flag(replica.is_some(), REPLICATED),
         );
+        if let Some(replica) = replica {
+            out.number(replica.claim);
+            out.word(replica.held.map_or(0, |held| held.writer));
+        }
         out.field(client);
         out.number(u64::from(away.owner.number()));
         out.number(held.map_or_else(|| left_s(away.expires_s), u64::from));
@@ -109,6 +126,10 @@ impl Sessions {
         let serial = from.number16()?;
         let life = from.byte()?;
         let form = from.byte()?;
+        let claim = match form & REPLICATED != 0 {
+            true => Some((from.number()?, from.word()?)),
+            false => None,
+        };
         let client = from.field()?;
         let owner = Client::from_number(from.number32()?);
         let left_s = from.number32()?;
@@ -133,6 +154,7 @@ impl Sessions {
             payloads,
             will,
             is_held: form & HELD != 0,
+            claim,
         })
     }
 
@@ -149,9 +171,12 @@ impl Sessions {
         now: Now,
         snapshot_age_s: u32,
     ) -> Result<(), Damaged> {
-        let due = |left_s: u32| {
-            now.unix_s
-                .saturating_add(left_s.saturating_sub(snapshot_age_s))
+        if saved.claim.is_some() != self.replicas.is_some() {
+            return Err(Damaged("a session of a cluster is in another place"));
+        }
+        let due = |left_s: u32| match saved.claim {
+            Some(_) => left_s,
+            None => (now.unix_s).saturating_add(left_s.saturating_sub(snapshot_age_s)),
         };
         let delayed = |(left_s, will)| {
             Box::new(Delayed {
@@ -181,8 +206,17 @@ impl Sessions {
         });
         self.index.insert(&mut self.rows, id);
         self.insert_away(id, away, state.payloads);
-        if saved.is_held {
-            self.held.insert(id, saved.left_s.unwrap_or(FOREVER_S));
+        let expiry_s = saved.left_s.unwrap_or(FOREVER_S);
+        if let Some((claim, writer)) = saved.claim {
+            let held = saved.is_held.then_some(Held { writer, expiry_s });
+            let replica = Replica {
+                claim,
+                held,
+                holder: None,
+            };
+            self.insert_replica(id, replica);
+        } else if saved.is_held {
+            self.held.insert(id, expiry_s);
         }
         Ok(())
     }

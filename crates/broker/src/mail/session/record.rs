@@ -1,8 +1,8 @@
 //! The records of MQTT sessions: which client has a session, and the state of it. Their key is the name of the session, as a topic is the key of a
 //! [fact](crate::mail::Fact), and they are in the log of that name's partition.
 //!
-//! Only a process that reads the log folds these records (`home/sessions/recorded.rs`). The process that
-//! writes them holds the sessions itself, so it only waits until they are committed.
+//! On disk, only a process that reads the log folds these records (`home/sessions/recorded.rs`): the process that writes them holds the sessions
+//! itself, so it only waits until they are committed. In a cluster all nodes apply them (`home/sessions/replicated.rs`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,6 +26,29 @@ pub struct SessionRecord<'a> {
     pub name: &'a [u8],
     /// The change.
     pub change: SessionChange<'a>,
+    /// In a cluster, the condition for a state or an end to take effect. Otherwise `None`.
+    pub fence: Option<Fence>,
+}
+
+/// The condition for a change of a session in a cluster: no other claim of the session came before the change in the log. Otherwise the change is
+/// void, since the session belongs to the connection of that claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The offset of the last claim that the writer of the change knew.
+    pub claim: u64,
+    /// Who changes the session.
+    pub by: ChangedBy,
+}
+
+/// Who changes a session in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangedBy {
+    /// The connection that holds the session, and goes on to hold it.
+    Holder,
+    /// The connection that holds the session, which ends.
+    Closing,
+    /// The steward of the partition, while no connection holds the session.
+    Steward,
 }
 
 /// A change of a session.
@@ -124,6 +147,10 @@ impl SessionRecord<'_> {
             SessionChange::State(state) => state.encode(&mut out),
             SessionChange::End { token } => out.word(*token),
         }
+        if let Some(fence) = self.fence {
+            out.word(fence.claim);
+            out.byte(fence.by as u8);
+        }
         EncodedRecord {
             kind: self.change.kind(),
             rest,
@@ -132,6 +159,12 @@ impl SessionRecord<'_> {
 }
 
 impl<'a> SessionRecord<'a> {
+    /// Whether the record has the condition that it needs in the log of a cluster (`is_replicated`), and none otherwise.
+    pub(crate) fn is_of_log(&self, is_replicated: bool) -> bool {
+        let is_claim = matches!(self.change, SessionChange::Claim { .. });
+        self.fence.is_some() == (is_replicated && !is_claim)
+    }
+
     /// Decodes a record: its offset minus the first offset of its batch, and the record. `None` if the record is not of a session.
     ///
     /// # Errors
@@ -162,8 +195,30 @@ impl<'a> SessionRecord<'a> {
                 token: from.word()?,
             },
         };
+        let fence = match from.is_empty() {
+            true => None,
+            false => Some(Fence::decode(&mut from)?),
+        };
         from.end()?;
-        Ok(Some((offset_delta, SessionRecord { name, change })))
+        let record = SessionRecord {
+            name,
+            change,
+            fence,
+        };
+        Ok(Some((offset_delta, record)))
+    }
+}
+
+impl Fence {
+    fn decode(from: &mut FieldReader<'_>) -> Result<Fence, Damaged> {
+        let claim = from.word()?;
+        let by = match from.byte()? {
+            0 => ChangedBy::Holder,
+            1 => ChangedBy::Closing,
+            2 => ChangedBy::Steward,
+            _ => return Err(Damaged("a session is changed by nobody that is known")),
+        };
+        Ok(Fence { claim, by })
     }
 }
 
@@ -236,6 +291,9 @@ fn read_will(from: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>,
 mod tests {
     use super::*;
 
+    /// A claim's offset and who changes the session.
+    const FENCE_BYTES: usize = 9;
+
     #[test]
     fn session_record_is_read_as_it_was_written() {
         let will = Will {
@@ -261,16 +319,20 @@ mod tests {
             token: 7,
             will,
         };
-        for change in [
-            claim(None),
-            claim(Some(Box::new(will.clone()))),
-            state(None),
-            state(Some(Box::new(will))),
-            SessionChange::End { token: 9 },
+        let fence = |by| Some(Fence { claim: 1 << 40, by });
+        for (change, fence) in [
+            (claim(None), None),
+            (claim(Some(Box::new(will.clone()))), None),
+            (state(None), None),
+            (state(Some(Box::new(will))), fence(ChangedBy::Holder)),
+            (state(None), fence(ChangedBy::Steward)),
+            (SessionChange::End { token: 9 }, None),
+            (SessionChange::End { token: 9 }, fence(ChangedBy::Closing)),
         ] {
             let record = SessionRecord {
                 name: b"sensor-7",
                 change,
+                fence,
             };
             let mut bytes = Vec::new();
             record.encode().write(&mut bytes, 300);
@@ -279,8 +341,11 @@ mod tests {
                 .expect("it is of a session");
             assert_eq!(offset_delta, 300);
             assert_eq!(alloc::format!("{read:?}"), alloc::format!("{record:?}"));
+            let without_fence = bytes.len() - FENCE_BYTES;
             for cut in 1..bytes.len() {
-                assert!(SessionRecord::decode(&bytes[..cut]).is_err(), "{cut}");
+                let is_whole = record.fence.is_some() && cut == without_fence;
+                let read = SessionRecord::decode(&bytes[..cut]);
+                assert_eq!(read.is_ok(), is_whole, "{cut}");
             }
         }
     }

@@ -138,8 +138,7 @@ fn session_may_last_s(clients: &Clients, slot: u32) -> Option<u32> {
         settings, rules, ..
     } = &*clients.ctx.world;
     if !settings.access.closed || grants_of(&clients.conns, slot).is_some() {
-        // The nodes of a cluster do not hand sessions on to each other.
-        let lasts = !clients.ctx.world.is_replicated();
+        let lasts = clients.ctx.world.keeps_sessions();
         return Some(if lasts {
             settings.mqtt.session_expiry_max_s
         } else {

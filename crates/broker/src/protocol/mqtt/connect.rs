@@ -356,7 +356,7 @@ pub(super) fn client_leaves<I: Io>(
 ) -> Result<(), ReasonCode> {
     // In a cluster the server has set it to zero, and the client may not know that.
     let asked_s = disconnect.properties.session_expiry_interval_s();
-    if let Some(asked_s) = asked_s.filter(|_| !clients.ctx.world.is_replicated()) {
+    if let Some(asked_s) = asked_s.filter(|_| clients.ctx.world.keeps_sessions()) {
         let most_s = clients.ctx.world.settings.mqtt.session_expiry_max_s;
         let mqtt = mqtt_state(&mut clients.conns, slot);
         if mqtt.expiry_s == 0 && asked_s != 0 {
@@ -403,7 +403,7 @@ fn accept_connect(
         (false, false) => FOREVER_S,
     };
     let expiry_s = asked_s.min(expiry_most_s);
-    if asked_s > 0 && clients.ctx.world.is_replicated() && !connect.client_id.is_empty() {
+    if asked_s > 0 && !clients.ctx.world.keeps_sessions() && !connect.client_id.is_empty() {
         name_short_session(clients, &client);
     }
     let settings = &clients.ctx.world.settings.mqtt;
@@ -437,12 +437,15 @@ fn accept_connect(
         // [MQTT-3.1.2-24]: the CONNACK does not fit.
         return Err(ReasonCode::PACKET_TOO_LARGE);
     }
-    let is_recorded = expiry_s > 0 && clients.ctx.world.records_sessions();
+    let world = clients.ctx.world.clone();
+    let is_recorded = expiry_s > 0 && world.records_sessions();
     let mut will = will;
-    let recorded = is_recorded.then(|| claim_to_record(clients, will.as_deref_mut()));
+    // In a cluster also a session that ends with its connection: a client with this id at another node must be disconnected.
+    let is_claimed = is_recorded || world.replicates_sessions() && world.appends();
+    let recorded = is_claimed.then(|| claim_to_record(clients, will.as_deref_mut()));
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.expiry_s, mqtt.will, mqtt.aliases_max) = (expiry_s, will, aliases_max);
-    mqtt.token = recorded.as_ref().map_or(0, |claim| claim.token);
+    mqtt.token = (recorded.as_ref().filter(|_| is_recorded)).map_or(0, |claim| claim.token);
     mqtt.bridge = connect.bridge;
     mqtt.connecting = Some(Box::new(connecting));
     clients.conns.set_own_row(slot, row);

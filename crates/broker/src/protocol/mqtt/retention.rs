@@ -118,9 +118,23 @@ pub(crate) fn session_ended(
     let bytes = &ended.state.bytes;
     work.steps.add_bytes(bytes.len());
     release_published(lanes, ctx, token_of(bytes));
-    for subscription in subscriptions(bytes).filter(StoredSubscription::needs_log) {
+    release_needs(lanes, work, ctx, bytes);
+}
+
+/// Homes need not keep messages for a stored session any more.
+pub(crate) fn release_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
+    for subscription in subscriptions(stored).filter(StoredSubscription::needs_log) {
         work.steps.add(1);
         release_stored(lanes, ctx, &subscription.filter);
+    }
+}
+
+/// Homes keep messages for a stored session from now on. A node of a cluster has no stored session with shared subscriptions.
+pub(crate) fn count_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored: &[u8]) {
+    for subscription in subscriptions(stored).filter(|it| it.qos() > 0 && !it.is_shared()) {
+        work.steps.add(1);
+        let (hash, _) = ctx.place_of(&subscription.filter);
+        count_qos_subscription_of(lanes, ctx, hash, &subscription.filter, true);
     }
 }
 

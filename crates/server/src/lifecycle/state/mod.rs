@@ -40,6 +40,7 @@ use replay::{ReplayError, Replayed, Source, replay};
 pub use checkpoint::{base_bytes, start};
 pub use files::{Base, LOG};
 pub use load::{Documents, verify};
+pub(in crate::lifecycle) use replay::restore_needs_of_sessions;
 pub use store::store;
 
 /// Checks whether a server could store its state in the directory, without changing anything.

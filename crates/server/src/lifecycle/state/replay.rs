@@ -154,7 +154,7 @@ fn combine(
 }
 
 /// Tells all homes which messages the restored sessions need. The homes keep these messages.
-fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
+pub(in crate::lifecycle) fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
     let mut needs = SessionNeeds::default();
     homes
         .iter()

@@ -1,0 +1,106 @@
+//! The terms of sessions: when the will and the end of a session are due, and, in a cluster, who holds the session and what follows from a record of it.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::base::ids::{ConnId, ShardId};
+use crate::base::time::Now;
+use crate::mail::session::Will;
+
+/// What the nodes of a cluster know of the sessions of a partition besides their stored forms.
+#[derive(Default)]
+pub(crate) struct Replicas {
+    /// Whether this node is the steward of the partition.
+    pub is_steward: bool,
+    /// By row.
+    pub rows: BTreeMap<u32, Replica>,
+}
+
+/// What the nodes know of a session.
+pub(crate) struct Replica {
+    /// The offset of the last claim.
+    pub claim: u64,
+    /// The node and the terms of the connection that holds the session; `None` while the client is away.
+    pub held: Option<Held>,
+    /// The connection of this node that holds the session.
+    pub holder: Option<(ShardId, ConnId)>,
+}
+
+/// A connection holds the session.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    /// The writer of the claim.
+    pub writer: u64,
+    /// Seconds that the session outlives the connection.
+    pub expiry_s: u32,
+}
+
+/// The place of a record in the log.
+#[derive(Clone, Copy)]
+pub struct LogPlace {
+    /// The offset of the record.
+    pub offset: u64,
+    /// The process that wrote it.
+    pub writer: u64,
+    /// The time of the log.
+    pub now: Now,
+}
+
+/// What follows from a record besides the change of the table.
+#[derive(Default)]
+pub struct Consequences {
+    /// The record changes nothing: its condition is not met.
+    pub is_void: bool,
+    /// The connection of this node that held the session, and holds it no more.
+    pub fenced: Option<(ShardId, ConnId)>,
+    /// The stored form that the homes keep messages for from now on.
+    pub needs: Option<Box<[u8]>>,
+    /// The stored form that the homes kept messages for until now.
+    pub needed: Option<Box<[u8]>>,
+    /// The token of the session that has ended, or 0.
+    pub ended: u64,
+    /// The will that is due because of the claim.
+    pub will: Option<Box<Will>>,
+    /// The token of a will that is not to be published any more, or 0.
+    pub dropped_will: u64,
+}
+
+impl Consequences {
+    pub(crate) fn void() -> Consequences {
+        Consequences {
+            is_void: true,
+            ..Consequences::default()
+        }
+    }
+}
+
+/// What the steward has to do for a session.
+pub enum DueInLog {
+    /// Publish this will.
+    Will(Box<[u8]>, Box<Will>),
+    /// Record the end of the session with this name.
+    End(Box<[u8]>),
+}
+
+/// A will that is published at the end of its delay, unless the client connects again before.
+pub(crate) struct Delayed {
+    pub will: Box<Will>,
+    pub due_s: u32,
+}
+
+impl Delayed {
+    pub fn new(will: Box<Will>, now: Now) -> Box<Delayed> {
+        let due_s = end_s(now, will.delay_s);
+        Box::new(Delayed { will, due_s })
+    }
+
+    /// Bytes on the heap.
+    pub fn bytes(&self) -> usize {
+        size_of::<Delayed>() + self.will.bytes()
+    }
+}
+
+/// The second in which `seconds` have surely passed: the current second has already begun.
+pub(crate) fn end_s(now: Now, seconds: u32) -> u32 {
+    now.unix_s.saturating_add(seconds).saturating_add(1)
+}

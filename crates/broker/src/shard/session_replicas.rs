@@ -1,0 +1,326 @@
+//! MQTT sessions in a cluster: writes their records, and carries out what follows from the records of all nodes
+//! (`home/sessions/replicated.rs`).
+//!
+//! Invariants:
+//! * A connection gets its session when its claim is applied. It does not wait for the connection that held the session, which may be at a node that
+//!   cannot be reached: the claim fences it.
+//! * What all nodes do is local. What must be done once, such as to publish a will, is done by the node that wrote the record.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+
+use crate::base::ids::{ConnId, ShardId};
+use crate::base::time::Now;
+use crate::commit::batch::StoredHeader;
+use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
+use crate::mail::session::SavedSession;
+use crate::mail::session::record::{
+    ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord,
+};
+use crate::mail::session::stored::{StoredSession, token_of};
+use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
+use crate::protocol::mqtt::retention::{count_needs, release_needs, release_published};
+use crate::shard::Shard;
+use crate::shard::pending_request::{PendingRequest, Request};
+use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
+
+/// Why a request for a session is refused.
+enum NoRecord {
+    /// There is no room for another session.
+    Full,
+    /// The connection does not hold the session any more.
+    Fenced,
+}
+
+impl Shard {
+    /// Takes a request for a session: writes its record, and carries the request out when the record is applied.
+    pub(super) fn handle_replicated_request(&mut self, from: ShardId, ask: Ask) {
+        match self.replicated_record(&ask) {
+            Ok((name, record)) => {
+                let waiting = PendingRequest {
+                    from,
+                    weight: 0,
+                    request: Request::Ask(Box::new((ask, Vec::new()))),
+                };
+                self.write_session_record(self.place_of_session(&name), waiting, &record);
+            }
+            Err(NoRecord::Full) => self.refuse_session_ask(from, ask, ReasonCode::QUOTA_EXCEEDED),
+            Err(NoRecord::Fenced) => {
+                self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE)
+            }
+        }
+    }
+
+    /// The name of the session that a request concerns, and the record that the request needs.
+    fn replicated_record(&self, ask: &Ask) -> Result<(Box<[u8]>, EncodedRecord), NoRecord> {
+        let sessions = &self.sessions;
+        match ask {
+            Ask::SessionOpen {
+                hash,
+                client,
+                clean,
+                expiry_s,
+                owner,
+                recorded,
+                ..
+            } => {
+                let front = &self.front;
+                let admission = &front.clients.ctx.world.admission;
+                let is_new = !sessions.has(*hash, client);
+                if is_new && !admission.may_enter_session(*owner)
+                    || !may_open(
+                        &front.clients,
+                        &front.census,
+                        sessions,
+                        *hash,
+                        client,
+                        *owner,
+                    )
+                {
+                    return Err(NoRecord::Full);
+                }
+                let change = SessionChange::Claim {
+                    clean: *clean,
+                    expiry_s: *expiry_s,
+                    owner: *owner,
+                    token: recorded.as_ref().map_or(0, |claim| claim.token),
+                    will: recorded.as_ref().and_then(|claim| claim.will.clone()),
+                };
+                let record = SessionRecord {
+                    name: client,
+                    change,
+                    fence: None,
+                };
+                Ok((client.clone(), record.encode()))
+            }
+            Ask::SessionRecord(session) => {
+                let will = session.will.clone();
+                let state =
+                    RecordedState::of(&session.state, session.expiry_s, true, will, session.owner);
+                let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
+                let fence = sessions.fence_of(session.id, ChangedBy::Holder);
+                let record = SessionRecord {
+                    name,
+                    change: SessionChange::State(state),
+                    fence,
+                };
+                Ok((name.into(), record.encode()))
+            }
+            Ask::SessionClose(session) => {
+                let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
+                let fence = sessions.fence_of(session.id, ChangedBy::Closing);
+                let empty = StoredSession {
+                    token: session.token,
+                    ..StoredSession::default()
+                }
+                .encode();
+                let change = change_at_close(session, &empty);
+                Ok((
+                    name.into(),
+                    SessionRecord {
+                        name,
+                        change,
+                        fence,
+                    }
+                    .encode(),
+                ))
+            }
+            _ => Err(NoRecord::Fenced),
+        }
+    }
+
+    fn place_of_session(&self, name: &[u8]) -> usize {
+        let ctx = &self.front.clients.ctx;
+        ctx.world.placement().place_at_home(ctx.partition_of(name))
+    }
+
+    /// Ends a request for a session whose record has no effect, or was not written.
+    pub(super) fn refuse_session_ask(&mut self, from: ShardId, ask: Ask, reason: ReasonCode) {
+        let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
+        match ask {
+            Ask::SessionOpen { to, .. } => refuse_session(lanes, from, to, reason),
+            // Its connection is told that another one has taken the session.
+            Ask::SessionClose(session) => {
+                if let Some(kept) = session.kept {
+                    release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives a session to the connection whose claim was applied.
+    pub(super) fn hold_session(
+        &mut self,
+        from: ShardId,
+        to: ReplyTo,
+        client: (u32, &[u8]),
+        claim: &RecordedClaim,
+        owner: crate::budget::admission::Client,
+    ) {
+        let holder = ConnId {
+            slot: to.slot,
+            generation: to.generation,
+        };
+        let lanes = &mut self.front.subs.lanes;
+        let Some((id, session)) = self.sessions.hold(client, (from, holder)) else {
+            return refuse_session(lanes, from, to, ReasonCode::SERVER_UNAVAILABLE);
+        };
+        let is_new = token_of(&session.state.bytes) == claim.token;
+        let kept: Option<SavedSession> = (!is_new).then_some(session);
+        let given = SessionReply::Yes {
+            id,
+            owner,
+            kept,
+            was_held: false,
+        };
+        lanes.tell(from, Tell::Session(to, Box::new(given)));
+    }
+
+    /// Applies a record of a session, at this offset of partition `at`. `is_own`: this process has written it. Returns whether the record has an effect.
+    pub(super) fn apply_session_record(
+        &mut self,
+        at: usize,
+        record: &SessionRecord<'_>,
+        stored: &StoredHeader,
+        offset: u64,
+        is_own: bool,
+    ) -> bool {
+        let is_claim = matches!(record.change, SessionChange::Claim { .. });
+        if is_claim && stored.is_late() {
+            // The client has given up, and may have gone to another node.
+            return false;
+        }
+        let world = self.front.clients.ctx.world.clone();
+        let place = LogPlace {
+            offset,
+            writer: stored.header.writer,
+            now: self.time_of_log(at),
+        };
+        let mut after = self.sessions.apply(record, &world, place);
+        count_held_bytes(&mut self.front.clients, &self.sessions);
+        let (is_void, will) = (after.is_void, after.will.take());
+        self.follow_up(after, is_own);
+        if is_own {
+            self.publish_will_once(record.name.into(), None, will);
+        }
+        !is_void
+    }
+
+    /// A node is dead, by a record of partition `at`.
+    pub(super) fn release_sessions_of(&mut self, at: usize, writer: u64) {
+        let now = self.time_of_log(at);
+        for after in self.sessions.release_writer(at, writer, now) {
+            self.follow_up(after, false);
+        }
+    }
+
+    /// Notes whether this node is the steward of partition `at`.
+    pub(super) fn note_steward(&mut self, at: usize) {
+        let Some(home) = &mut self.home else { return };
+        let is_steward = home.logs.writer_set(at).steward == Some(self.commits.writer(at));
+        self.sessions.set_steward(at, is_steward);
+    }
+
+    fn follow_up(&mut self, after: Consequences, is_own: bool) {
+        if !self
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.counts_needs)
+        {
+            // The log is being read. The needs of all sessions are counted at its end.
+            return;
+        }
+        let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
+        let (work, ctx) = (&clients.meter.work, &clients.ctx);
+        if let Some((shard, conn)) = after.fenced {
+            lanes.tell(shard, Tell::SessionTaken(conn));
+        }
+        if let Some(state) = &after.needs {
+            count_needs(lanes, work, ctx, state);
+        }
+        if let Some(state) = &after.needed {
+            release_needs(lanes, work, ctx, state);
+        }
+        if is_own {
+            release_published(lanes, ctx, after.ended);
+            release_published(lanes, ctx, after.dropped_will);
+        }
+    }
+
+    /// As the steward: publishes the wills and ends the sessions that are due, at least one, and more until half of the turn's budget is spent.
+    pub(super) fn end_replicated_sessions(&mut self) {
+        let now = self.front.clients.ctx.now;
+        while let Some(at) = self.sessions.due_at(now) {
+            self.front.clients.meter.work.steps.add(1);
+            match self.sessions.next_due_in_log(at, now) {
+                Some(DueInLog::Will(name, will)) => {
+                    self.publish_will_once(name, Some(0), Some(will))
+                }
+                Some(DueInLog::End(name)) => self.record_as_steward(&name, 0),
+                None => {}
+            }
+            if self.front.clients.meter.work.is_half_spent() {
+                return;
+            }
+        }
+    }
+
+    /// As the steward: records the end of a session that has expired, or its state without the will with this token, which was published.
+    pub(super) fn record_as_steward(&mut self, name: &[u8], will: u64) {
+        let ctx = &self.front.clients.ctx;
+        let (hash, _) = ctx.place_of(name);
+        let Some((change, fence)) = self.sessions.change_by_steward((hash, name), will, ctx.now)
+        else {
+            return release_published(&mut self.front.subs.lanes, ctx, will);
+        };
+        let record = SessionRecord {
+            name,
+            change,
+            fence: Some(fence),
+        }
+        .encode();
+        let waiting = PendingRequest {
+            from: ctx.me,
+            weight: 0,
+            request: Request::WillRecorded(will),
+        };
+        self.write_session_record(self.place_of_session(name), waiting, &record);
+    }
+
+    /// The time of the log of partition `at`, by which all nodes count.
+    fn time_of_log(&self, at: usize) -> Now {
+        let now = self.front.clients.ctx.now;
+        let home = self.home.as_ref();
+        Now {
+            unix_s: home.map_or(now.unix_s, |home| home.logs.time_s(at)),
+            ..now
+        }
+    }
+}
+
+/// The change to record when the connection that holds a session ends. `empty` is the stored form of a session without subscriptions: a session that ends
+/// with its connection stays until its will is published.
+fn change_at_close<'a>(
+    session: &'a ClosingSession,
+    empty: &'a crate::mail::session::EncodedSession,
+) -> SessionChange<'a> {
+    let will = session.will.clone();
+    match (&session.kept, &will) {
+        (Some(kept), _) => SessionChange::State(RecordedState::of(
+            &kept.state,
+            kept.expiry_s,
+            false,
+            will,
+            session.owner,
+        )),
+        (None, Some(_)) => {
+            SessionChange::State(RecordedState::of(empty, 0, false, will, session.owner))
+        }
+        (None, None) => SessionChange::End {
+            token: session.token,
+        },
+    }
+}
