@@ -109,7 +109,7 @@ impl Gate {
     }
 
     /// Stops counting a connection that has ended.
-    pub(crate) fn left(&mut self, ctx: &Context, row: &Row) {
+    pub(crate) fn stop_counting(&mut self, ctx: &Context, row: &Row) {
         if row.is(TURNED_AWAY) {
             self.turned_away_left();
         } else {

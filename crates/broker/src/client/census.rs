@@ -58,7 +58,7 @@ impl Census {
     }
 
     /// Whether an input may make room. True once in a turn.
-    pub(crate) fn may_look(&mut self) -> bool {
+    pub(crate) fn may_make_room(&mut self) -> bool {
         !core::mem::replace(&mut self.looked, true)
     }
 
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn one_input_of_a_turn_makes_room() {
         let mut census = Census::default();
-        assert!(census.may_look() && !census.may_look());
+        assert!(census.may_make_room() && !census.may_make_room());
         census.begin_turn();
-        assert!(census.may_look());
+        assert!(census.may_make_room());
     }
 }

@@ -66,15 +66,15 @@ impl<P: Protocols> Front<P> {
             return;
         }
         self.clients.scratch.reply.clear();
-        P::leaves(self, conn.slot);
+        P::connection_ends(self, conn.slot);
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
         // From now on `place` counts the bytes that are discarded.
         self.clients.conns.get_mut(conn.slot).place = 0;
-        P::dropped(&mut self.clients, conn.slot);
+        P::row_is_freed(&mut self.clients, conn.slot);
         self.clients.conns.drop_extra(conn.slot);
         let Some(how) = how else { return };
         let row = self.clients.conns.remove(conn.slot);
-        self.gate.left(&self.clients.ctx, &row);
+        self.gate.stop_counting(&self.clients.ctx, &row);
         io.close(row.link, how);
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     reason: Reason,
     io: &mut I,
 ) {
-    clients.scratch.because(reason.row().closed);
+    clients.scratch.note_close_reason(reason.row().closed);
     clients.note_end_reason(reason.text());
     let for_room = reason.row().closed == Closed::Full;
     if for_room && clients.conns.get(slot).outbox != NONE {
@@ -100,7 +100,7 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Ends the connection after the server's last bytes were written or put into the outbox. The connection is freed when the peer
     /// closes.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.let_out(slot, io);
+        self.release_held_output(slot, io);
         let row = self.conns.get(slot);
         let waits = row.outbox != NONE;
         let how = (!waits && row.is(EOF)).then_some(Close::Now);

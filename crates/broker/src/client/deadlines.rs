@@ -23,7 +23,7 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
 ) {
     if clients.conns.get(slot).outbox != NONE {
         // The client reads nothing, so its outbox only costs memory.
-        clients.scratch.because(Closed::Slow);
+        clients.scratch.note_close_reason(Closed::Slow);
         return clients.reset(slot);
     }
     P::deadline_passed(clients, subs, deliveries, queues, slot, io);

@@ -65,7 +65,7 @@ impl Delivery {
     }
 
     /// Whether the next tell is an answer.
-    pub(crate) fn is_at_answer(&self) -> bool {
+    pub(crate) fn next_is_answer(&self) -> bool {
         self.keys.get(self.at).is_some_and(|key| is_answer(*key))
     }
 

@@ -117,7 +117,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
     by_address.insert(of(clients.conns.get(newcomer).client), bytes);
     let mut found = Vec::new();
     for _ in 0..end.min(ROWS_MAX) {
-        let slot = clients.conns.next_hoard();
+        let slot = clients.conns.next_row_to_search();
         let row = clients.conns.get(slot);
         if slot == newcomer || !row.is_open() {
             continue;

@@ -2,7 +2,7 @@
 //! the homes (the parts of shards that keep topics) are asked for pages (bounded runs of past messages).
 //!
 //! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `match_page`, and live
-//! messages (sent when they are published) by `live_matched`. After each page it calls [`Clients::took_page`], and [`ask_matches`]
+//! messages (sent when they are published) by `live_matched`. After each page it calls [`Clients::record_page`], and [`ask_matches`]
 //! when it can take the next page. It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own
 //! home, so it queues the connection to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
 
@@ -211,7 +211,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
 
 impl Matching {
     /// Records that all live connections have seen the partition up to `offset`.
-    pub(crate) fn all_saw(&mut self, partition: PartitionId, offset: u64) {
+    pub(crate) fn record_seen_by_all(&mut self, partition: PartitionId, offset: u64) {
         if let Some(seen) = self.seen.get_mut(usize::from(partition)) {
             *seen = offset.max(*seen);
         }
@@ -219,7 +219,11 @@ impl Matching {
 }
 
 /// Whether the group for which a page arrived still exists.
-pub(crate) fn awaits<P: ProtocolTypes>(conns: &Connections<P>, to: ReplyTo, serial: u32) -> bool {
+pub(crate) fn awaits_page<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    to: ReplyTo,
+    serial: u32,
+) -> bool {
     conns.is_asked(to)
         && filter_subscriptions(conns, to.slot).is_some_and(|all| all.group(serial).is_some())
 }
@@ -255,7 +259,7 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Records that the group has received a page up to `offset`. `live`: the group has now received the whole log of the
     /// partition.
-    pub(crate) fn took_page(
+    pub(crate) fn record_page(
         &mut self,
         slot: u32,
         serial: u32,

@@ -26,7 +26,7 @@ pub(crate) trait Protocols: ProtocolTypes {
     /// Continues what the connection has begun: held bytes, a batch, pages (bounded runs of past messages).
     fn resume<I: Io>(front: &mut Front<Self>, conn: ConnId, home: &mut Option<Home>, io: &mut I);
     /// Called when the socket has accepted all waiting bytes.
-    fn sent_all(
+    fn outbox_drained(
         clients: &mut Clients<Self>,
         subs: &mut Subscriptions,
         queues: &mut Queues,
@@ -57,7 +57,12 @@ pub(crate) trait Protocols: ProtocolTypes {
     fn drop_pipelined<I: Io>(clients: &mut Clients<Self>, queues: &Queues, slot: u32, io: &mut I);
 
     /// Handles the verdict (accepted with an identity, or refused) on the client's credential.
-    fn verdict_came(clients: &mut Clients<Self>, queues: &mut Queues, conn: ConnId, who: Identity);
+    fn handle_verdict(
+        clients: &mut Clients<Self>,
+        queues: &mut Queues,
+        conn: ConnId,
+        who: Identity,
+    );
     /// Applies new settings: ends the connection if it would now be refused what it has. False if the connection stays.
     fn settings_changed<I: Io>(
         clients: &mut Clients<Self>,
@@ -82,7 +87,7 @@ pub(crate) trait Protocols: ProtocolTypes {
     /// Ends the connection, or its pipelined requests, because its client holds most of the memory.
     fn relieve<I: Io>(clients: &mut Clients<Self>, queues: &Queues, slot: u32, io: &mut I);
     /// Called when a connection ends, before its subscriptions end. Ends what only its protocol knows about them.
-    fn leaves(front: &mut Front<Self>, slot: u32);
+    fn connection_ends(front: &mut Front<Self>, slot: u32);
     /// Called before the connection's row is freed. Releases bytes that are counted elsewhere.
-    fn dropped(clients: &mut Clients<Self>, slot: u32);
+    fn row_is_freed(clients: &mut Clients<Self>, slot: u32);
 }

@@ -40,7 +40,7 @@ impl<P: Protocols> Front<P> {
             self.clients.conns.weigh_touched();
         }
         // Once a turn: if no connection can be ended, inputs must not each cost a step of the census.
-        if self.clients.conns.level() == Level::Over && self.census.may_look() {
+        if self.clients.conns.level() == Level::Over && self.census.may_make_room() {
             self.relieve(sessions, io);
         }
     }

@@ -204,7 +204,7 @@ pub(crate) fn verdict<P: Protocols>(
     if !clients.conns.is_current(conn) {
         return;
     }
-    P::verdict_came(clients, queues, conn, found.map(Some));
+    P::handle_verdict(clients, queues, conn, found.map(Some));
 }
 
 /// Stops reading a connection until the verdict on its credential arrives.

@@ -51,7 +51,7 @@ impl Scratch {
 
     /// Records why the current connection is about to end, if no reason is recorded yet.
     #[inline]
-    pub(crate) fn because(&mut self, reason: Closed) {
+    pub(crate) fn note_close_reason(&mut self, reason: Closed) {
         self.why.get_or_insert(reason);
     }
 }
@@ -75,11 +75,11 @@ mod tests {
     #[test]
     fn the_first_reason_counts_and_counts_once() {
         let mut scratch = Scratch::default();
-        scratch.because(Closed::Slow);
-        scratch.because(Closed::Operator);
+        scratch.note_close_reason(Closed::Slow);
+        scratch.note_close_reason(Closed::Operator);
         assert_eq!(scratch.why.take(), Some(Closed::Slow));
         assert_eq!(scratch.why.take(), None);
-        scratch.because(Closed::Slow);
+        scratch.note_close_reason(Closed::Slow);
         scratch.why = Some(Closed::Broken);
         assert_eq!(scratch.why.take(), Some(Closed::Broken));
     }

@@ -43,7 +43,7 @@ pub(crate) fn writable<P: Protocols, I: Io>(
         return clients.shut(slot, io);
     }
     clients.conns.update_interest(slot, io);
-    P::sent_all(clients, subs, queues, slot);
+    P::outbox_drained(clients, subs, queues, slot);
 }
 
 /// The most messages that wait for any connection, if messages are counted. Walks over all connections: only for code that checks
@@ -119,7 +119,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.scratch.reply_sent(reply);
     }
 
-    /// Holds the response buffer, and all bytes sent after it, until [`Clients::let_out`].
+    /// Holds the response buffer, and all bytes sent after it, until [`Clients::release_held_output`].
     pub(crate) fn hold_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.conns.get_mut(slot).flags |= HELD;
         let reply = self.scratch.take_reply();
@@ -134,7 +134,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Lets the socket send what was held.
-    pub(crate) fn let_out<I: Io>(&mut self, slot: u32, io: &mut I) {
+    pub(crate) fn release_held_output<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
         if row.is(HELD) {
             row.flags &= !HELD;

@@ -110,7 +110,7 @@ pub(crate) fn flags_of<P: ProtocolTypes>(
 }
 
 /// Records the offset up to which a connection with several topics has seen one of them.
-pub(crate) fn saw<P: ProtocolTypes>(
+pub(crate) fn record_seen<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
     part: u32,

@@ -208,7 +208,7 @@ impl Home {
         row.set_last(self.logs.floor_of(name, row.rule, rules));
         let id = self.topics.rows.insert(row);
         self.topics.index.insert(&mut self.topics.rows, id);
-        self.topics.reservations.made(hash);
+        self.topics.reservations.release_created(hash);
         let taken = self.topics.rows.len() as usize;
         self.topics
             .makers

@@ -501,7 +501,7 @@ impl Groups {
                 None => group.cursors[at].behind = true,
             }
         }
-        (self.late.iter()).for_each(|list| self.lists.miss(*list, at));
+        (self.late.iter()).for_each(|list| self.lists.note_message(*list, at));
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 

@@ -91,7 +91,7 @@ impl Home {
                         .queue_filters(from, &ask, names, reader, true);
                 }
             }
-            PendingPage::Group(id, _) => self.give_waiting(id, context),
+            PendingPage::Group(id, _) => self.deliver_to_group(id, context),
             PendingPage::LateGroups => self.wake_late(),
             PendingPage::Interest(shard, to, _) => self.next_page(shard, to),
         }

@@ -63,7 +63,7 @@ impl Reservations {
     }
 
     /// Releases the room that was reserved for a topic, because the topic was created.
-    pub fn made(&mut self, hash: u32) {
+    pub fn release_created(&mut self, hash: u32) {
         if self.to_make > 0
             && let Some(records) = self.topics.get_mut(&hash)
         {
@@ -103,8 +103,8 @@ mod tests {
         assert_eq!(reservations.to_make(), 2);
         assert!(!reservations.remove(1) && !reservations.remove(1));
         assert_eq!((reservations.to_make(), reservations.makes(1)), (2, true));
-        reservations.made(3);
-        reservations.made(1);
+        reservations.release_created(3);
+        reservations.release_created(1);
         assert_eq!((reservations.to_make(), reservations.makes(1)), (1, false));
         assert!(reservations.has(1) && reservations.remove(1) && !reservations.has(1));
         assert!(reservations.remove(2) && !reservations.remove(2));

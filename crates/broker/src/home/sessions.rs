@@ -25,7 +25,7 @@ use super::session_terms::Replicas;
 use super::session_terms::{Delayed, end_s};
 use absent::{AbsentStates, Away, Evicted};
 
-pub use absent::Left;
+pub use absent::AbsentView;
 pub use at_home::SessionsAtHome;
 
 use crate::mail::session::{SavedSession, SessionId, Will};

@@ -179,7 +179,7 @@ impl Home {
 
     /// Gives a group's waiting messages to members, as far as credit and the limits of a page (a bounded run of messages) allow. Then
     /// queues the group again, if messages and credit are left.
-    pub(super) fn give_waiting(&mut self, id: u64, context: &mut HomeContext<'_>) {
+    pub(super) fn deliver_to_group(&mut self, id: u64, context: &mut HomeContext<'_>) {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };

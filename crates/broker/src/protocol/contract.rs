@@ -50,12 +50,12 @@ impl Front {
         io: &mut I,
     ) {
         self.clients.conns.get_mut(conn.slot).options &= !PINGS;
-        self.bytes_came(conn.slot, bytes, home, io);
+        self.handle_bytes(conn.slot, bytes, home, io);
     }
 
     /// Lets the connection's protocol read bytes.
     #[inline]
-    pub(crate) fn bytes_came<I: Io>(
+    pub(crate) fn handle_bytes<I: Io>(
         &mut self,
         slot: u32,
         bytes: &mut [u8],
@@ -83,7 +83,7 @@ impl Front {
     }
 
     /// Processes the data of a WebSocket frame. False if the connection takes no more frames.
-    pub(crate) fn frame_came<I: Io>(
+    pub(crate) fn handle_frame<I: Io>(
         &mut self,
         slot: u32,
         data: &[u8],

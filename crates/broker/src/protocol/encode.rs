@@ -232,7 +232,7 @@ impl Message<'_> {
             true => Form::EventBase64,
             false => Form::Event,
         };
-        out.share_all(forms.get(&large, form, |data| made(|out| lines(data, out))));
+        out.share_all(forms.get(&large, form, |data| exact_bytes(|out| lines(data, out))));
     }
 
     /// Appends the message as a JSON object.
@@ -279,7 +279,7 @@ impl Message<'_> {
         match frames.large_data(record) {
             None => write(own, frames.data(record)),
             Some(large) => {
-                let form = forms.get(&large, form, |data| made(|out| write(out, data)));
+                let form = forms.get(&large, form, |data| exact_bytes(|out| write(out, data)));
                 out.share_all(form);
             }
         }
@@ -288,7 +288,7 @@ impl Message<'_> {
 }
 
 /// The bytes that `write` writes, with no spare capacity.
-fn made(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
+fn exact_bytes(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
     let mut out = Vec::new();
     write(&mut out);
     out.into_boxed_slice()

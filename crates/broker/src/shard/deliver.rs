@@ -113,10 +113,10 @@ impl Front {
             && let Some(mut delivery) = self.feed.deliveries.came.pop_front()
         {
             let frames = delivery.frames.clone();
-            while *budget > 0 && delivery.is_at_answer() {
+            while *budget > 0 && delivery.next_is_answer() {
                 self.step(&mut delivery, &frames, budget, io);
             }
-            match delivery.is_at_answer() {
+            match delivery.next_is_answer() {
                 true => self.feed.deliveries.came.push_front(delivery),
                 false => self.feed.deliveries.queued.push_back(delivery),
             }
@@ -258,7 +258,7 @@ impl Front {
             return true;
         }
         *budget = budget.saturating_sub(cost_of(tell));
-        self.told(delivery.home, tell, frames, io);
+        self.handle_reply(delivery.home, tell, frames, io);
         self.carry_out_ends(io);
         delivery.at += 1;
         true

@@ -109,7 +109,7 @@ impl Front {
         }
         let matching = &mut self.subs.matching;
         for message in &messages {
-            matching.all_saw(message.partition, message.record.offset);
+            matching.record_seen_by_all(message.partition, message.record.offset);
         }
         delivery.end_run();
         true

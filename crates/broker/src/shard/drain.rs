@@ -76,7 +76,7 @@ pub(super) fn move_due_clients<I: Io>(
         if !front.clients.conns.get(slot).is_open() {
             // Nothing to do: the row is free.
         } else if over {
-            front.clients.scratch.because(Closed::Operator);
+            front.clients.scratch.note_close_reason(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);
         } else if !front.clients.conns.get(slot).is(CLOSING) {
             let Front {

@@ -331,7 +331,7 @@ impl Shard {
         } = restored;
         assert!(shard == self.front.clients.ctx.me, "each has its own");
         let turn_limits = self.front.clients.meter.work.turn_limits;
-        sessions.adopt(&self.front.clients.ctx.world.admission);
+        sessions.count_restored(&self.front.clients.ctx.world.admission);
         self.front.clients.meter.work.home = home.steps().clone();
         self.home = Some(*home);
         self.sessions = sessions;

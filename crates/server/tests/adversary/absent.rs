@@ -8,7 +8,7 @@ use crore_wire::mqtt::{Connect, PropertyBuf, Qos, Version, Will, encode};
 use crate::http::ask;
 use crate::mqtt::{encoded, subscribe_to};
 use crate::random::Random;
-use crate::script::{Door, Script, Step};
+use crate::script::{Protocol, Script, Step};
 
 /// Session expiry in seconds: as long as the server allows.
 const EXPIRY_S: u32 = 3600;
@@ -58,7 +58,7 @@ pub fn wills(random: &mut Random) -> Script {
         then,
         ..Script::new(
             "",
-            Door::Mqtt(Version::V5),
+            Protocol::Mqtt(Version::V5),
             vec![connect(size), Step::Await(1, 2_000), Step::Reset],
         )
     };
@@ -83,7 +83,7 @@ fn left(random: &mut Random, name: impl Fn(usize, usize) -> String) -> Script {
     Script {
         sockets: random.one(&[1, 1, CROWD]),
         linger_ms: 0,
-        ..Script::new("", Door::Mqtt(Version::V5), leave(&names))
+        ..Script::new("", Protocol::Mqtt(Version::V5), leave(&names))
     }
 }
 
@@ -125,13 +125,16 @@ fn groups_of_one_filter(random: &mut Random) -> Script {
     let count = random.one(&[1, 10, 50]);
     let publishes = vec![Step::Send(publish.times(count)), Step::Await(count, 5_000)];
     let sessions = random.between(20, 80);
-    (0..sessions).fold(Script::new("", Door::Http, publishes), |next, session| {
-        let name = |part| format!("$share/{seed:x}.{session:x}.{part:x}/evil/groups/+");
-        let names: Vec<String> = (0..SUBSCRIPTIONS).map(name).collect();
-        Script {
-            linger_ms: 0,
-            then: Some(Arc::new(next)),
-            ..Script::new("", Door::Mqtt(Version::V5), leave(&names))
-        }
-    })
+    (0..sessions).fold(
+        Script::new("", Protocol::Http, publishes),
+        |next, session| {
+            let name = |part| format!("$share/{seed:x}.{session:x}.{part:x}/evil/groups/+");
+            let names: Vec<String> = (0..SUBSCRIPTIONS).map(name).collect();
+            Script {
+                linger_ms: 0,
+                then: Some(Arc::new(next)),
+                ..Script::new("", Protocol::Mqtt(Version::V5), leave(&names))
+            }
+        },
+    )
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crore_wire::mqtt::{Packet, Version, decode, fixed_header};
 use crore_wire::websocket::receive::{Config, Event, Partial, Role, next};
 
-use crate::script::{Ask, Door};
+use crate::script::{Ask, Protocol};
 
 /// The longest head, line or packet that is waited for. A longer one is a fault of the server.
 const PART_MAX: usize = 8 << 20;
@@ -54,12 +54,12 @@ struct Mqtt {
 }
 
 impl Answers {
-    pub fn new(door: Door) -> Answers {
+    pub fn new(protocol: Protocol) -> Answers {
         Answers {
-            state: match door {
-                Door::Http => State::Head,
-                Door::Mqtt(version) => State::Mqtt(Mqtt::new(version)),
-                Door::Noise => State::Unjudged,
+            state: match protocol {
+                Protocol::Http => State::Head,
+                Protocol::Mqtt(version) => State::Mqtt(Mqtt::new(version)),
+                Protocol::Noise => State::Unjudged,
             },
             held: Vec::new(),
             asked: VecDeque::new(),

@@ -85,7 +85,7 @@ impl Connection {
             tls: script.tls.map(|start| Tls::new(start, tls)),
             script: Arc::clone(script),
             stream: socket.into(),
-            answers: Answers::new(script.door),
+            answers: Answers::new(script.protocol),
             step: 0,
             sent: 0,
             asked: false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::http::{LARGE, ask, request, topic};
 use crate::random::Random;
-use crate::script::{Ask, Door, Script, Send, Step};
+use crate::script::{Ask, Protocol, Script, Send, Step};
 use crate::websocket::upgrade;
 use crate::world::Room;
 
@@ -32,13 +32,13 @@ pub fn deaf(random: &mut Random) -> Script {
         sockets: random.between(100, 220),
         receive_buffer: Some(4_096),
         linger_ms: 0,
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     };
     Script {
         then: Some(Arc::new(crowd)),
         ..Script::new(
             "",
-            Door::Http,
+            Protocol::Http,
             vec![Step::Send(keep), Step::Await(1, 2_000), Step::Close],
         )
     }
@@ -76,7 +76,7 @@ pub fn half_posts(random: &mut Random) -> Script {
     Script {
         sockets: sharers * 3,
         linger_ms: 0,
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -97,7 +97,7 @@ pub fn pipelined_junk(random: &mut Random) -> Script {
     ];
     Script {
         sockets: random.between(60, 200),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -122,6 +122,6 @@ pub fn turned_away(random: &mut Random) -> Script {
     ];
     Script {
         sockets: random.between(230, 260),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::http::{LARGE, TOPICS, any, ask, end, request, topic};
 use crate::random::Random;
-use crate::script::{Ask, Door, Script, Send, Step, TlsStart};
+use crate::script::{Ask, Protocol, Script, Send, Step, TlsStart};
 use crate::websocket::upgrade;
 
 /// Large messages whose JSON is six times as long, and one request for all of them. The client reads nothing.
@@ -41,7 +41,7 @@ fn large_pages(random: &mut Random, of: impl Fn(usize) -> String) -> Script {
     steps.push(Step::Wait(random.between(2_000, 5_000) as u64));
     Script {
         linger_ms: 0,
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -77,7 +77,7 @@ pub fn past(random: &mut Random) -> Script {
     steps.extend(end(random));
     Script {
         sockets: random.one(&[1, 4, 16]),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -120,7 +120,7 @@ pub fn expect(random: &mut Random) -> Script {
     steps.extend(end(random));
     Script {
         sockets: random.one(&[1, 1, 10]),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -136,7 +136,7 @@ pub fn tls_games(random: &mut Random) -> Script {
             Step::Send(send),
             Step::Wait(random.between(1, 1_000) as u64),
         ];
-        return Script::new("", Door::Noise, steps);
+        return Script::new("", Protocol::Noise, steps);
     }
     let mut steps = Vec::new();
     for _ in 0..random.between(1, 4) {
@@ -158,6 +158,6 @@ pub fn tls_games(random: &mut Random) -> Script {
             hello_piece: random.one(&[1, 1, 20, 0]),
             old: random.rarely(5),
         }),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }

@@ -1,7 +1,7 @@
 //! Attackers over HTTP: verbs, targets, positions, headers and bodies in any combination, valid and invalid.
 
 use crate::random::Random;
-use crate::script::{Ask, Door, Script, Send, Step};
+use crate::script::{Ask, Protocol, Script, Send, Step};
 use crate::websocket::broken_upgrade;
 
 /// Number of the attackers' topics. Attackers may only read the topics of the honest clients.
@@ -67,9 +67,9 @@ pub fn since(random: &mut Random) -> &'static str {
 }
 
 /// A path with any number of `?topic=` and `?filter=`.
-fn targets(random: &mut Random, door: &str) -> String {
+fn targets(random: &mut Random, path: &str) -> String {
     if random.rarely(2) {
-        return format!("{door}/{}?{}", readable(random), since(random));
+        return format!("{path}/{}?{}", readable(random), since(random));
     }
     let mut pairs = Vec::new();
     for _ in 0..random.one(&[1, 1, 2, 2, 3, 8, 32, 33]) {
@@ -88,7 +88,7 @@ fn targets(random: &mut Random, door: &str) -> String {
     if random.rarely(3) {
         pairs.push("envelope=json".to_string());
     }
-    format!("{door}?{}", pairs.join("&"))
+    format!("{path}?{}", pairs.join("&"))
 }
 
 /// Conditions, kinds of answers and other fields that change what a request means.
@@ -227,7 +227,7 @@ pub fn walk(random: &mut Random) -> Script {
         }
     }
     steps.extend(end(random));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// Requests for several topics: a HEAD (which does not wait), a poll, a stream or a broken upgrade. The client leaves soon.
@@ -254,7 +254,7 @@ pub fn several(random: &mut Random) -> Script {
         1 => Step::Reset,
         _ => Step::HalfClose,
     });
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// Clients that follow interest (are told which topics have subscribers).
@@ -276,7 +276,7 @@ pub fn interest(random: &mut Random) -> Script {
     ))];
     steps.push(Step::Wait(random.between(10, 1_500) as u64));
     steps.extend(end(random));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// Bytes that are no protocol, or almost one.
@@ -298,5 +298,5 @@ pub fn noise(random: &mut Random) -> Script {
     let send = Send::new("noise", bytes).in_pieces(random.one(&[0, 0, 7]), 0);
     let mut steps = vec![Step::Send(send)];
     steps.extend(end(random));
-    Script::new("", Door::Noise, steps)
+    Script::new("", Protocol::Noise, steps)
 }

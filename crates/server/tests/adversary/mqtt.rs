@@ -8,7 +8,7 @@ use crore_wire::websocket::frame::Opcode;
 
 use crate::http::{LARGE, end, readable, topic};
 use crate::random::Random;
-use crate::script::{Door, Script, Send, Step};
+use crate::script::{Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
 /// Number of the attackers' client ids: few, so that attackers take over each other's sessions.
@@ -210,7 +210,7 @@ pub fn walk(random: &mut Random) -> Script {
         steps.push(Step::Send(connect(random, version)));
     }
     steps.extend(end(random));
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// A walk over WebSocket, with packets cut anywhere into frames.
@@ -227,7 +227,7 @@ pub fn over_websocket(random: &mut Random) -> Script {
         steps.push(Step::Send(send));
     }
     steps.extend(end(random));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// A large retained message, and the same SUBSCRIBE hundreds of times in one write, from a client that reads nothing.
@@ -254,7 +254,7 @@ pub fn retained(random: &mut Random) -> Script {
         Step::Send(asks),
         Step::Wait(random.between(2_000, 4_000) as u64),
     ];
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// As many topic aliases as the server grants, each for a long name.
@@ -283,7 +283,7 @@ pub fn aliases(random: &mut Random) -> Script {
     steps.push(Step::Wait(random.between(500, 3_000) as u64));
     Script {
         sockets: random.one(&[1, 10, 40]),
-        ..Script::new("", Door::Mqtt(version), steps)
+        ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
 
@@ -315,7 +315,7 @@ pub fn unacknowledged(random: &mut Random) -> Script {
     }
     steps.push(Step::Wait(random.between(300, 2_000) as u64));
     steps.extend(end(random));
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// Shared subscriptions with long names.
@@ -331,7 +331,7 @@ pub fn shares(random: &mut Random) -> Script {
     steps.extend(end(random));
     Script {
         sockets: random.one(&[1, 1, 4]),
-        ..Script::new("", Door::Mqtt(version), steps)
+        ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
 
@@ -355,7 +355,7 @@ pub fn wrong_acks(random: &mut Random) -> Script {
         }
     }
     steps.extend(end(random));
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// Many publishes with one packet id, in one write.
@@ -370,7 +370,7 @@ pub fn same_id(random: &mut Random) -> Script {
         Step::Await(20, 500),
     ];
     steps.extend(end(random));
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// A large PUBLISH, whose rest comes one byte at a time.
@@ -395,6 +395,6 @@ pub fn bytewise(random: &mut Random) -> Script {
     steps.extend(end(random));
     Script {
         sockets: random.one(&[1, 5, 15]),
-        ..Script::new("", Door::Mqtt(version), steps)
+        ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::answers::Answers;
 use crate::kinds::Kinds;
-use crate::script::{Ask, Door};
+use crate::script::{Ask, Protocol};
 use crore_wire::mqtt::Version;
 
 /// The fault that the judge finds in these bytes, wherever they are cut in two.
-fn judged(door: Door, asks: &[Ask], bytes: &[u8]) -> Option<String> {
+fn judged(protocol: Protocol, asks: &[Ask], bytes: &[u8]) -> Option<String> {
     let verdict = |cut: usize| {
-        let mut answers = Answers::new(door);
+        let mut answers = Answers::new(protocol);
         answers.asked(asks);
         let (first, second) = bytes.split_at(cut);
         let first = answers.take(&mut first.to_vec());
@@ -55,7 +55,7 @@ fn malformed_answers_are_seen_and_others_are_not() {
             .bytes()
             .map(|byte| if byte == 8 { 0x88 } else { byte })
             .collect();
-        judged(Door::Http, asks, &bytes)
+        judged(Protocol::Http, asks, &bytes)
     };
     let (one, two) = ([Ask::Plain], [Ask::Plain; 2]);
     let right: &[(&[Ask], String)] = &[
@@ -92,7 +92,7 @@ fn malformed_answers_are_seen_and_others_are_not() {
 /// The port speaks HTTP too. If the server read nothing in time, it cannot know that a CONNECT is under way, so it refuses over HTTP.
 #[test]
 fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
-    let mqtt = |text: &str| judged(Door::Mqtt(Version::V5), &[], text.as_bytes());
+    let mqtt = |text: &str| judged(Protocol::Mqtt(Version::V5), &[], text.as_bytes());
     let refusal = |status: &str, connection: &str| {
         format!("HTTP/1.1 {status}\r\nConnection: {connection}\r\nContent-Length: 5\r\n\r\nwords")
     };
@@ -118,7 +118,7 @@ fn only_a_refusal_over_http_is_taken_for_an_answer_to_mqtt_and_only_first() {
 
 #[test]
 fn malformed_packets_are_seen_and_others_are_not() {
-    let mqtt = |bytes: &[u8]| judged(Door::Mqtt(Version::V5), &[], bytes);
+    let mqtt = |bytes: &[u8]| judged(Protocol::Mqtt(Version::V5), &[], bytes);
     let connack = [0x20, 3, 0, 0, 0];
     let (pong, bye) = ([0xd0, 0], [0xe0, 0]);
     assert_eq!(mqtt(&[&connack[..], &pong, &bye].concat()), None);

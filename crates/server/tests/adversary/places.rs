@@ -9,7 +9,7 @@ use crore_wire::websocket::frame::Opcode;
 use crate::http::ask;
 use crate::mqtt;
 use crate::random::Random;
-use crate::script::{Door, Script, Send, Step};
+use crate::script::{Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
 /// Number of topics in one batch.
@@ -31,7 +31,7 @@ pub fn topic_makers(random: &mut Random) -> Script {
         })
         .collect();
     steps.push(Step::Await(batches, 10_000));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// More followers of interest than there may be, for a while.
@@ -42,7 +42,7 @@ pub fn followers(random: &mut Random) -> Script {
     ];
     Script {
         sockets: random.between(70, 120),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -69,7 +69,7 @@ pub fn log_fillers(random: &mut Random) -> Script {
     }
     Script {
         beside: Some(Arc::new(retaining(random))),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -86,7 +86,7 @@ fn retaining(random: &mut Random) -> Script {
             version, &topic, 0, 0, true, &payload,
         )));
     }
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// As many subscriptions as one connection may have, and more.
@@ -108,7 +108,7 @@ pub fn long_lists(random: &mut Random) -> Script {
     steps.push(Step::Await(packets + 1, 10_000));
     Script {
         sockets: random.between(1, 6),
-        ..Script::new("", Door::Mqtt(version), steps)
+        ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
 
@@ -132,7 +132,7 @@ fn deaf_beside_one(random: &mut Random) -> Script {
     );
     let publisher = Script::new(
         "",
-        Door::Http,
+        Protocol::Http,
         vec![
             Step::Wait(wait_ms),
             Step::Send(large.times(3)),
@@ -149,7 +149,7 @@ fn deaf_beside_one(random: &mut Random) -> Script {
         sockets: random.one(&[200, 400]),
         linger_ms: 0,
         beside: Some(Arc::new(publisher)),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -169,7 +169,7 @@ fn deaf_to_each_other(random: &mut Random) -> Script {
     Script {
         sockets: random.between(150, 210),
         linger_ms: 0,
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -189,7 +189,7 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
         sockets: random.one(&[1, 20]),
         ..Script::new(
             "",
-            Door::Http,
+            Protocol::Http,
             vec![
                 Step::Wait(wait_ms),
                 Step::Send(batch.times(100)),
@@ -207,7 +207,7 @@ pub fn wide_fan_out(random: &mut Random) -> Script {
         sockets: random.one(&[200, 400]),
         linger_ms: 0,
         beside: Some(Arc::new(publishers)),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -228,7 +228,7 @@ pub fn made_up_tokens(random: &mut Random) -> Script {
         sockets: random.one(&[1, 20]),
         ..Script::new(
             "",
-            Door::Http,
+            Protocol::Http,
             steps
                 .into_iter()
                 .chain([Step::Await(asked, 10_000)])

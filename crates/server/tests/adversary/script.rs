@@ -19,7 +19,7 @@ pub struct Script {
     /// How to begin TLS. `None`: no TLS.
     pub tls: Option<TlsStart>,
     /// The protocol by whose rules the answers are judged.
-    pub door: Door,
+    pub protocol: Protocol,
     pub steps: Vec<Step>,
     /// After the last step the connection reads for this time (unless it is deaf), and then closes.
     pub linger_ms: u64,
@@ -40,7 +40,7 @@ pub struct TlsStart {
 
 /// The protocol by whose rules the answers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     Http,
     Mqtt(Version),
     /// The bytes that were sent are no protocol: any answer is fine.
@@ -118,14 +118,14 @@ impl Send {
 }
 
 impl Script {
-    pub fn new(kind: &'static str, door: Door, steps: Vec<Step>) -> Script {
+    pub fn new(kind: &'static str, protocol: Protocol, steps: Vec<Step>) -> Script {
         Script {
             kind,
             sockets: 1,
             host: 2,
             receive_buffer: None,
             tls: None,
-            door,
+            protocol,
             steps,
             linger_ms: 500,
             beside: None,
@@ -139,7 +139,7 @@ impl fmt::Display for Script {
         write!(
             f,
             "{}: {} connection(s) from 127.0.0.{}, answers as {:?}",
-            self.kind, self.sockets, self.host, self.door
+            self.kind, self.sockets, self.host, self.protocol
         )?;
         if let Some(bytes) = self.receive_buffer {
             write!(f, ", receive buffer of {bytes}")?;

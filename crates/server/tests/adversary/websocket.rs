@@ -4,7 +4,7 @@ use crore_wire::websocket::frame::{Opcode, write_masked};
 
 use crate::http::{ask, end, readable, since, topic};
 use crate::random::Random;
-use crate::script::{Ask, Door, Script, Send, Step};
+use crate::script::{Ask, Protocol, Script, Send, Step};
 
 /// The key of RFC 6455 section 1.3.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
@@ -43,7 +43,7 @@ fn protocol(random: &mut Random) -> &'static [(&'static str, &'static str)] {
 }
 
 fn target(random: &mut Random) -> String {
-    let door = random.one(&[
+    let path = random.one(&[
         "/sub",
         "/sub",
         "/sub",
@@ -53,12 +53,12 @@ fn target(random: &mut Random) -> String {
         "/nowhere",
     ]);
     if random.rarely(2) {
-        return format!("{door}/{}?{}", topic(random), since(random));
+        return format!("{path}/{}?{}", topic(random), since(random));
     }
     let mut pairs: Vec<String> = (0..random.between(1, 4))
         .map(|_| match random.below(5) {
             0 => "filter=evil/%23".to_string(),
-            _ if door == "/sub" => format!("topic={}", readable(random)),
+            _ if path == "/sub" => format!("topic={}", readable(random)),
             _ => format!("topic={}", topic(random)),
         })
         .collect();
@@ -66,7 +66,7 @@ fn target(random: &mut Random) -> String {
     if random.rarely(3) {
         pairs.push("envelope=json".to_string());
     }
-    format!("{door}?{}", pairs.join("&"))
+    format!("{path}?{}", pairs.join("&"))
 }
 
 /// An upgrade request in which something is missing or wrong.
@@ -92,7 +92,7 @@ pub fn upgrades(random: &mut Random) -> Script {
         steps.push(Step::Await(1, 300));
     }
     steps.extend(end(random));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 fn any_frame(random: &mut Random) -> Send {
@@ -148,7 +148,7 @@ pub fn walk(random: &mut Random) -> Script {
         }
     }
     steps.extend(end(random));
-    Script::new("", Door::Http, steps)
+    Script::new("", Protocol::Http, steps)
 }
 
 /// Tests RFC 6455 section 5.5.1: an acknowledgement from another shard must not come after the Close frame. The client does not read,
@@ -173,6 +173,6 @@ pub fn last_word(random: &mut Random) -> Script {
     Script {
         receive_buffer: Some(4_096),
         linger_ms: 1_500,
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }

@@ -8,7 +8,7 @@ use crore_wire::websocket::frame::Opcode;
 use crate::http::{LARGE, ask, topic};
 use crate::mqtt::{connect_as, publish_to, subscribe_to, unsubscribe_from};
 use crate::random::Random;
-use crate::script::{Door, Script, Send, Step};
+use crate::script::{Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
 const DEFLATE: [(&str, &str); 1] = [("Sec-WebSocket-Extensions", "permessage-deflate")];
@@ -30,16 +30,16 @@ pub fn empty_blocks(random: &mut Random) -> Script {
     let mut blocks = [0x02, 0x08, 0x20, 0x80, 0x00].repeat(fours);
     blocks.push(0);
     let send = Send::new(format!("{} empty blocks", 4 * fours), compressed(&blocks));
-    let door = random.one(&["/sub", "/pub"]);
+    let path = random.one(&["/sub", "/pub"]);
     let steps = vec![
-        Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
+        Step::Send(upgrade(&format!("{path}/{}", topic(random)), &DEFLATE)),
         Step::Await(1, 300),
         Step::Send(send.times(random.between(1, 2))),
         Step::Wait(random.between(500, 3_000) as u64),
     ];
     Script {
         sockets: random.one(&[1, 8]),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -52,16 +52,16 @@ pub fn inflating(random: &mut Random) -> Script {
         compressed(&small),
     );
     // A subscriber's messages are inflated too, and then dropped.
-    let door = random.one(&["/sub", "/sub", "/pub"]);
+    let path = random.one(&["/sub", "/sub", "/pub"]);
     let steps = vec![
-        Step::Send(upgrade(&format!("{door}/{}", topic(random)), &DEFLATE)),
+        Step::Send(upgrade(&format!("{path}/{}", topic(random)), &DEFLATE)),
         Step::Await(1, 300),
         Step::Send(send.times(random.one(&[1, 5, 15]))),
         Step::Wait(random.between(500, 3_000) as u64),
     ];
     Script {
         sockets: random.one(&[1, 8]),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }
 
@@ -77,7 +77,7 @@ fn subscribed(random: &mut Random, filters: &[String], topic: &str) -> Script {
         Step::Send(publish.times(random.one(&[10, 50, 150]))),
         Step::Wait(random.between(1_000, 8_000) as u64),
     ];
-    Script::new("", Door::Mqtt(version), steps)
+    Script::new("", Protocol::Mqtt(version), steps)
 }
 
 /// Filters of many levels, with `+` at different levels.
@@ -121,7 +121,7 @@ pub fn filter_churn(random: &mut Random) -> Script {
     ];
     Script {
         sockets: random.one(&[1, 20, 60]),
-        ..Script::new("", Door::Mqtt(version), steps)
+        ..Script::new("", Protocol::Mqtt(version), steps)
     }
 }
 
@@ -134,6 +134,6 @@ pub fn refused_lines(random: &mut Random) -> Script {
     let steps = vec![Step::Send(batch.times(count)), Step::Await(count, 5_000)];
     Script {
         sockets: random.one(&[1, 4, 16]),
-        ..Script::new("", Door::Http, steps)
+        ..Script::new("", Protocol::Http, steps)
     }
 }

@@ -69,7 +69,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Stops counting `bytes` received bytes that a side row held.
-    pub(crate) fn let_go_bytes(&mut self, bytes: usize) {
+    pub(crate) fn release_bytes(&mut self, bytes: usize) {
         self.receive_bytes -= bytes;
     }
 
@@ -79,7 +79,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// The next row to examine when room is needed for received bytes. The walk goes round the table.
-    pub(crate) fn next_hoard(&mut self) -> u32 {
+    pub(crate) fn next_row_to_search(&mut self) -> u32 {
         let end = self.rows.end().max(1);
         let slot = self.hoards % end;
         self.hoards = (slot + 1) % end;

@@ -130,6 +130,6 @@ fn a_name_outlives_its_connection_and_is_not_the_next_ones() {
 #[test]
 fn the_walk_for_room_goes_round_the_table() {
     let mut conns = two();
-    let walk: Vec<u32> = (0..5).map(|_| conns.next_hoard()).collect();
+    let walk: Vec<u32> = (0..5).map(|_| conns.next_row_to_search()).collect();
     assert_eq!(walk, [0, 1, 0, 1, 0]);
 }

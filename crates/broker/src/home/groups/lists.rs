@@ -95,7 +95,7 @@ impl Lists {
     }
 
     /// Notes that the log of this partition has a message for the groups of a list.
-    pub fn miss(&mut self, list: u32, partition: usize) {
+    pub fn note_message(&mut self, list: u32, partition: usize) {
         let missed = &mut self.all.get_mut(list).missed;
         if !missed.contains(&partition) {
             missed.push(partition);

@@ -53,7 +53,7 @@ pub struct Absent {
 }
 
 /// A session that is away, as an operator sees it.
-pub struct Left<'s> {
+pub struct AbsentView<'s> {
     /// The name of the session: the client id, and the user if there is one.
     pub name: &'s [u8],
     /// The Unix second in which it expires, or [`FOREVER_S`].
@@ -244,10 +244,10 @@ impl Sessions {
     }
 
     /// The session in this row as an operator sees it, if there is one and it is away.
-    pub(super) fn left(&self, id: u32) -> Option<Left<'_>> {
+    pub(super) fn view(&self, id: u32) -> Option<AbsentView<'_>> {
         let row = self.away(id).filter(|_| !self.is_held_somewhere(id))?;
         let away = self.states.rows.get(row.holder);
-        Some(Left {
+        Some(AbsentView {
             name: self.clients.get(row.client),
             expires_s: away.expires_s,
             bytes: self.bytes_of(row),
@@ -256,8 +256,8 @@ impl Sessions {
     }
 
     /// The session with this name, if there is one and it is away.
-    pub(super) fn left_named(&self, hash: u32, client: &[u8]) -> Option<Left<'_>> {
-        self.left(self.find(hash, client)?)
+    pub(super) fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
+        self.view(self.find(hash, client)?)
     }
 
     /// Makes this session due to end now. Returns whether it was away.

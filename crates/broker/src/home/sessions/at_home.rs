@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::absent::{Absent, Left};
+use super::absent::{Absent, AbsentView};
 use super::{Claim, Closing, FOREVER_S, Opening, Sessions};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::placement::Placement;
@@ -247,9 +247,9 @@ impl SessionsAtHome {
     }
 
     /// The same, as an operator sees them.
-    pub fn each_left(&self, rows: Range<u32>, mut each: impl FnMut(Left<'_>)) {
+    pub fn each_absent_view(&self, rows: Range<u32>, mut each: impl FnMut(AbsentView<'_>)) {
         self.each_row(rows, |sessions, row| {
-            sessions.left(row).into_iter().for_each(&mut each);
+            sessions.view(row).into_iter().for_each(&mut each);
         });
     }
 
@@ -272,9 +272,9 @@ impl SessionsAtHome {
     }
 
     /// The session with this name, if it has its home here and its client is away.
-    pub fn left_named(&self, hash: u32, client: &[u8]) -> Option<Left<'_>> {
+    pub fn find_absent(&self, hash: u32, client: &[u8]) -> Option<AbsentView<'_>> {
         let at = self.place_here(client)?;
-        self.partitions[at].left_named(hash, client)
+        self.partitions[at].find_absent(hash, client)
     }
 
     /// Makes this session due to end now, as if it had expired. Returns whether it was away.
@@ -336,9 +336,11 @@ impl SessionsAtHome {
     }
 
     /// Begins to count the sessions that were read, each for its client and its party.
-    pub(crate) fn adopt(&self, counts: &Admission) {
+    pub(crate) fn count_restored(&self, counts: &Admission) {
         counts.count_sessions(0, self.len());
-        self.partitions.iter().for_each(|it| it.adopt(counts));
+        self.partitions
+            .iter()
+            .for_each(|it| it.count_restored(counts));
     }
 
     /// Writes the sessions from this place and this row of it on; returns where to go on.

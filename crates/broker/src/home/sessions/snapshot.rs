@@ -231,7 +231,7 @@ impl Sessions {
     }
 
     /// Counts the restored sessions, each for its client and its party.
-    pub(super) fn adopt(&self, counts: &Admission) {
+    pub(super) fn count_restored(&self, counts: &Admission) {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
             if row.client != Blob::NONE && row.held == Hold::Away {

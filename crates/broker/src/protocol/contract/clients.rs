@@ -18,7 +18,7 @@ use crate::protocol::front::{
     AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::answer_reason;
-use crate::protocol::http::close::{end_http, end_waiting, is_judged, is_subscribing};
+use crate::protocol::http::close::{awaits_verdict, end_http, end_waiting, is_subscribing};
 use crate::protocol::http::credentials::http_verdict;
 use crate::protocol::http::interest::{may_follow, unfollow};
 use crate::protocol::http::options::FOLLOWS;
@@ -66,7 +66,12 @@ impl Protocols for AllProtocols {
         }
     }
 
-    fn sent_all(clients: &mut Clients, subs: &mut Subscriptions, queues: &mut Queues, slot: u32) {
+    fn outbox_drained(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        queues: &mut Queues,
+        slot: u32,
+    ) {
         match clients.conns.get(slot).state {
             State::Http | State::Mqtt => queues.resume_later(clients, clients.conns.id_of(slot)),
             State::Sse | State::WebSocket => catch_up(clients, subs, queues, slot),
@@ -104,7 +109,7 @@ impl Protocols for AllProtocols {
             // The client has sent no CONNECT, or no further packet, in time.
             State::Mqtt => mqtt_end(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
-                clients.scratch.because(Closed::Timeout);
+                clients.scratch.note_close_reason(Closed::Timeout);
                 clients.drop_conn(slot, Close::Now);
             }
         }
@@ -184,7 +189,7 @@ impl Protocols for AllProtocols {
         forget_pipelined(&mut clients.conns, queues, slot, io);
     }
 
-    fn verdict_came(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
         match clients.conns.get(conn.slot).state {
             State::Waiting => http_verdict(clients, queues, conn, who),
             State::Mqtt => mqtt_verdict(clients, queues, conn, who),
@@ -264,7 +269,8 @@ impl Protocols for AllProtocols {
             State::Http if row.spill == NONE && row.outbox == NONE => clients.shut(slot, io),
             // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
             State::Waiting
-                if !is_subscribing(&clients.conns, slot) && !is_judged(&clients.conns, slot) =>
+                if !is_subscribing(&clients.conns, slot)
+                    && !awaits_verdict(&clients.conns, slot) =>
             {
                 forget_pipelined(&mut clients.conns, queues, slot, io);
             }
@@ -272,7 +278,7 @@ impl Protocols for AllProtocols {
         }
     }
 
-    fn leaves(front: &mut Front, slot: u32) {
+    fn connection_ends(front: &mut Front, slot: u32) {
         drop_batch(&mut front.clients.conns, slot);
         let row = front.clients.conns.get_mut(slot);
         if row.own != NONE {
@@ -284,7 +290,7 @@ impl Protocols for AllProtocols {
         }
     }
 
-    fn dropped(clients: &mut Clients, slot: u32) {
+    fn row_is_freed(clients: &mut Clients, slot: u32) {
         drop_partial(clients, slot);
     }
 }

@@ -6,7 +6,7 @@ use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::delivery::{Addressee, Matched};
-use crate::client::joining::awaits;
+use crate::client::joining::awaits_page;
 use crate::client::push::{Parcel, push};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::client::subscriptions::{flags_of, topic_of};
@@ -28,7 +28,7 @@ use crate::protocol::http::subscribe::page::not_attached;
 use crate::protocol::http::subscribe::stream::{is_stream, stream_page};
 use crate::protocol::longpoll::filtered::{open_poll, poll_matched};
 use crate::protocol::longpoll::poll::{answer_poll, deliver_early, poll_page};
-use crate::protocol::mqtt::client::took_page_of;
+use crate::protocol::mqtt::client::count_answered_page;
 use crate::protocol::mqtt::closing_sessions::{late_answer, mqtt_fenced};
 use crate::protocol::mqtt::connect::{session_given, session_taken};
 use crate::protocol::mqtt::deliver::mqtt_deliver;
@@ -60,7 +60,13 @@ impl Encoding {
 
 impl Front {
     /// Handles a home's answer or news for one connection.
-    pub(crate) fn told<I: Io>(&mut self, home: ShardId, tell: &Tell, frames: &Frames, io: &mut I) {
+    pub(crate) fn handle_reply<I: Io>(
+        &mut self,
+        home: ShardId,
+        tell: &Tell,
+        frames: &Frames,
+        io: &mut I,
+    ) {
         let Front {
             clients,
             subs,
@@ -93,7 +99,7 @@ impl Front {
                 is_new_subscriber,
             } => {
                 if clients.conns.is_asked(to) {
-                    took_page_of(clients, queues, to.slot);
+                    count_answered_page(clients, queues, to.slot);
                 }
                 let refused = group_joined(
                     clients,
@@ -140,7 +146,7 @@ impl Front {
         }
         let mut part = None;
         if clients.conns.is_asked(to) {
-            took_page_of(clients, queues, slot);
+            count_answered_page(clients, queues, slot);
             part = part_named(&clients.conns, slot, to.part);
         }
         let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
@@ -196,12 +202,12 @@ impl Front {
         if page.attached == Attached::Yes && page.at_head {
             // The page came by the same lane (ordered queue of mail) as live messages, so live connections have seen everything
             // before it.
-            subs.matching.all_saw(page.partition, page.head);
+            subs.matching.record_seen_by_all(page.partition, page.head);
         }
         if clients.conns.is_asked(to) {
-            took_page_of(clients, queues, to.slot);
+            count_answered_page(clients, queues, to.slot);
         }
-        if !awaits(&clients.conns, to, serial) {
+        if !awaits_page(&clients.conns, to, serial) {
             return;
         }
         let (of, page) = ((to.slot, serial), (page, frames));

@@ -63,7 +63,7 @@ pub(crate) fn end_stream_by<I: Io>(
         clients.scratch.why = None;
         return;
     }
-    clients.scratch.because(closed);
+    clients.scratch.note_close_reason(closed);
     let mut bytes = Vec::new();
     match has_frames(&clients.conns, slot) {
         true => frame::write_close(&mut bytes, code, words),

@@ -114,7 +114,7 @@ pub(crate) fn refuse_saying<I: Io>(
 ) {
     let row = reason.row();
     clients.count_refusal(slot, reason, words);
-    clients.scratch.because(row.closed);
+    clients.scratch.note_close_reason(row.closed);
     let status = row.status.unwrap_or(INTERNAL);
     refuse_line(clients, slot, status, words, io);
 }
@@ -127,7 +127,7 @@ pub(crate) fn refuse_line<I: Io>(
     reason: &str,
     io: &mut I,
 ) {
-    clients.scratch.because(Closed::Refused);
+    clients.scratch.note_close_reason(Closed::Refused);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
     // These options are kept: what the connection subscribes to, since that ends later, the form of the answer, and the page that

@@ -33,7 +33,8 @@ pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
 /// Records which page may read the refusal of a partly received request.
 fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
     // Bytes after a request that waits for its answer belong to another request.
-    let is_first = clients.conns.get(slot).state == State::Http || is_judged(&clients.conns, slot);
+    let is_first =
+        clients.conns.get(slot).state == State::Http || awaits_verdict(&clients.conns, slot);
     // The refusal is the last answer of the connection, so its other bytes are not needed.
     if is_first && let Some(Spill::Http(part)) = clients.conns.take_spill(slot) {
         note_reader_of_part(clients, slot, &part.data);
@@ -42,7 +43,7 @@ fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
 
 /// Ends a request that waits for another shard, and that new settings would refuse.
 pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> bool {
-    clients.scratch.because(reason.row().closed);
+    clients.scratch.note_close_reason(reason.row().closed);
     clients.drop_conn(slot, Close::Now);
     true
 }
@@ -55,7 +56,7 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
     if !idle || clients.ctx.now.s.saturating_sub(row.sent_s) < QUIET_S {
         return false;
     }
-    clients.scratch.because(Closed::Operator);
+    clients.scratch.note_close_reason(Closed::Operator);
     clients.shut(slot, io);
     true
 }
@@ -69,7 +70,7 @@ fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: 
 
 /// Tells the client of an event stream when to connect again.
 pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
-    clients.scratch.because(Closed::Operator);
+    clients.scratch.note_close_reason(Closed::Operator);
     let text = retry::moved_off(clients.ctx.spread(slot), clients.conns.len());
     let reply = &mut clients.scratch.reply;
     reply.clear();
@@ -84,6 +85,6 @@ pub(crate) fn is_subscribing(conns: &Connections, slot: u32) -> bool {
 }
 
 /// Whether the request waits for the verdict on its credential.
-pub(crate) fn is_judged(conns: &Connections, slot: u32) -> bool {
+pub(crate) fn awaits_verdict(conns: &Connections, slot: u32) -> bool {
     matches!(conns.spill(slot), Some(Spill::Http(it)) if it.asked)
 }

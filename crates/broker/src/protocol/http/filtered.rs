@@ -93,7 +93,7 @@ fn opening_page(
         clients.broken(slot);
         return None;
     };
-    clients.took_page(slot, serial, page, taken.end, taken.live);
+    clients.record_page(slot, serial, page, taken.end, taken.live);
     if taken.searching {
         // Asked for later, because this is called within a delivery.
         queues.resume_later(clients, clients.conns.id_of(slot));
@@ -200,7 +200,7 @@ fn further_page<I: Io>(
         clients.meter.stats.sent(page.count as usize, bytes.len());
         clients.put_rope(slot, &bytes, io);
     }
-    clients.took_page(slot, serial, page, head, live);
+    clients.record_page(slot, serial, page, head, live);
     if clients.conns.get(slot).outbox == NONE {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }

@@ -1,5 +1,5 @@
 //! Lists the headers of requests and answers, one row each. From these rows come the lists for browsers (CORS), the known headers
-//! for suggestions (`slips`), and the tables of `docs/PROTOCOLS.md`. The code that reads or writes a header decides the meaning of
+//! for suggestions (`suggestions`), and the tables of `docs/PROTOCOLS.md`. The code that reads or writes a header decides the meaning of
 //! its value.
 
 /// A header, and its meaning in Markdown.

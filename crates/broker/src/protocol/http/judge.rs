@@ -22,7 +22,7 @@ use crate::protocol::http::names::topic_names;
 use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN, STREAMS};
 use crate::protocol::http::parameters::is_read;
 use crate::protocol::http::sites::{admit, reader};
-use crate::protocol::http::slips::words_in_batch;
+use crate::protocol::http::suggestions::hint_for_batch;
 use crate::protocol::http::task::{Answered, Endpoint, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
 
@@ -179,7 +179,7 @@ fn judge_names(
     }
     let posts = endpoint == Endpoint::Publish && head.method == Method::Post;
     if posts && is_batch(head) && rest.is_empty() && !names_topic(head) {
-        if let Some(words) = head.names().find_map(words_in_batch) {
+        if let Some(words) = head.names().find_map(hint_for_batch) {
             clients.respond_saying(slot, Reason::Unread, &words);
             return Err(Answered);
         }

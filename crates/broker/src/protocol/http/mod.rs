@@ -1,5 +1,5 @@
 //! HTTP/1.1: reads requests and writes responses. `request` reads received bytes, and `credentials` finds the client. `judge`
-//! decides by the head. It uses `sites` (the origin), `parameters` (known parameters and headers), `slips` (suggestions for
+//! decides by the head. It uses `sites` (the origin), `parameters` (known parameters and headers), `suggestions` (suggestions for
 //! misspelt ones) and `names` (topics and filters). `answer` and `turned_away` write responses (`retry`: when to try again).
 //! `pipelined` holds bytes after a waiting request. `close` ends connections.
 //!
@@ -24,8 +24,8 @@ pub(crate) mod publish;
 pub(crate) mod request;
 pub(crate) mod retry;
 mod sites;
-mod slips;
 pub(crate) mod state;
 pub(crate) mod subscribe;
+mod suggestions;
 pub(crate) mod task;
 pub(crate) mod turned_away;

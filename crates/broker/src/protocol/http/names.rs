@@ -11,7 +11,7 @@ use crore_wire::{form, topic};
 use crate::base::reason::Reason;
 use crate::client::subscriptions::has_room_for;
 use crate::protocol::front::{Context, Work};
-use crate::protocol::http::slips::quoted;
+use crate::protocol::http::suggestions::quoted;
 
 /// The topics in the path and the query, or the filters if the request may have filters. A topic is a filter too.
 pub(crate) fn topic_names(

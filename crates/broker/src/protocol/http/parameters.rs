@@ -17,9 +17,9 @@ use crore_wire::http::head::{Head, Method};
 
 use crate::base::reason::Reason;
 use crate::protocol::front::{Context, Work};
-use crate::protocol::http::slips::{
-    header_words, is_called, is_of_message, is_unread_header, is_within, is_wrong_header,
-    is_wrong_position, letters, listed, quoted, said_by_request,
+use crate::protocol::http::suggestions::{
+    header_words, hint_for_request, is_of_message, is_one_of_names, is_unread_header, is_within,
+    is_wrong_header, is_wrong_position, letters, listed, quoted,
 };
 use crate::protocol::http::task::Endpoint;
 
@@ -138,11 +138,11 @@ pub(crate) fn is_read(
         }
         unread += 1;
         work.steps.add(1);
-        let slip = meant(known, key);
+        let slip = nearest_parameter(known, key);
         let is_of_another = is_ours(key);
         let how = match changes {
-            true => said_by_request(key),
-            false => said_by_reader(known, key),
+            true => hint_for_request(key),
+            false => hint_for_reader(known, key),
         };
         if !changes && slip.or(how).is_none() && !is_of_another {
             continue;
@@ -219,14 +219,14 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
 }
 
 /// How to write, on a path with these parameters, what other servers call `key`.
-fn said_by_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
+fn hint_for_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
     let mut wishes = WISHES.iter().filter(|(_, by, _)| known.contains(by));
-    let (.., how) = wishes.find(|(names, ..)| is_called(key, names))?;
+    let (.., how) = wishes.find(|(names, ..)| is_one_of_names(key, names))?;
     Some(*how)
 }
 
 /// The parameter that was probably meant by a key.
-fn meant(known: &[&'static str], key: &[u8]) -> Option<&'static str> {
+fn nearest_parameter(known: &[&'static str], key: &[u8]) -> Option<&'static str> {
     let key = letters(key);
     let mut names = known.iter().copied();
     names.find(|name| is_within(&key, &letters(name.as_bytes()), 1))
@@ -250,7 +250,11 @@ mod tests {
             ("filters", "filter"),
             ("last-event-ids", EVENT_ID),
         ] {
-            assert_eq!(meant(known, slip.as_bytes()), Some(name), "{slip}");
+            assert_eq!(
+                nearest_parameter(known, slip.as_bytes()),
+                Some(name),
+                "{slip}"
+            );
         }
         for other in [
             "_",
@@ -286,14 +290,14 @@ mod tests {
                 Endpoint::Interest,
             ] {
                 assert_eq!(
-                    meant(parameters(endpoint, Method::Delete), other.as_bytes()),
+                    nearest_parameter(parameters(endpoint, Method::Delete), other.as_bytes()),
                     None,
                     "{other}"
                 );
             }
         }
         let long = [b'e'; 8_000];
-        assert_eq!(meant(known, &long), None);
+        assert_eq!(nearest_parameter(known, &long), None);
     }
 
     #[test]
@@ -310,7 +314,7 @@ mod tests {
             (Endpoint::Subscribe, "match", "filter="),
             (Endpoint::Subscribe, "timeout", "rule.poll_timeout_s"),
         ] {
-            let said = said_by_reader(parameters(endpoint, Method::Get), key.as_bytes());
+            let said = hint_for_reader(parameters(endpoint, Method::Get), key.as_bytes());
             assert!(
                 said.is_some_and(|said| said.contains(how)),
                 "{key}: {said:?}"
@@ -321,7 +325,7 @@ mod tests {
             (Endpoint::Publish, "count"),
             (Endpoint::Subscribe, "t"),
         ] {
-            let said = said_by_reader(parameters(endpoint, Method::Get), key.as_bytes());
+            let said = hint_for_reader(parameters(endpoint, Method::Get), key.as_bytes());
             assert_eq!(said, None, "{key}");
         }
     }

@@ -76,7 +76,12 @@ pub(crate) fn forget_pipelined<I: Io>(
 
 /// Lets a long-poll wait. Drops the bytes after it if it is the connection's last request, or if they exceed the size limit of a
 /// head.
-pub(crate) fn polls_from_now<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
+pub(crate) fn begin_poll_wait<I: Io>(
+    clients: &mut Clients,
+    queues: &Queues,
+    slot: u32,
+    io: &mut I,
+) {
     let limit = clients.ctx.world.settings.limits.head_bytes;
     clients.conns.get_mut(slot).state = State::Poll;
     let row = clients.conns.get(slot);

@@ -60,7 +60,7 @@ impl Front {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
                 if is_upgraded(&self.clients.conns, slot) {
                     // The bytes are not HTTP, or they follow an upgrade without a subscription.
-                    return self.bytes_came(slot, &mut input[rest], home, io);
+                    return self.handle_bytes(slot, &mut input[rest], home, io);
                 }
                 kept.data = input[rest].to_vec();
                 keep_request(
@@ -83,7 +83,7 @@ impl Front {
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
             if is_upgraded(&self.clients.conns, slot) {
-                return self.bytes_came(slot, &mut data[rest], home, io);
+                return self.handle_bytes(slot, &mut data[rest], home, io);
             }
             kept.data = data;
             kept.narrow(rest);
@@ -185,7 +185,7 @@ impl Front {
             };
             let who = core::mem::take(&mut kept).who;
             let data = &buf[start..start + body_bytes];
-            self.request_came(slot, (head, body), who, data, home, io);
+            self.handle_request(slot, (head, body), who, data, home, io);
             at = start + taken;
             if self.clients.conns.get(slot).is(CLOSING) {
                 return None;
@@ -196,7 +196,7 @@ impl Front {
     }
 
     /// Judges a complete request and processes it.
-    fn request_came<I: Io>(
+    fn handle_request<I: Io>(
         &mut self,
         slot: u32,
         (head, body): (&Head<'_>, Body),
@@ -254,7 +254,7 @@ fn proxy_header(
         }
         Ok(None) => Ok(None),
         Err(_) => {
-            clients.scratch.because(Closed::Refused);
+            clients.scratch.note_close_reason(Closed::Refused);
             clients.drop_conn(slot, Close::Reset);
             Err(Refused)
         }
@@ -307,7 +307,7 @@ fn refuse_head<I: Io>(
     io: &mut I,
 ) {
     if error == HeadError::Version && http2::is_preface(bytes) {
-        clients.scratch.because(Closed::Refused);
+        clients.scratch.note_close_reason(Closed::Refused);
         http2::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);
         clients.shut(slot, io);

@@ -13,7 +13,7 @@ use crate::protocol::front::{Clients, Feed, Queues, Subscriptions};
 use crate::protocol::http::filtered::{filter_rule, just_seen, saw_of_partition, set_positions};
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
-use crate::protocol::http::pipelined::polls_from_now;
+use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
@@ -75,7 +75,7 @@ pub(crate) fn open_poll<I: Io>(
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = filter_rule(clients, &subs.matching, slot).poll_timeout_s;
-    polls_from_now(clients, queues, slot, io);
+    begin_poll_wait(clients, queues, slot, io);
     let row = clients.conns.get_mut(slot);
     row.deadline_s = if wait_s == 0 {
         0

@@ -6,7 +6,9 @@ use crate::base::position::{self, Since};
 use crate::base::reason::{Closed, Reason};
 use crate::client::row::{COUNTED, EOF, FILTERS, LIVE, MULTI, State};
 use crate::client::side::Behind;
-use crate::client::subscriptions::{ask_of, flags_of, parts, rule_of, saw, topic_of, unsubscribe};
+use crate::client::subscriptions::{
+    ask_of, flags_of, parts, record_seen, rule_of, topic_of, unsubscribe,
+};
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
@@ -16,7 +18,7 @@ use crate::protocol::front::{
 use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
 use crate::protocol::http::filtered::filter_rule;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
-use crate::protocol::http::pipelined::polls_from_now;
+use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::http::retry;
 use crate::protocol::http::state::Held;
 use crate::store::rope::Rope;
@@ -35,7 +37,7 @@ pub(crate) fn poll_page<I: Io>(
     if page.gap {
         clients.conns.get_mut(slot).options |= GAP;
     }
-    saw(&mut clients.conns, slot, part, page.head, page.epoch);
+    record_seen(&mut clients.conns, slot, part, page.head, page.epoch);
     if clients.conns.get(slot).wants(MULTI) {
         // The answer contains the positions of all topics, so it waits for all of them.
         let attaching = clients.conns.extra(slot).own.attaching.as_mut();
@@ -73,7 +75,7 @@ pub(crate) fn poll_page<I: Io>(
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
-    polls_from_now(clients, queues, slot, io);
+    begin_poll_wait(clients, queues, slot, io);
     let row = clients.conns.get_mut(slot);
     row.deadline_s = if wait_s == 0 {
         0
@@ -265,7 +267,7 @@ pub(crate) fn answer_nothing<I: Io>(
         .filter(|_| options & MULTI == 0 && status != 304)
         .and_then(|page| Some(clients.ctx.date_of(page.newest_s?)));
     if clients.ctx.drains && options & KEEP == 0 {
-        clients.scratch.because(Closed::Operator);
+        clients.scratch.note_close_reason(Closed::Operator);
     }
     timeout_head(clients, slot, status, &tag, newest);
     unsubscribe(clients, subs, slot);
@@ -315,7 +317,7 @@ pub(crate) fn first_of_set(
 ) {
     let attaching = conns.extra(slot).own.attaching.as_mut();
     let Some(attaching) = attaching.filter(|a| a.held.is_empty()) else {
-        saw(conns, slot, unseen.part, unseen.offset, unseen.epoch);
+        record_seen(conns, slot, unseen.part, unseen.offset, unseen.epoch);
         return;
     };
     let record = attaching.frames.copy(record, frames);

@@ -108,7 +108,7 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
         // The CONNECT waits for the verdict.
         Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
         Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
-            clients.scratch.because(reason.row().closed);
+            clients.scratch.note_close_reason(reason.row().closed);
             clients.refuse_packet(reason)
         }),
     }
@@ -220,7 +220,7 @@ fn may_will(clients: &Clients, slot: u32) -> Result<(), Reason> {
 }
 
 /// Whether the client may still have this subscription of its session.
-pub(super) fn may_still(clients: &Clients, slot: u32, name: &[u8]) -> bool {
+pub(super) fn may_keep_subscription(clients: &Clients, slot: u32, name: &[u8]) -> bool {
     clients.may(slot, Right::Subscribe, unshared(name)).is_ok()
 }
 
@@ -230,7 +230,7 @@ fn unshared(filter: &[u8]) -> &[u8] {
 }
 
 /// The messages among these that the client may still have.
-pub(super) fn may_have(
+pub(super) fn permitted_messages(
     clients: &Clients,
     slot: u32,
     mut sent: VecDeque<Inflight>,

@@ -177,7 +177,7 @@ impl Clients {
     pub(super) fn confirm_resumed<I: Io>(&mut self, slot: u32, io: &mut I) {
         let waits = mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.unconfirmed > 0);
         if !waits {
-            self.let_out(slot, io);
+            self.release_held_output(slot, io);
         }
     }
 
@@ -355,7 +355,7 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
 }
 
 /// Counts requested pages.
-pub(crate) fn asked_pages(conns: &mut Connections, slot: u32, count: u32) {
+pub(crate) fn count_asked_pages(conns: &mut Connections, slot: u32, count: u32) {
     if let Some(extra) = conns.find_extra_mut(slot)
         && let Some(mqtt) = &mut extra.own.mqtt
     {
@@ -364,7 +364,7 @@ pub(crate) fn asked_pages(conns: &mut Connections, slot: u32, count: u32) {
 }
 
 /// Counts an answered page, if the connection is still open. Its received packets may continue.
-pub(crate) fn took_page_of(clients: &mut Clients, queues: &mut Queues, slot: u32) {
+pub(crate) fn count_answered_page(clients: &mut Clients, queues: &mut Queues, slot: u32) {
     if let Some(extra) = clients.conns.find_extra_mut(slot)
         && let Some(mqtt) = &mut extra.own.mqtt
         && mqtt.pages > 0

@@ -28,7 +28,7 @@ pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 /// Ends the connection, whatever is under way; one that has had no CONNACK is not told why.
 pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     if clients.conns.get(slot).own == NONE {
-        clients.scratch.because(reason.row().closed);
+        clients.scratch.note_close_reason(reason.row().closed);
         return clients.drop_conn(slot, Close::Now);
     }
     clients.scratch.reply.clear();
@@ -44,7 +44,7 @@ fn mqtt_end_because<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    clients.scratch.because(reason.row().closed);
+    clients.scratch.note_close_reason(reason.row().closed);
     let code = clients.refuse_packet(reason);
     mqtt_end_saying(clients, slot, code, words, io);
 }
@@ -83,7 +83,7 @@ pub(super) fn mqtt_end_saying<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    clients.scratch.because(ended(reason));
+    clients.scratch.note_close_reason(ended(reason));
     clients.note_end_reason(words);
     // [MQTT-3.14.0-1]: not before the CONNACK.
     let connecting =

@@ -17,7 +17,7 @@ use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::StoredSession;
 use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
-use crate::protocol::mqtt::client::{home_of_session, took_page_of};
+use crate::protocol::mqtt::client::{count_answered_page, home_of_session};
 use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
 use crate::protocol::mqtt::record::{RECORDED, session_recorded};
 use crate::protocol::mqtt::retention::release_published;
@@ -121,7 +121,7 @@ pub(crate) fn mqtt_fenced<I: Io>(
     }
     let is_record = to.part == RECORDED;
     if !is_record {
-        took_page_of(clients, queues, to.slot);
+        count_answered_page(clients, queues, to.slot);
     }
     if clients.conns.get(to.slot).is(CLOSING) {
         return;

@@ -158,7 +158,7 @@ pub(super) fn client_connects<I: Io>(
         let most = most.unwrap_or(u32::MAX);
         if most < REFUSAL_BYTES {
             // [MQTT-3.1.2-24]: no packet could say so.
-            clients.scratch.because(close::ended(reason));
+            clients.scratch.note_close_reason(close::ended(reason));
             mqtt_shut(clients, slot, io);
             return Ok(());
         }
@@ -187,7 +187,7 @@ fn refuse_client<I: Io>(
             .meter
             .refused_packet("CONNECT: ", reason.name().as_bytes());
     }
-    clients.scratch.because(close::ended(reason));
+    clients.scratch.note_close_reason(close::ended(reason));
     clients.note_refused(slot, "CONNECT", words.as_bytes(), reason.name());
     let version = client::version(&clients.conns, slot);
     let mut properties = PropertyBuf::new();
@@ -220,7 +220,7 @@ pub(super) fn refuse_connect<I: Io>(
         clients
             .meter
             .refused_packet("CONNECT: ", error.words().as_bytes());
-        clients.scratch.because(Closed::Refused);
+        clients.scratch.note_close_reason(Closed::Refused);
         return clients.drop_conn(slot, Close::Now);
     }
     refuse_client(clients, slot, error.reason(), "", io);
@@ -371,7 +371,7 @@ pub(super) fn client_leaves<I: Io>(
         // [MQTT-3.14.4-3].
         mqtt_state(&mut clients.conns, slot).will = None;
     }
-    clients.scratch.because(Closed::Peer);
+    clients.scratch.note_close_reason(Closed::Peer);
     mqtt_shut(clients, slot, io);
     Ok(())
 }

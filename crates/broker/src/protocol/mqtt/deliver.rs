@@ -59,7 +59,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
     }
     let records = feed.run.records().to_vec();
     clients.meter.work.steps.add(records.len());
-    let left = give_all(
+    let left = send_in_order(
         clients,
         subs,
         &feed.deliveries,
@@ -84,7 +84,7 @@ pub(crate) fn mqtt_deliver<I: Io>(
 }
 
 /// Sends messages of a topic in their order. Returns the first one for which there was no room.
-pub(super) fn give_all<'r, I: Io>(
+pub(super) fn send_in_order<'r, I: Io>(
     clients: &mut Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
@@ -128,7 +128,7 @@ pub(super) fn give_all<'r, I: Io>(
 }
 
 /// Sends messages that waited for room: first those that are sent again, then retained messages and messages of groups.
-pub(super) fn give_waiting<I: Io>(
+pub(super) fn send_waiting<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
     queues: &mut Queues,

@@ -18,7 +18,7 @@ use crate::mail::{Attached, FilterPage, Frames};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Matching, Queues, Sub, Subscriptions,
 };
-use crate::protocol::mqtt::client::{asked_pages, has_place, mqtt_state};
+use crate::protocol::mqtt::client::{count_asked_pages, has_place, mqtt_state};
 use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
 use crate::protocol::mqtt::list;
 use crate::protocol::mqtt::list::{
@@ -94,10 +94,10 @@ pub(crate) fn mqtt_match_page<I: Io>(
     let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
     if shows {
         let ends = full.is_none() && (live || offset >= page.snapshot_end);
-        showed(clients, subs, queues, slot, serial, page, (offset, ends));
+        record_retained_page(clients, subs, queues, slot, serial, page, (offset, ends));
         return None;
     }
-    clients.took_page(slot, serial, page, offset, live);
+    clients.record_page(slot, serial, page, offset, live);
     if live {
         start_live(&mut clients.conns, slot, part, page.partition, offset);
     }
@@ -106,7 +106,7 @@ pub(crate) fn mqtt_match_page<I: Io>(
         clients.send_reply(slot, io);
         clients.confirm_resumed(slot, io);
     }
-    goes_on_behind(clients, queues, slot);
+    resume_if_behind(clients, queues, slot);
     None
 }
 
@@ -147,7 +147,7 @@ pub(super) fn join_wildcard(
     };
     match join_filters(clients, subs, slot, &[(wanted.filter, part)], since, false) {
         Ok(serial) => {
-            asked_pages(
+            count_asked_pages(
                 &mut clients.conns,
                 slot,
                 clients.ctx.world.partitions.into(),
@@ -172,7 +172,7 @@ pub(super) fn join_wildcard(
 
 /// Notes that a page of a group that only sends retained messages again was sent up to `offset`. Such a group is never live, since live messages are sent
 /// by the subscription's own group. It ends when the retained messages of all partitions were sent.
-fn showed(
+fn record_retained_page(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
@@ -181,7 +181,7 @@ fn showed(
     page: &FilterPage,
     (offset, ends): (u64, bool),
 ) {
-    clients.took_page(slot, serial, page, offset, false);
+    clients.record_page(slot, serial, page, offset, false);
     if !ends {
         return queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -200,22 +200,22 @@ fn showed(
     }) {
         clients.leave_group(subs, slot, serial);
     }
-    goes_on_behind(clients, queues, slot);
+    resume_if_behind(clients, queues, slot);
 }
 
 /// Requests a subscription's retained messages once more, beside its other messages.
-fn show_again(
+fn resend_retained(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     part: u32,
     filter: &[u8],
 ) {
-    leave_shown(clients, subs, slot, part);
+    end_retained_resend(clients, subs, slot, part);
     let since = alloc::vec![Since::Default; usize::from(clients.ctx.world.partitions)];
     // If there is no room for that, the subscription continues without them.
     if join_filters(clients, subs, slot, &[(filter, part)], &since, false).is_ok() {
-        asked_pages(
+        count_asked_pages(
             &mut clients.conns,
             slot,
             clients.ctx.world.partitions.into(),
@@ -224,7 +224,7 @@ fn show_again(
 }
 
 /// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
-pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+pub(super) fn catch_up_wildcards(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     let Some(subscriptions) =
         joining::filter_subscriptions(&clients.conns, slot).filter(|all| all.is_behind())
     else {
@@ -259,7 +259,7 @@ pub(super) fn wildcards_go_on(clients: &mut Clients, subs: &mut Subscriptions, s
                 },
                 partition,
             );
-            asked_pages(&mut clients.conns, slot, asked.into());
+            count_asked_pages(&mut clients.conns, slot, asked.into());
         }
     }
 }
@@ -295,7 +295,7 @@ pub(super) fn resubscribe_wildcard(
     }
     if wanted.options.retain_handling == RetainHandling::Send {
         // [MQTT-3.8.4-3]. Live messages continue.
-        show_again(clients, subs, slot, part, wanted.filter);
+        resend_retained(clients, subs, slot, part, wanted.filter);
     }
     Ok(())
 }
@@ -332,14 +332,14 @@ pub(super) fn wildcard_seen(
 }
 
 /// A page was handled: requests the next one if necessary.
-fn goes_on_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
+fn resume_if_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
     if joining::filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
 /// Stops sending a subscription's retained messages again.
-fn leave_shown(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
+fn end_retained_resend(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
     let own = serial_of(&clients.conns, slot, part);
     let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
         return;
@@ -362,7 +362,7 @@ pub(super) fn leave_wildcard(
     serial: u32,
 ) {
     clients.leave_group(subs, slot, serial);
-    leave_shown(clients, subs, slot, part);
+    end_retained_resend(clients, subs, slot, part);
 }
 
 fn grant_pending(clients: &mut Clients, slot: u32, part: u32, reason: ReasonCode) {

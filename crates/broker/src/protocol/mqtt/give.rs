@@ -243,7 +243,7 @@ fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) 
 
 /// Sends a message that the client cannot read from a log later: a retained message, or one of a group. If there is no room it waits, whereas other messages
 /// are read from the log later. Returns whether it needs an acknowledgement.
-pub(super) fn give_once<I: Io>(
+pub(super) fn send_or_hold<I: Io>(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,

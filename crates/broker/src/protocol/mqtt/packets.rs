@@ -29,7 +29,7 @@ use crate::protocol::mqtt::connect::{
 };
 use crate::protocol::mqtt::deliver::{acknowledged, was_received};
 use crate::protocol::mqtt::options::FRAMED;
-use crate::protocol::mqtt::page::mqtt_go_on;
+use crate::protocol::mqtt::page::mqtt_catch_up;
 use crate::protocol::mqtt::publish::{client_published, client_released};
 use crate::protocol::mqtt::subscribe::client_subscribed;
 use crate::protocol::mqtt::unsubscribe::client_unsubscribed;
@@ -124,7 +124,7 @@ impl Front {
         // A client that has not sent its CONNECT yet has no subscriptions.
         let opens = |row: &Row| row.state == State::Mqtt && row.own != NONE;
         if opens(self.clients.conns.get(slot)) {
-            mqtt_go_on(
+            mqtt_catch_up(
                 &mut self.clients,
                 &mut self.subs,
                 &mut self.queues,
@@ -171,7 +171,7 @@ impl Front {
             };
             if !connected && header.kind() != PacketType::Connect {
                 // [MQTT-3.1.0-1]: no client to tell.
-                self.clients.scratch.because(Closed::Refused);
+                self.clients.scratch.note_close_reason(Closed::Refused);
                 self.clients.drop_conn(slot, Close::Now);
                 return None;
             }
@@ -203,7 +203,7 @@ impl Front {
             self.clients.meter.work.steps.add(1);
             self.clients.meter.work.steps.add_bytes(end - at);
             let came = (header, &bytes[at + len..end]);
-            match self.packet_came(slot, version, came, &bytes[at..], home, io) {
+            match self.handle_packet(slot, version, came, &bytes[at..], home, io) {
                 After::Next => at = end,
                 After::Later => break,
                 After::End => return None,
@@ -225,7 +225,7 @@ impl Front {
     }
 
     /// Decodes a whole packet, of which the header and the rest are given, and carries it out. `bytes` begin with the packet.
-    fn packet_came<I: Io>(
+    fn handle_packet<I: Io>(
         &mut self,
         slot: u32,
         version: Version,
@@ -384,7 +384,7 @@ fn take_held(clients: &mut Clients, slot: u32) -> Option<(SpillBuffer, Progress)
         client::mqtt(&clients.conns, slot)?;
         let mqtt = mqtt_state(&mut clients.conns, slot);
         let (held, progress) = (core::mem::take(&mut mqtt.partial), mqtt.progress);
-        clients.conns.let_go_bytes(held.bytes());
+        clients.conns.release_bytes(held.bytes());
         (held, progress)
     } else {
         let Spill::Mqtt(held, progress) = clients.conns.take_spill(slot)? else {

@@ -14,16 +14,18 @@ use crate::client::subscriptions::ask_behind;
 use crate::io::Io;
 use crate::mail::{Attach, Attached, Frames, LatestValues, Page};
 use crate::protocol::front::{Clients, Deliveries, Queues, Subscriptions};
-use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
+use crate::protocol::mqtt::client::{count_asked_pages, mqtt_state};
 use crate::protocol::mqtt::close::end_unplaced;
-use crate::protocol::mqtt::deliver::{give_all, give_waiting, has_room, places};
-use crate::protocol::mqtt::filters::wildcards_go_on;
-use crate::protocol::mqtt::give::{Wants, give_once, topic_name};
+use crate::protocol::mqtt::deliver::{has_room, places, send_in_order, send_waiting};
+use crate::protocol::mqtt::filters::catch_up_wildcards;
+use crate::protocol::mqtt::give::{Wants, send_or_hold, topic_name};
 use crate::protocol::mqtt::list::{self, collapse, part_name, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::overlap::{start_anew, start_live};
-use crate::protocol::mqtt::retained_latest::{begin_show, end_show, show_page, shows_go_on};
-use crate::protocol::mqtt::shared::give_owed;
+use crate::protocol::mqtt::retained_latest::{
+    ask_latest_values, begin_latest_values, end_latest_values, send_latest_values,
+};
+use crate::protocol::mqtt::shared::return_owed_credit;
 use crate::protocol::mqtt::state::RESUMED;
 use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::suspend::text_of;
@@ -56,7 +58,7 @@ pub(crate) fn mqtt_page<I: Io>(
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
     if page.values == LatestValues::These {
-        return show_page(
+        return send_latest_values(
             clients,
             &subs.topics,
             queues,
@@ -76,20 +78,21 @@ pub(crate) fn mqtt_page<I: Io>(
             unbound: true,
             ..Wants::default()
         };
-        give_once(clients, slot, &wants, (&name, record, frames), io);
+        send_or_hold(clients, slot, &wants, (&name, record, frames), io);
     }
     if page.values == LatestValues::Wait {
         // Values after the position of a resumed session are sent by the subscription.
         let position = list::sub(&clients.conns, slot, part).filter(|sub| sub.epoch == page.epoch);
         let until = position.filter(|_| !page.only_retained);
         let until = until.map_or(page.head, |sub| sub.offset);
-        begin_show(clients, queues, slot, part, until);
+        begin_latest_values(clients, queues, slot, part, until);
     }
     if page.only_retained {
         return;
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
-    if let Some(left) = give_all(clients, subs, deliveries, (slot, part), records, frames, io) {
+    if let Some(left) = send_in_order(clients, subs, deliveries, (slot, part), records, frames, io)
+    {
         (head, at_head) = (left.previous, false);
     }
     let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
@@ -122,7 +125,7 @@ pub(crate) fn mqtt_not_attached<I: Io>(
 ) {
     let attached = page.attached;
     clients.expand(slot);
-    if page.only_retained && end_show(clients, queues, slot, part) {
+    if page.only_retained && end_latest_values(clients, queues, slot, part) {
         // The subscription itself continues, and will learn of the deletion.
         return;
     }
@@ -169,15 +172,15 @@ pub(crate) fn refuse_part<I: Io>(
 }
 
 /// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages.
-pub(super) fn mqtt_go_on<I: Io>(
+pub(super) fn mqtt_catch_up<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     queues: &mut Queues,
     slot: u32,
     io: &mut I,
 ) {
-    give_waiting(clients, &mut subs.lanes, queues, slot, io);
-    give_owed(clients, &mut subs.lanes, slot);
+    send_waiting(clients, &mut subs.lanes, queues, slot, io);
+    return_owed_credit(clients, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
     let full = row.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
@@ -207,8 +210,8 @@ pub(super) fn mqtt_go_on<I: Io>(
     if full {
         return;
     }
-    shows_go_on(clients, subs, slot);
-    wildcards_go_on(clients, subs, slot);
+    ask_latest_values(clients, subs, slot);
+    catch_up_wildcards(clients, subs, slot);
     if has_room(&clients.conns, slot) {
         catch_up_list(clients, subs, slot);
     }
@@ -229,7 +232,7 @@ fn catch_up_list(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
             clients.conns.extra(slot).behind.push(seen);
             continue;
         }
-        asked_pages(&mut clients.conns, slot, 1);
+        count_asked_pages(&mut clients.conns, slot, 1);
         ask_behind(
             clients,
             subs,

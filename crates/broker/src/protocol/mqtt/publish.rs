@@ -142,7 +142,7 @@ pub(super) fn client_published(
         }
         Ok(None) => {}
         Ok(Some(outcome)) => {
-            let reason = told(clients, outcome);
+            let reason = reason_code_of(clients, outcome);
             answer_publish(clients, slot, part, reason)?;
         }
         Err(reason) => answer_publish(clients, slot, part, reason)?,
@@ -240,7 +240,7 @@ pub(crate) fn mqtt_outcome<I: Io>(
     // A node that was cut off may have stopped reading for this answer alone.
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most
         || clients.ctx.world.is_replicated() && clients.conns.get(slot).is(PAUSED);
-    let reason = told(clients, outcome);
+    let reason = reason_code_of(clients, outcome);
     let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged, so the client sends it again.
     let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
@@ -517,7 +517,7 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
 }
 
 /// The reason code of an outcome.
-fn told(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
+fn reason_code_of(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
     if let Some(reason) = outcome.refusal() {
         clients.meter.stats.refusals.add(reason);
     }

@@ -20,7 +20,7 @@ use crate::io::Io;
 use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::protocol::front::{Clients, Subscriptions};
-use crate::protocol::mqtt::access::{may_have, may_still};
+use crate::protocol::mqtt::access::{may_keep_subscription, permitted_messages};
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_inflight;
@@ -55,8 +55,8 @@ pub(super) fn resume_session<I: Io>(
     } = session;
     clients.expand(slot);
     let (inflight, waiting) = (
-        may_have(clients, slot, resumed(inflight)),
-        may_have(clients, slot, resumed(waiting)),
+        permitted_messages(clients, slot, resumed(inflight)),
+        permitted_messages(clients, slot, resumed(waiting)),
     );
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
@@ -119,7 +119,7 @@ fn resume_subscription(
     subscription: &StoredSubscription<'_>,
 ) -> Result<(), Reason> {
     let filter = &*subscription.filter;
-    if !may_still(clients, slot, filter) {
+    if !may_keep_subscription(clients, slot, filter) {
         if subscription.needs_log() {
             release_stored(&mut subs.lanes, &clients.ctx, filter);
         }

@@ -21,7 +21,7 @@ use crate::protocol::mqtt::subscribe::page_of;
 use crate::protocol::mqtt::{client, list};
 
 /// Sends a page of values that the home has answered with.
-pub(super) fn show_page<I: Io>(
+pub(super) fn send_latest_values<I: Io>(
     clients: &mut Clients,
     topics: &Topics,
     queues: &mut Queues,
@@ -82,7 +82,7 @@ pub(super) fn show_page<I: Io>(
 }
 
 /// Begins to send all latest values of a subscription's topic up to the offset `until`.
-pub(super) fn begin_show(
+pub(super) fn begin_latest_values(
     clients: &mut Clients,
     queues: &mut Queues,
     slot: u32,
@@ -110,7 +110,12 @@ pub(super) fn is_shown_values(conns: &Connections, slot: u32, part: u32) -> bool
 }
 
 /// Stops sending values to a subscription. Returns whether some were left.
-pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, part: u32) -> bool {
+pub(super) fn end_latest_values(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    slot: u32,
+    part: u32,
+) -> bool {
     if !is_shown_values(&clients.conns, slot, part) {
         return false;
     }
@@ -123,7 +128,7 @@ pub(super) fn end_show(clients: &mut Clients, queues: &mut Queues, slot: u32, pa
 }
 
 /// Requests the next page of the first topic, if the client has room for it.
-pub(super) fn shows_go_on(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+pub(super) fn ask_latest_values(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
     let show = client::mqtt(&clients.conns, slot).and_then(|mqtt| mqtt.retained_latest.first());
     let Some((part, offset)) = show
         .filter(|show| !show.asked)

@@ -15,7 +15,7 @@ use crate::mail::session::SavedSession;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::mail::{Ask, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
-use crate::protocol::mqtt::client::{self, asked_pages, mqtt_state};
+use crate::protocol::mqtt::client::{self, count_asked_pages, mqtt_state};
 use crate::protocol::mqtt::list::{self, Wanted, is_vacant, list_of, wildcard_of};
 use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
 use crate::store::slab::NONE;
@@ -66,7 +66,7 @@ pub(super) fn await_retention(
         let fences = homes.len();
         suback.waiting += fences as u32;
         homes.for_each(|home| lanes.ask(home, |_| Ask::Fence(to)));
-        asked_pages(&mut clients.conns, slot, fences as u32);
+        count_asked_pages(&mut clients.conns, slot, fences as u32);
         clients.meter.work.steps.add(fences);
     }
 }

@@ -10,8 +10,8 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
-use crate::protocol::mqtt::client::{asked_pages, mqtt_state};
-use crate::protocol::mqtt::give::{Wants, give_once};
+use crate::protocol::mqtt::client::{count_asked_pages, mqtt_state};
+use crate::protocol::mqtt::give::{Wants, send_or_hold};
 use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::retention::{await_retention, homes_of};
@@ -103,7 +103,7 @@ pub(crate) fn shared_message<I: Io>(
         unbound: true,
         ..Wants::default()
     };
-    if !give_once(clients, to.slot, &wants, (name, record, frames), io) {
+    if !send_or_hold(clients, to.slot, &wants, (name, record, frames), io) {
         give_credit(clients, lanes, to.slot, part, (partition, record.offset));
     }
 }
@@ -154,7 +154,7 @@ pub(super) fn join_group(
             party,
         };
         lanes.ask(home, |_| ask);
-        asked_pages(&mut clients.conns, slot, 1);
+        count_asked_pages(&mut clients.conns, slot, 1);
     }
     if !restored && clients.records_session(slot) {
         // A new group has its first position in the log before the SUBACK.
@@ -217,7 +217,7 @@ pub(super) fn give_credit(
 }
 
 /// Gives the credit back that waited for the socket.
-pub(super) fn give_owed(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+pub(super) fn return_owed_credit(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let mqtt = client::mqtt(&clients.conns, slot);
     if mqtt.is_none_or(|mqtt| mqtt.groups_behind.is_empty()) {
         return;

@@ -16,7 +16,9 @@ use crate::client::row::COUNTED;
 use crate::client::subscriptions::{ask_of, has_room_for};
 use crate::mail::Attach;
 use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
-use crate::protocol::mqtt::client::{self, asked_pages, is_bridge, mqtt_state, packet_bytes_max};
+use crate::protocol::mqtt::client::{
+    self, count_asked_pages, is_bridge, mqtt_state, packet_bytes_max,
+};
 use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
 use crate::protocol::mqtt::list::{
     Wanted, add_sub, is_vacant, list_of, part_name, part_of, sub_mut,
@@ -315,7 +317,7 @@ pub(super) fn page_of(
     topic: u32,
     since: Since,
 ) -> Attach {
-    asked_pages(&mut clients.conns, slot, 1);
+    count_asked_pages(&mut clients.conns, slot, 1);
     let name = part_name(&clients.conns, slot, part);
     let to = clients.conns.reply_to(slot, name);
     ask_of(clients, topics, topic, to, since)

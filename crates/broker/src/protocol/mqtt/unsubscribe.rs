@@ -12,7 +12,7 @@ use crate::protocol::mqtt::filters::leave_wildcard;
 use crate::protocol::mqtt::list::{list_of, part_of, sub_mut};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::overlap::forget_starts;
-use crate::protocol::mqtt::retained_latest::end_show;
+use crate::protocol::mqtt::retained_latest::end_latest_values;
 use crate::protocol::mqtt::retention::release_log;
 use crate::protocol::mqtt::shared::part_group;
 use crate::protocol::mqtt::state::Suback;
@@ -76,7 +76,7 @@ pub(super) fn leave_part(
 ) {
     part_group(clients, &mut subs.lanes, slot, part, true);
     forget_starts(&mut clients.conns, slot, part);
-    end_show(clients, queues, slot, part);
+    end_latest_values(clients, queues, slot, part);
     let Some(sub) = list::sub(&clients.conns, slot, part) else {
         return clients.broken(slot);
     };

@@ -139,8 +139,8 @@ impl Front {
         io: &mut I,
     ) -> bool {
         match event {
-            Event::Text(data) => self.frame_came(slot, data, false, home, io),
-            Event::Binary(data) => self.frame_came(slot, data, true, home, io),
+            Event::Text(data) => self.handle_frame(slot, data, false, home, io),
+            Event::Binary(data) => self.handle_frame(slot, data, true, home, io),
             Event::Ping(data) => {
                 frame::write_frame(&mut self.clients.scratch.reply, Opcode::Pong, data);
                 true

@@ -5,7 +5,7 @@
 use crate::base::reason::Reason;
 use crate::base::time::Now;
 use crate::client::close::end_connection;
-use crate::home::sessions::{FOREVER_S, Left, SessionsAtHome};
+use crate::home::sessions::{AbsentView, FOREVER_S, SessionsAtHome};
 use crate::mail::orders::{Connection, Ended, Page, Selection, Session, SessionName};
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
@@ -142,7 +142,7 @@ pub(super) fn sessions_page(
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
     let (mut found, mut row) = (Vec::new(), from);
     while row < until && found.len() < most {
-        at_home.each_left(row..row + 1, |left| found.push(session_left(&left, now)));
+        at_home.each_absent_view(row..row + 1, |view| found.push(absent_session(&view, now)));
         row += 1;
     }
     Page {
@@ -151,13 +151,13 @@ pub(super) fn sessions_page(
     }
 }
 
-fn session_left(left: &Left<'_>, now: Now) -> Session {
-    let ends = left.expires_s != FOREVER_S;
+fn absent_session(view: &AbsentView<'_>, now: Now) -> Session {
+    let ends = view.expires_s != FOREVER_S;
     Session {
-        client_id: client_id_in(left.name).into(),
-        user: user_in(left.name).into(),
-        expires_in_s: ends.then(|| left.expires_s.saturating_sub(now.unix_s)),
-        bytes: left.bytes,
+        client_id: client_id_in(view.name).into(),
+        user: user_in(view.name).into(),
+        expires_in_s: ends.then(|| view.expires_s.saturating_sub(now.unix_s)),
+        bytes: view.bytes,
         subscriptions: Vec::new(),
     }
 }
@@ -169,12 +169,12 @@ pub(super) fn session(
     name: &SessionName,
 ) -> Option<Session> {
     let (hash, name) = hashed(clients, name);
-    let left = at_home.left_named(hash, &name)?;
-    let subscriptions = stored::subscriptions(left.state);
+    let view = at_home.find_absent(hash, &name)?;
+    let subscriptions = stored::subscriptions(view.state);
     let subscriptions = subscriptions.map(|it| (Box::from(&*it.filter), it.qos()));
     Some(Session {
         subscriptions: subscriptions.collect(),
-        ..session_left(&left, clients.ctx.now)
+        ..absent_session(&view, clients.ctx.now)
     })
 }
 

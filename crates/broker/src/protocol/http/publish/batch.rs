@@ -28,8 +28,8 @@ use crate::protocol::front::{
 };
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
 use crate::protocol::http::publish::{self, wait};
-use crate::protocol::http::slips::{line_tip, quoted};
 use crate::protocol::http::state::{Batch, Pending};
+use crate::protocol::http::suggestions::{hint_for_line, quoted};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
@@ -38,7 +38,13 @@ const NAMED_LINES: u32 = 100;
 
 /// The text about an unknown field.
 fn unknown_field(error: LineError, name: &[u8]) -> Cow<'static, str> {
-    format!("{} is {}{}", quoted(name), error.reason(), line_tip(name)).into()
+    format!(
+        "{} is {}{}",
+        quoted(name),
+        error.reason(),
+        hint_for_line(name)
+    )
+    .into()
 }
 
 /// The text about data that exceed the size limit of a message.
@@ -139,7 +145,7 @@ pub(crate) fn go_on_with_batch<I: Io>(
         return;
     };
     let body = core::mem::take(&mut batch.rest);
-    clients.conns.let_go_bytes(body.capacity());
+    clients.conns.release_bytes(body.capacity());
     let done = batch.done;
     batch.done += batch_lines(clients, subs, slot, &body[done..], &mut batch, home);
     if batch.done < body.len() {
@@ -167,7 +173,7 @@ pub(super) fn cut_batch<I: Io>(
         return;
     };
     let rest = core::mem::take(&mut batch.rest);
-    clients.conns.let_go_bytes(rest.capacity());
+    clients.conns.release_bytes(rest.capacity());
     let words = "the log has not answered in time; this and the rest were not published";
     let refused = (Reason::OutcomeUnknown, words.into());
     batch.line_failed(&mut clients.meter, batch.number + 1, refused);
@@ -340,7 +346,7 @@ fn take_batch(conns: &mut Connections, slot: u32) -> Option<Box<Batch>> {
 /// Drops the remaining lines of a batch, because the connection ends.
 pub(crate) fn drop_batch(conns: &mut Connections, slot: u32) {
     if let Some(batch) = take_batch(conns, slot) {
-        conns.let_go_bytes(batch.rest.capacity());
+        conns.release_bytes(batch.rest.capacity());
     }
 }
 

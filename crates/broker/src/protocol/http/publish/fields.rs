@@ -7,7 +7,7 @@ use crore_wire::http::head::Head;
 
 use crate::base::position;
 use crate::mail::fields::check_idempotency_key;
-use crate::protocol::http::slips::quoted;
+use crate::protocol::http::suggestions::quoted;
 
 /// The content type of a form whose fields are parts of the body.
 const PARTS: &[u8] = b"multipart/form-data";

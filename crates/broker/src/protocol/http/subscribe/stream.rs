@@ -7,7 +7,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, LIVE, MULTI, PAUSED, State};
 use crate::client::side::Behind;
-use crate::client::subscriptions::{flags_of, saw, topic_of};
+use crate::client::subscriptions::{flags_of, record_seen, topic_of};
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::contract::streams::{end_stream, tell_position};
@@ -39,7 +39,7 @@ pub(crate) fn stream_page<I: Io>(
     let mut bytes = Rope::default();
     if page.gap {
         let from = records.first().map_or(page.head, |record| record.previous);
-        saw(&mut clients.conns, slot, part, from, page.epoch);
+        record_seen(&mut clients.conns, slot, part, from, page.epoch);
         let (deliveries, out) = (&feed.deliveries, &mut bytes.own);
         let told = (from, page.is_next_page);
         if !tell_gap(clients, subs, deliveries, slot, topic, told, out) {
@@ -54,7 +54,7 @@ pub(crate) fn stream_page<I: Io>(
     }
     let mut ends = Vec::with_capacity(records.len());
     for record in records {
-        saw(&mut clients.conns, slot, part, record.offset, page.epoch);
+        record_seen(&mut clients.conns, slot, part, record.offset, page.epoch);
         let message = (record, frames);
         encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
         ends.push(bytes.len());
@@ -71,7 +71,7 @@ pub(crate) fn stream_page<I: Io>(
             clients.put_rope(slot, &bytes, io);
         }
     }
-    saw(&mut clients.conns, slot, part, head, page.epoch);
+    record_seen(&mut clients.conns, slot, part, head, page.epoch);
     if at_head {
         *flags_of(&mut clients.conns, slot, part) |= LIVE;
     } else {
@@ -109,7 +109,7 @@ fn first_page_of_set<I: Io>(
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let from = records.first().map_or(page.head, |record| record.previous);
     if !page.gap {
-        saw(&mut clients.conns, slot, part, from, page.epoch);
+        record_seen(&mut clients.conns, slot, part, from, page.epoch);
     }
     if page.at_head {
         *flags_of(&mut clients.conns, slot, part) |= LIVE;
@@ -167,14 +167,14 @@ fn begin_set<I: Io>(
                 clients.read_on(slot, part, record.previous);
             }
             Held::Message(part, ref record) => {
-                saw(&mut clients.conns, slot, part, record.offset, epoch);
+                record_seen(&mut clients.conns, slot, part, record.offset, epoch);
                 let (topic, start) = (topic_of(&clients.conns, slot, part), bytes.len());
                 let message = (record, &frames);
                 encode_for(clients, subs, feed, slot, topic, message, &mut bytes);
                 clients.meter.stats.sent(1, bytes.len() - start);
             }
             Held::Gap(part, from) => {
-                saw(&mut clients.conns, slot, part, from, epoch);
+                record_seen(&mut clients.conns, slot, part, from, epoch);
                 let topic = topic_of(&clients.conns, slot, part);
                 if !tell_gap(
                     clients,

@@ -18,7 +18,7 @@ const POSITION: &str = "Last-Event-ID";
 /// The most letters of a header that may be added, missing or different.
 const HEADER_EDITS_MAX: u32 = 2;
 /// A property of a publish, and the names that people use for it.
-struct Habit {
+struct ForeignName {
     /// Lower case letters only, without `X-`.
     names: &'static [&'static str],
     /// How to write it in a request.
@@ -30,19 +30,19 @@ struct Habit {
 }
 
 #[rustfmt::skip]
-static HABITS: [Habit; 12] = [
-    Habit { names: &["ttl", "natsttl", "messagettl", "timetolive"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: true },
-    Habit { names: &["expiry", "expires", "expire", "expiration", "maxage", "ttlseconds"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: false },
-    Habit { names: &["retain", "retained"], how: "the header Crore-Retain (true)", line: "the header Crore-Retain (true) of a message that is published by itself, by POST /pub/{topic}", alone: true },
-    Habit { names: &["natsmsgid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: true },
-    Habit { names: &["idempotencykey", "id", "msgid", "messageid", "eventid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: false },
-    Habit { names: &["key", "messagekey"], how: "the header Crore-Key", line: "key", alone: true },
-    Habit { names: &["event", "eventname", "eventsourceevent"], how: "the header X-EventSource-Event", line: "event", alone: true },
-    Habit { names: &["eventtype"], how: "the header X-EventSource-Event", line: "event", alone: false },
-    Habit { names: &["property", "properties", "header", "headers"], how: "the header Crore-Property (name=value)", line: "the header Crore-Property (name=value) of a message that is published by itself, by POST /pub/{topic}", alone: false },
-    Habit { names: &["accesstoken", "auth", "authorization", "jwt", "apikey"], how: "the header Authorization (Bearer TOKEN)", line: "the header Authorization (Bearer TOKEN) of the batch", alone: false },
-    Habit { names: &["data", "message", "msg", "body", "payload", "text", "value"], how: "the body of the request", line: "data", alone: false },
-    Habit { names: &["subject", "channel", "destination"], how: "the path (/pub/TOPIC)", line: "topic", alone: false },
+static FOREIGN_NAMES: [ForeignName; 12] = [
+    ForeignName { names: &["ttl", "natsttl", "messagettl", "timetolive"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: true },
+    ForeignName { names: &["expiry", "expires", "expire", "expiration", "maxage", "ttlseconds"], how: "the header Crore-TTL (whole seconds)", line: "ttl_s", alone: false },
+    ForeignName { names: &["retain", "retained"], how: "the header Crore-Retain (true)", line: "the header Crore-Retain (true) of a message that is published by itself, by POST /pub/{topic}", alone: true },
+    ForeignName { names: &["natsmsgid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: true },
+    ForeignName { names: &["idempotencykey", "id", "msgid", "messageid", "eventid"], how: "the header Idempotency-Key", line: "idempotency_key", alone: false },
+    ForeignName { names: &["key", "messagekey"], how: "the header Crore-Key", line: "key", alone: true },
+    ForeignName { names: &["event", "eventname", "eventsourceevent"], how: "the header X-EventSource-Event", line: "event", alone: true },
+    ForeignName { names: &["eventtype"], how: "the header X-EventSource-Event", line: "event", alone: false },
+    ForeignName { names: &["property", "properties", "header", "headers"], how: "the header Crore-Property (name=value)", line: "the header Crore-Property (name=value) of a message that is published by itself, by POST /pub/{topic}", alone: false },
+    ForeignName { names: &["accesstoken", "auth", "authorization", "jwt", "apikey"], how: "the header Authorization (Bearer TOKEN)", line: "the header Authorization (Bearer TOKEN) of the batch", alone: false },
+    ForeignName { names: &["data", "message", "msg", "body", "payload", "text", "value"], how: "the body of the request", line: "data", alone: false },
+    ForeignName { names: &["subject", "channel", "destination"], how: "the path (/pub/TOPIC)", line: "topic", alone: false },
 ];
 /// The longest name that may be a mistake, in letters.
 const NAME_LETTERS_MAX: usize = 16;
@@ -58,11 +58,11 @@ pub(crate) fn quoted(text: &[u8]) -> String {
 
 /// Whether the header has this server's prefix and is not read. The known ones are read only if a single message is published.
 pub(crate) fn is_unread_header(name: &str, publishes: bool) -> bool {
-    behind_ours(name).len() < name.len() && !(publishes && is_of_message(name))
+    without_prefix(name).len() < name.len() && !(publishes && is_of_message(name))
 }
 
 /// The name of a header without this server's prefix.
-fn behind_ours(name: &str) -> &str {
+fn without_prefix(name: &str) -> &str {
     let begin = name.get(..PREFIX.len());
     match begin.is_some_and(|begin| begin.as_bytes().eq_ignore_ascii_case(PREFIX)) {
         true => &name[PREFIX.len()..],
@@ -77,23 +77,23 @@ pub(crate) fn is_of_message(name: &str) -> bool {
 }
 
 /// Why a header of a message has no effect on a batch, and how to write it there.
-pub(crate) fn words_in_batch(name: &str) -> Option<String> {
+pub(crate) fn hint_for_batch(name: &str) -> Option<String> {
     if !is_of_message(name) {
         return None;
     }
-    let habit = habit(behind_ours(name).as_bytes())?;
-    let how = match ndjson::FIELDS.contains(&habit.line) {
-        true => format!("each line has its own {}", habit.line),
-        false => format!("write it as {}", habit.line),
+    let foreign = foreign(without_prefix(name).as_bytes())?;
+    let how = match ndjson::FIELDS.contains(&foreign.line) {
+        true => format!("each line has its own {}", foreign.line),
+        false => format!("write it as {}", foreign.line),
     };
     let name = quoted(name.as_bytes());
     Some(format!("the header {name} means nothing on a batch: {how}"))
 }
 
 /// The end of the text about an unknown field in a line of a batch.
-pub(crate) fn line_tip(name: &[u8]) -> String {
-    if let Some(habit) = habit(name) {
-        return format!("; write it as {}", habit.line);
+pub(crate) fn hint_for_line(name: &[u8]) -> String {
+    if let Some(foreign) = foreign(name) {
+        return format!("; write it as {}", foreign.line);
     }
     let name = letters(name);
     let is_near = |field: &&&str| is_within(&name, &letters(field.as_bytes()), 1);
@@ -118,7 +118,7 @@ pub(crate) fn is_wrong_header(name: &str) -> bool {
 }
 
 fn is_called_so(name: &str) -> bool {
-    !is_of_message(name) && habit(name.as_bytes()).is_some_and(|it| it.alone)
+    !is_of_message(name) && foreign(name.as_bytes()).is_some_and(|it| it.alone)
 }
 
 /// The header of a publish that this name, with or without `X-`, nearly is. `None` if it is that header.
@@ -169,9 +169,9 @@ pub(crate) fn header_words(name: &str) -> String {
             "the header {name} means nothing here: a message that is published by itself (POST /pub/{{topic}}) has it"
         );
     }
-    let tip = match (nearest(name), habit(behind_ours(name).as_bytes())) {
+    let tip = match (nearest(name), foreign(without_prefix(name).as_bytes())) {
         (Some(near), _) => format!("; did you mean {near}?"),
-        (None, Some(habit)) => format!("; write it as {}", habit.how),
+        (None, Some(foreign)) => format!("; write it as {}", foreign.how),
         (None, None) => String::new(),
     };
     format!(
@@ -183,17 +183,19 @@ pub(crate) fn header_words(name: &str) -> String {
 }
 
 /// How a request that publishes writes what has this name elsewhere.
-pub(crate) fn said_by_request(name: &[u8]) -> Option<&'static str> {
-    habit(name).map(|habit| habit.how)
+pub(crate) fn hint_for_request(name: &[u8]) -> Option<&'static str> {
+    foreign(name).map(|foreign| foreign.how)
 }
 
-fn habit(name: &[u8]) -> Option<&'static Habit> {
+fn foreign(name: &[u8]) -> Option<&'static ForeignName> {
     let name = bare(name);
-    HABITS.iter().find(|habit| is_called(name, habit.names))
+    FOREIGN_NAMES
+        .iter()
+        .find(|foreign| is_one_of_names(name, foreign.names))
 }
 
 /// Whether a name is one of these, comparing only letters.
-pub(crate) fn is_called(name: &[u8], names: &[&str]) -> bool {
+pub(crate) fn is_one_of_names(name: &[u8], names: &[&str]) -> bool {
     names.iter().any(|known| of_letters(name).eq(known.bytes()))
 }
 
@@ -416,11 +418,11 @@ mod tests {
             ("message", "body"),
         ] {
             assert!(
-                said_by_request(name.as_bytes()).is_some_and(|how| how.contains(place)),
+                hint_for_request(name.as_bytes()).is_some_and(|how| how.contains(place)),
                 "{name}"
             );
         }
-        assert_eq!(said_by_request(b"_"), None);
+        assert_eq!(hint_for_request(b"_"), None);
     }
 
     #[test]
@@ -439,22 +441,22 @@ mod tests {
                 "write it as the header Crore-Retain (true) of a message",
             ),
         ] {
-            let tip = line_tip(field.as_bytes());
+            let tip = hint_for_line(field.as_bytes());
             assert!(tip.contains(words), "{field}: {tip}");
         }
         for other in ["x", "_", "priority", "\u{e9}"] {
-            assert_eq!(line_tip(other.as_bytes()), "", "{other}");
+            assert_eq!(hint_for_line(other.as_bytes()), "", "{other}");
         }
     }
 
     #[test]
     fn each_header_of_a_message_is_said_in_a_batch_too() {
         for name in HEADERS.iter().chain(&FOREIGN) {
-            let words = words_in_batch(name).expect("it means nothing on a batch");
+            let words = hint_for_batch(name).expect("it means nothing on a batch");
             assert!(words.contains(name), "{words}");
         }
-        assert_eq!(words_in_batch("Content-Type"), None);
-        assert_eq!(words_in_batch("Event"), None);
+        assert_eq!(hint_for_batch("Content-Type"), None);
+        assert_eq!(hint_for_batch("Event"), None);
     }
 
     #[test]
