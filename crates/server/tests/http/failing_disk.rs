@@ -290,8 +290,9 @@ fn all_that_was_kept_is_there(server: &Server) {
 /// Only the server's own checkpoint can make room, since the other program keeps what it has written.
 #[test]
 fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_deleted() {
-    // After a stop the base has a document for each home, otherwise one for each partition.
-    for stops in [false, true] {
+    // After a stop the base has a document for each home, otherwise one for each partition. The other program may also write between a
+    // stop and the next start.
+    for (stops, fills_between) in [(false, false), (true, false), (true, true)] {
         let state = State::new();
         let settings = settings(&state, 20 << 20);
         let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
@@ -300,8 +301,11 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
         let mut server = much_is_kept(&state, &settings);
         if stops {
             server.stop();
-            server = Server::with(&settings);
             has_reserve(&state, BASE_BYTES);
+            if fills_between {
+                fill(&state);
+            }
+            server = Server::with(&settings);
         } else {
             mount.again("size=26m");
         }

@@ -32,7 +32,7 @@ use super::files::{
 };
 use super::index::Index;
 use super::load::Documents;
-use super::room::{BaseShape, Room, Way};
+use super::room::{BaseShape, Room, Way, next_reserve, room_of_log, with_margin};
 use crate::engine::Durable;
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::checkpoint::{
@@ -47,8 +47,6 @@ const FULL_DISK_DELAY: Duration = Duration::from_secs(10);
 const NO_ROOM_DELAY: Duration = Duration::from_secs(60);
 /// On a full disk a checkpoint is made at once only if it probably frees 1/64 of the base.
 const WORTHWHILE_DIVISOR: u64 = 64;
-/// The reserve for the next base is its estimated size, plus 1/8 of that, plus one segment.
-const RESERVE_DIVISOR: u64 = 8;
 /// Delay after a checkpoint that found the log damaged: an attempt soon after would find the same damage.
 const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
 /// The growth of the log makes a checkpoint due only from this many sealed segments on.
@@ -337,7 +335,7 @@ impl CheckpointMaker {
         // The sum of kept messages is up to a second old, so the bytes written since the last call count too.
         let from = self.reserved_at.replace(state.figures.written);
         let needed = self.needed_bytes(state, kept);
-        let reserve = needed + needed / RESERVE_DIVISOR + self.context.settings.segment_bytes();
+        let reserve = with_margin(needed) + self.context.settings.segment_bytes();
         let there = written + self.reserve_file.get();
         let (reserve, from) = match self.shares_disk {
             true => (reserve.saturating_sub(there), from),
@@ -347,8 +345,8 @@ impl CheckpointMaker {
         self.context.engine.reserve(reserve, from);
     }
 
-    /// Keeps room on the disk for the next document of a checkpoint: makes the reserve file larger or smaller, if the file system has room
-    /// for that, and overwrites its content. Returns whether the size of the file may have changed.
+    /// Keeps room on the disk for the next document of a checkpoint: makes the reserve file larger or smaller, as far as the file system has
+    /// room for that, and overwrites its content. Returns whether the size of the file may have changed.
     fn keep_reserve_file(&mut self) -> bool {
         let directory = &self.context.settings.directory;
         if self.base_shape.is_none() {
@@ -357,14 +355,14 @@ impl CheckpointMaker {
         let Some(base) = &self.base_shape else {
             return false;
         };
-        let needed = base.needed_bytes();
-        let (wanted, before) = (needed + needed / RESERVE_DIVISOR, self.reserve_file.get());
+        let wanted = with_margin(base.needed_bytes());
+        let before = self.reserve_file.get();
         let free = FileSystem::of(directory).map_or(0, |it| it.free_bytes);
-        let is_good = (wanted..=2 * wanted).contains(&before);
-        let bytes = match is_good || before.saturating_add(free) < wanted {
-            true => before,
-            false => wanted,
+        let for_log = match self.shares_disk {
+            true => room_of_log(self.context.settings.segment_bytes()),
+            false => 0,
         };
+        let bytes = next_reserve(before, wanted, free, for_log);
         if bytes == 0 || bytes == before && !self.is_reserve_used {
             return false;
         }

@@ -7,6 +7,14 @@ use std::path::Path;
 
 use super::files::{Base, LOG};
 
+/// A base may be larger than it was estimated: 1/8 of the estimate is added to it.
+const MARGIN_DIVISOR: u64 = 8;
+
+/// The bytes to reserve for a base or document of about this size.
+pub fn with_margin(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / MARGIN_DIVISOR)
+}
+
 /// The documents of a base.
 pub struct BaseShape {
     /// Whether each document is of one partition. Only then checkpoints can replace single documents. A stop writes a document for each
@@ -38,6 +46,21 @@ impl BaseShape {
             false => self.all_bytes,
         }
     }
+}
+
+/// The next size of the file that reserves room for the next checkpoint. The file has `file` bytes, and should have `wanted` bytes. `free`
+/// bytes are free, `for_log` of which are left to the log. If the others are not enough, the file takes them nevertheless: when messages
+/// are deleted, the next base needs less room, but another program may have taken what was free.
+pub fn next_reserve(file: u64, wanted: u64, free: u64, for_log: u64) -> u64 {
+    match (wanted..=wanted.saturating_mul(2)).contains(&file) {
+        true => file,
+        false => wanted.min(file.saturating_add(free.saturating_sub(for_log))),
+    }
+}
+
+/// The room that the reserve leaves to the log: the log soon needs two segments.
+pub fn room_of_log(segment_bytes: u64) -> u64 {
+    2 * segment_bytes
 }
 
 /// How a checkpoint writes the next base.
@@ -151,6 +174,21 @@ mod tests {
         }
         // Most messages were deleted, so the next base needs little room.
         assert!(!room(0, 2, false, &BY_PARTITION, 2).is_lacking);
+    }
+
+    #[test]
+    fn reserve_file_takes_what_there_is_if_the_disk_has_not_enough() {
+        let next = [
+            (60, 0),
+            (120, 9),
+            (0, 100),
+            (0, 28),
+            (10, 28),
+            (10, 5),
+            (130, 0),
+        ]
+        .map(|(file, free)| next_reserve(file, 60, free, 8));
+        assert_eq!(next, [60, 120, 60, 20, 30, 10, 60]);
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crore_broker::snapshot::Head;
-use crore_broker::{Control, Settled, Shard, World};
-use crore_disk::End;
+use crore_broker::{Control, PartitionId, Settled, Shard, World};
+use crore_disk::{End, FileSystem};
 use futures_util::future::join_all;
 
 use super::files::{
-    Base, Document, begin, discard_incomplete_base, prepare, publish, release_reserve,
+    Base, Document, begin, discard_incomplete_base, keep_reserve, prepare, publish, release_reserve,
 };
+use super::room::{BaseShape, next_reserve, room_of_log, with_margin};
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::shards::Shards;
 use crate::settings::state::State;
@@ -118,8 +119,26 @@ async fn write(
     let visible = Base::next(directory, log.unwrap_or_default())
         .and_then(|base| publish(directory, base, true));
     visible.map_err(failed)?;
+    if log.is_some() {
+        reserve_room(directory, state.segment_bytes(), world.partitions);
+    }
     Ok(bytes)
 }
+
+/// Reserves room for the first checkpoint of the next process, so that no other program takes it before the next start. A failure is
+/// ignored, since only that checkpoint may lack room.
+fn reserve_room(directory: &Path, segment_bytes: u64, partitions: PartitionId) {
+    let Some(base) = BaseShape::of(directory, partitions) else {
+        return;
+    };
+    let free = FileSystem::of(directory).map_or(0, |it| it.free_bytes);
+    let wanted = with_margin(base.needed_bytes());
+    let bytes = next_reserve(0, wanted, free, room_of_log(segment_bytes));
+    if let Err(error) = keep_reserve(directory, bytes, false) {
+        tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
+    }
+}
+
 /// Waits until no work is in flight at any shard or between shards.
 async fn wait_until_idle(shards: &Shards) -> Result<(), String> {
     let mut former = Vec::new();
