@@ -10,7 +10,8 @@
 //! * With `--lost-ends` the newest segment of the log is deleted after a kill. Then answered messages are lost, and every subscriber that
 //!   resumes must receive a gap, the notice that messages are lost.
 //! * With `--full-disks` the log fills its disk before each kill. After the restart most of the log's messages are deleted, and the server
-//!   must accept messages again.
+//!   must accept messages again. In every second round another file takes all room that is left, so that a checkpoint replaces the
+//!   documents of the base one by one, and the power is cut meanwhile.
 //!
 //! Each client is a thread that ends when the server ends. The main thread then checks the records of all clients.
 
@@ -101,7 +102,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 fn say(what: &str, outcome: &Outcome) {
     let counts = &outcome.counts;
     let recovered = match outcome.recovered_s.iter().copied().reduce(f64::max) {
-        Some(longest) => format!(", room again {longest:.1} s after the deletion (longest)"),
+        Some(longest) => format!(
+            ", room again {longest:.1} s after the deletion (longest), power cut within {} checkpoints",
+            outcome.cut_in_place
+        ),
         None => String::new(),
     };
     report::say(&format!(

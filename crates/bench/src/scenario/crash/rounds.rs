@@ -19,7 +19,7 @@ use super::publisher::{Counts, Publisher};
 use super::session_check::SessionCounts;
 use super::sessions::Sessions;
 use super::subscriber::{Observation, Subscriber};
-use super::volume::{SMALL_MIB, Volume};
+use super::volume::{BaseFiles, SMALL_MIB, Volume};
 use crate::measure::payload::Random;
 use crate::report;
 use crate::rig::{Kind, RunArgs, Server, Setting};
@@ -44,6 +44,11 @@ const READ_AGAIN_EVERY: u32 = 10;
 const DISK_MIB: (u32, u32) = (32, 8);
 /// Interval at which a starting or stopping server is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// On a full disk, in one of this many rounds the power is cut while a checkpoint replaces the documents of the base.
+const CUT_IN_PLACE_EVERY: u32 = 2;
+/// Timeout for the beginning of that checkpoint, and the interval at which its documents are polled. The power is cut in any case.
+const CHECKPOINT: Duration = Duration::from_secs(30);
+const CHECKPOINT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// Timeout for a start and for a shutdown.
 const READY: Duration = Duration::from_secs(60);
 /// The size limit of the state directory if the log loses its newest segments: a basic size in MiB, and the number of crashes that add one
@@ -123,6 +128,8 @@ pub struct Outcome {
     pub gaps: u64,
     /// Seconds from each start to the first answer.
     ready_s: Vec<f64>,
+    /// Power cuts after which a base had some documents that a checkpoint had replaced in place, and some that it had not.
+    pub cut_in_place: u32,
     /// Seconds from each deletion of messages on a full disk until a publish was accepted.
     pub recovered_s: Vec<f64>,
     /// What durable sessions did and received.
@@ -225,8 +232,10 @@ impl Rounds {
                 break;
             }
             if is_filled {
-                let recovery = filler::delete(self.address)?;
-                self.outcome.recovered_s.push(recovery.as_secs_f64());
+                if crash.is_multiple_of(CUT_IN_PLACE_EVERY) {
+                    self.cut_power_in_checkpoint()?;
+                }
+                self.delete_fillers()?;
             }
             if crash.is_multiple_of(READ_AGAIN_EVERY) {
                 report::note(&format!(
@@ -308,6 +317,49 @@ impl Rounds {
         if let (Volume::Disk(disk), Some(copy)) = (&mut self.volume, copy) {
             disk.replace(copy)?;
         }
+        Ok(())
+    }
+
+    /// Deletes the messages that fill the disk, and waits until the server accepts messages again.
+    fn delete_fillers(&mut self) -> Result<()> {
+        let began = Instant::now();
+        filler::delete(self.address)?;
+        filler::wait_for_room(self.address)?;
+        let recovered_s = began.elapsed().as_secs_f64();
+        self.outcome.recovered_s.push(recovered_s);
+        Ok(())
+    }
+
+    /// Takes all room of the disk, deletes messages, and cuts the power while the next checkpoint replaces the documents of the base one by
+    /// one. Then starts the server and compares.
+    fn cut_power_in_checkpoint(&mut self) -> Result<()> {
+        let Volume::Filled(disk) = &mut self.volume else {
+            return Ok(());
+        };
+        disk.fill()?;
+        let before = BaseFiles::read(disk.path())?;
+        filler::delete(self.address)?;
+        let until = 1 + self.random.below(before.len() as u32 - 1) as usize;
+        let begin = Instant::now();
+        let replaced = loop {
+            let replaced = BaseFiles::read(disk.path()).map(|now| before.replaced_in(&now));
+            match replaced {
+                Ok(Some(replaced)) if replaced < until && begin.elapsed() < CHECKPOINT => {}
+                Ok(replaced) => break replaced,
+                Err(_) => {}
+            }
+            std::thread::sleep(CHECKPOINT_POLL_INTERVAL);
+        };
+        self.server.pause();
+        let copy = disk.copy();
+        self.server.kill();
+        disk.replace(copy?)?;
+        // Without this the deleted messages may be too few to make room for a segment of the log.
+        disk.empty()?;
+        let is_partial = replaced.is_some_and(|replaced| replaced > 0);
+        self.outcome.cut_in_place += u32::from(is_partial);
+        self.ready()?;
+        self.compare(true);
         Ok(())
     }
 

@@ -5,7 +5,11 @@
 //! first. The file system is mounted in a mount namespace of this process, and the device detaches itself. So nothing remains on the
 //! machine, however the run ends.
 
-use std::os::unix::fs::MetadataExt;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -18,6 +22,8 @@ use crate::sys;
 pub const POWER_CUT_MIB: u32 = 3 << 10;
 /// Size of the file system that the run fills.
 pub const SMALL_MIB: u32 = 192;
+/// The file of another program that takes the rest of the room.
+const BALLAST: &str = "ballast";
 /// The maximum number of attempts to copy the image without a write of the kernel during the copy.
 const COPIES_MAX: usize = 10;
 
@@ -29,8 +35,49 @@ pub enum Volume {
     LosesNewestSegment(PathBuf),
     /// A file system on a loop device: a crash is a power cut.
     Disk(Disk),
-    /// A small file system on a loop device, which the log fills before each kill.
+    /// A small file system on a loop device, which the log fills before each kill. In some rounds another file takes the rest of the room,
+    /// and the power is cut while a checkpoint replaces the documents of the base in place.
     Filled(Disk),
+}
+
+/// The documents of the newest base in a state directory: the base's name, and the file behind each document's name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BaseFiles {
+    base: OsString,
+    documents: BTreeMap<OsString, u64>,
+}
+
+impl BaseFiles {
+    /// Reads the names. The server may rename a base meanwhile, so an error only means that the names must be read again.
+    pub fn read(state: &Path) -> Result<BaseFiles> {
+        let names = std::fs::read_dir(state)?.map(|entry| Ok(entry?.file_name()));
+        let names = names.collect::<Result<Vec<OsString>>>()?;
+        let number = |name: &OsString| -> Option<u64> {
+            let rest = name.to_str()?.strip_prefix("base-")?;
+            rest.split('-').next()?.parse().ok()
+        };
+        let newest = names.into_iter().max_by_key(number);
+        let base = newest.context("the directory is empty")?;
+        let entries = std::fs::read_dir(state.join(&base))?;
+        let document = |entry: std::io::Result<DirEntry>| {
+            let entry = entry?;
+            Ok((entry.file_name(), entry.ino()))
+        };
+        let documents = entries.map(document).collect::<Result<_>>()?;
+        Ok(BaseFiles { base, documents })
+    }
+
+    /// How many documents of this base `later` has replaced; `None` if `later` is another base.
+    pub fn replaced_in(&self, later: &BaseFiles) -> Option<usize> {
+        let documents = self.documents.iter().zip(&later.documents);
+        let replaced = documents.filter(|(before, after)| before != after).count();
+        (self.base == later.base).then_some(replaced)
+    }
+
+    /// The number of documents.
+    pub fn len(&self) -> usize {
+        self.documents.len()
+    }
 }
 
 impl Volume {
@@ -81,7 +128,8 @@ impl Disk {
         );
         std::fs::create_dir_all(&mount)?;
         run("truncate", &["-s", &format!("{mib}M"), text(&image)])?;
-        run("mkfs.ext4", &["-q", "-F", text(&image)])?;
+        // Without `-m 0` ext4 keeps blocks that only root may use. `fill` would take them, and the server does not count them as free.
+        run("mkfs.ext4", &["-q", "-F", "-m", "0", text(&image)])?;
         let mut disk = Disk {
             image,
             mount,
@@ -95,6 +143,26 @@ impl Disk {
     /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount
+    }
+
+    /// Takes all room that is left with another file.
+    pub fn fill(&self) -> Result<()> {
+        let mut file = std::fs::File::create(self.mount.join(BALLAST))?;
+        for chunk in [1 << 20, 4 << 10] {
+            let bytes = vec![b'x'; chunk];
+            loop {
+                match file.write_all(&bytes).and_then(|()| file.sync_data()) {
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    written => written?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the file that `fill` has made.
+    pub fn empty(&self) -> Result<()> {
+        Ok(std::fs::remove_file(self.mount.join(BALLAST))?)
     }
 
     fn attach(&mut self) -> Result<()> {
