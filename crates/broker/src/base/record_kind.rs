@@ -1,7 +1,7 @@
 //! The table of the kinds of log records.
 //!
-//! A record begins with the byte of its kind. A kind that was released keeps its byte and its name for ever. All bytes from 1 to the last kind are
-//! used, since a reader takes a higher byte for a kind of a later version.
+//! A record begins with the byte of its kind. A kind that was released keeps its byte and its name for ever. A byte that is not in the table is of
+//! a later version.
 
 /// If the byte of a kind has this bit, a reader that does not know the kind may skip the record.
 pub(crate) const OPTIONAL: u8 = 0x80;

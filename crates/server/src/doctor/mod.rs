@@ -64,11 +64,11 @@ pub struct DoctorArgs {
     )]
     pub protocol: Protocol,
 
-    /// Plan for so many cores instead of those that are here
+    /// Plan for this number of cores instead of the host's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub cores: Option<u16>,
 
-    /// Plan for a host with so much memory instead of this one's
+    /// Plan for this much memory instead of the host's
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<usize>,
 
@@ -80,7 +80,7 @@ pub struct DoctorArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Print every limit, what memory is for, and each check with its reason
+    /// Print every limit, the use of memory, and each check with its reason
     #[arg(short, long, conflicts_with = "json")]
     pub all: bool,
 

@@ -38,7 +38,7 @@ Examples:
   crore token mint --key secret.txt --user ann --subscribe 'news/#' --ttl 8h
   openssl genpkey -algorithm ed25519 -out key.pem
   crore token mint --key key.pem --publish 'sensors/17/#' --ttl 30d
-  crore token inspect eyJ...                         what stands in it, not verified
+  crore token inspect eyJ...                         its contents, not verified
   crore token inspect --config crore.toml eyJ...     what this server makes of it
   crore token hash < password.txt                    a password for [[access.user]]";
 
@@ -54,7 +54,7 @@ pub struct TokenArgs {
 enum Command {
     /// Print a new token
     Mint(Box<MintArgs>),
-    /// Print what stands in a token
+    /// Print the contents of a token, and verify it with --config
     Inspect(InspectArgs),
     /// Print the hash of a password that is read from stdin
     Hash,
@@ -62,7 +62,7 @@ enum Command {
 
 #[derive(Clone, Debug, Args)]
 struct MintArgs {
-    /// The key that signs it: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
+    /// The key that signs the token: a file with a secret of 32 bytes or more (HS256), or a private key in PEM (RS256, ES256, EdDSA)
     #[arg(short, long, value_name = "FILE")]
     key: PathBuf,
 
@@ -81,7 +81,7 @@ struct MintArgs {
     #[command(flatten)]
     filters: FiltersByRight,
 
-    /// How long it holds: 90s, 15m, 8h, 30d; 0 = without end
+    /// How long the token is valid: 90s, 15m, 8h, 30d; 0 = without end
     #[arg(long, value_name = "TIME", default_value = TTL_DEFAULT, value_parser = parse_seconds::<u64>)]
     ttl: u64,
 
@@ -99,7 +99,7 @@ struct InspectArgs {
     /// The token; without it, stdin
     token: Option<String>,
 
-    /// Verify it by the keys of this settings file
+    /// Verify the token with the keys of this settings file
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

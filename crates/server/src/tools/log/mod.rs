@@ -49,9 +49,9 @@ pub struct LogArgs {
 /// The subcommand.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell what the log has: its segments, its base, its partitions
+    /// Show the segments, the base (the newest checkpoint) and the partitions of the log
     Inspect(Place),
-    /// Verify every checksum, every record and the documents of the base; ends with 1 where something is damaged
+    /// Verify all checksums, records and documents of the log; the exit code is 1 if something is damaged
     Verify(Place),
     /// Print every record that is in the log
     Dump {
@@ -60,7 +60,7 @@ enum Command {
         /// Print only records of topics that match this filter
         #[arg(long, value_name = "FILTER", value_parser = values::filter)]
         topic: Option<String>,
-        /// Records of this partition
+        /// Print only records of this partition
         #[arg(long, value_name = "N", value_parser = number::<u16>)]
         partition: Option<u16>,
     },
