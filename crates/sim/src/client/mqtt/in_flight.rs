@@ -42,6 +42,9 @@ pub(super) struct Receipt {
     pub link: Option<u32>,
     /// Whether the message may belong to a session that has ended.
     pub of_ended_session: bool,
+    /// Whether the client does not know the place of the message among those that are sent again: it was sent before a crash, after which the client knows
+    /// no packet ids of QoS 1.
+    pub has_no_order: bool,
 }
 
 impl Receipt {

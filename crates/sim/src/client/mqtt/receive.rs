@@ -188,9 +188,8 @@ impl Client {
             }
         }
         self.last.receipts += 1;
-        // After a crash the client knows no packet ids of QoS 1, and not the order of these messages either.
-        let may_be_older = self.session.survived_crash && !exactly_once;
-        if publish.dup && !may_be_older {
+        let has_no_order = publish.dup && self.session.survived_crash && !exactly_once;
+        if publish.dup && !has_no_order {
             // The client did not receive the first delivery of this message. Repeats keep the order of first deliveries. So this receipt
             // gets the highest serial, and a later repeat of an earlier receipt is a violation.
             self.conn.last_repeated = Some(self.last.receipts);
@@ -204,6 +203,7 @@ impl Client {
             state: Stage::Received,
             link,
             of_ended_session: false,
+            has_no_order,
         });
         self.queue_ack(id, exactly_once);
         Ok(true)
@@ -223,10 +223,14 @@ impl Client {
         let receipt = &mut self.receipts[at];
         receipt.link = link;
         let (serial, number) = (receipt.serial, receipt.number);
-        if self.conn.received_new || self.conn.last_repeated.is_some_and(|last| last > serial) {
+        let has_order = !receipt.has_no_order;
+        let is_behind = self.conn.last_repeated.is_some_and(|last| last > serial);
+        if self.conn.received_new || is_behind && has_order {
             return Err(format!("message {number} is sent again behind newer ones"));
         }
-        self.conn.last_repeated = Some(serial);
+        if has_order {
+            self.conn.last_repeated = Some(serial);
+        }
         Ok(())
     }
 

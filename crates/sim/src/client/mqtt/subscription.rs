@@ -193,10 +193,9 @@ impl Sub {
         Ok(())
     }
 
-    /// A retained message came that had come before a crash. It may also be the answer to a later request.
+    /// A retained message came that had come before a crash. It may also be the answer to a later request, or that answer may still come.
     pub fn retained_came_again(&mut self) {
         self.retained_due = None;
-        self.retained_requests.pop_front();
     }
 
     /// A retained message was received.
