@@ -39,9 +39,15 @@ impl Clients {
             && client::mqtt(&self.conns, slot).is_some_and(|mqtt| mqtt.expiry_s > 0)
     }
 
-    /// Whether a packet of a message with this QoS to the client waits for a record of the session.
+    /// Whether a packet of a message with this QoS to the client waits for a record of the session. A QoS 1 message waits behind the QoS 2 messages that
+    /// do, so that each topic keeps its order.
     pub(super) fn must_record(&self, slot: u32, qos: u8) -> bool {
-        qos == 2 && self.records_session(slot)
+        let has_unsent = || {
+            let mqtt = client::mqtt(&self.conns, slot);
+            mqtt.and_then(|mqtt| mqtt.inflight.back())
+                .is_some_and(Inflight::is_first_unsent)
+        };
+        self.records_session(slot) && (qos == 2 || qos == 1 && has_unsent())
     }
 
     /// Whether a message of so many bytes to the client may be in flight besides the others. A record can have all of them, so that they have the size of

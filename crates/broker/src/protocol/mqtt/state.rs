@@ -269,7 +269,7 @@ impl Inflight {
     }
 
     /// Whether its PUBLISH has not been sent on any connection, since it waits for a record.
-    fn is_first_unsent(&self) -> bool {
+    pub fn is_first_unsent(&self) -> bool {
         self.unsent != Unsent::No && self.step == Step::Published
     }
 

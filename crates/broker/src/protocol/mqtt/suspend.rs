@@ -27,11 +27,16 @@ pub(super) fn suspend_session(
     let nothing = Mqtt::default();
     let mqtt = client::mqtt(&clients.conns, slot).unwrap_or(&nothing);
     let subscriptions = mqtt.unplaced().chain(placed).collect();
+    // A message that was never sent waits behind those that are sent again, and has no DUP on the next connection.
+    let (unsent, sent): (Vec<_>, Vec<_>) =
+        mqtt.inflight.iter().partition(|it| it.is_first_unsent());
+    let (again, fresh): (Vec<_>, Vec<_>) = mqtt.waiting.iter().partition(|it| it.was_sent());
+    let waiting = again.into_iter().chain(unsent).chain(fresh);
     let session = StoredSession {
         epoch: clients.ctx.world.epoch,
         subscriptions,
-        inflight: mqtt.inflight.iter().map(stored).collect(),
-        waiting: mqtt.waiting.iter().map(stored).collect(),
+        inflight: sent.into_iter().map(stored).collect(),
+        waiting: waiting.map(stored).collect(),
         received: match mqtt.token {
             0 => mqtt.received.iter().copied().collect(),
             _ => Vec::new(),
