@@ -75,7 +75,8 @@ impl Shard {
                 continue;
             };
             let answer = match request {
-                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight.
+                // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight. The key of a will is released when its message is
+                // applied.
                 Request::Fact { once: true, .. } => continue,
                 Request::Fact { answer, .. } => core::mem::replace(answer, Answer::None),
                 Request::Ask(ask) => match ask.0 {

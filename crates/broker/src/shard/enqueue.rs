@@ -79,7 +79,8 @@ impl Shard {
         let (weight, once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, bytes_of(message));
-                (weight, message.headers.qos > 1)
+                let is_of_session = message.retry.and_then(|retry| retry.session_key());
+                (weight, message.headers.qos > 1 || is_of_session.is_some())
             }
             Fact::Topic { .. } => (0, false),
         };

@@ -31,8 +31,8 @@ pub(crate) enum Request {
         answer: Answer,
         client: Client,
         reserved: Reserved,
-        /// Whether the change is a message with MQTT QoS 2. Then the publisher waits for the real outcome, however long that takes. Other
-        /// publishers are told after some time that the outcome is unknown.
+        /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Then the publisher waits for the real outcome, however
+        /// long that takes. Other publishers are told after some time that the outcome is unknown.
         once: bool,
     },
 }
