@@ -37,7 +37,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::stats::Accounts;
-use crate::mail::{ClosingSession, ReplyTo};
+use crate::mail::{ClosingSession, RecordedClaim, ReplyTo};
 use crate::store::blobs::{Blob, Placed};
 use crate::store::index::{Index, chained};
 use crate::store::names::Names;
@@ -116,8 +116,12 @@ pub struct Claim {
     pub to: ReplyTo,
     /// Whether the client asks for Clean Start: the former session ends, and a new one begins.
     pub clean: bool,
+    /// Seconds that the session outlives the connection.
+    pub expiry_s: u32,
     /// The client that is charged for the session.
     pub owner: Client,
+    /// What the record of the claim needs besides, if the session is recorded.
+    pub recorded: Option<Box<RecordedClaim>>,
 }
 
 /// Counts another session for this client. Returns false if the client may have no more sessions.
@@ -137,6 +141,9 @@ pub enum Opening {
         ended: Option<SavedSession>,
         /// The will that is due.
         will: Option<Box<Will>>,
+        /// The token of the will that is not due any more, since its client is back; 0 if there is none. A crash may have come between its
+        /// publication and the record of that.
+        dropped_will: u64,
     },
     /// Another connection holds the session. The claimant waits until that connection gives it back.
     Claimed {
@@ -218,14 +225,20 @@ impl Sessions {
         holds.then(|| self.clients.get(row.client))
     }
 
-    /// Whether a connection waits for the session of this holder; if so, whether that connection begins a new session (Clean Start).
-    pub fn claimant_of(&self, id: SessionId) -> Option<bool> {
-        self.claims.get(&id.row).map(|claim| claim.clean)
+    /// The connection that waits for the session of this holder.
+    pub fn claim_to(&self, id: SessionId) -> Option<&Claim> {
+        self.claims.get(&id.row)
     }
 
     /// Whether this client id has a session.
     pub fn has(&self, hash: u32, client: &[u8]) -> bool {
         self.find(hash, client).is_some()
+    }
+
+    /// Whether this client id has a session that a connection holds.
+    pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
+        let found = self.find(hash, client);
+        found.is_some_and(|id| self.rows.get(id).held != Hold::Away)
     }
 
     /// Gives the session of this client id to the connection, or makes the connection wait for it. `counts` limits the number of sessions.
@@ -288,7 +301,10 @@ impl Sessions {
             partition: self.partition as u8,
         };
         let ends = claim.clean || kept.is_none();
-        let will = will.filter(|will| ends || will.delay_s == 0);
+        let (will, dropped) = match will {
+            Some(will) if !ends && will.delay_s > 0 => (None, Some(will)),
+            will => (will, None),
+        };
         let (kept, ended) = if claim.clean {
             (None, kept)
         } else {
@@ -299,6 +315,7 @@ impl Sessions {
             kept,
             ended,
             will,
+            dropped_will: dropped.map_or(0, |will| will.token),
         }
     }
 

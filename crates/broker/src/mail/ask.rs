@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::base::ids::PartitionId;
+use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::Since;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::budget::in_flight::InFlightCharge;
@@ -99,6 +99,8 @@ pub enum Ask {
         owner: Client,
         /// What the record of the claim needs besides, if the session is recorded.
         recorded: Option<Box<RecordedClaim>>,
+        /// Whether a session begins, as the record of the claim has it; `None` if there is no record yet.
+        begins: Option<bool>,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
@@ -290,6 +292,8 @@ pub struct ClosingSession {
     pub is_recorded: bool,
     /// The token of the session, if it has one. Otherwise 0.
     pub token: u64,
+    /// The connection that the session's last record in the log is for, if that gives the session to another one.
+    pub recorded_for: Option<(ShardId, ReplyTo)>,
     /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
 }
@@ -314,6 +318,7 @@ impl ClosingSession {
             will,
             is_recorded,
             token,
+            recorded_for: None,
             charge,
         })
     }

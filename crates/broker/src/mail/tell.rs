@@ -231,8 +231,6 @@ pub enum SessionReply {
         owner: Client,
         /// The state that was saved when its last connection ended.
         kept: Option<SavedSession>,
-        /// Another connection held the session when this one claimed it.
-        was_held: bool,
     },
     /// The client is refused.
     Refused(ReasonCode),

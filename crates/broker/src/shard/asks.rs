@@ -158,6 +158,11 @@ impl Shard {
     /// Carries out an ask that changes nothing logged.
     pub(super) fn carry_out(&mut self, from: ShardId, ask: Ask, bytes: &[u8]) {
         match ask {
+            ask @ (Ask::SessionOpen { .. } | Ask::SessionClose(_))
+                if self.must_record_again(&ask) =>
+            {
+                self.handle_session_request(from, ask);
+            }
             Ask::SessionOpen {
                 to,
                 hash,
@@ -173,19 +178,29 @@ impl Shard {
                 hash,
                 client,
                 clean,
+                expiry_s,
                 owner,
-                ..
+                recorded,
+                begins,
             } => {
+                if begins.is_some() {
+                    self.sessions.claim_committed(&client);
+                }
                 let claim = Claim {
                     shard: from,
                     to,
                     clean,
+                    expiry_s,
                     owner,
+                    recorded,
                 };
                 self.session_open(claim, (hash, &client));
             }
             // The record has closed it.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
+            Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
+                self.session_close(*session);
+            }
             Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);

@@ -2,19 +2,23 @@
 //! a client's request (the CONNACK or the SUBACK is sent, or the session is handed over to the next connection) waits until the record of
 //! the request is committed.
 //!
-//! Invariant: the requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
+//! Invariants:
+//! * The requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
+//! * When a connection gets a session, the log says so: a claim, or a session that is given back, whose record says something else by then is recorded
+//!   once more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::budget::admission::Client;
 use crate::commit::queue::Scope;
 use crate::commit::record::{GroupPosition, Note};
-use crate::home::sessions::SessionsAtHome;
+use crate::home::sessions::{Claim, SessionsAtHome};
 use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::SessionKey;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
-use crate::mail::{Ask, ClosingSession, ReplyTo, Tell};
+use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, Tell};
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
@@ -22,7 +26,8 @@ use crate::shard::pending_request::{PendingRequest, Request};
 
 impl Shard {
     /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
-    pub(super) fn handle_session_request(&mut self, from: ShardId, ask: Ask) {
+    pub(super) fn handle_session_request(&mut self, from: ShardId, mut ask: Ask) {
+        note_what_is_recorded(&mut self.sessions, &mut ask);
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
         };
@@ -43,6 +48,31 @@ impl Shard {
                 let bytes = size_of::<(Ask, Vec<u8>)>();
                 self.commits.push(scope, waiting, bytes, now);
             }
+        }
+    }
+
+    /// Whether a request has another effect now than its record in the log says, since other requests for the session took effect meanwhile. It is
+    /// recorded again then, before it takes effect. Otherwise the client could lose what it was promised in a crash.
+    pub(super) fn must_record_again(&self, ask: &Ask) -> bool {
+        let sessions = &self.sessions;
+        match ask {
+            Ask::SessionOpen {
+                hash,
+                client,
+                clean,
+                begins: Some(begins),
+                ..
+            } => {
+                // A session that is held is recorded when its holder gives it back.
+                *begins != begins_session(sessions, *clean, *hash, client)
+                    && !sessions.is_held(*hash, client)
+            }
+            Ask::SessionClose(session) => {
+                self.front.clients.ctx.world.records_sessions()
+                    && sessions.name_of(session.id).is_some()
+                    && session.recorded_for != claimant_of(sessions, session)
+            }
+            _ => false,
         }
     }
 
@@ -87,6 +117,10 @@ impl Shard {
         };
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
+        if self.sessions.is_being_claimed(name) {
+            // The record of the claim replaces the will. If a new session begins instead, the claim is recorded again.
+            return release_published(&mut self.front.subs.lanes, ctx, will);
+        }
         let change = match (self.sessions.recorded((hash, name), ctx.now), ended) {
             (Some(state), _) => SessionChange::State(state),
             (None, Some(token)) if !self.sessions.has(hash, name) => SessionChange::End { token },
@@ -161,30 +195,57 @@ fn place_of(ctx: &Context, name: &[u8]) -> usize {
     ctx.world.placement().place_at_home(ctx.partition_of(name))
 }
 
+/// Whether a claim begins a session.
+fn begins_session(sessions: &SessionsAtHome, clean: bool, hash: u32, name: &[u8]) -> bool {
+    clean || !sessions.has(hash, name)
+}
+
+/// The connection that waits for the session that is given back.
+fn claimant_of(sessions: &SessionsAtHome, session: &ClosingSession) -> Option<(ShardId, ReplyTo)> {
+    let claim = sessions.claim_to(session.id)?;
+    Some((claim.shard, claim.to))
+}
+
+/// Notes in a request what its next record says.
+fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask) {
+    match ask {
+        Ask::SessionOpen {
+            hash,
+            client,
+            clean,
+            expiry_s,
+            begins,
+            ..
+        } => {
+            // A session that ends with its connection has nothing to lose.
+            if *expiry_s == 0 && begins.is_none() && !sessions.has(*hash, client) {
+                return;
+            }
+            if begins.is_none() {
+                sessions.note_claim(client);
+            }
+            *begins = Some(begins_session(sessions, *clean, *hash, client));
+        }
+        Ask::SessionClose(session) => session.recorded_for = claimant_of(sessions, session),
+        _ => {}
+    }
+}
+
 /// The name of the session that a request concerns, and the record that the request needs. The record is `None` if the request changes
 /// nothing that is logged. The result is `None` if the request does not concern a session, or if the connection that sent it no longer
 /// holds the session.
 fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
     let (name, change) = match ask {
         Ask::SessionOpen {
-            hash,
             client,
-            clean,
             expiry_s,
             owner,
             recorded,
+            begins,
             ..
         } => {
-            let claim = SessionChange::Claim {
-                clean: *clean,
-                expiry_s: *expiry_s,
-                owner: *owner,
-                token: recorded.as_ref().map_or(0, |claim| claim.token),
-                will: recorded.as_ref().and_then(|claim| claim.will.clone()),
-            };
-            // A session that ends with its connection has nothing to lose.
-            let is_recorded = *expiry_s > 0 || sessions.has(*hash, client);
-            (&**client, is_recorded.then_some(claim))
+            let change = |begins| change_by_claim(begins, *expiry_s, *owner, recorded.as_deref());
+            (&**client, begins.map(change))
         }
         Ask::SessionRecord(session) => {
             let will = session.will.clone();
@@ -195,8 +256,10 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
         }
         Ask::SessionClose(session) => {
             let name = sessions.name_of(session.id)?;
-            let claimant = sessions.claimant_of(session.id);
-            (name, change_at_close(session, claimant))
+            (
+                name,
+                change_at_close(session, sessions.claim_to(session.id)),
+            )
         }
         _ => return None,
     };
@@ -212,20 +275,46 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
     Some((name.into(), record))
 }
 
-/// The change to record when a connection gives its session back. `claimant` is `None` if no other connection waits for the session;
-/// otherwise it tells whether that connection begins a new session (Clean Start).
-fn change_at_close(session: &ClosingSession, claimant: Option<bool>) -> Option<SessionChange<'_>> {
-    match &session.kept {
-        Some(kept) if claimant != Some(true) => {
-            // If another connection waits, it holds the session from now on.
-            let is_held = claimant.is_some();
-            // A will that is due now stays in the log until it is published.
-            let will = session.will.clone();
-            let (state, owner) = (&kept.state, session.owner);
-            let state = RecordedState::of(state, kept.expiry_s, is_held, will, owner);
-            Some(SessionChange::State(state))
+fn change_by_claim<'a>(
+    begins: bool,
+    expiry_s: u32,
+    owner: Client,
+    recorded: Option<&RecordedClaim>,
+) -> SessionChange<'a> {
+    SessionChange::Claim {
+        clean: begins,
+        expiry_s,
+        owner,
+        token: recorded.map_or(0, |claim| claim.token),
+        will: recorded.and_then(|claim| claim.will.clone()),
+    }
+}
+
+/// The change to record when a connection gives its session back. If another connection waits for the session, the record gives the session to that one:
+/// in the log the records of the former connection may stand behind that of the claim.
+fn change_at_close<'a>(
+    session: &'a ClosingSession,
+    claim: Option<&Claim>,
+) -> Option<SessionChange<'a>> {
+    let state = |expiry_s, is_held, will, owner| {
+        let kept = session.kept.as_ref()?;
+        let state = RecordedState::of(&kept.state, expiry_s, is_held, will, owner);
+        Some(SessionChange::State(state))
+    };
+    match (claim, &session.kept) {
+        (Some(claim), Some(_)) if !claim.clean => {
+            let recorded = claim.recorded.as_ref();
+            let will = recorded.and_then(|recorded| recorded.will.clone());
+            state(claim.expiry_s, true, will, claim.owner)
         }
-        _ => session.is_recorded.then_some(SessionChange::End {
+        (Some(claim), _) => {
+            let recorded = claim.recorded.as_deref();
+            let is_needed = session.is_recorded || recorded.is_some();
+            is_needed.then(|| change_by_claim(true, claim.expiry_s, claim.owner, recorded))
+        }
+        // A will that is due now stays in the log until it is published.
+        (None, Some(kept)) => state(kept.expiry_s, false, session.will.clone(), session.owner),
+        (None, None) => session.is_recorded.then_some(SessionChange::End {
             token: session.token,
         }),
     }

@@ -174,7 +174,6 @@ impl Shard {
             id,
             owner,
             kept,
-            was_held: false,
         };
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }

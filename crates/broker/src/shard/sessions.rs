@@ -17,7 +17,7 @@ use crate::mail::session::Will;
 use crate::mail::session::stored::token_of;
 use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
-use crate::protocol::mqtt::retention::session_ended;
+use crate::protocol::mqtt::retention::{release_published, session_ended};
 use crate::shard::Shard;
 
 use crore_wire::mqtt::ReasonCode;
@@ -26,40 +26,42 @@ impl Shard {
     /// Gives a session to the client that connects, or refuses the client.
     pub(crate) fn session_open(&mut self, claim: Claim, client: (u32, &[u8])) {
         let (shard, to, owner) = (claim.shard, claim.to, claim.owner);
+        let token = claim.recorded.as_ref().map(|recorded| recorded.token);
         let (front, sessions) = (&mut self.front, &mut self.sessions);
-        if !may_open(
-            &front.clients,
-            &front.census,
-            sessions,
-            client.0,
-            client.1,
-            owner,
-        ) {
-            return refuse_session(&mut front.subs.lanes, shard, to, ReasonCode::QUOTA_EXCEEDED);
-        }
-        let (clients, before) = (&mut front.clients, sessions.len());
-        let admission = &clients.ctx.world.admission;
-        let opening = sessions.open(client, claim, admission, clients.ctx.now);
+        let (clients, census) = (&mut front.clients, &front.census);
+        let before = sessions.len();
+        let opening = match may_open(clients, census, sessions, client.0, client.1, owner) {
+            true => {
+                let admission = &clients.ctx.world.admission;
+                sessions.open(client, claim, admission, clients.ctx.now)
+            }
+            false => Opening::Full,
+        };
         count_sessions(clients, sessions, before);
-        let will = opened(clients, &mut front.subs, (shard, to), owner, opening, false);
+        let is_refused = matches!(opening, Opening::Full);
+        let will = opened(clients, &mut front.subs, (shard, to), owner, opening);
         self.publish_will_once(client.1.into(), None, will);
+        if let Some(token) = token.filter(|_| is_refused) {
+            // The record of the claim has begun a session.
+            self.record_state_or_end(client.1, Some(token), 0);
+        }
     }
 
     /// Takes a session back from a connection that has ended.
     pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let name = Box::from(sessions.name_of(session.id).unwrap_or_default());
-        let token = session.token;
+        let recorded = session.is_recorded.then_some(session.token);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
         count_sessions(clients, sessions, before);
         match closing {
-            Closing::Done(will) => self.publish_will_once(name, Some(token), will),
+            Closing::Done(will) => self.publish_will_once(name, recorded, will),
             Closing::Stale => clients.meter.stats.closed[Closed::Broken as usize] += 1,
             Closing::Next(claim, opening) => {
                 let to = (claim.shard, claim.to);
-                let will = opened(clients, subs, to, claim.owner, opening, true);
+                let will = opened(clients, subs, to, claim.owner, opening);
                 self.publish_will_once(name, None, will);
             }
         }
@@ -139,14 +141,13 @@ pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome)
     clients.conns.charge(Part::Sessions, sessions.held_bytes());
 }
 
-/// Tells a connection the outcome of its claim to a session. `was_held`: another connection held the session. Returns the will to publish.
+/// Tells a connection the outcome of its claim to a session. Returns the will to publish.
 fn opened(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     (shard, to): (ShardId, ReplyTo),
     owner: Client,
     opening: Opening,
-    was_held: bool,
 ) -> Option<Box<Will>> {
     match opening {
         Opening::Opened {
@@ -154,14 +155,11 @@ fn opened(
             kept,
             ended,
             will,
+            dropped_will,
         } => {
+            release_published(&mut subs.lanes, &clients.ctx, dropped_will);
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-            let given = Box::new(SessionReply::Yes {
-                id,
-                owner,
-                kept,
-                was_held,
-            });
+            let given = Box::new(SessionReply::Yes { id, owner, kept });
             subs.lanes.tell(shard, Tell::Session(to, given));
             will
         }

@@ -3,6 +3,7 @@
 //! Invariant: each turn needs to know whether something is due and how many bytes are held. Both are known without a look at the tables.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -28,6 +29,8 @@ pub struct SessionsAtHome {
     /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     due_s: u32,
     held_bytes: usize,
+    /// The names of sessions with claims whose records are on their way to the log, each with their number.
+    claims_in_flight: BTreeMap<Box<[u8]>, u32>,
 }
 
 impl SessionsAtHome {
@@ -42,6 +45,7 @@ impl SessionsAtHome {
             partitions: all.into_iter().flatten().map(sessions).collect(),
             due_s: FOREVER_S,
             held_bytes: 0,
+            claims_in_flight: BTreeMap::new(),
         }
     }
 
@@ -103,9 +107,35 @@ impl SessionsAtHome {
         self.partitions.get(self.place_of(id)?)?.name_of(id)
     }
 
-    /// Whether a connection waits for the session of this holder, and if so, whether it begins anew (Clean Start).
-    pub fn claimant_of(&self, id: SessionId) -> Option<bool> {
-        self.partitions.get(self.place_of(id)?)?.claimant_of(id)
+    /// The connection that waits for the session of this holder.
+    pub fn claim_to(&self, id: SessionId) -> Option<&Claim> {
+        self.partitions.get(self.place_of(id)?)?.claim_to(id)
+    }
+
+    /// The record of a claim to the session with this name is on its way to the log.
+    pub fn note_claim(&mut self, name: &[u8]) {
+        *self.claims_in_flight.entry(name.into()).or_default() += 1;
+    }
+
+    /// The claim is in the log.
+    pub fn claim_committed(&mut self, name: &[u8]) {
+        if let Some(count) = self.claims_in_flight.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.claims_in_flight.remove(name);
+            }
+        }
+    }
+
+    /// Whether the record of a claim to the session with this name is on its way to the log. A record of what was before would stand behind it, and undo
+    /// it.
+    pub fn is_being_claimed(&self, name: &[u8]) -> bool {
+        self.claims_in_flight.contains_key(name)
+    }
+
+    /// Whether this client id has a session that a connection holds.
+    pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
+        self.partitions[self.place_of_client(client)].is_held(hash, client)
     }
 
     /// Applies a record of the log, written at `now`. Returns whether it was valid.

@@ -199,6 +199,7 @@ mod tests {
                 will: None,
                 is_recorded: false,
                 token: 0,
+                recorded_for: None,
                 charge: Default::default(),
             }),
             due: alloc::vec![7, 0, 7],

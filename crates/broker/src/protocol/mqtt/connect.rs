@@ -238,12 +238,7 @@ pub(crate) fn session_given<I: Io>(
     let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
     match (current, given) {
         (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
-        (
-            true,
-            SessionReply::Yes {
-                id, kept, was_held, ..
-            },
-        ) => {
+        (true, SessionReply::Yes { id, kept, .. }) => {
             clients.conns.own_row_mut(to.slot).session = *id;
             let state = kept.as_ref().map(|kept| kept.state.clone());
             let mqtt = mqtt_state(&mut clients.conns, to.slot);
@@ -251,16 +246,9 @@ pub(crate) fn session_given<I: Io>(
                 return clients.broken(to.slot);
             };
             connecting.given = Some(state);
-            // In the log the record of the former connection's end may stand behind that of the claim.
-            mqtt.recording.has_news = *was_held && mqtt.token != 0;
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
-        (
-            false,
-            SessionReply::Yes {
-                id, owner, kept, ..
-            },
-        ) => {
+        (false, SessionReply::Yes { id, owner, kept }) => {
             let admission = &clients.ctx.world.admission;
             let recorded = (clients.ctx.world.records_sessions(), 0);
             let session = ClosingSession::new(*id, *owner, kept.clone(), None, recorded, admission);
@@ -283,16 +271,17 @@ pub(super) fn open_session<I: Io>(
     let version = client::version(&clients.conns, slot);
     let row = clients.conns.own_row(slot);
     let keep_alive_s = row.keep_alive_s;
+    let records_sessions = clients.ctx.world.records_sessions();
     let mqtt = mqtt_state(&mut clients.conns, slot);
     let expiry_s = mqtt.expiry_s;
-    mqtt.recording.exists = mqtt.token != 0;
-    let must_record = mqtt.recording.has_news;
     let Some(connecting) = mqtt.connecting.take() else {
         return clients.broken(slot);
     };
     let Some(state) = connecting.given else {
         return clients.broken(slot);
     };
+    // Also with an expiry of 0 the connection may have got a session that is recorded.
+    mqtt.recording.exists = mqtt.token != 0 || state.is_some() && records_sessions;
     let mut set = PropertyBuf::new();
     if version == Version::V5 {
         set.receive_maximum(settings.receive_max);
@@ -328,9 +317,6 @@ pub(super) fn open_session<I: Io>(
             clients.send_reply(slot, io);
             collapse(&mut clients.conns, slot);
         }
-    }
-    if must_record && clients.records_session(slot) {
-        clients.record_later(slot);
     }
     let deadline_s = clients.keep_alive_end_s(slot);
     let row = clients.conns.get_mut(slot);
@@ -460,6 +446,7 @@ fn accept_connect(
         expiry_s,
         owner: clients.conns.get(slot).client,
         recorded,
+        begins: None,
     };
     lanes.ask(home, |_| ask);
     Ok(())

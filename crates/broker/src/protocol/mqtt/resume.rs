@@ -54,6 +54,7 @@ pub(super) fn resume_session<I: Io>(
         token,
     } = session;
     clients.expand(slot);
+    let records_sessions = clients.ctx.world.records_sessions();
     let (inflight, waiting) = (
         permitted_messages(clients, slot, resumed(inflight)),
         permitted_messages(clients, slot, resumed(waiting)),
@@ -61,13 +62,14 @@ pub(super) fn resume_session<I: Io>(
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
     mqtt.received = received.into_iter().collect();
-    // Without a token of this connection the session is not recorded, whatever it was before.
-    if mqtt.token != 0 {
-        match token {
-            // The log has no state of this session yet.
-            0 => clients.record_later(slot),
-            token => mqtt.token = token,
-        }
+    match token {
+        // The log has no state of this session yet.
+        0 if mqtt.token != 0 => clients.record_later(slot),
+        0 => {}
+        // Homes know the session's QoS 2 messages by the token, also if the session ends with this connection.
+        token if records_sessions => mqtt.token = token,
+        // The session is not recorded, whatever it was before.
+        _ => {}
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);
     if planted::is(Fault::LostInflight) {
