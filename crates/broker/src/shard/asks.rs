@@ -161,7 +161,7 @@ impl Shard {
             ask @ (Ask::SessionOpen { .. } | Ask::SessionClose(_))
                 if self.must_record_again(&ask) =>
             {
-                self.handle_session_request(from, ask);
+                self.record_again(from, ask);
             }
             Ask::SessionOpen {
                 to,

@@ -23,6 +23,9 @@ use crate::protocol::front::Context;
 use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
+use crate::shard::sessions::refuse_session;
+
+use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
     /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
@@ -76,6 +79,19 @@ impl Shard {
         }
     }
 
+    /// Records a request again, since it has another effect now than its record says.
+    pub(super) fn record_again(&mut self, from: ShardId, ask: Ask) {
+        if let Ask::SessionOpen { client, to, .. } = &ask
+            && self.sessions.claims_in_flight(client) > 1
+        {
+            // The others are newer, and take effect before a new record.
+            self.sessions.claim_committed(client);
+            let lanes = &mut self.front.subs.lanes;
+            return refuse_session(lanes, from, *to, ReasonCode::SERVER_BUSY);
+        }
+        self.handle_session_request(from, ask);
+    }
+
     /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the record is committed. A home that does
     /// not know the message answers at once.
     pub(super) fn take_release(&mut self, from: ShardId, key: SessionKey, to: Option<ReplyTo>) {
@@ -117,7 +133,7 @@ impl Shard {
         };
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
-        if self.sessions.is_being_claimed(name) {
+        if self.sessions.claims_in_flight(name) > 0 {
             // The record of the claim replaces the will. If a new session begins instead, the claim is recorded again.
             return release_published(&mut self.front.subs.lanes, ctx, will);
         }

@@ -127,10 +127,10 @@ impl SessionsAtHome {
         }
     }
 
-    /// Whether the record of a claim to the session with this name is on its way to the log. A record of what was before would stand behind it, and undo
-    /// it.
-    pub fn is_being_claimed(&self, name: &[u8]) -> bool {
-        self.claims_in_flight.contains_key(name)
+    /// The number of claims to the session with this name whose records are on their way to the log. A record of what was before would stand behind them,
+    /// and undo them.
+    pub fn claims_in_flight(&self, name: &[u8]) -> u32 {
+        self.claims_in_flight.get(name).copied().unwrap_or_default()
     }
 
     /// Whether this client id has a session that a connection holds.
