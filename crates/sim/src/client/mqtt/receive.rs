@@ -77,7 +77,11 @@ impl Client {
             coverage.retained += 1;
             return self.subs[at].receive_retained(number, publish.dup, truth);
         }
-        if !publish.dup {
+        // A message that waited for its record when the connection before ended stays with the session, but was never sent.
+        let may_have_waited = truth.allowed.sessions_are_durable
+            && self.conn.session_present == Some(true)
+            && id.is_some();
+        if !publish.dup && !may_have_waited {
             truth.check_not_stale(number, self.conn.connect_step, self.conn.connect_s)?;
         }
         if self.subs[at].may_repeat(number) {

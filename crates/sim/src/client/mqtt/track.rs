@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::truth::{Message, Truth, Violation};
 
 /// Whether the checks demand No Local also for messages from before a crash. The server promises it; whether all worlds pass was not tried yet.
-pub(super) const NO_LOCAL_IS_EXACT_AFTER_CRASH: bool = false;
+pub(super) const NO_LOCAL_IS_EXACT_AFTER_CRASH: bool = true;
 
 /// A received message, with the step and the second of its receipt.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +114,7 @@ impl Track {
         self.after_crashes.push(Vec::new());
         let is_subscribed = self.stretches.last().is_some_and(|stretch| !stretch.ended);
         for (number, qos) in &self.messages {
-            if self.overlaps || *qos < 2 && unrecorded.contains_key(number) {
+            if *qos < 2 && (self.overlaps || unrecorded.contains_key(number)) {
                 self.may_come_again.insert(*number, self.overlaps);
             }
             if is_subscribed && *qos == 1 && unrecorded.get(number) == Some(&false) {
