@@ -5,7 +5,7 @@
 //! * A SUBACK waits until a record with its subscription is committed.
 //! * At most one record of a connection is in flight. Changes that come meanwhile are in the next one.
 //! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more. If
-//!   the session has a subscription of QoS 2, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
+//!   the session has got QoS 2 messages besides, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
 //! * A QoS 2 message is sent when a record has it with its packet id, and its PUBREL when a record says that the client has received it. After a crash
 //!   the delivery goes on with the same packet id.
 
@@ -130,8 +130,10 @@ impl Front {
         let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
             return;
         };
-        // With lower positions the client would get its QoS 2 messages twice.
-        let is_exactly_once = subscriptions.iter().any(|it| it.qos() == 2);
+        // With lower positions the client would get its QoS 2 messages twice. They may be of a subscription that has a lower QoS by now.
+        let is_exactly_once = subscriptions.iter().any(|it| it.qos() == 2)
+            || mqtt.inflight.iter().any(Inflight::is_exactly_once)
+            || mqtt.recording.is_exactly_once && !mqtt.inflight.is_empty();
         let repeated: Vec<bool> = mqtt
             .inflight
             .iter()
@@ -169,6 +171,7 @@ impl Front {
         subs.lanes.ask(home, |_| Ask::SessionRecord(record));
         let mqtt = mqtt_state(&mut clients.conns, slot);
         mqtt.recording.exists = true;
+        mqtt.recording.is_exactly_once = is_exactly_once;
         mqtt.recording.is_asked = true;
         mqtt.recording.asked_s = now_s;
         (mqtt.recording.is_wanted, mqtt.recording.has_news) = (false, false);

@@ -157,6 +157,8 @@ pub struct Recording {
     pub is_asked: bool,
     /// The session is to be recorded in the next turn, or when the record in flight is committed.
     pub is_wanted: bool,
+    /// Among the messages in flight, and those that the client got after the first of them, there may have been some of QoS 2.
+    pub is_exactly_once: bool,
     /// The client has acknowledged messages since the last record.
     pub has_news: bool,
     /// The second of the last record.
@@ -261,6 +263,11 @@ impl Inflight {
     /// The QoS of its packet; 0 if the packet was dropped because the client has received it.
     pub fn qos(&self) -> u8 {
         self.packet.first().map_or(0, |first| first >> 1 & 3)
+    }
+
+    /// Whether it is of QoS 2.
+    pub fn is_exactly_once(&self) -> bool {
+        self.step == Step::Released || self.qos() == 2
     }
 
     /// Whether it was sent before, so that it is sent again with DUP.

@@ -114,7 +114,8 @@ impl Track {
         self.after_crashes.push(Vec::new());
         let is_subscribed = self.stretches.last().is_some_and(|stretch| !stretch.ended);
         for (number, qos) in &self.messages {
-            if *qos < 2 && (self.overlaps || unrecorded.contains_key(number)) {
+            // A QoS 0 message comes again behind a QoS 1 message that the client has not acknowledged.
+            if *qos == 0 || *qos == 1 && (self.overlaps || unrecorded.contains_key(number)) {
                 self.may_come_again.insert(*number, self.overlaps);
             }
             if is_subscribed && *qos == 1 && unrecorded.get(number) == Some(&false) {
