@@ -79,7 +79,7 @@ impl Shard {
         let (weight, once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, bytes_of(message));
-                let is_of_session = message.retry.and_then(|retry| retry.session_key());
+                let is_of_session = message.dedup.and_then(|dedup| dedup.session_key());
                 (weight, message.headers.qos > 1 || is_of_session.is_some())
             }
             Fact::Topic { .. } => (0, false),

@@ -57,7 +57,7 @@ impl Shard {
     /// Whether a request has another effect now than its record in the log says, since other requests for the session took effect meanwhile. It is
     /// recorded again then, before it takes effect. Otherwise the client could lose what it was promised in a crash.
     pub(super) fn must_record_again(&self, ask: &Ask) -> bool {
-        let sessions = &self.sessions;
+        let (sessions, world) = (&self.sessions, &self.front.clients.ctx.world);
         match ask {
             Ask::SessionOpen {
                 hash,
@@ -71,7 +71,8 @@ impl Shard {
                     && !sessions.is_held(*hash, client)
             }
             Ask::SessionClose(session) => {
-                self.front.clients.ctx.world.records_sessions()
+                world.records_sessions()
+                    && !world.replicates_sessions()
                     && sessions.name_of(session.id).is_some()
                     && session.recorded_for != claimant_of(sessions, session)
             }

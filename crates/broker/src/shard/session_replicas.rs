@@ -170,11 +170,7 @@ impl Shard {
         };
         let is_new = token_of(&session.state.bytes) == claim.token;
         let kept: Option<SavedSession> = (!is_new).then_some(session);
-        let given = SessionReply::Yes {
-            id,
-            owner,
-            kept,
-        };
+        let given = SessionReply::Yes { id, owner, kept };
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }
 

@@ -54,7 +54,8 @@ pub(super) fn resume_session<I: Io>(
         token,
     } = session;
     clients.expand(slot);
-    let records_sessions = clients.ctx.world.records_sessions();
+    let world = &clients.ctx.world;
+    let records_sessions = world.records_sessions() && !world.replicates_sessions();
     let (inflight, waiting) = (
         permitted_messages(clients, slot, resumed(inflight)),
         permitted_messages(clients, slot, resumed(waiting)),
