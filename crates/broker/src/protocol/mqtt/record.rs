@@ -225,6 +225,10 @@ fn lower_positions(
     if sent.qos() != 1 || sent.step != Step::Published || sent.group.is_some() || sent.offset == 0 {
         return false;
     }
+    if sent.has_retain() {
+        // A subscription that asked for the retained message may have brought newer messages before.
+        return false;
+    }
     let (name, before) = (sent.topic(), sent.offset - 1);
     let partition = usize::from(ctx.partition_of(name));
     let mut is_found = false;

@@ -181,6 +181,8 @@ pub struct Connecting {
 
 /// DUP in the first byte of a PUBLISH (section 3.3.1.1). A message in `waiting` has it if it was sent before.
 const DUP: u8 = 0b1000;
+/// RETAIN in that byte (section 3.3.1.3).
+const RETAIN: u8 = 1;
 
 impl Connecting {
     /// Heap bytes, with those of the struct.
@@ -268,6 +270,11 @@ impl Inflight {
     /// Whether it is of QoS 2.
     pub fn is_exactly_once(&self) -> bool {
         self.step == Step::Released || self.qos() == 2
+    }
+
+    /// Whether its packet has RETAIN.
+    pub fn has_retain(&self) -> bool {
+        self.packet.first().is_some_and(|first| first & RETAIN != 0)
     }
 
     /// Whether it was sent before, so that it is sent again with DUP.
