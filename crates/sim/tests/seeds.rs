@@ -215,6 +215,26 @@ const FOUND: &[(&str, u64, usize)] = &[
         1200,
     ),
     (
+        "the record of an expired session's end stood behind the next claim to it: the session that the claim began was lost in a crash",
+        1_152_921_504_606_848_775,
+        1200,
+    ),
+    (
+        "the key of a will stayed whose message the log took late",
+        1_152_921_504_606_847_096,
+        1200,
+    ),
+    (
+        "a claim that was recorded again took the session from the newer connection",
+        1_152_921_504_606_847_655,
+        1200,
+    ),
+    (
+        "a QoS 2 message came again after a crash by a subscription that had a lower QoS by then",
+        1_152_921_504_606_853_092,
+        1200,
+    ),
+    (
         "a node that wrote its own death into a partition took its notes there for in flight for good: as steward it wrote no mark, and keys never expired",
         2_305_913_305_682_141_033,
         1200,

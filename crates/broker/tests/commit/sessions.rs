@@ -1,5 +1,8 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
+use crore_broker::account::Part;
+use crore_wire::mqtt::{PacketId, Properties, Publish, Qos, Version, encode};
+
 use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
@@ -82,4 +85,44 @@ fn publishes_under_way_weigh_their_bytes() {
             assert_eq!(server.told(client).len(), 8);
         }
     }
+}
+
+/// Homes know the QoS 2 messages of a recorded session that its client has not released, until the session ends.
+#[test]
+fn keys_of_qos_2_messages_end_with_their_session() {
+    let keys = |server: &TestServer| -> usize {
+        let shards = server.0.shards.iter();
+        shards
+            .map(|shard| shard.accounts().parts[Part::Answers as usize])
+            .sum()
+    };
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    let client = server.mqtt("a", 10);
+    for (id, topic) in (1..).zip(near_and_far()) {
+        let mut out = Vec::new();
+        let publish = Publish {
+            dup: false,
+            qos: Qos::ExactlyOnce,
+            retain: false,
+            topic: &topic,
+            packet_id: PacketId::new(id),
+            properties: Properties::NONE,
+            payload: b"x",
+        };
+        encode::publish(&mut out, Version::V5, &publish);
+        server.0.say(client, out);
+        server.commit();
+    }
+    assert_eq!(server.told(client), ["PubRec", "PubRec"]);
+    server.0.cut(client);
+    server.commit();
+    assert!(
+        keys(&server) > 0,
+        "the session goes on without a connection"
+    );
+    server.0.tick_s(20);
+    server.commit();
+    server.0.tick_s(1);
+    server.commit();
+    assert_eq!(keys(&server), 0);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crore_wire::mqtt::{Publish, Qos, RetainHandling, SubscribeOptions};
 
-use super::track::{NO_LOCAL_IS_EXACT_AFTER_CRASH, Track};
+use super::track::Track;
 use crate::truth::{Truth, Violation};
 
 /// The state of a subscription, as the client knows it.
@@ -179,15 +179,7 @@ impl Sub {
         {
             return Err(format!("message {number} came after UNSUBACK"));
         }
-        let crashed = |crash_step| truth.messages[number as usize].sent_step <= crash_step;
-        let may_be_own = truth.allowed.sessions_are_durable
-            && truth.crash_step.is_some_and(crashed)
-            && !NO_LOCAL_IS_EXACT_AFTER_CRASH;
-        if mqtt_options.by == Some(own_number)
-            && !self.gets_own_messages
-            && !publish.retain
-            && !may_be_own
-        {
+        if mqtt_options.by == Some(own_number) && !self.gets_own_messages && !publish.retain {
             return Err(format!("message {number} came back in spite of No Local"));
         }
         Ok(())

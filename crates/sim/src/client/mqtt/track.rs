@@ -5,9 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::truth::{Message, Truth, Violation};
 
-/// Whether the checks demand No Local also for messages from before a crash. The server promises it; whether all worlds pass was not tried yet.
-pub(super) const NO_LOCAL_IS_EXACT_AFTER_CRASH: bool = true;
-
 /// A received message, with the step and the second of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Received {
@@ -257,8 +254,7 @@ impl Track {
     fn may_be_lost_in_crash(&self, stretch: &Stretch, number: u32, truth: &Truth) -> bool {
         let message = &truth.messages[number as usize];
         let crashed = |crash_step| message.sent_step <= crash_step;
-        stretch.crash_step.is_some_and(crashed)
-            && (truth.is_non_durable(number) || stretch.no_local && !NO_LOCAL_IS_EXACT_AFTER_CRASH)
+        stretch.crash_step.is_some_and(crashed) && truth.is_non_durable(number)
     }
 
     /// Whether the limits of its topic's rule may have removed the message from the log by `step`.
