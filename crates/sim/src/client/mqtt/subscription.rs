@@ -167,10 +167,10 @@ impl Sub {
         if identifiers.any(|identifier| !self.identifiers.contains(&identifier)) {
             return Err(format!("message {number} came with a strange identifier"));
         }
-        // A QoS 2 message may have waited for the log while the subscription ended [MQTT-3.10.4-3].
+        // A QoS 2 message, and a QoS 1 message behind it, may have waited for the log while the subscription ended [MQTT-3.10.4-3].
         let may_have_waited = |step| {
             let sent_step = truth.messages[number as usize].sent_step;
-            qos == 2 && truth.allowed.sessions_are_durable && sent_step <= step
+            qos > 0 && truth.allowed.sessions_are_durable && sent_step <= step
         };
         let may_be_old = publish.dup || publish.retain || self.wildcard_requested;
         if let State::Unsubscribed { step } = self.state
