@@ -109,6 +109,8 @@ fn test(release: bool) -> Result<()> {
         .args(["test", "--workspace", "--test", "clients", "--locked"])
         .args(profile)
         .args(["--", "--ignored"])
+        .env("CRORE_TOOLS", "required")
+        .env("CRORE_NATS_SERVER", tools::nats_server()?)
         .env("CRORE_CLIENT_TESTS", &tools)
         .env(THREADS, &threads)
         .run_tests();

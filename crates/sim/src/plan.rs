@@ -5,7 +5,7 @@
 mod draw;
 mod steps;
 
-pub use draw::{CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM};
+pub use draw::{CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM};
 
 use crate::engine::EngineBehavior;
 use crore_broker::TurnLimits;

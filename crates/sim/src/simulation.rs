@@ -71,6 +71,8 @@ pub struct Nodes {
     last_writer: u64,
     /// For each node, whether it is paused, so that it takes no turns.
     paused: Vec<bool>,
+    /// For each node, whether its homes know which messages the sessions need, which they are told when the node has read the log.
+    recovered: Vec<bool>,
     /// The checkpoints of each partition, the newest first.
     checkpoints: Vec<Vec<PartitionCheckpoint>>,
 }
@@ -117,6 +119,9 @@ impl Simulation {
             let server = nodes[n / plan.shards].clone();
             let mut shard = Shard::new((n % plan.shards) as ShardId, server, now(1));
             shard.set_turn_limits(plan.turn_limits);
+            if plan.nodes > 1 {
+                shard.begin_recovery();
+            }
             shard
         };
         let count = plan.nodes * plan.shards;
@@ -136,6 +141,7 @@ impl Simulation {
             nodes: Nodes {
                 last_writer: plan.nodes as u64 * WRITER_GAP,
                 paused: vec![false; plan.nodes],
+                recovered: vec![plan.nodes == 1; plan.nodes],
                 checkpoints: (0..plan.partitions).map(|_| Vec::new()).collect(),
                 servers: nodes,
             },

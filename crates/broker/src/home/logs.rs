@@ -177,7 +177,7 @@ impl Logs {
     }
 
     /// Whether other processes write to the log, too (in a cluster).
-    pub(super) fn is_replicated(&self) -> bool {
+    pub(crate) fn is_replicated(&self) -> bool {
         self.future_pages.is_some()
     }
 

@@ -96,7 +96,11 @@ impl Shard {
     /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the record is committed. A home that does
     /// not know the message answers at once.
     pub(super) fn take_release(&mut self, from: ShardId, key: SessionKey, to: Option<ReplyTo>) {
-        let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
+        let now_s = self.front.clients.ctx.now.s;
+        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
+        if key.packet_id == 0 && home.logs.is_replicated() {
+            home.retries.unreleased.end(key.session, now_s);
+        }
         let places = home.places_of_release(key);
         if let (Some(to), true) = (to, places.is_empty()) {
             return self.front.subs.lanes.tell(from, Tell::Released(to, false));

@@ -146,6 +146,10 @@ impl Shard {
                 if let Some(kept) = session.kept {
                     release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
                 }
+                if !self.sessions.has_token(session.id, session.token) {
+                    // The session has ended. Messages of the connection may have come into the log after that.
+                    release_published(lanes, &clients.ctx, session.token);
+                }
             }
             _ => {}
         }
@@ -239,8 +243,9 @@ impl Shard {
         if let Some(state) = &after.needed {
             release_needs(lanes, work, ctx, state);
         }
+        // At each node, since the last messages of the session may come into the log later, and are told apart by their homes.
+        release_published(lanes, ctx, after.ended);
         if is_own {
-            release_published(lanes, ctx, after.ended);
             release_published(lanes, ctx, after.dropped_will);
         }
     }

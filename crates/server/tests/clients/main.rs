@@ -5,6 +5,10 @@
 //! these tests out. A client is a small script in this directory that prints one JSON object for each event. The expectations are in the
 //! tests.
 
+#[path = "../../../nats/tests/cluster/jetstream.rs"]
+mod jetstream;
+#[path = "../../../nats/tests/cluster/servers.rs"]
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -5,7 +5,7 @@
 //! comment names a subset.
 
 use crore_broker::TurnLimits;
-use crore_broker::settings::{First, Keep, Rule, Settings, Slow};
+use crore_broker::settings::{First, Keep, Limits, Rule, Settings, Slow};
 use crore_rng::Rng;
 
 use super::{MEMORY_BYTES, Plan};
@@ -59,8 +59,12 @@ const SALT_DURABLE_SESSIONS: u64 = 0xD02A_5E55;
 ///
 /// 0 until the seeds from [`DURABLE_SESSIONS_FROM`] on pass.
 const DURABLE_SESSIONS_PERCENT: u32 = 0;
+/// The salt of clusters with MQTT sessions.
+const SALT_CLUSTER_SESSIONS: u64 = 0xC15E_5510;
 /// The salt of clusters.
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
+/// The first seed of those whose worlds are all clusters with MQTT sessions, up to [`DURABLE_SESSIONS_FROM`].
+pub const CLUSTER_SESSIONS_FROM: u64 = 1 << 59;
 /// The first seed of those whose worlds all have MQTT sessions that survive a crash, up to [`CLUSTERS_FROM`].
 pub const DURABLE_SESSIONS_FROM: u64 = 1 << 60;
 /// The first seed whose world may be a cluster or have a damaged disk.
@@ -122,7 +126,11 @@ impl Plan {
     pub fn new(seed: u64) -> Plan {
         let rng_of = |salt: u64| Rng::new(seed ^ salt);
         let are_sessions_durable = (DURABLE_SESSIONS_FROM..CLUSTERS_FROM).contains(&seed);
-        let percent = |usual| if are_sessions_durable { 100 } else { usual };
+        let has_cluster_sessions = (CLUSTER_SESSIONS_FROM..DURABLE_SESSIONS_FROM).contains(&seed);
+        let percent = |usual| match are_sessions_durable {
+            true => 100,
+            false => usual,
+        };
         let mut plan = basic_world(&mut rng_of(0x5EED_0F51));
         lower_credit(&mut plan, &mut rng_of(SALT_LOW_CREDIT));
         let mut followers_rng = rng_of(SALT_FOLLOWERS);
@@ -150,10 +158,13 @@ impl Plan {
             &mut rng_of(SALT_CRASHES),
         );
         if seed >= CLUSTERS_FROM {
-            add_nodes(&mut plan, &mut rng_of(SALT_CLUSTERS));
+            add_nodes(&mut plan, CLUSTERS_PERCENT, &mut rng_of(SALT_CLUSTERS));
             add_disk_damage(&mut plan, &mut rng_of(SALT_DAMAGES));
             add_purges(&mut plan, &mut rng_of(SALT_PURGES));
             plan.replaces_in_place = rng_of(SALT_IN_PLACE).chance(IN_PLACE_PERCENT);
+        }
+        if has_cluster_sessions {
+            add_cluster_sessions(&mut plan, &mut rng_of(SALT_CLUSTER_SESSIONS));
         }
         if seed >= COPIES_FROM {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
@@ -501,10 +512,10 @@ fn add_log_restore(plan: &mut Plan, rng: &mut Rng) {
 
 /// Makes some worlds clusters, in which several nodes share one log.
 ///
-/// Nodes do not share sessions and interest, so a cluster has no MQTT clients and no followers. A node that lags does not know yet which
+/// Nodes do not share interest, so a cluster has no followers. It has MQTT clients only with [`add_cluster_sessions`]. A node that lags does not know yet which
 /// messages have expired or are superseded, so no message of a cluster expires or is superseded.
-fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
-    if !plan.budgets_are_wide || !rng.chance(CLUSTERS_PERCENT) {
+fn add_nodes(plan: &mut Plan, percent: u32, rng: &mut Rng) {
+    if !plan.budgets_are_wide || !rng.chance(percent) {
         return;
     }
     plan.nodes = rng.range(2, 3);
@@ -527,6 +538,28 @@ fn add_nodes(plan: &mut Plan, rng: &mut Rng) {
         (rule.keep, rule.ttl_s, rule.durable) = (Keep::Log, 0, true);
         rule.position_age_s = POSITION_AGE_S;
     }
+}
+
+/// Makes the world a cluster with MQTT clients, which find their sessions at every node.
+fn add_cluster_sessions(plan: &mut Plan, rng: &mut Rng) {
+    plan.budgets_are_wide = true;
+    let limits = &plan.settings.limits;
+    plan.settings.limits = Limits {
+        memory_bytes: MEMORY_BYTES,
+        outbox_bytes: limits.outbox_bytes,
+        publish_credit_bytes: limits.publish_credit_bytes,
+        ..Settings::default().limits
+    };
+    plan.mqtt_clients = 0;
+    add_mqtt_clients(plan, 100, rng);
+    let mqtt_clients = plan.mqtt_clients;
+    add_nodes(plan, 100, rng);
+    plan.mqtt_clients = mqtt_clients;
+    let mqtt = &mut plan.settings.mqtt;
+    mqtt.durable_sessions = true;
+    // At the end of a run all sessions expire, and then their topics.
+    mqtt.session_expiry_max_s = mqtt.session_expiry_max_s.min(3600);
+    add_purges(plan, rng);
 }
 
 /// Lets the log be purged in some clusters. A steward (the node that writes checkpoints for a partition) purges the batches that

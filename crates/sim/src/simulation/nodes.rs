@@ -9,7 +9,7 @@ use crore_broker::admission::Admission;
 use crore_broker::batch::Header;
 use crore_broker::log_retention::{CHECKPOINTS_KEPT, Hole, LogExtent};
 use crore_broker::snapshot::Head;
-use crore_broker::{OFFSET_BITS, PartitionId, Restored, Shadow, Shard, ShardId};
+use crore_broker::{OFFSET_BITS, PartitionId, Restored, SessionNeeds, Shadow, Shard, ShardId};
 use crore_rng::Rng;
 
 use super::{Simulation, now};
@@ -43,6 +43,21 @@ impl Simulation {
     pub(super) fn is_ready_for_clients(&self, shard: usize) -> bool {
         let cluster_log = self.net.cluster_log();
         cluster_log.is_none_or(|it| it.is_ready(self.node_of(shard)))
+    }
+
+    /// Tells the homes of a node which messages the sessions need, once the node has read the log.
+    pub(super) fn finish_recovery(&mut self, node: usize) {
+        let shards = node * self.plan.shards..(node + 1) * self.plan.shards;
+        if self.nodes.recovered[node] || !self.is_ready_for_clients(shards.start) {
+            return;
+        }
+        self.nodes.recovered[node] = true;
+        let (shards, mut needs) = (&mut self.shards[shards], SessionNeeds::default());
+        let all = shards.iter();
+        all.for_each(|shard| shard.add_session_needs(&mut needs));
+        for shard in shards {
+            shard.finish_recovery(&needs, now(self.truth.now_s));
+        }
     }
 
     /// Pauses, resumes, replaces, cuts off or reconnects a random node.
@@ -99,6 +114,15 @@ impl Simulation {
                 Publisher::connection_ended(&mut self.clients.publishers[n]);
             }
         }
+        for n in 0..self.clients.mqtt.len() {
+            if let Some(link) = self.clients.mqtt[n].link
+                && is_to_node(Some(link), self)
+            {
+                self.clients.mqtt[n].connection_ended();
+                self.clients.mqtt[n].abandoned_links.push(link);
+            }
+        }
+        self.nodes.recovered[node] = false;
         self.net.lose_process(shards.clone());
         let purges = !self.plan.purges_at.is_empty();
         let has_checkpoints = rng.chance(60) || purges;
@@ -141,6 +165,8 @@ impl Simulation {
                     }
                 }
                 joined.adopt(restored.finish().map_err(|why| why.to_string())?);
+            } else {
+                joined.begin_recovery();
             }
             self.shards[shard] = joined;
             self.loops[shard].links.clear();

@@ -28,6 +28,7 @@ impl Simulation {
 
     /// Runs one turn of a shard. With `takes_all` the shard handles all waiting inputs, otherwise a random part of them.
     pub fn turn(&mut self, shard: usize, takes_all: bool, rng: &mut Rng) -> Result<(), Violation> {
+        self.finish_recovery(self.node_of(shard));
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);

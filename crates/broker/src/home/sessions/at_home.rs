@@ -202,6 +202,12 @@ impl SessionsAtHome {
         self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
     }
 
+    /// Whether the session with this token goes on in the row of a former holder.
+    pub(crate) fn has_token(&self, id: SessionId, token: u64) -> bool {
+        let at = self.place_of(id);
+        at.is_some_and(|at| self.partitions[at].has_token(id, token))
+    }
+
     /// This node is the steward of partition `at` of a cluster, or is it no more.
     pub(crate) fn set_steward(&mut self, at: usize, is_steward: bool) {
         self.change(at, |it| it.set_steward(is_steward));

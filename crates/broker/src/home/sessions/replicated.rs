@@ -285,6 +285,11 @@ impl Sessions {
         Some(Fence { claim, by })
     }
 
+    /// Whether the session with this token goes on in the row of a former holder.
+    pub(super) fn has_token(&self, id: SessionId, token: u64) -> bool {
+        self.replica(id.row).is_some() && token_of(self.state_of(id.row)) == token
+    }
+
     /// Becomes the steward of the partition, or is it no more.
     pub(super) fn set_steward(&mut self, is_steward: bool) {
         let Some(replicas) = &mut self.replicas else {

@@ -1,7 +1,8 @@
 //! Tests durable sessions (`mqtt.durable_sessions`) over `kill -9` of the server: of a client that was away, and of one that reconnects by itself.
 
-use super::peer::Peer;
+use super::peer::{Peer, Way};
 use super::side_by_side;
+use crate::servers::Servers;
 use crate::support::broker::Broker;
 use crate::support::hold_port;
 use crate::support::state::State;
@@ -49,29 +50,50 @@ fn receive_all(peer: &Peer, client: &str, repeats: bool) {
     peer.expect_quiet(client);
 }
 
+/// A client is connected while the server is killed, and one is away. Both go on with their sessions at the server that `again` starts.
+fn go_on_after_a_kill(way: Way, again: impl Fn() -> Option<Broker>) {
+    let Some(broker) = again() else { return };
+    let mut peer = Peer::start(way, &Arc::new(broker));
+    for client in ["stays", "away"] {
+        let properties = json!({ "session_expiry_s": LONG_S });
+        let reconnect = client == "stays";
+        let how = json!({ "clean": false, "reconnect": reconnect, "properties": properties });
+        peer.connect(client, how);
+        peer.subscribe(client, &[("a", 1), ("b/+", 2)]);
+    }
+    peer.disconnect("away");
+    publish(&mut peer, 0..MESSAGES);
+    peer.crash_server(|| again().expect("a server of ours"));
+    publish(&mut peer, MESSAGES..2 * MESSAGES);
+    assert!(peer.connect_session("away", false, LONG_S), "{way:?}");
+    receive_all(&peer, "away", false);
+    let connack = peer.next("stays", "connack");
+    assert_eq!(connack["session_present"], true, "{way:?}: {connack}");
+    receive_all(&peer, "stays", true);
+}
+
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
 fn sessions_go_on_after_the_server_was_killed() {
     side_by_side(&[4, 5], |way| {
         let (state, port) = (State::new(), hold_port());
-        let again = || start(&state, port.addr());
-        let Some(broker) = again() else { return };
-        let mut peer = Peer::start(way, &Arc::new(broker));
-        for client in ["stays", "away"] {
-            let properties = json!({ "session_expiry_s": LONG_S });
-            let reconnect = client == "stays";
-            let how = json!({ "clean": false, "reconnect": reconnect, "properties": properties });
-            peer.connect(client, how);
-            peer.subscribe(client, &[("a", 1), ("b/+", 2)]);
-        }
-        peer.disconnect("away");
-        publish(&mut peer, 0..MESSAGES);
-        peer.crash_server(|| again().expect("a server of ours"));
-        publish(&mut peer, MESSAGES..2 * MESSAGES);
-        assert!(peer.connect_session("away", false, LONG_S), "{way:?}");
-        receive_all(&peer, "away", false);
-        let connack = peer.next("stays", "connack");
-        assert_eq!(connack["session_present"], true, "{way:?}: {connack}");
-        receive_all(&peer, "stays", true);
+        go_on_after_a_kill(way, || start(&state, port.addr()));
+    });
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn sessions_go_on_at_another_node_after_theirs_was_killed() {
+    side_by_side(&[4, 5], |way| {
+        let Some(servers) = Servers::start(1) else {
+            return;
+        };
+        let port = hold_port();
+        let settings = format!(
+            "[cluster]\nurls = {:?}\nname = \"test\"\nreplicas = 1\n[mqtt]\ndurable_sessions = true\n",
+            servers.urls()
+        );
+        // The other node has the address of the first, where the clients reconnect.
+        go_on_after_a_kill(way, || Broker::ours_at(&settings, port.addr()));
     });
 }

@@ -93,6 +93,8 @@ struct Role {
     publishes: Vec<usize>,
     /// Whether some of the client's messages have RETAIN.
     retains: bool,
+    /// The server is a cluster. With each new connection the session may move to another node, which knows what was recorded.
+    in_cluster: bool,
 }
 
 /// The session at the server, as far as the client knows. A CONNECT without an answer may have resumed the session or begun a new one.
@@ -193,6 +195,7 @@ impl Client {
                 has_wildcard: false,
                 publishes,
                 retains: plan.retains && rng.chance(50),
+                in_cluster: plan.nodes > 1,
             },
             subs,
             link: None,
@@ -230,6 +233,9 @@ impl Client {
         if let Some(old) = self.link {
             self.connection_ended();
             self.abandoned_links.push(old);
+        }
+        if self.role.in_cluster && self.session.attempts > 0 {
+            self.session_moved(truth.step);
         }
         self.link = Some(link);
         self.session.unanswered_links.push(link);
@@ -399,6 +405,8 @@ impl Client {
         match reason {
             ReasonCode::SERVER_BUSY | ReasonCode::SERVER_UNAVAILABLE if may_be_held_by_old_link => {
             }
+            // The node is cut off from the log.
+            ReasonCode::SERVER_UNAVAILABLE if self.role.in_cluster => coverage.refused += 1,
             _ if truth.may_refuse() => coverage.refused += 1,
             reason => return Err(format!("{} was refused: {reason:?}", self.role.id)),
         }
@@ -479,6 +487,12 @@ impl Client {
                 Ok(())
             }
             ReasonCode::KEEP_ALIVE_TIMEOUT => Ok(()),
+            // The node is cut off from the log, or was declared dead.
+            ReasonCode::SERVER_UNAVAILABLE | ReasonCode::SESSION_TAKEN_OVER
+                if self.role.in_cluster =>
+            {
+                Ok(())
+            }
             // The server cannot answer a publish, because the slow log has not yet reported whether the publish is stored.
             ReasonCode::SERVER_BUSY if truth.allowed.engine_is_late => Ok(()),
             _ if !truth.allowed.budgets_are_wide => Ok(()),

@@ -120,22 +120,27 @@ impl Client {
         if !is_durable {
             return self.session_lost();
         }
-        self.session.survived_crash = true;
         self.session.clean_start_links.clear();
         self.session.unanswered_links.clear();
         self.abandoned_links.clear();
-        // After the crash a packet id of QoS 1 may stand for another message.
-        self.receipts.retain(|receipt| receipt.exactly_once);
+        self.session_moved(truth.step);
         // A will that was being published at an earlier crash may be lost in this one.
         self.wills_due.clear();
         if let (true, Some((number, 0))) = (was_only_link, will) {
             self.wills_due.push(number);
         }
+    }
+
+    /// In this step the session may move to another process, which knows only what the one before has recorded in the log.
+    pub(super) fn session_moved(&mut self, step: u32) {
+        self.session.survived_crash = true;
+        // A packet id of QoS 1 may stand for another message from now on.
+        self.receipts.retain(|receipt| receipt.exactly_once);
         let of_each = self.unrecorded.iter();
         let unrecorded = of_each.map(|(number, link)| (*number, link.is_some()));
         let unrecorded = unrecorded.collect();
         for sub in &mut self.subs {
-            sub.server_crashed(truth.step, &unrecorded);
+            sub.server_crashed(step, &unrecorded);
         }
     }
 
