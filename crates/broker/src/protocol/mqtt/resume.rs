@@ -54,8 +54,7 @@ pub(super) fn resume_session<I: Io>(
         token,
     } = session;
     clients.expand(slot);
-    let world = &clients.ctx.world;
-    let records_sessions = world.records_sessions() && !world.replicates_sessions();
+    let records_sessions = clients.ctx.world.records_sessions();
     let (inflight, waiting) = (
         permitted_messages(clients, slot, resumed(inflight)),
         permitted_messages(clients, slot, resumed(waiting)),
