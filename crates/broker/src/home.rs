@@ -128,6 +128,10 @@ impl Home {
             me,
             world.seed,
         );
+        if world.appends() {
+            let partitions = home.logs.partitions.iter_mut();
+            partitions.for_each(|it| it.log.losses.keep_earlier());
+        }
         if world.is_replicated() {
             home.replicate();
         }

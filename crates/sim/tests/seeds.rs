@@ -239,6 +239,11 @@ const FOUND: &[(&str, u64, usize)] = &[
         2_305_913_305_682_141_033,
         1200,
     ),
+    (
+        "a subscriber by filter was not told of a loss that the server before a crash would have told it later",
+        1_152_921_504_606_852_932,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -32,7 +32,7 @@ impl Home {
         for partition in &mut self.logs.partitions {
             partition.replicate();
             // Subscribers by filter may have been at other nodes before, so losses are remembered from the beginning.
-            partition.log.losses.watch_shared();
+            partition.log.losses.watch();
         }
     }
 

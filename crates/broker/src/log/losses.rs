@@ -1,9 +1,10 @@
 //! Remembers the last loss of each topic by its offset, and gives each loss a number. So readers by filter are told of a loss at its place
 //! in the order of arrival.
 //!
-//! In a cluster, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages
-//! at different moments, so a reader may move to a node that has dropped fewer. If the reader's position is between two lost messages of a
-//! topic, the second node does not report the earlier loss. So the first node must report each loss before any later message.
+//! If an engine keeps the log, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages
+//! at different moments, so a reader may move to a node that has dropped fewer. In the same way a process that reads the log after a crash may have
+//! messages that the process before it had dropped. If the reader's position is between two lost messages of a topic, the second process does
+//! not report the earlier loss. So the first process must report each loss before any later message.
 //!
 //! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home (the part of a shard that keeps
 //! topics) removed it ([`Losses::pop`]) to limit the number of topics here.
@@ -16,7 +17,7 @@ use crate::base::tally::Tally;
 /// The approximate bytes of a topic's loss in the tree. Offsets only increase, so the leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
-/// The maximum number of earlier losses that a log of a cluster remembers.
+/// The maximum number of earlier losses that a log remembers.
 const EARLIER_MAX: usize = 1024;
 
 /// The losses of a log's topics.
@@ -24,7 +25,7 @@ const EARLIER_MAX: usize = 1024;
 pub struct Losses {
     /// Topic and number of each loss, by offset; absent before the first reader by filter.
     by_offset: Option<BTreeMap<u64, (u32, u64)>>,
-    /// The losses that are no longer the last of their topics; absent outside of a cluster.
+    /// The losses that are no longer the last of their topics; absent without an engine.
     earlier: Option<BTreeMap<u64, (u32, u64)>>,
     /// The number of the last loss.
     last: u64,
@@ -60,9 +61,8 @@ impl Losses {
         self.by_offset.get_or_insert_default();
     }
 
-    /// Begins to remember losses, for a log of a cluster.
-    pub fn watch_shared(&mut self) {
-        self.watch();
+    /// Remembers earlier losses too, once losses are remembered.
+    pub fn keep_earlier(&mut self) {
         self.earlier.get_or_insert_default();
     }
 
@@ -190,7 +190,8 @@ mod tests {
     #[test]
     fn each_loss_of_a_topic_is_found_in_a_cluster_until_the_topic_goes() {
         let mut losses = Losses::default();
-        losses.watch_shared();
+        losses.keep_earlier();
+        losses.watch();
         losses.add(1, 0, 67);
         losses.add(1, 67, 68);
         losses.add(2, 0, 69);

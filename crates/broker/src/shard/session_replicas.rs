@@ -13,13 +13,14 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::time::Now;
+use crate::budget::admission::Client;
 use crate::commit::batch::StoredHeader;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
-use crate::mail::session::SavedSession;
 use crate::mail::session::record::{
     ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord,
 };
 use crate::mail::session::stored::{StoredSession, token_of};
+use crate::mail::session::{EncodedSession, SavedSession};
 use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
 use crate::protocol::mqtt::retention::{count_needs, release_needs, release_published};
 use crate::shard::Shard;
@@ -117,15 +118,12 @@ impl Shard {
                 }
                 .encode();
                 let change = change_at_close(session, &empty);
-                Ok((
-                    name.into(),
-                    SessionRecord {
-                        name,
-                        change,
-                        fence,
-                    }
-                    .encode(),
-                ))
+                let record = SessionRecord {
+                    name,
+                    change,
+                    fence,
+                };
+                Ok((name.into(), record.encode()))
             }
             _ => Err(NoRecord::Fenced),
         }
@@ -162,7 +160,7 @@ impl Shard {
         to: ReplyTo,
         client: (u32, &[u8]),
         claim: &RecordedClaim,
-        owner: crate::budget::admission::Client,
+        owner: Client,
     ) {
         let holder = ConnId {
             slot: to.slot,
@@ -223,12 +221,10 @@ impl Shard {
         self.sessions.set_steward(at, is_steward);
     }
 
+    /// Carries out what follows from a record. `is_own`: this process has written it, and does what is to be done once.
     fn follow_up(&mut self, after: Consequences, is_own: bool) {
-        if !self
-            .cluster
-            .as_ref()
-            .is_some_and(|cluster| cluster.counts_needs)
-        {
+        let cluster = self.cluster.as_ref();
+        if cluster.is_none_or(|cluster| !cluster.counts_needs) {
             // The log is being read. The needs of all sessions are counted at its end.
             return;
         }
@@ -305,7 +301,7 @@ impl Shard {
 /// with its connection stays until its will is published.
 fn change_at_close<'a>(
     session: &'a ClosingSession,
-    empty: &'a crate::mail::session::EncodedSession,
+    empty: &'a EncodedSession,
 ) -> SessionChange<'a> {
     let will = session.will.clone();
     match (&session.kept, &will) {
