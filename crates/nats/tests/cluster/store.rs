@@ -55,11 +55,21 @@ fn a_checkpoint_is_read_as_it_was_written_and_the_log_goes_on_behind_it() {
     assert_eq!(node.store.why_unusable(&all[0]).expect("an answer"), None);
     let sequence = all[0].sequence;
     let last = *node.places(2).last().expect("a batch");
-    let mut batches = node.store.batches(2, sequence + 1..=last).expect("batches");
     let mut behind = Vec::new();
-    while let Some(stored) = batches.read().expect("a batch") {
-        behind.push((stored.sequence, stored.bytes.to_vec()));
-    }
+    // On a busy machine a follower may not answer for a moment, so the reading may have to be repeated.
+    until("the batches", || {
+        behind.clear();
+        let Ok(mut batches) = node.store.batches(2, sequence + 1..=last) else {
+            return false;
+        };
+        loop {
+            match batches.read() {
+                Ok(Some(stored)) => behind.push((stored.sequence, stored.bytes.to_vec())),
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    });
     assert_eq!(behind, node.log().batches[&2][10..]);
     // Another node sees the same checkpoints.
     let late = Node::start(&servers);
