@@ -21,8 +21,7 @@ mod recorded;
 mod replicated;
 mod snapshot;
 
-use super::session_terms::Replicas;
-use super::session_terms::{Delayed, end_s};
+use super::session_terms::{Delayed, Replicas, end_s};
 use absent::{AbsentStates, Away, Evicted};
 
 pub use absent::AbsentView;

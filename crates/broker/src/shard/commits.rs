@@ -122,15 +122,15 @@ impl Shard {
                 };
             }
             Request::Answered => {
-                record
-                    .iter()
-                    .for_each(|record| _ = self.note_own_record(record));
+                if let Some(record) = &record {
+                    self.note_own_record(record);
+                }
                 return;
             }
             Request::WillRecorded(will) => {
-                record
-                    .iter()
-                    .for_each(|record| _ = self.note_own_record(record));
+                if let Some(record) = &record {
+                    self.note_own_record(record);
+                }
                 let Front { clients, subs, .. } = &mut self.front;
                 return release_published(&mut subs.lanes, &clients.ctx, will);
             }
@@ -164,8 +164,8 @@ impl Shard {
         }
     }
 
-    /// Notes the offset of a record of this process that is no fact. On one machine it changes nothing here, because the change is made by the request that
-    /// waits for the record. Returns whether the record has an effect.
+    /// Notes the offset of a record of this process that is no fact. On one machine it changes nothing here, because the change is made by the
+    /// request that waits for the record. Returns whether the record has an effect.
     fn note_own_record(&mut self, record: &Record) -> bool {
         let (stored, bytes) = (&record.stored, record.bytes());
         let noted = self.apply_batch_record(stored, bytes, record.is_last(), Some(Client::NOBODY));
@@ -356,8 +356,8 @@ impl Shard {
         home.flat_map(|home| home.logs.last_batches()).collect()
     }
 
-    /// A digest of the logged state of this home's topics, and of the sessions of a cluster. Two processes that have applied the same log have the same XOR of the digests of
-    /// all their homes.
+    /// A digest of the logged state of this home's topics, and of the sessions of a cluster. Two processes that have applied the same log have the
+    /// same XOR of the digests of all their homes.
     pub fn digest(&self) -> u64 {
         let world = &self.front.clients.ctx.world;
         let home = self.home.as_ref();

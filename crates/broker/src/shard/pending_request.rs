@@ -16,6 +16,22 @@ pub(crate) struct PendingRequest {
     pub request: Request,
 }
 
+impl PendingRequest {
+    /// A request that has no credit to give back.
+    pub fn new(from: ShardId, request: Request) -> PendingRequest {
+        PendingRequest {
+            from,
+            weight: 0,
+            request,
+        }
+    }
+
+    /// An [`Ask`] that refers to no bytes outside of itself.
+    pub fn of_ask(from: ShardId, ask: Ask) -> PendingRequest {
+        PendingRequest::new(from, Request::Ask(Box::new((ask, Vec::new()))))
+    }
+}
+
 pub(crate) enum Request {
     /// A request that the engine does not store. It waits for the earlier changes. The second field has the names and other bytes to which
     /// the [`Ask`] refers.

@@ -40,11 +40,7 @@ impl Shard {
         if record.is_none() && self.commits.is_free(scope) {
             return self.carry_out(from, ask, &[]);
         }
-        let waiting = PendingRequest {
-            from,
-            weight: 0,
-            request: Request::Ask(Box::new((ask, Vec::new()))),
-        };
+        let waiting = PendingRequest::of_ask(from, ask);
         match record {
             Some(record) => self.write_session_record(at, waiting, &record),
             None => {
@@ -106,11 +102,7 @@ impl Shard {
             return self.front.subs.lanes.tell(from, Tell::Released(to, false));
         }
         for at in places {
-            let waiting = PendingRequest {
-                from,
-                weight: 0,
-                request: Request::Ask(Box::new((Ask::Release { key, to }, Vec::new()))),
-            };
+            let waiting = PendingRequest::of_ask(from, Ask::Release { key, to });
             let note = Note::Release(key);
             self.write_record(at, waiting, |out, offset_delta| {
                 note.encode(out, offset_delta);
@@ -131,11 +123,7 @@ impl Shard {
                 }
             };
         }
-        let waiting = PendingRequest {
-            from: self.front.clients.ctx.me,
-            weight: 0,
-            request: Request::WillRecorded(will),
-        };
+        let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::WillRecorded(will));
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
         if self.sessions.claims_in_flight(name) > 0 {
@@ -163,11 +151,7 @@ impl Shard {
         let Some(home) = &mut self.home else { return };
         for due in home.take_due_positions(moved) {
             let DuePosition { at, group, offset } = due;
-            let waiting = PendingRequest {
-                from: self.front.clients.ctx.me,
-                weight: 0,
-                request: Request::Answered,
-            };
+            let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::Answered);
             let (filter, name) = (&group.0[..], &group.1[..]);
             let note = Note::Group(GroupPosition {
                 filter,

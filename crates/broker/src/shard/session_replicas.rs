@@ -7,7 +7,6 @@
 //! * What all nodes do is local. What must be done once, such as to publish a will, is done by the node that wrote the record.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -40,11 +39,7 @@ impl Shard {
     pub(super) fn handle_replicated_request(&mut self, from: ShardId, ask: Ask) {
         match self.replicated_record(&ask) {
             Ok((name, record)) => {
-                let waiting = PendingRequest {
-                    from,
-                    weight: 0,
-                    request: Request::Ask(Box::new((ask, Vec::new()))),
-                };
+                let waiting = PendingRequest::of_ask(from, ask);
                 self.write_session_record(self.place_of_session(&name), waiting, &record);
             }
             Err(NoRecord::Full) => self.refuse_session_ask(from, ask, ReasonCode::QUOTA_EXCEEDED),
@@ -278,11 +273,7 @@ impl Shard {
             fence: Some(fence),
         }
         .encode();
-        let waiting = PendingRequest {
-            from: ctx.me,
-            weight: 0,
-            request: Request::WillRecorded(will),
-        };
+        let waiting = PendingRequest::new(ctx.me, Request::WillRecorded(will));
         self.write_session_record(self.place_of_session(name), waiting, &record);
     }
 

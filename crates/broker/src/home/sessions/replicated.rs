@@ -111,35 +111,32 @@ impl Sessions {
                 due_s: FOREVER_S,
             })
         });
-        let id = match going_on {
-            Some((id, state)) => {
-                let away = Away {
-                    state_bytes: state.bytes.len() as u32,
-                    state: self.insert_state(state.bytes, counts),
-                    will,
-                    expires_s: FOREVER_S,
-                    owner,
+        let (row, state) = match going_on {
+            Some((id, state)) => (Some(id), state),
+            None => {
+                let begun = StoredSession {
+                    token,
+                    ..StoredSession::default()
                 };
+                let mut state = begun.encode();
+                set_epoch(&mut state.bytes, world.epoch);
+                counts.move_session(Client::NOBODY, owner);
+                (None, state)
+            }
+        };
+        let away = Away {
+            state_bytes: state.bytes.len() as u32,
+            state: self.insert_state(state.bytes, counts),
+            will,
+            expires_s: FOREVER_S,
+            owner,
+        };
+        let id = match row {
+            Some(id) => {
                 self.insert_away(id, away, state.payloads);
                 id
             }
-            None => {
-                let mut session = StoredSession {
-                    token,
-                    ..StoredSession::default()
-                }
-                .encode();
-                set_epoch(&mut session.bytes, world.epoch);
-                let away = Away {
-                    state_bytes: session.bytes.len() as u32,
-                    state: self.insert_state(session.bytes, counts),
-                    will,
-                    expires_s: FOREVER_S,
-                    owner,
-                };
-                counts.move_session(Client::NOBODY, owner);
-                self.insert_row(record.name, away, session.payloads, world)
-            }
+            None => self.insert_row(record.name, away, state.payloads, world),
         };
         self.charge(id, world);
         let held = Some(Held {
@@ -430,7 +427,7 @@ impl Sessions {
     }
 }
 
-/// The second in which `seconds` have passed, of which no second passes at once.
+/// The second in which `seconds` have surely passed. No second has to pass for 0.
 fn due_s(now: Now, seconds: u32) -> u32 {
     match seconds {
         0 => now.unix_s,
