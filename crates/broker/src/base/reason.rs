@@ -152,6 +152,7 @@ reasons! {
         TooManyNames, 400, 0, QUOTA, Refused, "more topics than limits.topics_per_connection allows" => limits.topics_per_connection "";
         NamesTooLong, 400, 0, QUOTA, Refused, "the names of the connection's topics and filters are longer in all than limits.subscription_bytes allows", "a filter takes the place of many topics; or raise it" => limits.subscription_bytes " bytes";
         NamesNotResumed, 400, 0, NONE, Refused, "no request could resume so many topics and filters: their names and positions are longer than three quarters of limits.head_bytes", "a filter takes the place of many topics; or raise it, or set limits.topics_per_connection" => limits.head_bytes " bytes";
+        FilterLevels, 400, 1008, QUOTA, Refused, "a filter has more than 16 levels", "shorten it: only filters have this limit, names of topics do not";
         NoSharedSubscriptions, 0, 0, NO_SHARES, Refused, "a cluster has no shared subscriptions";
         Unread, 400, 0, NONE, Refused, "nothing reads this parameter or header here";
         BadEnvelope, 400, 0, NONE, Refused, "envelope= takes json";
@@ -253,7 +254,6 @@ reasons! {
         LogFull, 503, 1013, QUOTA, Full, "the log of the cluster is full: its checkpoints are behind", "docs/CLUSTER.md says what happens then";
         KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
         FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
-        FilterLevels, 503, 1013, QUOTA, Full, "a filter has more than 16 levels";
         FilterShapes, 503, 1013, QUOTA, Full, "no further filter with three or more + is taken from this client: too few of their 256 shapes are left";
         FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
         Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";

@@ -236,7 +236,9 @@ fn a_new_subscriber_gets_the_latest_values_that_match_and_nothing_else_of_the_pa
 #[test]
 fn invalid_filter_is_refused_with_the_reason() {
     let server = Server::start();
+    let deep = format!("filter={}%2B", "a/".repeat(16));
     for (query, reason) in [
+        (deep.as_str(), "more than 16 levels"),
         ("filter=a/%23/b", "whole levels"),
         ("filter=a%2B", "whole levels"),
         ("filter=", "empty"),
