@@ -23,7 +23,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "wire",
         &[
             &["deflate", "form", "http", "json", "ndjson", "sse"],
-            &["topic", "websocket"],
+            &["http2", "topic", "websocket"],
             &["mqtt"],
         ],
     ),

@@ -128,6 +128,8 @@ const ASYNC_PLACES: &[&str] = &[
     "crates/nats/",
     "crates/server/src/control/",
     "crates/server/src/lifecycle/",
+    // The independent client of HTTP/2 that the codec is tested with.
+    "crates/wire/tests/http2_client/",
 ];
 
 /// The files that may check whether a connection speaks MQTT: the protocol itself, the contract, and the row that names the transport.
