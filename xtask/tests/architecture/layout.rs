@@ -120,6 +120,24 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     ),
     ("rng", &[]),
     (
+        "tcp",
+        &[
+            &["config", "counters", "planted", "sequence", "siphash"],
+            &[
+                "congestion",
+                "rtt",
+                "scoreboard",
+                "segment",
+                "send_buffer",
+                "timers",
+            ],
+            &["cookie", "rack", "reassembly", "row"],
+            &["account", "busy"],
+            &["table"],
+            &["api", "expiry", "handshake", "input", "output"],
+        ],
+    ),
+    (
         "sim",
         &[
             &["close_frame", "coverage", "truth"],

@@ -33,6 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/nats", &[]),
     ("crates/net", &[]),
     ("crates/rng", &[]),
+    ("crates/tcp", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
     (
         "crates/sim",
@@ -68,7 +69,7 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// The crates that decide and encode: no sockets, no clock, no threads.
-const PURE: &[&str] = &["crates/wire/", "crates/broker/"];
+const PURE: &[&str] = &["crates/wire/", "crates/broker/", "crates/tcp/"];
 
 /// Words that a pure crate must not contain.
 const IMPURE_WORDS: &[&str] = &[
