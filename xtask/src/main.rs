@@ -28,7 +28,7 @@ cargo xtask COMMAND
                     the rows of `crore-bench run pair` with Nchan and Mosquitto beside the server,
                     a core each; installs both from Debian's packages and keeps the result in
                     docs/benchmarks; --quick is one short round; ARGS are the pair's own
-  sim [--seeds N] [--steps M] [--from SEED] [--seconds S] [--planted] [--trace]
+  sim [--seeds N] [--steps M] [--from SEED] [--seconds S] [--planted] [--fault NAME] [--trace]
                     runs the seeded world on all cores: prints what it met, or the first seed that
                     fails with a short trace; --planted breaks the broker in each known way and must
                     find it

@@ -12,9 +12,9 @@ const FRESH_SEEDS: &str = "13000";
 /// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
 const CLUSTERS: u64 = 1 << 61;
 
-/// Builds the simulator and runs it with these arguments. `--planted` needs a build with the planted faults.
+/// Builds the simulator and runs it with these arguments. `--planted` and `--fault` need a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {
-    let planted = args.contains(&"--planted");
+    let planted = args.contains(&"--planted") || args.contains(&"--fault");
     // Not `--package`: with the features of the whole workspace, the fuzzer can use the same libraries.
     let mut build = Program::new("cargo")
         .args(["build", "--profile", "sim", "--locked"])

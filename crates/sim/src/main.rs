@@ -13,7 +13,7 @@ const TRACE_LINES: usize = 60;
 /// Default number of seeds. They take some minutes.
 const SEEDS: u64 = 20_000;
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Args {
     first: u64,
     seeds: u64,
@@ -21,6 +21,8 @@ struct Args {
     /// The number of seconds after which no further seed starts.
     seconds: u64,
     planted: bool,
+    /// The only fault to plant; all if it is empty.
+    fault: String,
     whole_trace: bool,
 }
 
@@ -32,10 +34,15 @@ fn args() -> Result<Args, String> {
         steps: 1200,
         seconds: u64::MAX,
         planted: false,
+        fault: String::new(),
         whole_trace: false,
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
+        if name == "--fault" {
+            (args.planted, args.fault) = (true, given.next().unwrap_or_default());
+            continue;
+        }
         let mut number = || {
             let value = given.next().unwrap_or_default();
             value
@@ -63,7 +70,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             eprintln!(
-                "{error}\n--seeds N --steps M [--from SEED] [--seconds S] [--planted] [--trace]"
+                "{error}\n--seeds N --steps M [--from SEED] [--seconds S] [--planted] [--fault NAME] [--trace]"
             );
             return ExitCode::from(2);
         }
@@ -193,7 +200,11 @@ fn planted(args: &Args) -> bool {
     use crore_disk::planted::{self as disk, Fault as DiskFault};
     use strum::VariantArray as _;
     let mut passed = true;
+    let chosen = |fault: &str| args.fault.is_empty() || args.fault == fault;
     for &fault in Fault::VARIANTS {
+        if !chosen(&format!("{fault:?}")) {
+            continue;
+        }
         plant(Some(fault));
         let from = match fault {
             Fault::DeadAccepted
@@ -203,18 +214,22 @@ fn planted(args: &Args) -> bool {
             | Fault::OwnOffset
             | Fault::SilentDamage
             | Fault::ForgottenWriters => crore_sim::plan::CLUSTERS_FROM,
-            Fault::EarlySuback | Fault::HighPosition => crore_sim::plan::DURABLE_SESSIONS_FROM,
+            Fault::EarlySuback => crore_sim::plan::DURABLE_SESSIONS_FROM,
+            Fault::HighPosition => crore_sim::plan::STEADY_SUBSCRIPTIONS_FROM,
             Fault::OneLife => crore_sim::plan::COPIES_FROM,
             _ => 0,
         };
         let args = Args {
             first: args.first + from,
-            ..*args
+            ..args.clone()
         };
         passed &= is_caught(&format!("{fault:?}"), &args);
     }
     plant(None);
     for &fault in DiskFault::VARIANTS {
+        if !chosen(&format!("{fault:?}")) {
+            continue;
+        }
         disk::plant(Some(fault));
         let from = match fault {
             DiskFault::LostEnd => crore_sim::plan::CLUSTERS_FROM,
@@ -222,7 +237,7 @@ fn planted(args: &Args) -> bool {
         };
         let args = Args {
             first: args.first + from,
-            ..*args
+            ..args.clone()
         };
         passed &= is_caught(&format!("{fault:?}"), &args);
     }

@@ -5,7 +5,10 @@
 mod draw;
 mod steps;
 
-pub use draw::{CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM};
+pub use draw::{
+    CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM,
+    STEADY_SUBSCRIPTIONS_FROM,
+};
 
 use crate::engine::EngineBehavior;
 use crore_broker::TurnLimits;
@@ -134,6 +137,10 @@ pub struct Plan {
     pub wildcard_percent: u32,
     /// Whether some MQTT clients publish with RETAIN.
     pub retains: bool,
+    /// The highest QoS of a subscription of an MQTT client.
+    pub subscription_qos_max: u8,
+    /// Whether MQTT clients leave their subscriptions as they are.
+    pub subscriptions_stay: bool,
     /// Seconds that pass at the end while sockets are stalled, so that messages expire in the server; 0 for none.
     pub stalled_s: u32,
     /// The largest message, in bytes.

@@ -55,10 +55,10 @@ const SALT_CRASHES: u64 = 0xC4A5_4E55;
 const CRASHES_PERCENT: u32 = 40;
 /// The salt of MQTT sessions that survive a crash.
 const SALT_DURABLE_SESSIONS: u64 = 0xD02A_5E55;
-/// Of the worlds with MQTT clients and a log on disk, the percentage in which MQTT sessions survive a crash.
-///
-/// 0 until the seeds from [`DURABLE_SESSIONS_FROM`] on pass.
-const DURABLE_SESSIONS_PERCENT: u32 = 0;
+/// The salt of the subscriptions in worlds with such sessions.
+const SALT_SUBSCRIPTIONS: u64 = 0x5AB5_0905;
+/// Of the worlds of the seeds from [`CLUSTERS_FROM`] on that have MQTT clients and a log on disk, the percentage in which MQTT sessions survive a crash.
+const DURABLE_SESSIONS_PERCENT: u32 = 50;
 /// The salt of clusters with MQTT sessions.
 const SALT_CLUSTER_SESSIONS: u64 = 0xC15E_5510;
 /// The salt of clusters.
@@ -67,6 +67,9 @@ const SALT_CLUSTERS: u64 = 0xC105_7E25;
 pub const CLUSTER_SESSIONS_FROM: u64 = 1 << 59;
 /// The first seed of those whose worlds all have MQTT sessions that survive a crash, up to [`CLUSTERS_FROM`].
 pub const DURABLE_SESSIONS_FROM: u64 = 1 << 60;
+/// The first seed of those in whose worlds with durable sessions the subscriptions may be steadier. `seeds.rs` has earlier seeds, whose worlds stay as they
+/// are.
+pub const STEADY_SUBSCRIPTIONS_FROM: u64 = DURABLE_SESSIONS_FROM + (1 << 59);
 /// The first seed whose world may be a cluster or have a damaged disk.
 pub const CLUSTERS_FROM: u64 = 1 << 61;
 /// The first seed in whose world an older copy may replace the log. These seeds are separate, because some of their runs fail although the
@@ -170,12 +173,19 @@ impl Plan {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
         }
         plan.wall_clock_jumps = rng_of(SALT_WALL).chance(WALL_PERCENT);
-        let durable_percent = percent(DURABLE_SESSIONS_PERCENT);
+        let durable_percent = match seed {
+            0..DURABLE_SESSIONS_FROM => 0,
+            DURABLE_SESSIONS_FROM..CLUSTERS_FROM => 100,
+            CLUSTERS_FROM.. => DURABLE_SESSIONS_PERCENT,
+        };
         make_sessions_durable(
             &mut plan,
             durable_percent,
             &mut rng_of(SALT_DURABLE_SESSIONS),
         );
+        if seed >= STEADY_SUBSCRIPTIONS_FROM && plan.settings.mqtt.durable_sessions {
+            keep_subscriptions(&mut plan, &mut rng_of(SALT_SUBSCRIPTIONS));
+        }
         plan
     }
 }
@@ -220,6 +230,8 @@ fn basic_world(rng: &mut Rng) -> Plan {
         mqtt_clients: 0,
         wildcard_percent: 0,
         retains: false,
+        subscription_qos_max: 2,
+        subscriptions_stay: false,
         stalled_s: 0,
         message_bytes: rng.pick(&MESSAGE_BYTES),
         ttl_percent: rng.pick(&[0, 0, 30]),
@@ -490,6 +502,13 @@ fn make_sessions_durable(plan: &mut Plan, percent: u32, rng: &mut Rng) {
             }
         }
     }
+}
+
+/// In half of the worlds with durable sessions no subscription has QoS 2: the record of a session with QoS 2 has the messages in flight, and only other
+/// records have lower positions instead. In half of them no subscription changes, so that overlapping ones are checked to the end.
+fn keep_subscriptions(plan: &mut Plan, rng: &mut Rng) {
+    plan.subscription_qos_max = rng.pick(&[1, 2]);
+    plan.subscriptions_stay = rng.chance(50);
 }
 
 /// In some worlds crashes damage the disk. These worlds have no MQTT clients, because MQTT cannot report a gap.

@@ -93,6 +93,10 @@ struct Role {
     publishes: Vec<usize>,
     /// Whether some of the client's messages have RETAIN.
     retains: bool,
+    /// The highest QoS of its subscriptions.
+    subscription_qos_max: u8,
+    /// Whether it leaves its subscriptions as they are.
+    subscriptions_stay: bool,
     /// The server is a cluster. With each new connection the session may move to another node, which knows what was recorded.
     in_cluster: bool,
 }
@@ -195,6 +199,8 @@ impl Client {
                 has_wildcard: false,
                 publishes,
                 retains: plan.retains && rng.chance(50),
+                subscription_qos_max: plan.subscription_qos_max,
+                subscriptions_stay: plan.subscriptions_stay,
                 in_cluster: plan.nodes > 1,
             },
             subs,

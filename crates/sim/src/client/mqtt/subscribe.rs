@@ -14,6 +14,10 @@ use crate::truth::{Truth, Violation};
 impl Client {
     /// Subscribes to some topics, or unsubscribes.
     pub fn change_subscriptions(&mut self, truth: &mut Truth, rng: &mut Rng) {
+        if self.role.subscriptions_stay {
+            self.subscribe_missing(truth, rng);
+            return;
+        }
         let mut indexes = self.without_pending_request();
         if !self.is_connected() || indexes.is_empty() {
             return;
@@ -132,9 +136,10 @@ impl Client {
 
     /// Random options for a subscription.
     fn options(&self, rng: &mut Rng) -> SubscribeOptions {
-        let qos = rng
-            .pick(&[0, 1, 1, 2, 2])
-            .max(u8::from(self.role.has_wildcard));
+        let qos = rng.pick(&[0, 1, 1, 2, 2]).clamp(
+            u8::from(self.role.has_wildcard),
+            self.role.subscription_qos_max,
+        );
         let mut options = SubscribeOptions::of(Qos::from_repr(qos).expect("below three"));
         if self.role.version == Version::V5 {
             options.no_local = rng.chance(20);
@@ -151,7 +156,8 @@ impl Client {
     /// Random options for the subscription to `#`. Its messages also match the subscriptions to single topics, so the checks of those
     /// subscriptions must allow these options.
     fn wildcard_options(&mut self, identifier: Option<u32>, rng: &mut Rng) -> SubscribeOptions {
-        let qos = Qos::from_repr(rng.pick(&[1, 2])).expect("below three");
+        let qos = rng.pick(&[1, 2]).min(self.role.subscription_qos_max);
+        let qos = Qos::from_repr(qos).expect("below three");
         let mut options = SubscribeOptions::of(qos);
         options.retain_handling = RetainHandling::DoNotSend;
         for sub in &mut self.subs {
