@@ -30,6 +30,10 @@ use crore_wire::mqtt::ReasonCode;
 impl Shard {
     /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
     pub(super) fn handle_session_request(&mut self, from: ShardId, mut ask: Ask) {
+        if let Some(to) = self.refused_for_room(&ask) {
+            let lanes = &mut self.front.subs.lanes;
+            return refuse_session(lanes, from, to, ReasonCode::QUOTA_EXCEEDED);
+        }
         note_what_is_recorded(&mut self.sessions, &mut ask);
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
@@ -47,6 +51,28 @@ impl Shard {
                 let bytes = size_of::<(Ask, Vec<u8>)>();
                 self.commits.push(scope, waiting, bytes, now);
             }
+        }
+    }
+
+    /// The connection that asks for a new session, if that cannot be recorded because the disk is full. Existing sessions go on: their records have room in
+    /// the spare segments.
+    fn refused_for_room(&self, ask: &Ask) -> Option<ReplyTo> {
+        match ask {
+            Ask::SessionOpen {
+                to,
+                hash,
+                client,
+                expiry_s: 1..,
+                owner,
+                recorded: Some(_),
+                begins: None,
+                ..
+            } if !self.sessions.has(*hash, client) => {
+                let ctx = &self.front.clients.ctx;
+                let may_write = ctx.world.admission.may_write(*owner, ctx.now.unix_s);
+                may_write.is_err().then_some(*to)
+            }
+            _ => None,
         }
     }
 

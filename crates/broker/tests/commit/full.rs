@@ -3,7 +3,7 @@
 
 use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
-use super::{TestServer, message, near_and_far};
+use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
 fn a_full_disk_refuses_publishes_until_there_is_room() {
@@ -150,4 +150,33 @@ fn publishers_wait_for_room_in_the_log_and_are_refused_when_none_comes() {
         assert_eq!(server.told(client), ["puback Quota exceeded"]);
         assert!(!server.text(subscriber).contains("refused"));
     }
+}
+
+#[test]
+fn a_full_disk_refuses_new_sessions_and_lets_existing_ones_go_on() {
+    let world = TestServer::world(2, |settings| settings.mqtt.durable_sessions = true);
+    let mut server = TestServer::of(&world);
+    let away = server.mqtt("away", 600);
+    let here = server.mqtt("here", 600);
+    server.0.cut(away);
+    server.commit();
+    world.admission.set_disk_full(true);
+    let connect = |server: &mut TestServer, client: &str, expiry_s| {
+        let conn = server.open();
+        server.0.say(conn, super::connect(client, expiry_s));
+        server.commit();
+        server.told(conn)
+    };
+    assert_eq!(
+        connect(&mut server, "new", 600),
+        ["connack Quota exceeded false"]
+    );
+    // It has no record.
+    assert_eq!(connect(&mut server, "short", 0), ["connack Success false"]);
+    assert_eq!(connect(&mut server, "away", 600), ["connack Success true"]);
+    server.0.say(here, subscribe("t"));
+    server.commit();
+    assert_eq!(server.told(here), ["SubAck"]);
+    world.admission.set_disk_full(false);
+    assert_eq!(connect(&mut server, "new", 600), ["connack Success false"]);
 }
