@@ -7,6 +7,9 @@
 //!
 //! If a client subscribes while messages are published, the first message of a topic and a QoS determines where the subscription began. Until then a
 //! message that may be a retained one determines nothing.
+//!
+//! If a crash came before the SUBACK, the session may be there although the subscriptions were not promised. The client subscribes again, and messages
+//! that were in flight to it before the crash may come first. Only from the next message on none may be missing.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -81,6 +84,8 @@ struct Sequence {
     start: Start,
     /// The index after the newest message.
     next: usize,
+    /// The next hole is none: messages from before the crash may have come, and the subscription begins behind them.
+    may_begin_later: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -143,6 +148,7 @@ impl SessionProgress {
             progress.sequences.fill(Sequence {
                 start: Start::Exact(count),
                 next: count,
+                may_begin_later: false,
             });
         }
     }
@@ -173,13 +179,9 @@ impl SessionProgress {
             }
             SessionEvent::Subscribing => {
                 self.subscribed_on = self.connection;
-                let topics = self.topics.values_mut();
-                topics.for_each(|progress| *progress = TopicProgress::default());
+                self.begin(|progress| progress.receipts.clear());
             }
-            SessionEvent::Subscribed => {
-                let topics = self.topics.values_mut();
-                topics.for_each(|progress| progress.sequences = Default::default());
-            }
+            SessionEvent::Subscribed => self.begin(|_| ()),
             SessionEvent::Left => drop(self.left.insert(self.connection)),
             SessionEvent::IdReused { topic, number } => {
                 checker.faults.add(Fault::Skipped, || {
@@ -202,6 +204,18 @@ impl SessionProgress {
                 };
                 self.check_message(topic, number, qos, receipt, checker, counts);
             }
+        }
+    }
+
+    /// The subscriptions begin anew.
+    fn begin(&mut self, change: impl Fn(&mut TopicProgress)) {
+        let sequence = Sequence {
+            may_begin_later: self.is_present,
+            ..Sequence::default()
+        };
+        for progress in self.topics.values_mut() {
+            progress.sequences.fill(sequence);
+            change(progress);
         }
     }
 
@@ -244,7 +258,7 @@ impl SessionProgress {
             }
             self.check_repetition(&name, qos, earlier, receipt, checker, counts);
         }
-        let holes = self.holes(topic, index, qos, checker);
+        let mut holes = self.holes(topic, index, qos, checker);
         let Some(progress) = self.topics.get_mut(&topic) else {
             return; // the client has checked it
         };
@@ -265,6 +279,14 @@ impl SessionProgress {
                     });
                 }
                 return;
+            }
+            _ if sequence.may_begin_later && !holes.is_empty() => {
+                *sequence = Sequence {
+                    start: Start::Seen(index),
+                    next: index,
+                    may_begin_later: false,
+                };
+                holes.clear();
             }
             _ => {}
         }
@@ -487,5 +509,25 @@ mod tests {
         };
         let events = [all.as_slice(), &[lost]].concat();
         assert_eq!(checked(&events, NEVER).0, [Fault::SessionPresent]);
+    }
+
+    #[test]
+    fn subscription_whose_suback_was_lost_may_begin_behind_messages_in_flight_and_only_once() {
+        let again = [
+            connected(true),
+            SessionEvent::Subscribing,
+            message(0),
+            SessionEvent::Subscribed,
+            message(2),
+        ];
+        let all = |rest: &[usize]| {
+            let rest = rest.iter().copied().map(message);
+            again.into_iter().chain(rest).collect::<Vec<_>>()
+        };
+        assert_eq!(checked(&all(&[6]), NEVER), (vec![], 0));
+        let mut events = all(&[6]);
+        events.insert(1, connected(false));
+        assert_eq!(checked(&events, NEVER), (vec![Fault::Skipped], 0));
+        assert_eq!(checked(&all(&[4, 5, 7]), NEVER), (vec![Fault::Skipped], 0));
     }
 }
