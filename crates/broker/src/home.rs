@@ -63,7 +63,7 @@ mod subscriptions;
 mod topic_pages;
 mod topic_row;
 mod topics;
-mod unreleased;
+pub(crate) mod unreleased;
 
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;

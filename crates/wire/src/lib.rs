@@ -6,7 +6,6 @@ extern crate alloc;
 pub mod deflate;
 pub mod form;
 pub mod http;
-pub mod http2;
 pub mod json;
 pub mod mqtt;
 pub mod ndjson;

@@ -16,7 +16,7 @@ pub(crate) trait Spilled: Default {
 pub(crate) trait Held: Default {
     /// The bytes of its heap, without large messages.
     fn bytes(&self) -> usize;
-    /// The connection's part of the large messages that it shares with others.
+    /// The connection's part of the large messages that it shares with others, and what homes keep for it alone.
     fn shared_weight(&self) -> usize;
     /// Whether the protocol does not need this state any more.
     fn is_idle(&self) -> bool;

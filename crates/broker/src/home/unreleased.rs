@@ -14,8 +14,8 @@ use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
 use crate::mail::message::SessionKey;
 
-/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
-const ENTRY_BYTES: usize = 48;
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for it, too.
+pub(crate) const ENTRY_BYTES: usize = 48;
 
 /// The end of a session is remembered for this many seconds. In a cluster its last messages may come into the log later, but not after this time.
 const ENDED_S: u32 = 60;

@@ -96,7 +96,7 @@ impl types::Held for Side {
         let opening = self.opening.as_ref();
         attaching.map_or(0, |it| it.frames.large_weight() + it.body.shared_weight())
             + opening.map_or(0, |opening| opening.large_weight())
-            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.payload_weight())
+            + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.elsewhere_bytes())
     }
 
     /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge.

@@ -16,6 +16,7 @@ mod crash;
 mod disorder;
 mod doors;
 mod drain;
+mod durable_limits;
 mod exactly_once;
 mod flow;
 mod hostile;

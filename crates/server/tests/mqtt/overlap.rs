@@ -265,3 +265,57 @@ fn subscriptions_lose_nothing_when_one_ends_that_brought_messages_for_them() {
         publisher.leave();
     }
 }
+
+#[test]
+fn client_that_leaves_while_it_gets_retained_messages_gets_all_of_them_and_no_older_ones() {
+    let broker = Broker::start();
+    let topics = ["r/1", "r/2", "r/3"];
+    let mut publisher = Conn::connected(&broker, Version::V5, "publisher");
+    let (mut other, _) = open(&broker, "for whom the log keeps messages");
+    other.subscribe("r/#", 1);
+    for topic in topics {
+        publisher.deliver(&message(topic, 1, 1, b"old"));
+        let mut retained = message(topic, 1, 2, b"retained");
+        retained.retain = true;
+        publisher.deliver(&retained);
+    }
+    let open = || {
+        Conn::with(&broker, "it", false, |set| {
+            set.session_expiry_interval_s(600).receive_maximum(1);
+        })
+    };
+    let (mut conn, _) = open();
+    conn.write(|out| {
+        let filters = ["r/1", "r/+"].map(|it| (it, SubscribeOptions::of(Qos::AtLeastOnce)));
+        encode::subscribe(
+            out,
+            Version::V5,
+            id(1),
+            &Properties::default(),
+            filters.into_iter(),
+        );
+    });
+    // One message, which is not acknowledged, and the SUBACK.
+    for _ in 0..2 {
+        conn.packet();
+    }
+    conn.cut();
+    let (mut conn, present) = open();
+    assert!(present);
+    for topic in topics {
+        publisher.deliver(&message(topic, 1, 3, b"new"));
+    }
+    let (mut retained, mut others) = (BTreeMap::new(), Vec::new());
+    while retained.len() < topics.len() || others.len() < topics.len() {
+        let got = conn.packet();
+        let publish = got.publish();
+        match publish.retain {
+            true => _ = retained.insert(publish.topic.to_string(), publish.payload.to_vec()),
+            false => others.push(String::from_utf8_lossy(publish.payload).into_owned()),
+        }
+        let id = publish.packet_id.expect("an id").get();
+        conn.acknowledge(PubAck, id);
+    }
+    assert_eq!(others, ["new"; 3]);
+    assert!(retained.values().all(|it| it == b"retained"));
+}

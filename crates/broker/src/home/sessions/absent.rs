@@ -18,7 +18,8 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::home;
 use crate::home::session_terms::Delayed;
-use crate::mail::session::stored::{StoredSubscription, subscriptions};
+use crate::home::unreleased::ENTRY_BYTES;
+use crate::mail::session::stored::{StoredSubscription, subscriptions, unreleased};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 use crate::store::blobs::{Blob, Blobs, Placed, occupied};
 use crate::store::shared::{SHARED_BESIDE, Shared, Slice};
@@ -364,7 +365,8 @@ impl Sessions {
     }
 }
 
-/// Bytes that `homes` homes need for the subscriptions of a stored session, if no other session has the same ones.
+/// Bytes that `homes` homes need for the subscriptions of a stored session, if no other session has the same ones, and for its QoS 2 messages that are not
+/// released.
 fn retention_bytes(state: &[u8], homes: usize) -> usize {
     let of = |subscription: StoredSubscription<'_>| {
         let filter = &*subscription.filter;
@@ -375,5 +377,30 @@ fn retention_bytes(state: &[u8], homes: usize) -> usize {
         }
     };
     let all = subscriptions(state);
-    all.filter(StoredSubscription::needs_log).map(of).sum()
+    let all: usize = all.filter(StoredSubscription::needs_log).map(of).sum();
+    all + unreleased(state) * ENTRY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::session::stored::StoredSession;
+
+    #[test]
+    fn packet_ids_that_homes_keep_are_charged_to_their_session() {
+        let bytes = |token| {
+            let session = StoredSession {
+                received: (1..=1000).collect(),
+                token,
+                ..StoredSession::default()
+            };
+            retention_bytes(&session.encode().bytes, 2)
+        };
+        assert_eq!(
+            bytes(0),
+            0,
+            "the ids of a session without a token are in its state"
+        );
+        assert_eq!(bytes(1), 1000 * ENTRY_BYTES);
+    }
 }

@@ -218,3 +218,55 @@ impl Sessions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rules::Rules;
+    use crate::base::settings::Settings;
+    use crate::budget::world::Offsets;
+
+    #[test]
+    fn state_that_cannot_be_decoded_ends_its_session_and_no_other() {
+        let settings = Settings::default();
+        let world = World {
+            admission: Admission::new(&settings, 7),
+            rules: Rules::new(&[]),
+            settings,
+            shards: 1,
+            homes: 1,
+            partitions: 1,
+            epoch: 1,
+            writer: Some(1),
+            offsets: Offsets::ByWriter,
+            seed: 7,
+        };
+        let mut sessions = Sessions::new(0, 1, false);
+        let mut fold = |name, bytes| {
+            let state = RecordedState {
+                owner: Client::NOBODY,
+                is_held: true,
+                expiry_s: 60,
+                will: None,
+                bytes,
+                payloads: Vec::new(),
+            };
+            let record = SessionRecord {
+                name,
+                change: SessionChange::State(state),
+                fence: None,
+            };
+            let is_valid = sessions.fold(&record, &world, Now { s: 1, unix_s: 1 });
+            (is_valid, sessions.len())
+        };
+        let session = StoredSession {
+            token: 9,
+            ..StoredSession::default()
+        };
+        let state = session.encode().bytes;
+        assert_eq!(fold(b"it", &state), (true, 1));
+        assert_eq!(fold(b"other", &state), (true, 2));
+        assert_eq!(fold(b"it", &state[1..]), (false, 1));
+        assert_eq!(fold(b"it", &state), (true, 2));
+    }
+}

@@ -33,7 +33,7 @@ const TOKEN_AT: core::ops::Range<usize> = 5..13;
 /// The bits of a stored subscription: QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three more.
 const OPTIONS: u8 = 0x0F;
 /// Both bits of Retain Handling, which no client can set together.
-const LACKS_LATEST: u8 = 0x30;
+const LACKS_RETAINED: u8 = 0x30;
 const HAS_STARTS: u8 = 0x40;
 const HAS_POSITIONS: u8 = 0x80;
 /// The QoS among the options.
@@ -69,8 +69,8 @@ pub(crate) struct StoredSession<'a> {
     pub inflight: Vec<StoredMessage<'a>>,
     /// Messages that were not sent because the client's Receive Maximum was reached.
     pub waiting: Vec<StoredMessage<'a>>,
-    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order. Empty if the session has a token: the homes of the topics
-    /// know them then.
+    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order. If the session has a token, the homes of the topics know
+    /// which of these messages were published, and the ids are here only to charge the session for what the homes keep.
     pub received: Vec<u16>,
     /// Distinguishes the session from all others of its client id, if it is [recorded](crate::budget::world::World::records_sessions). Otherwise 0.
     pub token: u64,
@@ -84,8 +84,8 @@ pub(crate) struct StoredSubscription<'a> {
     pub options: u8,
     /// The subscription identifier; 0 without one.
     pub identifier: u32,
-    /// The client has not yet been sent all latest values that it asked for by subscribing.
-    pub lacks_latest: bool,
+    /// The client has not yet been sent all retained messages (all latest values of a topic) that it asked for by subscribing.
+    pub lacks_retained: bool,
     /// Offsets up to which the client has been sent all messages: one for a topic, one for each partition for a filter with wildcards. Empty if
     /// the subscription has no position: it has QoS 0, is shared, or its home has not answered.
     pub positions: Vec<u64>,
@@ -127,7 +127,7 @@ impl StoredSubscription<'_> {
         let flag = |set, flag| if set { flag } else { 0 };
         out.byte(
             self.options & OPTIONS
-                | flag(self.lacks_latest, LACKS_LATEST)
+                | flag(self.lacks_retained, LACKS_RETAINED)
                 | flag(!self.starts.is_empty(), HAS_STARTS)
                 | flag(!self.positions.is_empty(), HAS_POSITIONS),
         );
@@ -160,7 +160,7 @@ impl StoredSubscription<'_> {
             filter,
             options: bits & OPTIONS,
             identifier,
-            lacks_latest: bits & LACKS_LATEST == LACKS_LATEST,
+            lacks_retained: bits & LACKS_RETAINED == LACKS_RETAINED,
             positions,
             starts,
         })
@@ -234,6 +234,13 @@ impl StoredMessage<'_> {
                 _ => Some(payloads.next().ok_or(missing)?),
             },
         })
+    }
+
+    fn skip(from: &mut FieldReader<'_>) -> Result<(), Damaged> {
+        from.fixed16()?;
+        from.fixed32()?;
+        from.byte()?;
+        from.field().map(drop)
     }
 
     /// # Errors
@@ -342,6 +349,26 @@ pub(crate) fn subscriptions(bytes: &[u8]) -> impl Iterator<Item = StoredSubscrip
     (0..count.unwrap_or(0)).map_while(move |_| StoredSubscription::decode(&mut from).ok())
 }
 
+/// The number of QoS 2 messages of a stored session that homes keep packet ids of. Bytes that cannot be decoded have none.
+pub(crate) fn unreleased(bytes: &[u8]) -> usize {
+    let count = || -> Result<usize, Damaged> {
+        let mut from = FieldReader(bytes);
+        if read_head(&mut from)?.1 == 0 {
+            return Ok(0);
+        }
+        for _ in 0..from.number()? {
+            StoredSubscription::decode(&mut from)?;
+        }
+        for _ in 0..2 {
+            for _ in 0..from.number()? {
+                StoredMessage::skip(&mut from)?;
+            }
+        }
+        Ok(from.number()? as usize)
+    };
+    count().unwrap_or(0)
+}
+
 /// The token of a stored session; 0 if it has none.
 pub(crate) fn token_of(bytes: &[u8]) -> u64 {
     let token = bytes.get(TOKEN_AT).filter(|_| bytes[0] == WITH_TOKEN);
@@ -377,14 +404,14 @@ mod tests {
         let filter = prop_oneof![Just("a/b"), Just("$share/workers/a/b")];
         let offsets = proptest::option::of((0..1_u64 << 62, any::<bool>()));
         let rest = (0..3_u8, 0..1_u32 << 28, any::<bool>(), offsets);
-        (filter, rest).prop_map(|(filter, (qos, identifier, lacks_latest, offsets))| {
+        (filter, rest).prop_map(|(filter, (qos, identifier, lacks_retained, offsets))| {
             let positions: Vec<u64> = offsets.iter().map(|(offset, _)| *offset).collect();
             let started = offsets.filter(|(_, has_starts)| *has_starts);
             StoredSubscription {
                 filter: filter.as_bytes().into(),
                 options: qos | 0b1100,
                 identifier,
-                lacks_latest,
+                lacks_retained,
                 positions,
                 starts: started.iter().map(|(offset, _)| offset / 2).collect(),
             }
@@ -460,6 +487,8 @@ mod tests {
             prop_assert_eq!(read.epoch, session.epoch);
             prop_assert_eq!(&read.subscriptions, &session.subscriptions);
             prop_assert_eq!(&read.received, &session.received);
+            let charged = if session.token == 0 { 0 } else { session.received.len() };
+            prop_assert_eq!(unreleased(&encoded.bytes), charged);
             for (read, written) in [
                 (&read.inflight, &session.inflight),
                 (&read.waiting, &session.waiting),
@@ -500,7 +529,7 @@ mod tests {
             filter: b"a/b"[..].into(),
             options: 1,
             identifier: 0,
-            lacks_latest: false,
+            lacks_retained: false,
             positions: alloc::vec![7],
             starts: Vec::new(),
         };

@@ -10,8 +10,7 @@ use core::ops::Range;
 
 use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS};
-use crore_wire::http::proxy;
-use crore_wire::http2;
+use crore_wire::http::{http2, proxy};
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};

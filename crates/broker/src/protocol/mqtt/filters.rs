@@ -12,7 +12,7 @@ use crate::base::reason::Reason;
 use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut, join_filters};
 use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
-use crate::filters::matching::{Part, RETAINED_SENT};
+use crate::filters::matching::{GroupPosition, Part, RETAINED_SENT};
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames};
 use crate::protocol::front::{
@@ -204,7 +204,7 @@ fn record_retained_page(
 }
 
 /// Requests a subscription's retained messages once more, beside its other messages.
-fn resend_retained(
+pub(super) fn resend_retained(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
@@ -300,7 +300,8 @@ pub(super) fn resubscribe_wildcard(
     Ok(())
 }
 
-/// The positions of a subscription with wildcards, one for each partition. Empty until homes have answered for all partitions.
+/// The positions of a subscription with wildcards, one for each partition. Empty until homes have answered for all partitions. While retained messages are
+/// sent, it is where the subscription began: otherwise the next connection would get all older messages.
 pub(super) fn wildcard_seen(
     clients: &Clients,
     matching: &Matching,
@@ -322,13 +323,24 @@ pub(super) fn wildcard_seen(
             )
         }
         Some(at) if at.new => None,
-        Some(at) => Some(at.offset),
+        Some(at) => Some(at.offset.max(at.snapshot_end)),
     };
     let partitions = 0..clients.ctx.world.partitions;
     partitions
         .map(at)
         .collect::<Option<_>>()
         .unwrap_or_default()
+}
+
+/// Whether a subscription with wildcards has not yet been sent all retained messages that it asked for by subscribing.
+pub(super) fn lacks_retained(conns: &Connections, slot: u32, part: u32) -> bool {
+    let Some(serial) = serial_of(conns, slot, part) else {
+        return false;
+    };
+    let group = joining::filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
+    let reads = |at: &GroupPosition| !at.live && at.offset < at.snapshot_end;
+    group.is_some_and(|group| group.positions().iter().any(reads))
+        || resend_group(conns, slot, part).is_some()
 }
 
 /// A page was handled: requests the next one if necessary.
@@ -338,17 +350,17 @@ fn resume_if_behind(clients: &Clients, queues: &mut Queues, slot: u32) {
     }
 }
 
+/// The group that sends a subscription's retained messages again.
+fn resend_group(conns: &Connections, slot: u32, part: u32) -> Option<u32> {
+    let own = serial_of(conns, slot, part);
+    let mut parts = joining::filter_subscriptions(conns, slot)?.parts();
+    let is = |it: &Part| it.id == part && Some(it.group) != own;
+    parts.find_map(|(_, it)| is(it).then_some(it.group))
+}
+
 /// Stops sending a subscription's retained messages again.
 fn end_retained_resend(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
-    let own = serial_of(&clients.conns, slot, part);
-    let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
-        return;
-    };
-    let is = |it: &Part| it.id == part && Some(it.group) != own;
-    let shown = subscriptions
-        .parts()
-        .find_map(|(_, it)| is(it).then_some(it.group));
-    if let Some(serial) = shown {
+    if let Some(serial) = resend_group(&clients.conns, slot, part) {
         clients.leave_group(subs, slot, serial);
     }
 }

@@ -335,6 +335,7 @@ fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);
     if mqtt.received.insert(id) {
+        mqtt.received_before.remove(&id);
         return false;
     }
     if !mqtt.answers.iter().any(|answer| answer.is_due(id, true)) {
@@ -384,6 +385,7 @@ pub(super) fn client_released(
         return Err(ReasonCode::PROTOCOL_ERROR);
     }
     let known = mqtt.received.remove(&id.get());
+    mqtt.received_before.remove(&id.get());
     if known && mqtt.past_maximum.is_some() {
         let is_past = mqtt.received.len() >= most;
         mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));

@@ -148,7 +148,7 @@ impl Front {
                 .map(|(sent, _)| stored(sent))
                 .collect(),
             waiting: mqtt.waiting.iter().map(stored).collect(),
-            received: Vec::new(),
+            received: mqtt.unreleased().collect(),
             token: mqtt.token,
         };
         let (state, will) = (session.encode(), mqtt.will.clone());

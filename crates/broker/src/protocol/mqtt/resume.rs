@@ -24,8 +24,8 @@ use crate::protocol::mqtt::access::{may_keep_subscription, permitted_messages};
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_inflight;
-use crate::protocol::mqtt::filters::{join_wildcard, since_all};
-use crate::protocol::mqtt::list::Wanted;
+use crate::protocol::mqtt::filters::{join_wildcard, resend_retained, since_all};
+use crate::protocol::mqtt::list::{Wanted, part_of};
 use crate::protocol::mqtt::options::options_of;
 use crate::protocol::mqtt::overlap::{end_starts, starts_at};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
@@ -61,7 +61,12 @@ pub(super) fn resume_session<I: Io>(
     );
     let mqtt = mqtt_state(&mut clients.conns, slot);
     (mqtt.inflight, mqtt.waiting) = (inflight, waiting);
-    mqtt.received = received.into_iter().collect();
+    let received = received.into_iter().collect();
+    match token {
+        0 => mqtt.received = received,
+        _ if records_sessions => mqtt.received_before = received,
+        _ => {}
+    }
     match token {
         // The log has no state of this session yet.
         0 if mqtt.token != 0 => clients.record_later(slot),
@@ -135,7 +140,7 @@ fn resume_subscription(
         options,
         identifier: subscription.identifier,
         since: all.first().copied().unwrap_or(Since::Live),
-        retained: subscription.lacks_latest,
+        retained: subscription.lacks_retained,
         granted: if waits { RESUMED } else { (0, 0) },
     };
     mqtt_state(&mut clients.conns, slot).unconfirmed += u32::from(waits);
@@ -145,6 +150,12 @@ fn resume_subscription(
     }
     if topic::has_wildcard(filter) {
         join_wildcard(clients, subs, slot, &wanted, &all)?;
+        if let Some(part) = part_of(clients, subs, slot, filter)
+            && subscription.lacks_retained
+            && !waits
+        {
+            resend_retained(clients, subs, slot, part, filter);
+        }
     } else {
         join_topic(clients, subs, slot, &wanted);
     }

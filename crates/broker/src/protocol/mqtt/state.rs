@@ -12,6 +12,7 @@ use crate::base::position::write_varint;
 use crate::base::snapshot::FieldReader;
 use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
+use crate::home::unreleased::ENTRY_BYTES;
 use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
@@ -87,6 +88,9 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
+    /// Packet ids of such messages on former connections of a session with a token. Homes know which of them were published: a message with one of these ids
+    /// goes to its home, which recognises it.
+    pub received_before: BTreeSet<u16>,
     /// The token of the session, if it is recorded: homes know its QoS 2 messages by that. Otherwise 0.
     pub token: u64,
     /// Releases of QoS 2 messages that homes have not recorded.
@@ -415,6 +419,7 @@ impl Mqtt {
             && self.inflight.is_empty()
             && self.waiting.is_empty()
             && self.received.is_empty()
+            && self.received_before.is_empty()
             && self.releasing.is_empty()
             && self.answers.is_empty()
             && self.subacks.is_empty()
@@ -482,7 +487,7 @@ impl Mqtt {
             + self.will.as_ref().map_or(0, |will| will.bytes())
             + packets(&self.inflight)
             + packets(&self.waiting)
-            + self.received.len() * RECEIVED_BYTES
+            + (self.received.len() + self.received_before.len()) * RECEIVED_BYTES
             + self.releasing.capacity() * size_of::<Releasing>()
             + self.answers.capacity() * size_of::<Answer>()
             + self.subacks.capacity() * size_of::<Suback>()
@@ -500,11 +505,20 @@ impl Mqtt {
             + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
     }
 
-    /// Its part of the bytes of large messages that it shares.
-    pub fn payload_weight(&self) -> usize {
+    /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order.
+    pub fn unreleased(&self) -> impl Iterator<Item = u16> {
+        self.received.union(&self.received_before).copied()
+    }
+
+    /// Its part of the bytes of large messages that it shares, and of what homes keep to recognise its QoS 2 messages.
+    pub fn elsewhere_bytes(&self) -> usize {
         let all = self.inflight.iter().chain(&self.waiting);
         let parts = all.filter_map(|sent| Some(sent.payload.as_ref()?.weight()));
-        parts.sum()
+        let kept_by_homes = match self.token {
+            0 => 0,
+            _ => self.received.len() + self.received_before.len(),
+        };
+        parts.sum::<usize>() + kept_by_homes * ENTRY_BYTES
     }
 
     /// The packet id of the next message: the first one after `last` that no message in flight or waiting has. Visits each message once, however
@@ -600,11 +614,15 @@ mod tests {
             topic: [0; 100].into(),
             ..Will::default()
         }));
-        let named = 10_000 + 20_000 + 16_000 + 6_000 + 300 + 4_100;
+        mqtt.received_before.extend(2_000..2_500);
+        let named = 10_000 + 20_000 + 16_000 + 9_000 + 300 + 4_100;
         let bytes = mqtt.bytes() - size_of::<Mqtt>();
         assert!(
             (named..named * 11 / 10).contains(&bytes),
             "{bytes} of {named}"
         );
+        assert_eq!(mqtt.elsewhere_bytes(), 0);
+        mqtt.token = 1;
+        assert_eq!(mqtt.elsewhere_bytes(), 1_500 * ENTRY_BYTES);
     }
 }

@@ -8,7 +8,7 @@ use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client;
-use crate::protocol::mqtt::filters::wildcard_seen;
+use crate::protocol::mqtt::filters::{lacks_retained, wildcard_seen};
 use crate::protocol::mqtt::list::{self, is_vacant, wildcard_of};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::overlap::starts_of;
@@ -37,10 +37,7 @@ pub(super) fn suspend_session(
         subscriptions,
         inflight: sent.into_iter().map(stored).collect(),
         waiting: waiting.map(stored).collect(),
-        received: match mqtt.token {
-            0 => mqtt.received.iter().copied().collect(),
-            _ => Vec::new(),
-        },
+        received: mqtt.unreleased().collect(),
         token: mqtt.token,
     };
     session.encode()
@@ -65,7 +62,8 @@ pub(super) fn stored_subscriptions(
             filter: text_of(&clients.conns, subs, slot, part).into(),
             options: sub.own.options,
             identifier: sub.own.identifier,
-            lacks_latest: is_shown_values(&clients.conns, slot, part),
+            lacks_retained: is_shown_values(&clients.conns, slot, part)
+                || lacks_retained(&clients.conns, slot, part),
             starts: starts_of(&clients.conns, slot, part, &positions),
             positions,
         });
