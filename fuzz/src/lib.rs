@@ -10,6 +10,7 @@ mod batch;
 mod connection;
 mod frames;
 mod http;
+mod http2;
 mod mqtt;
 pub mod mutate;
 mod ndjson;
@@ -24,6 +25,7 @@ pub use batch::batch;
 pub use connection::connection;
 pub use frames::{deflate, frames};
 pub use http::{body, fields, head};
+pub use http2::http2;
 pub use mqtt::mqtt;
 pub use ndjson::ndjson;
 pub use requests::requests;
@@ -62,6 +64,11 @@ pub const TARGETS: &[Target] = &[
         name: "frames",
         run: frames,
         words: frames::WORDS,
+    },
+    Target {
+        name: "http2",
+        run: http2,
+        words: http2::WORDS,
     },
     Target {
         name: "mqtt",

@@ -92,7 +92,8 @@ fn shortest(target: &Target, input: &[u8]) -> Duration {
 
 /// The targets that are parsers. The others drive servers, whose limits change what they do with a large input.
 const PARSERS: &[&str] = &[
-    "head", "body", "fields", "frames", "mqtt", "deflate", "sse", "position", "topic", "ndjson",
+    "head", "body", "fields", "frames", "http2", "mqtt", "deflate", "sse", "position", "topic",
+    "ndjson",
 ];
 
 #[test]

@@ -6,6 +6,7 @@ extern crate alloc;
 pub mod deflate;
 pub mod form;
 pub mod http;
+pub mod http2;
 pub mod json;
 pub mod mqtt;
 pub mod ndjson;

@@ -15,7 +15,7 @@ pub use super::accept::Accept;
 pub use super::refusal::{HeadError, MAX_HEADERS};
 pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
-use super::{accept, is_tchar, list, trim_ows};
+use super::{accept, is_tchar, list, read_decimal, trim_ows};
 
 /// Number of fields that a [`Head`] stores without the heap. The number is small, since a head is copied when it is returned. Nearly all
 /// heads have fewer fields. A head with more fields is parsed a second time.
@@ -344,17 +344,9 @@ impl<'b> Head<'b> {
             return Ok(None);
         };
         // Several lengths are refused even if they are equal: a proxy in front of the server may read them differently.
-        if lengths.next().is_some() || digits.is_empty() {
+        if lengths.next().is_some() {
             return Err(bad);
         }
-        let mut length = 0u64;
-        for &digit in digits {
-            if !digit.is_ascii_digit() {
-                return Err(bad);
-            }
-            let times_ten = length.checked_mul(10).ok_or(bad)?;
-            length = times_ten.checked_add(u64::from(digit - b'0')).ok_or(bad)?;
-        }
-        Ok(Some(length))
+        read_decimal(digits).map(Some).ok_or(bad)
     }
 }

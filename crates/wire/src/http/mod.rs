@@ -2,8 +2,8 @@
 //! fields.
 //!
 //! Invariants: nothing here reads a socket or a clock, and no bytes of a peer cause a panic. A request that two servers could read in two
-//! ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and HTTP/2 except
-//! for its refusal.
+//! ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and HTTP/2
+//! ([`crate::http2`]).
 
 pub mod accept;
 pub mod body;
@@ -12,7 +12,6 @@ pub mod date;
 pub mod etag;
 pub mod forwarded;
 pub mod head;
-pub mod http2;
 pub mod origin;
 pub mod proxy;
 mod refusal;
@@ -62,6 +61,16 @@ pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
         value = rest;
     }
     value
+}
+
+/// The value of decimal digits, such as those of Content-Length. `None` for other characters, for none, and beyond 64 bits.
+pub(crate) fn read_decimal(digits: &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for digit in digits {
+        let digit = digit.is_ascii_digit().then(|| digit - b'0')?;
+        value = value.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    (!digits.is_empty()).then_some(value)
 }
 
 /// The members of a comma list, trimmed and without empty members (RFC 9110 section 5.6.1.2). Only for lists that cannot contain

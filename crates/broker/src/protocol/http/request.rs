@@ -10,7 +10,8 @@ use core::ops::Range;
 
 use crore_wire::http::body::BodyError;
 use crore_wire::http::head::{self, Body, Head, HeadError, MAX_HEADERS};
-use crore_wire::http::{http2, proxy};
+use crore_wire::http::proxy;
+use crore_wire::http2;
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};

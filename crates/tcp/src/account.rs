@@ -1,0 +1,34 @@
+//! Who pays for memory, and what a caller sends.
+
+use crate::row::Conn;
+
+/// The account of the caller. It is charged for every byte that a connection holds: sent and not acknowledged, not sent yet, received and not
+/// read, received out of order.
+pub trait Account {
+    /// Charges `bytes` to this connection. `false` if there is no room. Then received bytes are dropped, so that the peer retransmits them
+    /// later, and bytes to send are refused.
+    fn charge(&mut self, conn: Conn, bytes: usize) -> bool;
+
+    /// Gives back `bytes` that were charged to this connection.
+    fn release(&mut self, conn: Conn, bytes: usize);
+}
+
+/// Bytes to send.
+#[derive(Debug)]
+pub enum Part<'a, H> {
+    /// They are copied.
+    Copied(&'a [u8]),
+    /// They are shared if there are many ([`Config::share_bytes`](crate::Config::share_bytes)), and copied otherwise. `H` is a handle to
+    /// bytes that others share, such as an `Arc`.
+    Shared(&'a H),
+}
+
+impl<H: AsRef<[u8]>> Part<'_, H> {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Part::Copied(bytes) => bytes,
+            Part::Shared(handle) => handle.as_ref(),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What the caller does with connections.
+
+use crate::account::{Account, Part};
+use crate::row::{Conn, Failure, NONE, State, flags};
+use crate::segment::End;
+use crate::sequence::is_after;
+use crate::table::{Device, Listener, Table};
+
+/// The readiness of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// What the caller knows the connection by.
+    pub token: u64,
+    /// There are bytes to read, or the end of the stream.
+    pub readable: bool,
+    /// The connection takes bytes to send.
+    pub writable: bool,
+    /// The peer has ended its stream, or the connection is over.
+    pub hangup: bool,
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// The peer has ended its stream.
+    End,
+    /// Nothing has arrived.
+    Again,
+    /// The connection has failed.
+    Failed(Failure),
+}
+
+/// The result of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// So many bytes were taken, at least one.
+    Bytes(usize),
+    /// There is no room for bytes now.
+    Again,
+    /// The connection has failed, or its sending side is closed.
+    Failed(Failure),
+}
+
+impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
+    /// Listens at a port of all addresses of ours. Returns the number of the listener.
+    pub fn listen(&mut self, port: u16) -> usize {
+        self.listeners.push(Listener {
+            port: Some(port),
+            queue: Default::default(),
+            is_open: true,
+        });
+        self.listeners.len() - 1
+    }
+
+    /// Answers no more handshakes at any listener. Connections that wait can still be accepted. SYNs are answered with resets.
+    pub fn block_new(&mut self) {
+        for listener in &mut self.listeners {
+            listener.is_open = false;
+        }
+    }
+
+    /// The number of connections that wait at a listener.
+    pub fn waiting(&self, listener: usize) -> usize {
+        self.listeners[listener].queue.len()
+    }
+
+    /// Accepts a connection that waits at a listener. Its first interest is in reading.
+    pub fn accept(&mut self, listener: usize, token: u64) -> Option<Conn> {
+        while let Some(id) = self.listeners[listener].queue.pop_front() {
+            let row = &mut self.rows[id as usize];
+            row.clear(flags::QUEUED);
+            if row.state == State::Closed {
+                self.discard(id);
+                continue;
+            }
+            row.token = token;
+            row.set(flags::OPEN | flags::READ);
+            self.list(id);
+            return Some(Conn(id));
+        }
+        None
+    }
+
+    /// The state of a connection.
+    pub fn state(&self, conn: Conn) -> State {
+        self.rows[conn.0 as usize].state
+    }
+
+    /// Our end and the peer's.
+    pub fn addresses(&self, conn: Conn) -> (End, End) {
+        self.ends(conn.0)
+    }
+
+    /// Bytes that were sent and are not acknowledged, or not sent yet.
+    pub fn unacknowledged(&self, conn: Conn) -> u32 {
+        let busy = self.busy.get(self.rows[conn.0 as usize].busy as usize);
+        busy.map_or(0, |busy| busy.send.len())
+    }
+
+    /// Gives a connection that has not exchanged data a receive buffer of its own size, `1 << log2` bytes.
+    pub fn receive_buffer(&mut self, conn: Conn, log2: u8) {
+        self.rows[conn.0 as usize].receive_log2 = log2;
+    }
+
+    /// Replaces what a connection is known by, and which readiness is reported.
+    pub fn interest(&mut self, conn: Conn, token: u64, read: bool, write: bool) {
+        let row = &mut self.rows[conn.0 as usize];
+        row.token = token;
+        row.clear(flags::READ | flags::WRITE);
+        row.set(if read { flags::READ } else { 0 } | if write { flags::WRITE } else { 0 });
+        self.list(conn.0);
+    }
+
+    /// The readiness of a connection.
+    fn readiness(&self, id: u32) -> Readiness {
+        let row = &self.rows[id as usize];
+        let busy = self.busy.get(row.busy as usize);
+        let is_over = row.state == State::Closed;
+        let is_end = row.is(flags::PEER_FIN);
+        let unread = busy.is_some_and(|busy| busy.receive.unread() > 0);
+        let room = busy.is_none_or(|busy| busy.send.len() < self.config.send_bytes);
+        let is_open = !matches!(row.state, State::SynSent | State::SynReceived);
+        let reads = row.is(flags::READ);
+        Readiness {
+            token: row.token,
+            readable: reads && (unread || is_end) || is_over,
+            writable: row.is(flags::WRITE) && (is_open && room) || is_over,
+            hangup: reads && is_end || is_over,
+        }
+    }
+
+    /// Calls `event` with each connection that is ready. A connection that stays ready is reported again by the next call.
+    pub fn events(&mut self, mut event: impl FnMut(Conn, Readiness)) {
+        let mut at = 0;
+        while at < self.listed.len() {
+            let id = self.listed[at];
+            let ready = self.readiness(id);
+            let is_open = self.rows[id as usize].is(flags::OPEN);
+            if is_open && (ready.readable || ready.writable || ready.hangup) {
+                event(Conn(id), ready);
+                at += 1;
+            } else {
+                self.rows[id as usize].clear(flags::LISTED);
+                self.listed.swap_remove(at);
+            }
+        }
+    }
+
+    /// Reads bytes that have arrived, up to the length of `buffer`, which is not empty.
+    pub fn read(&mut self, conn: Conn, buffer: &mut [u8]) -> Received {
+        let id = conn.0;
+        let row = &self.rows[id as usize];
+        if let Some(failure) = row.failure {
+            return Received::Failed(failure);
+        }
+        let (place, is_end) = (row.busy as usize, row.is(flags::PEER_FIN));
+        let is_over = row.state == State::Closed;
+        let count = self
+            .busy
+            .get_mut(place)
+            .map_or(0, |busy| busy.receive.take(buffer));
+        if count == 0 {
+            return if is_end || is_over {
+                Received::End
+            } else {
+                Received::Again
+            };
+        }
+        self.account.release(conn, count);
+        let edge = self.possible_edge(id);
+        let row = &self.rows[id as usize];
+        let step = (2 * u32::from(row.segment_bytes)).min(1 << row.receive_log2 >> 1);
+        let gained = edge.wrapping_sub(row.receive_edge);
+        if row.state.may_receive() && is_after(edge, row.receive_edge) && gained >= step {
+            // The peer learns that there is room again.
+            self.acknowledge(id);
+        } else {
+            self.tidy(id);
+        }
+        Received::Bytes(count)
+    }
+
+    /// The number of bytes that can be read.
+    pub fn readable(&self, conn: Conn) -> usize {
+        let busy = self.busy.get(self.rows[conn.0 as usize].busy as usize);
+        busy.map_or(0, |busy| busy.receive.unread())
+    }
+
+    /// Takes bytes to send, perhaps only some of them.
+    pub fn send(&mut self, conn: Conn, part: Part<'_, H>, now_us: u64) -> Sent {
+        let id = conn.0;
+        let row = &self.rows[id as usize];
+        if row.state == State::Closed || row.is(flags::FIN) {
+            return Sent::Failed(row.failure.unwrap_or(Failure::Reset));
+        }
+        if matches!(row.state, State::SynSent | State::SynReceived) {
+            return Sent::Again;
+        }
+        let bytes = part.bytes();
+        let used = self.unacknowledged(conn);
+        let room = self.config.send_bytes.saturating_sub(used) as usize;
+        let count = bytes.len().min(room);
+        if count == 0 || !self.account.charge(conn, count) {
+            return Sent::Again;
+        }
+        let place = self.make_busy(id, now_us) as usize;
+        let is_shared = count >= self.config.share_bytes;
+        match part {
+            Part::Shared(handle) if is_shared => self.busy[place].send.share(handle.clone(), count),
+            _ => self.busy[place].send.copy(&bytes[..count]),
+        }
+        self.touch(id);
+        Sent::Bytes(count)
+    }
+
+    /// Closes our sending side: the peer reads an end after all bytes that were sent before. Does nothing if that was done already.
+    pub fn shut_down(&mut self, conn: Conn, now_us: u64) {
+        let id = conn.0;
+        let row = &mut self.rows[id as usize];
+        row.state = match row.state {
+            State::Established => State::FinWait1,
+            State::CloseWait => State::LastAck,
+            // The FIN follows once the handshake is over.
+            State::SynReceived => State::SynReceived,
+            _ => return,
+        };
+        row.set(flags::FIN);
+        self.make_busy(id, now_us);
+        self.touch(id);
+    }
+
+    /// Closes a connection. Bytes that were sent are still delivered, unless bytes of the peer were not read: then the peer is told so by a
+    /// reset.
+    pub fn close<D: Device>(&mut self, conn: Conn, now_us: u64, device: &mut D) {
+        let id = conn.0;
+        let row = &mut self.rows[id as usize];
+        row.clear(flags::OPEN);
+        let has_unread = self
+            .busy
+            .get(row.busy as usize)
+            .is_some_and(|busy| busy.receive.held() > 0);
+        match row.state {
+            State::Closed => self.discard(id),
+            State::SynSent => {
+                row.set(flags::ORPHAN);
+                self.end(id, None);
+            }
+            _ if has_unread => self.reset(conn, now_us, device),
+            _ => {
+                row.set(flags::ORPHAN);
+                self.shut_down(conn, now_us);
+            }
+        }
+    }
+
+    /// Closes a connection with a reset, and drops all bytes.
+    pub fn reset<D: Device>(&mut self, conn: Conn, now_us: u64, device: &mut D) {
+        let id = conn.0;
+        let row = &mut self.rows[id as usize];
+        row.clear(flags::OPEN);
+        let state = row.state;
+        if state == State::Closed {
+            return self.discard(id);
+        }
+        row.set(flags::ORPHAN);
+        if state != State::SynSent && state != State::TimeWait {
+            self.send_reset(id, now_us, device);
+        }
+        self.end(id, None);
+    }
+
+    /// Whether a connection is idle: it costs only its row.
+    pub fn is_idle(&self, conn: Conn) -> bool {
+        self.rows[conn.0 as usize].busy == NONE
+    }
+}

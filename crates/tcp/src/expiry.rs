@@ -1,0 +1,267 @@
+//! What time brings: deadlines of busy connections, the end of TIME-WAIT, and a slow sweep over all rows.
+
+use crate::account::Account;
+use crate::busy::{LossProbe, Wait};
+use crate::row::{Failure, NONE, State, flags};
+use crate::segment::flag;
+use crate::sequence::is_after;
+use crate::table::{Device, Table};
+use crate::timers::NEVER;
+
+/// The largest number of rows that a turn sweeps.
+const SWEEP_ROWS: u64 = 4_096;
+
+impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
+    /// Does what is due, and sends what there is to send. The caller calls this at the end of each of its turns, and when
+    /// [`Table::next_us`] is due.
+    pub fn poll<D: Device>(&mut self, now_us: u64, device: &mut D) {
+        self.now_us = now_us;
+        while let Some((due_us, place)) = self.timers.due(now_us) {
+            self.expire(due_us, place, now_us, device);
+        }
+        while let Some(waiting) = self.time_waits.front().copied()
+            && waiting.due_us <= now_us
+        {
+            self.time_waits.pop_front();
+            self.rested(&waiting);
+        }
+        self.sweep_rows(now_us, device);
+        self.flush(now_us, device);
+    }
+
+    /// When [`Table::poll`] has something to do at the latest, apart from the slow sweep, which any turn continues.
+    pub fn next_us(&self) -> Option<u64> {
+        let waits = self.time_waits.front().map(|waiting| waiting.due_us);
+        let next = self.timers.next_us();
+        match (next, waits) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn expire<D: Device>(&mut self, due_us: u64, place: u32, now_us: u64, device: &mut D) {
+        let busy = &mut self.busy[place as usize];
+        if busy.entry_us != due_us {
+            // An earlier entry has replaced it.
+            return;
+        }
+        busy.entry_us = NEVER;
+        let id = busy.row;
+        if id == NONE {
+            return;
+        }
+        let next_us = busy.due_us();
+        if next_us > now_us {
+            return self.timers.set(place, next_us, &mut busy.entry_us);
+        }
+        if busy.ack_us <= now_us {
+            busy.ack_us = NEVER;
+            self.rows[id as usize].set(flags::ACK_NOW);
+        }
+        if busy.rack.timeout_us.is_some_and(|due_us| due_us <= now_us) {
+            let row = &self.rows[id as usize];
+            let flight = busy.board.in_flight();
+            let is_recovering = busy.congestion.recovery.is_some();
+            if busy
+                .rack
+                .detect(&mut busy.board, &row.rtt, is_recovering, now_us)
+            {
+                busy.congestion
+                    .lost(flight, row.send_next, row.data_bytes());
+            }
+        }
+        self.touch(id);
+        if self.busy[place as usize].wait_us <= now_us {
+            self.busy[place as usize].wait_us = NEVER;
+            match self.busy[place as usize].wait {
+                Wait::Timeout => self.timed_out(id, now_us, device),
+                Wait::LossProbe => self.probe_loss(id, now_us, device),
+                Wait::WindowProbe => self.probe_window(id, now_us, device),
+            }
+        }
+    }
+
+    /// Nothing was acknowledged in time.
+    fn timed_out<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let row = &self.rows[id as usize];
+        let retries = if row.state.is_synchronized() {
+            self.config.retries
+        } else {
+            self.config.syn_retries
+        };
+        let (next, bytes) = (row.send_next, row.data_bytes());
+        let is_alive = self.is_closed_window_alive(id, now_us);
+        let is_late = self.is_orphan_late(id, now_us);
+        let Some(busy) = self.busy_of(id) else {
+            return;
+        };
+        if is_late || busy.backoff >= retries && !is_alive {
+            return self.give_up(id, now_us, device);
+        }
+        let flight = next.wrapping_sub(busy.board.first().map_or(next, |first| first.start));
+        let is_first = busy.backoff == 0;
+        busy.congestion.timed_out(flight, bytes, is_first);
+        busy.board.forget();
+        busy.loss_probe = None;
+        busy.rack.timeout_us = None;
+        busy.backoff = busy.backoff.saturating_add(1);
+        self.counters.timeouts += 1;
+    }
+
+    /// Sends a loss probe: new data if there is some, or the last segment again.
+    fn probe_loss<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let row = &self.rows[id as usize];
+        let bytes = row.data_bytes();
+        let edge = row.unacknowledged.wrapping_add(row.send_window);
+        let (next, state) = (row.send_next, row.state);
+        let Some(busy) = self.busy_of(id) else {
+            return;
+        };
+        let unsent = if is_after(busy.send.end(), next) {
+            busy.send.end().wrapping_sub(next)
+        } else {
+            0
+        };
+        let usable = if is_after(edge, next) {
+            edge.wrapping_sub(next)
+        } else {
+            0
+        };
+        let count = unsent.min(usable).min(bytes);
+        let end = next;
+        let last = busy.board.probe(bytes);
+        let is_again = count == 0 || !state.may_send();
+        let is_sent = if !is_again {
+            self.send_new(id, count, false, now_us, device)
+        } else {
+            last.is_some_and(|last| self.send_again(id, &last, now_us, device))
+        };
+        if is_sent {
+            self.counters.probes += 1;
+        }
+        let timeout_us = self.rows[id as usize].rtt.timeout_us(&self.config, 0);
+        let end = if is_again {
+            end
+        } else {
+            end.wrapping_add(count)
+        };
+        if let Some(busy) = self.busy_of(id) {
+            busy.loss_probe = Some(LossProbe { end, is_again });
+            (busy.wait, busy.wait_us) = (Wait::Timeout, now_us + timeout_us);
+        }
+    }
+
+    /// Asks the peer for its window, with a sequence number that it has acknowledged already, so that it must answer.
+    fn probe_window<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let is_alive = self.is_closed_window_alive(id, now_us);
+        let is_late = self.is_orphan_late(id, now_us);
+        let retries = self.config.retries;
+        let Some(busy) = self.busy_of(id) else {
+            return;
+        };
+        if is_late || busy.backoff >= retries && !is_alive {
+            return self.give_up(id, now_us, device);
+        }
+        busy.backoff = busy.backoff.saturating_add(1);
+        // If the peer's buffer has become small, segments that fill half of it are not to be had.
+        busy.largest_window = 0;
+        self.send_old(id, now_us, device);
+        // The next probe.
+        let row = &self.rows[id as usize];
+        if let Some(busy) = self.busy.get_mut(row.busy as usize) {
+            busy.wait_us = now_us + row.rtt.timeout_us(&self.config, busy.backoff);
+        }
+    }
+
+    /// Sends an empty segment whose sequence number the peer has acknowledged, so that it must answer.
+    fn send_old<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let sequence = self.rows[id as usize].unacknowledged.wrapping_sub(1);
+        self.send_segment(id, flag::ACK, (sequence, 0), now_us, device);
+    }
+
+    /// Whether a peer with a closed window has answered lately.
+    fn is_closed_window_alive(&self, id: u32, now_us: u64) -> bool {
+        let row = &self.rows[id as usize];
+        let silence_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
+        row.send_window < row.data_bytes() && silence_ms < 2 * (self.config.rto_max_us / 1_000)
+    }
+
+    /// Whether the caller has closed a connection that has made no progress for too long.
+    fn is_orphan_late(&self, id: u32, now_us: u64) -> bool {
+        let row = &self.rows[id as usize];
+        let limit_us = u64::from(self.config.orphan_ms) * 1_000;
+        let busy = self.busy.get(row.busy as usize);
+        row.is(flags::ORPHAN)
+            && busy.is_some_and(|busy| now_us.saturating_sub(busy.progress_us) > limit_us)
+    }
+
+    /// Ends a connection that does not answer.
+    fn give_up<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        self.counters.timed_out += 1;
+        if self.rows[id as usize].state.is_synchronized() {
+            self.send_reset(id, now_us, device);
+        }
+        self.end(id, Some(Failure::TimedOut));
+    }
+
+    /// Sends a reset.
+    pub(crate) fn send_reset<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let sequence = self.rows[id as usize].send_next;
+        self.counters.resets_sent += 1;
+        self.send_segment(id, flag::RST | flag::ACK, (sequence, 0), now_us, device);
+    }
+
+    /// Visits some rows, so that all are visited once in each interval.
+    fn sweep_rows<D: Device>(&mut self, now_us: u64, device: &mut D) {
+        let interval_ms = match &self.config.keep_alive {
+            Some(keep) => keep.interval_ms,
+            None => self.config.orphan_ms / 2,
+        };
+        let interval_us = (u64::from(interval_ms) * 1_000).max(1);
+        let rows = self.rows.len() as u64;
+        let (first, done_us) = self.sweep;
+        let passed_us = now_us.saturating_sub(done_us).min(interval_us);
+        let count = (rows * passed_us / interval_us).min(SWEEP_ROWS);
+        if count == 0 {
+            // An empty table has nothing to catch up with.
+            if rows == 0 {
+                self.sweep.1 = now_us;
+            }
+            return;
+        }
+        let mut id = first;
+        for _ in 0..count {
+            id = if id as usize >= self.rows.len() {
+                0
+            } else {
+                id
+            };
+            self.sweep_row(id, now_us, device);
+            id += 1;
+        }
+        // The time of the rows that were visited; the rest of a row's time is kept.
+        let since_us = now_us - passed_us;
+        self.sweep = (id, since_us + count * interval_us / rows);
+    }
+
+    fn sweep_row<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
+        let row = &self.rows[id as usize];
+        let silence_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
+        match row.state {
+            State::FinWait2 if row.is(flags::ORPHAN) && silence_ms > self.config.orphan_ms => {
+                return self.end(id, None);
+            }
+            State::Established | State::CloseWait | State::FinWait2 if row.busy == NONE => {}
+            _ => return,
+        }
+        let Some(keep) = &self.config.keep_alive else {
+            return;
+        };
+        let limit_ms = keep.idle_ms + keep.probes * keep.interval_ms;
+        if silence_ms >= limit_ms {
+            self.give_up(id, now_us, device);
+        } else if silence_ms >= keep.idle_ms {
+            self.send_old(id, now_us, device);
+        }
+    }
+}

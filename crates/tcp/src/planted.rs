@@ -1,0 +1,54 @@
+//! Faults that tests switch on to show that the tests of two endpoints find them. Outside of tests every check is the constant `false`.
+
+/// A fault. Only one at a time is on, in a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "faults are planted only by tests")
+)]
+pub enum Fault {
+    /// A segment that was found to be lost is not retransmitted.
+    NoRetransmission,
+    /// The sender takes the peer's window for a byte larger than it is.
+    WideWindow,
+    /// Bytes of a segment that have arrived before are accepted again.
+    OldAccepted,
+    /// An acknowledgement frees bytes behind those that it acknowledges.
+    FreedTooMuch,
+    /// Of two segments that overlap, the later one decides the bytes.
+    LaterWins,
+    /// A reset is accepted anywhere in the window.
+    BlindReset,
+    /// Acknowledgements of bytes that were never sent are accepted.
+    AckOfUnsent,
+    /// The third packet of a handshake is accepted with any cookie.
+    AnyCookie,
+    /// An end of stream is accepted before the bytes that precede it.
+    EarlyEnd,
+    /// Bytes that are freed stay charged to the account.
+    NeverReleased,
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static PLANTED: core::cell::Cell<Option<Fault>> = const { core::cell::Cell::new(None) };
+}
+
+/// Switches this fault on in this thread, and every other one off.
+#[cfg(test)]
+pub fn plant(fault: Option<Fault>) {
+    PLANTED.set(fault);
+}
+
+/// Whether this fault is on.
+#[cfg(test)]
+pub fn is(fault: Fault) -> bool {
+    PLANTED.get() == Some(fault)
+}
+
+/// Whether this fault is on.
+#[cfg(not(test))]
+#[inline]
+pub fn is(_: Fault) -> bool {
+    false
+}

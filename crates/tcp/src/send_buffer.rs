@@ -1,0 +1,135 @@
+//! The bytes of a connection that are not acknowledged, or not sent yet.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::sequence::is_after;
+
+/// Copies that follow one another share a piece of at most this many bytes.
+const PIECE_BYTES: usize = 4_096;
+
+#[derive(Debug)]
+enum Bytes<H> {
+    Copied(Vec<u8>),
+    Shared(H),
+}
+
+#[derive(Debug)]
+struct Piece<H> {
+    /// The sequence number of the first byte, and the one after the last.
+    start: u32,
+    end: u32,
+    bytes: Bytes<H>,
+}
+
+/// A queue of bytes that are addressed by their sequence number.
+#[derive(Debug)]
+pub struct SendBuffer<H> {
+    pieces: VecDeque<Piece<H>>,
+    /// The sequence number of the first byte that is kept, and the one after the last.
+    start: u32,
+    end: u32,
+}
+
+impl<H: AsRef<[u8]>> SendBuffer<H> {
+    /// An empty buffer, whose first byte will have this sequence number.
+    pub fn new(start: u32) -> Self {
+        SendBuffer {
+            pieces: VecDeque::new(),
+            start,
+            end: start,
+        }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> u32 {
+        self.end.wrapping_sub(self.start)
+    }
+
+    /// The sequence number after the last byte.
+    pub fn end(&self) -> u32 {
+        self.end
+    }
+
+    /// Appends a copy of these bytes.
+    pub fn copy(&mut self, bytes: &[u8]) {
+        let end = self.end.wrapping_add(bytes.len() as u32);
+        match self.pieces.back_mut() {
+            Some(Piece {
+                bytes: Bytes::Copied(held),
+                end: held_end,
+                ..
+            }) if held.len() + bytes.len() <= PIECE_BYTES => {
+                held.extend_from_slice(bytes);
+                *held_end = end;
+            }
+            _ => self.pieces.push_back(Piece {
+                start: self.end,
+                end,
+                bytes: Bytes::Copied(bytes.to_vec()),
+            }),
+        }
+        self.end = end;
+    }
+
+    /// Appends the first `count` bytes behind a handle, without a copy.
+    pub fn share(&mut self, handle: H, count: usize) {
+        let end = self.end.wrapping_add(count as u32);
+        self.pieces.push_back(Piece {
+            start: self.end,
+            end,
+            bytes: Bytes::Shared(handle),
+        });
+        self.end = end;
+    }
+
+    /// Forgets the bytes before this sequence number and returns their number.
+    pub fn release(&mut self, until: u32) -> usize {
+        let until = if is_after(until, self.end) {
+            self.end
+        } else {
+            until
+        };
+        if !is_after(until, self.start) {
+            return 0;
+        }
+        let count = until.wrapping_sub(self.start);
+        self.start = until;
+        while self
+            .pieces
+            .front()
+            .is_some_and(|piece| !is_after(piece.end, until))
+        {
+            self.pieces.pop_front();
+        }
+        count as usize
+    }
+
+    /// Forgets all bytes.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.start = self.end;
+    }
+
+    /// Copies the bytes from this sequence number on. They must be there.
+    pub fn read(&self, from: u32, out: &mut [u8]) {
+        let mut index = self
+            .pieces
+            .partition_point(|piece| !is_after(piece.end, from));
+        let (mut at, mut done) = (from, 0);
+        while done < out.len() {
+            let piece = &self.pieces[index];
+            let bytes = match &piece.bytes {
+                Bytes::Copied(bytes) => bytes,
+                Bytes::Shared(handle) => handle.as_ref(),
+            };
+            let skipped = at.wrapping_sub(piece.start) as usize;
+            let held = piece.end.wrapping_sub(piece.start) as usize;
+            let count = (held - skipped).min(out.len() - done);
+            out[done..done + count].copy_from_slice(&bytes[skipped..skipped + count]);
+            done += count;
+            at = at.wrapping_add(count as u32);
+            index += 1;
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! Attacks that the state machine decides. None ends a connection, grows memory past its limit or injects a byte.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crore_rng::Rng;
+
+use super::network::too_big;
+use super::peer::{Peer, packet};
+use crate::{Config, End, Head, Options, Part, Sent, State, flag};
+
+/// A connection, and its numbers.
+fn open() -> (Peer, u32, u32) {
+    let peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    (peer, next, ack)
+}
+
+/// Checks that a connection still works, and that it has received nothing else.
+fn works(peer: &mut Peer, next: u32, ack: u32) {
+    assert_eq!(peer.read(), b"");
+    peer.say(flag::ACK, next, ack, b"good");
+    assert_eq!(peer.read(), b"good");
+    assert_eq!(peer.send(b"answer")[0].1, b"answer");
+    assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn flood_of_syns_keeps_nothing() {
+    let (mut peer, next, ack) = open();
+    let mut rng = Rng::new(1);
+    for _ in 0..10_000 {
+        let mut head = Head {
+            from: peer.own,
+            to: peer.other,
+            sequence: rng.draw() as u32,
+            acknowledged: 0,
+            flags: flag::SYN,
+            window: 1_000,
+            options: Options::default(),
+        };
+        head.from.port = rng.range(1, 39_999) as u16;
+        let answers = peer.pass(&packet(&head, &[]));
+        assert!(answers.len() == 1 && answers[0].0.has(flag::SYN | flag::ACK));
+    }
+    assert_eq!((peer.table.len(), peer.table.busy()), (1, 0));
+    works(&mut peer, next, ack);
+}
+
+#[test]
+pub fn flood_of_acknowledgements_opens_nothing() {
+    let (mut peer, next, ack) = open();
+    let mut rng = Rng::new(2);
+    for _ in 0..20_000 {
+        let from = End {
+            port: rng.range(1, 39_999) as u16,
+            ..peer.own
+        };
+        let (sequence, guess) = (rng.draw() as u32, rng.draw() as u32);
+        peer.say_with(flag::ACK, sequence, guess, b"evil", 0, |head| {
+            head.from = from
+        });
+    }
+    assert_eq!((peer.table.len(), peer.table.waiting(0)), (1, 0));
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn cookie_is_good_for_its_ends_and_its_time_and_once() {
+    let answer = |peer: &mut Peer| {
+        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+        answers[0].0.sequence.wrapping_add(1)
+    };
+    let mut peer = Peer::new(Peer::config());
+    let ack = answer(&mut peer);
+    let other = End {
+        port: 5,
+        ..peer.own
+    };
+    peer.say_with(flag::ACK, 5_001, ack, &[], 0, |head| head.from = other);
+    assert_eq!(peer.table.waiting(0), 0, "another end");
+    peer.say(flag::ACK, 5_002, ack, &[]);
+    assert_eq!(peer.table.waiting(0), 0, "not the third packet");
+    peer.wait(61_000);
+    let resets = peer.say(flag::ACK, 5_001, ack, &[]);
+    assert!(resets[0].0.has(flag::RST), "too late");
+    let ack = answer(&mut peer);
+    peer.wait(29_000);
+    peer.say(flag::ACK, 5_001, ack, b"once");
+    let conn = peer.table.accept(0, 0).expect("in time");
+    peer.conn = conn;
+    assert_eq!(peer.read(), b"once");
+    peer.say(flag::RST, 5_005, 0, &[]);
+    assert_eq!(peer.state(), State::Closed);
+    peer.table.discard(conn.0);
+    // A copy of the third packet, which arrives after the connection is over.
+    let resets = peer.say(flag::ACK, 5_001, ack, b"once");
+    assert!(resets[0].0.has(flag::RST));
+    assert_eq!(peer.table.waiting(0), 0);
+    // The same end may begin anew.
+    let ack = answer(&mut peer);
+    peer.say(flag::ACK, 5_001, ack, &[]);
+    assert_eq!(peer.table.waiting(0), 1);
+}
+
+#[test]
+fn later_packet_of_a_handshake_is_neither_accepted_nor_reset() {
+    for timestamps in [false, true] {
+        let mut peer = Peer::new(Peer::config());
+        peer.timestamps = timestamps;
+        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+        let head = answers[0].0;
+        let ack = head.sequence.wrapping_add(1);
+        let echo = head.options.timestamps.map_or(0, |(value, _)| value);
+        for at in 1..3_000 {
+            let answers = peer.say_with(flag::ACK, 5_001 + at, ack, b"second", echo, |_| {});
+            assert!(answers.is_empty());
+        }
+        assert_eq!(peer.table.waiting(0), 0);
+        peer.say_with(flag::ACK, 5_001, ack, b"first", echo, |_| {});
+        assert_eq!(peer.table.waiting(0), 1);
+    }
+}
+
+#[test]
+fn full_backlog_drops_and_the_peer_may_try_again() {
+    let mut peer = Peer::new(Config {
+        backlog: 1,
+        ..Peer::config()
+    });
+    let mut acks = Vec::new();
+    for port in [1, 2] {
+        let from = End { port, ..peer.own };
+        let answers = peer.say_with(flag::SYN, 100, 0, &[], 0, |head| head.from = from);
+        acks.push((from, answers[0].0.sequence.wrapping_add(1)));
+    }
+    for (from, ack) in &acks {
+        peer.say_with(flag::ACK, 101, *ack, b"x", 0, |head| head.from = *from);
+    }
+    assert_eq!(
+        (peer.table.waiting(0), peer.table.counters.overflows),
+        (1, 1)
+    );
+    peer.table.accept(0, 0);
+    let (from, ack) = acks[1];
+    peer.say_with(flag::ACK, 101, ack, b"x", 0, |head| head.from = from);
+    assert_eq!(peer.table.waiting(0), 1);
+}
+
+#[test]
+pub fn blind_reset_ends_nothing() {
+    let (mut peer, next, ack) = open();
+    for at in [1, 2, 1_000, 60_000, 65_534] {
+        let answers = peer.say(flag::RST, next + at, 0, &[]);
+        assert_eq!(answers[0].0.acknowledged, next, "a challenge");
+    }
+    for at in [65_536, 1 << 20, 1 << 31, u32::MAX] {
+        assert!(
+            peer.say(flag::RST, next.wrapping_add(at), 0, &[])
+                .is_empty()
+        );
+    }
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn syn_within_a_connection_is_challenged() {
+    let (mut peer, next, ack) = open();
+    for at in [0, 1, 5_000, 1 << 30] {
+        let answers = peer.say(flag::SYN, next.wrapping_add(at), 0, &[]);
+        assert!(answers.len() == 1 && answers[0].0.flags == flag::ACK);
+    }
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn challenges_are_limited() {
+    let (mut peer, next, ack) = open();
+    let answers = (0..5_000)
+        .filter(|_| !peer.say(flag::SYN, next, 0, &[]).is_empty())
+        .count();
+    assert!((500..=1_000).contains(&answers), "{answers}");
+    peer.wait(1_000);
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn data_outside_the_window_is_dropped() {
+    let (mut peer, next, ack) = open();
+    for at in [65_536u32, 70_000, 1 << 20, 1 << 31, u32::MAX - 100] {
+        peer.say(flag::ACK, next.wrapping_add(at), ack, b"evil");
+    }
+    assert_eq!(peer.table.account.total, 0);
+    // Of a segment across the end of the window only the part within is kept.
+    peer.say(flag::ACK, next + 65_530, ack, &[9; 100]);
+    assert_eq!(peer.table.account.total, 5);
+    works(&mut peer, next, ack);
+}
+
+#[test]
+pub fn acknowledgement_of_what_was_never_sent_is_refused() {
+    let (mut peer, next, ack) = open();
+    peer.send(b"12345");
+    for beyond in [6, 1_000, 1 << 20, 1 << 30] {
+        let answers = peer.say(flag::ACK, next, ack.wrapping_add(beyond), b"evil");
+        assert_eq!(
+            answers[0].0.acknowledged, next,
+            "the data is not taken either"
+        );
+    }
+    // So is one that is older than anything that was sent.
+    peer.say(flag::ACK, next, ack.wrapping_sub(1 << 20), b"evil");
+    assert_eq!(peer.table.unacknowledged(peer.conn), 5);
+    works(&mut peer, next, ack + 5);
+}
+
+#[test]
+fn divided_acknowledgements_gain_nothing() {
+    let sent = |parts: u32| {
+        let (mut peer, next, ack) = open();
+        let first: usize = peer
+            .send(&[1; 200_000])
+            .iter()
+            .map(|(_, data)| data.len())
+            .sum();
+        let mut more = 0;
+        for part in 1..=parts {
+            let answers = peer.say(flag::ACK, next, ack + 1_460 * part / parts, &[]);
+            more += answers.iter().map(|(_, data)| data.len()).sum::<usize>();
+        }
+        (first, more)
+    };
+    assert_eq!(sent(1), sent(1_460));
+}
+
+#[test]
+fn optimistic_acknowledgements_are_limited_to_what_was_sent() {
+    let (mut peer, next, mut ack) = open();
+    let config = Config::default();
+    let mut taken = 0;
+    for _ in 0..200 {
+        while let Sent::Bytes(count) =
+            peer.table
+                .send(peer.conn, Part::Copied(&[1; 50_000]), peer.now_us)
+        {
+            taken += count;
+        }
+        assert!(peer.table.account.total <= config.send_bytes as usize);
+        let sent: u32 = peer.wait(0).iter().map(|(_, data)| data.len() as u32).sum();
+        // It acknowledges everything before it can have arrived, and then some.
+        ack = ack.wrapping_add(sent);
+        peer.say(flag::ACK, next, ack.wrapping_add(1), &[]);
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+    assert!(taken > config.send_bytes as usize);
+    assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn shrinking_window_is_survived() {
+    let (mut peer, next, ack) = open();
+    let sent: usize = peer
+        .send(&[5; 10_000])
+        .iter()
+        .map(|(_, data)| data.len())
+        .sum();
+    assert_eq!(sent, 10_000);
+    // The peer takes back the window of what is under way, and answers all that comes for minutes.
+    peer.window = 0;
+    peer.say(flag::ACK, next, ack + 100, &[]);
+    for _ in 0..300 {
+        if !peer.wait(1_000).is_empty() {
+            peer.say(flag::ACK, next, ack + 100, &[]);
+        }
+    }
+    assert_eq!(peer.state(), State::Established);
+    peer.window = 60_000;
+    let mut at = ack + 100;
+    for _ in 0..100 {
+        for (head, data) in peer.say(flag::ACK, next, at, &[]) {
+            if head.sequence == at {
+                at += data.len() as u32;
+            }
+        }
+        for (head, data) in peer.wait(500) {
+            if head.sequence == at {
+                at += data.len() as u32;
+            }
+        }
+    }
+    assert_eq!(at, ack + 10_000);
+}
+
+#[test]
+pub fn later_contents_do_not_replace_earlier_ones() {
+    let (mut peer, next, ack) = open();
+    peer.say(flag::ACK, next + 2, ack, b"cd");
+    peer.say(flag::ACK, next + 6, ack, b"gh");
+    peer.say(flag::ACK, next + 1, ack, b"WWWWWWW");
+    peer.say(flag::ACK, next + 3, ack, b"YYYYYY");
+    peer.say(flag::ACK, next, ack, b"abZZZZZZZ");
+    let read = peer.read();
+    assert_eq!(&read[2..4], b"cd");
+    assert_eq!(&read[6..8], b"gh");
+    assert_eq!(read.len(), 9);
+}
+
+#[test]
+fn holes_cost_no_more_than_their_limit() {
+    let (mut peer, next, ack) = open();
+    let config = Config::default();
+    for at in 1..30_000 {
+        peer.say(flag::ACK, next + 2 * at, ack, b"x");
+    }
+    assert_eq!(peer.table.account.total, config.ranges);
+    // The account may have room for less.
+    let (mut peer, next, ack) = open();
+    peer.table.account.limit = 3;
+    for at in 1..100 {
+        peer.say(flag::ACK, next + 2 * at, ack, b"x");
+    }
+    assert_eq!(peer.table.account.total, 3);
+}
+
+#[test]
+fn tiny_segment_size_is_raised() {
+    let mut peer = Peer::new(Peer::config());
+    let tiny = |head: &mut Head| head.options.segment_bytes = Some(1);
+    let answers = peer.say_with(flag::SYN, 5_000, 0, &[], 0, tiny);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.say(flag::ACK, 5_001, ack, &[]);
+    peer.conn = peer.table.accept(0, 0).expect("a connection");
+    let said = peer.send(&[1; 1_000]);
+    assert!(
+        said.iter().all(|(_, data)| data.len() >= 232),
+        "{}",
+        said.len()
+    );
+}
+
+#[test]
+fn small_link_of_a_forged_message_is_raised() {
+    let (mut peer, _, _) = open();
+    let said = peer.send(&[1; 1_460]);
+    let again = peer.pass(&too_big(&packet(&said[0].0, &said[0].1), 68));
+    assert!(
+        again
+            .iter()
+            .all(|(_, data)| data.len() == 512 || data.len() == 1_460 - 1_024)
+    );
+}
+
+#[test]
+fn broken_packets_are_dropped() {
+    let (mut peer, next, ack) = open();
+    let head = Head {
+        from: peer.own,
+        to: peer.other,
+        sequence: next,
+        acknowledged: ack,
+        flags: flag::ACK,
+        window: 100,
+        options: Options {
+            timestamps: Some((1, 2)),
+            ..Options::default()
+        },
+    };
+    let good = packet(&head, b"evil");
+    let mut rng = Rng::new(3);
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << rng.below(8);
+        assert!(peer.pass(&bad).is_empty(), "byte {at}");
+    }
+    for length in 0..good.len() {
+        assert!(peer.pass(&good[..length]).is_empty());
+    }
+    works(&mut peer, next, ack);
+}
+
+/// A packet with a correct checksum of its IPv4 header and of its segment, after a change.
+fn changed(good: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = good.to_vec();
+    change(&mut out);
+    let sum = |parts: &[&[u8]]| {
+        let mut sum = 0u32;
+        for pair in parts.concat().chunks(2) {
+            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        }
+        while sum >> 16 != 0 {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        !(sum as u16)
+    };
+    out[10..12].fill(0);
+    let ip = sum(&[&out[..20]]);
+    out[10..12].copy_from_slice(&ip.to_be_bytes());
+    out[36..38].fill(0);
+    let length = (out.len() as u16 - 20).to_be_bytes();
+    let tcp = sum(&[&out[12..20], &[0, 6], &length, &out[20..]]);
+    out[36..38].copy_from_slice(&tcp.to_be_bytes());
+    out
+}
+
+#[test]
+fn fragments_and_options_that_do_not_parse_are_dropped() {
+    let (mut peer, next, ack) = open();
+    let head = Head {
+        from: peer.own,
+        to: peer.other,
+        sequence: next,
+        acknowledged: ack,
+        flags: flag::ACK,
+        window: 100,
+        options: Options {
+            timestamps: Some((1, 2)),
+            ..Options::default()
+        },
+    };
+    let good = packet(&head, b"evil");
+    type Change = fn(&mut Vec<u8>);
+    let changes: [(&str, Change); 8] = [
+        ("more fragments", |packet| packet[6] = 0x20),
+        ("a later fragment", |packet| packet[7] = 1),
+        ("an option of length 0", |packet| packet[43] = 0),
+        ("an option of length 1", |packet| packet[43] = 1),
+        ("an option beyond the header", |packet| packet[43] = 60),
+        ("a timestamp of another length", |packet| packet[43] = 9),
+        ("a header beyond the packet", |packet| packet[32] = 0xf0),
+        ("a header shorter than any", |packet| packet[32] = 0x40),
+    ];
+    for (what, change) in changes {
+        assert!(peer.pass(&changed(&good, change)).is_empty(), "{what}");
+    }
+    assert_eq!(
+        (peer.table.counters.fragments, peer.table.counters.malformed),
+        (2, 6)
+    );
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn land_attack_and_impossible_sources_are_dropped() {
+    let (mut peer, next, ack) = open();
+    let other = peer.other;
+    for from in [
+        other,
+        End::new([224, 0, 0, 1], 7),
+        End::new([255, 255, 255, 255], 7),
+        End::new([0, 0, 0, 0], 7),
+        End {
+            port: 0,
+            ..peer.own
+        },
+    ] {
+        let answers = peer.say_with(flag::SYN, 5, 0, &[], 0, |head| head.from = from);
+        assert!(answers.is_empty(), "{from:?}");
+    }
+    assert_eq!(peer.table.counters.malformed, 5);
+    works(&mut peer, next, ack);
+}
+
+#[test]
+fn packets_to_other_addresses_are_not_answered() {
+    let (mut peer, ..) = open();
+    let to = End::new([10, 0, 0, 77], 80);
+    for flags in [flag::SYN, flag::ACK, flag::FIN, flag::SYN | flag::ACK] {
+        assert!(
+            peer.say_with(flags, 5, 5, b"x", 0, |head| head.to = to)
+                .is_empty()
+        );
+    }
+}
+
+#[test]
+fn random_segments_never_break_a_table() {
+    let mut rng = Rng::new(9);
+    for _ in 0..300 {
+        let states = [
+            State::SynSent,
+            State::SynReceived,
+            State::Established,
+            State::FinWait1,
+            State::FinWait2,
+            State::CloseWait,
+            State::Closing,
+            State::LastAck,
+            State::TimeWait,
+        ];
+        let mut peer = Peer::reach(rng.pick(&states));
+        for _ in 0..60 {
+            let near = |rng: &mut Rng, number: u32| match rng.below(4) {
+                0 => number,
+                1 => number.wrapping_add(rng.below(5) as u32).wrapping_sub(2),
+                2 => number
+                    .wrapping_add(rng.below(200_000) as u32)
+                    .wrapping_sub(100_000),
+                _ => rng.draw() as u32,
+            };
+            let (sequence, ack) = (near(&mut rng, peer.next), near(&mut rng, peer.ack));
+            let flags = rng.below(32) as u8;
+            let data = vec![1; rng.pick(&[0, 1, 100, 1_400])];
+            peer.window = rng.pick(&[0, 1, 60_000]);
+            peer.say(flags, sequence, ack, &data);
+            if rng.chance(20) {
+                peer.wait(rng.range(0, 3_000) as u64);
+            }
+            if rng.chance(20) {
+                peer.send(&[1; 3_000]);
+            }
+            if rng.chance(10) {
+                peer.read();
+            }
+        }
+        let mut device = super::network::Packets::default();
+        peer.table.reset(peer.conn, peer.now_us, &mut device);
+        assert_eq!(peer.table.account.held.get(&peer.conn.0), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of two endpoints over a network in memory, whose clock is simulated.
+
+mod attacks;
+mod network;
+mod peer;
+mod planted;
+mod recovery;
+mod rows;
+mod seeds;
+mod states;

@@ -1,0 +1,234 @@
+//! A peer whose every segment a test writes by hand.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::network::{Endpoint, Packets, endpoint, ends};
+use crate::{
+    Config, Conn, End, Head, Options, Packet, Received, Segment, State, flag, header_bytes, parse,
+    write,
+};
+
+/// A segment that the endpoint has sent.
+pub type Said = (Head, Vec<u8>);
+
+/// An endpoint, and a peer without a mind of its own.
+pub struct Peer {
+    pub table: Endpoint,
+    pub conn: Conn,
+    /// The peer's end, and the endpoint's.
+    pub own: End,
+    pub other: End,
+    /// The peer's next sequence number, and the one that it expects.
+    pub next: u32,
+    pub ack: u32,
+    pub window: u16,
+    pub timestamps: bool,
+    pub now_us: u64,
+}
+
+/// The packet of a segment.
+pub fn packet(head: &Head, data: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; header_bytes(head.to, &head.options) + data.len()];
+    write(head, true, &mut out, |place| place.copy_from_slice(data));
+    out
+}
+
+/// The segments in these packets.
+pub fn said(packets: &[Vec<u8>]) -> Vec<Said> {
+    let parse = |packet: &Vec<u8>| match parse(packet, true) {
+        Ok(Packet::Segment(Segment { head, data })) => (head, data.to_vec()),
+        other => panic!("{other:?}"),
+    };
+    packets.iter().map(parse).collect()
+}
+
+impl Peer {
+    /// An endpoint that listens, and a peer that has said nothing.
+    pub fn new(config: Config) -> Peer {
+        let (own, other) = ends(false);
+        let mut table = endpoint(config, other, 5);
+        table.listen(other.port);
+        Peer {
+            table,
+            conn: Conn(0),
+            own,
+            other,
+            next: 1_000,
+            ack: 0,
+            window: 60_000,
+            timestamps: false,
+            now_us: 10_000_000,
+        }
+    }
+
+    /// The settings of most tests: acknowledgements are not delayed.
+    pub fn config() -> Config {
+        Config {
+            ack_delay_us: 0,
+            ..Config::default()
+        }
+    }
+
+    /// A connection that the peer has begun.
+    pub fn connected(config: Config) -> Peer {
+        Peer::new(config).connect(false)
+    }
+
+    /// Begins the connection of the peer.
+    pub fn connect(mut self, timestamps: bool) -> Peer {
+        self.timestamps = timestamps;
+        let answers = self.say(flag::SYN, self.next, 0, &[]);
+        let [(head, _)] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert!(head.has(flag::SYN | flag::ACK));
+        assert!(
+            self.table.is_empty(),
+            "nothing is kept before the third packet"
+        );
+        self.next += 1;
+        self.ack = head.sequence.wrapping_add(1);
+        let echo = head.options.timestamps.map_or(0, |(value, _)| value);
+        let answers = self.say_with(flag::ACK, self.next, self.ack, &[], echo, |_| {});
+        assert!(answers.is_empty());
+        self.conn = self.table.accept(0, 0).expect("a connection");
+        self
+    }
+
+    /// Says a segment and returns what the endpoint answers in the same turn.
+    pub fn say(&mut self, flags: u8, sequence: u32, ack: u32, data: &[u8]) -> Vec<Said> {
+        self.say_with(flags, sequence, ack, data, 0, |_| {})
+    }
+
+    /// [`Peer::say`] with an echo of the endpoint's clock and with other changes.
+    pub fn say_with(
+        &mut self,
+        flags: u8,
+        sequence: u32,
+        ack: u32,
+        data: &[u8],
+        echo: u32,
+        change: impl FnOnce(&mut Head),
+    ) -> Vec<Said> {
+        let is_syn = flags & flag::SYN != 0;
+        let clock = (self.now_us / 1_000) as u32;
+        let mut head = Head {
+            from: self.own,
+            to: self.other,
+            sequence,
+            acknowledged: ack,
+            flags,
+            window: self.window,
+            options: Options {
+                segment_bytes: is_syn.then_some(1_460),
+                timestamps: self.timestamps.then_some((clock, echo)),
+                sack_permitted: is_syn && self.timestamps,
+                ..Options::default()
+            },
+        };
+        change(&mut head);
+        self.pass(&packet(&head, data))
+    }
+
+    /// Passes a packet to the endpoint and returns what it answers in the same turn.
+    pub fn pass(&mut self, packet: &[u8]) -> Vec<Said> {
+        let mut device = Packets::default();
+        self.table.receive(packet, self.now_us, &mut device);
+        self.table.poll(self.now_us, &mut device);
+        said(&device.list)
+    }
+
+    /// Lets time pass and returns what the endpoint says at its end.
+    pub fn wait(&mut self, ms: u64) -> Vec<Said> {
+        let end_us = self.now_us + ms * 1_000;
+        let mut device = Packets::default();
+        while let Some(next_us) = self.table.next_us()
+            && next_us <= end_us
+        {
+            self.now_us = self.now_us.max(next_us);
+            self.table.poll(self.now_us, &mut device);
+        }
+        self.now_us = end_us;
+        self.table.poll(end_us, &mut device);
+        said(&device.list)
+    }
+
+    /// Lets the endpoint send bytes, and returns the segments.
+    pub fn send(&mut self, bytes: &[u8]) -> Vec<Said> {
+        self.table
+            .send(self.conn, crate::Part::Copied(bytes), self.now_us);
+        self.wait(0)
+    }
+
+    /// All bytes that can be read.
+    pub fn read(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut buffer = [0; 4_096];
+        while let Received::Bytes(count) = self.table.read(self.conn, &mut buffer) {
+            out.extend_from_slice(&buffer[..count]);
+        }
+        out
+    }
+
+    /// The state of the connection.
+    pub fn state(&self) -> State {
+        self.table.state(self.conn)
+    }
+
+    /// A connection in this state. The endpoint has sent no data.
+    pub fn reach(state: State) -> Peer {
+        let mut peer = Peer::connected(Peer::config());
+        let shut = |peer: &mut Peer| {
+            peer.table.shut_down(peer.conn, peer.now_us);
+            let answers = peer.wait(0);
+            assert!(answers[0].0.has(flag::FIN | flag::ACK));
+        };
+        let fin = |peer: &mut Peer| {
+            peer.say(flag::FIN | flag::ACK, peer.next, peer.ack, &[]);
+            peer.next += 1;
+        };
+        match state {
+            State::Established => {}
+            State::FinWait1 => shut(&mut peer),
+            State::FinWait2 => {
+                shut(&mut peer);
+                peer.ack += 1;
+                peer.say(flag::ACK, peer.next, peer.ack, &[]);
+            }
+            State::CloseWait => fin(&mut peer),
+            State::Closing => {
+                shut(&mut peer);
+                fin(&mut peer);
+            }
+            State::LastAck => {
+                fin(&mut peer);
+                shut(&mut peer);
+            }
+            State::TimeWait => {
+                shut(&mut peer);
+                peer.ack += 1;
+                fin(&mut peer);
+            }
+            State::Closed | State::SynSent | State::SynReceived => {
+                peer = Peer::new(Peer::config());
+                let (local, remote) = (peer.other, peer.own);
+                peer.conn = peer
+                    .table
+                    .connect(local, remote, 0, peer.now_us)
+                    .expect("room");
+                let answers = peer.wait(0);
+                peer.ack = answers[0].0.sequence.wrapping_add(1);
+                if state == State::SynReceived {
+                    peer.say(flag::SYN, peer.next, 0, &[]);
+                    peer.next += 1;
+                }
+                if state == State::Closed {
+                    peer.say(flag::RST | flag::ACK, 0, peer.ack, &[]);
+                }
+            }
+        }
+        assert_eq!(peer.state(), state);
+        peer
+    }
+}

@@ -1,0 +1,55 @@
+//! Each planted fault is caught: by the seeds, or by the test of an attack.
+
+use super::{attacks, seeds};
+use crate::planted::{Fault, plant};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Whether a check fails while a fault is on.
+fn catches(fault: Fault, check: impl FnOnce() -> bool) -> bool {
+    plant(Some(fault));
+    let passed = catch_unwind(AssertUnwindSafe(check)).unwrap_or(false);
+    plant(None);
+    !passed
+}
+
+#[test]
+fn seeds_catch_faults_of_the_streams() {
+    let faults = [
+        Fault::NoRetransmission,
+        Fault::WideWindow,
+        Fault::OldAccepted,
+        Fault::FreedTooMuch,
+        Fault::EarlyEnd,
+        Fault::NeverReleased,
+    ];
+    for fault in faults {
+        let found = (0..200).find(|seed| catches(fault, || seeds::run(*seed).is_ok()));
+        assert!(found.is_some(), "{fault:?} is not caught");
+    }
+}
+
+#[test]
+fn attacks_catch_faults_of_the_checks() {
+    let checks: [(Fault, fn()); 4] = [
+        (
+            Fault::LaterWins,
+            attacks::later_contents_do_not_replace_earlier_ones,
+        ),
+        (Fault::BlindReset, attacks::blind_reset_ends_nothing),
+        (
+            Fault::AckOfUnsent,
+            attacks::acknowledgement_of_what_was_never_sent_is_refused,
+        ),
+        (
+            Fault::AnyCookie,
+            attacks::flood_of_acknowledgements_opens_nothing,
+        ),
+    ];
+    for (fault, check) in checks {
+        let is_caught = catches(fault, || {
+            check();
+            true
+        });
+        assert!(is_caught, "{fault:?} is not caught");
+    }
+}

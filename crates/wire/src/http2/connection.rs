@@ -1,0 +1,196 @@
+//! The state of a connection of HTTP/2.
+
+use alloc::vec::Vec;
+
+use super::flow::{ReceiveWindow, SendWindow};
+use super::frame::{self, MAX_31, Setting};
+use super::hpack::decode::Decoder;
+use super::limits::{Limits, Rates};
+use super::streams::{State, Stream, Streams};
+use super::violation::{ErrorCode, Violation};
+
+/// The initial window of streams and of the connection, until SETTINGS and WINDOW_UPDATE change it (RFC 9113 section 6.9.2).
+pub(super) const INITIAL_WINDOW: u32 = 65_535;
+
+/// A connection, as the server sees it. [`receive`](Self::receive) reads the client's bytes; the other methods write the server's.
+///
+/// Invariants: the state of a connection without streams has a fixed size, after the client has acknowledged the settings. All frames
+/// that this type writes are allowed by the windows and by the states of the streams.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) streams: Streams,
+    pub(super) decoder: Decoder,
+    pub(super) rates: Rates,
+    pub(super) send: SendWindow,
+    pub(super) receive: ReceiveWindow,
+    /// The sizes of the receive windows, as they were announced.
+    pub(super) receive_size: u32,
+    pub(super) stream_receive_size: u32,
+    /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
+    pub(super) initial_send: u32,
+    /// The highest stream that the client has opened.
+    pub(super) last_stream: u32,
+    /// Streams above this one are not processed: the last GOAWAY said so.
+    pub(super) last_served: u32,
+    /// The highest stream that the server ended before the client did. The client may not know yet, so frames of it and of lower
+    /// streams without a row may be in flight, and are ignored.
+    pub(super) last_cut: u32,
+    pub(super) partial: Partial,
+    pub(super) phase: Phase,
+    pub(super) is_acknowledged: bool,
+}
+
+/// A frame whose payload is incomplete. All other frames are read when they are whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Partial {
+    None,
+    /// DATA: bytes of the body, then padding.
+    Data {
+        stream: u32,
+        left: u32,
+        padding: u8,
+        ends: bool,
+    },
+    /// Bytes that nobody needs.
+    Skip(u32),
+}
+
+impl Partial {
+    /// The rest of a frame that nobody needs.
+    pub fn skip(bytes: u32) -> Partial {
+        match bytes {
+            0 => Partial::None,
+            bytes => Partial::Skip(bytes),
+        }
+    }
+}
+
+/// What the client must send next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Preface,
+    Settings,
+    Frames,
+}
+
+impl Connection {
+    /// A new connection. Appends the server's preface, which may be sent before the client's has come.
+    pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Connection {
+        // A client may send this much before it reads the settings.
+        let stream_receive_size = limits.stream_window.clamp(INITIAL_WINDOW, MAX_31);
+        let receive_size = limits.connection_window.clamp(INITIAL_WINDOW, MAX_31);
+        let settings = [
+            (Setting::HeaderTableSize, 0),
+            (Setting::MaxConcurrentStreams, limits.streams),
+            (Setting::InitialWindowSize, stream_receive_size),
+            (Setting::MaxHeaderListSize, limits.header_list_bytes),
+            (Setting::EnableConnectProtocol, 1),
+            (Setting::NoRfc7540Priorities, 1),
+        ];
+        frame::write_settings(out, &settings);
+        if receive_size > INITIAL_WINDOW {
+            frame::write_window_update(out, 0, receive_size - INITIAL_WINDOW);
+        }
+        Connection {
+            streams: Streams::default(),
+            decoder: Decoder::default(),
+            rates: Rates::default(),
+            send: SendWindow::new(INITIAL_WINDOW),
+            receive: ReceiveWindow::new(receive_size),
+            receive_size,
+            stream_receive_size,
+            initial_send: INITIAL_WINDOW,
+            last_stream: 0,
+            last_served: MAX_31,
+            last_cut: 0,
+            partial: Partial::None,
+            phase: Phase::Preface,
+            is_acknowledged: false,
+        }
+    }
+
+    /// The number of streams that have not ended.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// The numbers of the streams that have not ended, with the caller's numbers for them.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.streams.iter().map(|stream| (stream.id, stream.slot))
+    }
+
+    /// Stores the caller's number for a stream. Events of the stream have it.
+    pub fn attach(&mut self, stream: u32, slot: u32) {
+        if let Some(stream) = self.streams.get_mut(stream) {
+            stream.slot = slot;
+        }
+    }
+
+    /// Whether the client has acknowledged the settings. A client that never does keeps the memory of a table
+    /// ([`super::hpack::decode`]), so the caller should wait only a limited time (RFC 9113 section 6.5.3).
+    pub fn is_acknowledged(&self) -> bool {
+        self.is_acknowledged
+    }
+
+    /// Bytes of heap that the connection occupies, without itself.
+    pub fn heap_bytes(&self) -> usize {
+        self.streams.heap_bytes() + self.decoder.heap_bytes()
+    }
+
+    /// Ends a stream at once, and tells the client. The caller forgets the stream.
+    pub fn reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
+        if self.cut(stream, out).is_some() {
+            frame::write_reset(out, stream, code);
+        }
+    }
+
+    /// Removes the row of a stream that the server ends, and takes back what the client sent.
+    pub(super) fn cut(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Stream> {
+        let row = self.remove(stream, out)?;
+        if row.state != State::RequestEnded {
+            self.last_cut = self.last_cut.max(stream);
+        }
+        Some(row)
+    }
+
+    /// Removes the row of a stream. What the caller has not released counts as released.
+    pub(super) fn remove(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Stream> {
+        let row = self.streams.remove(stream)?;
+        let held = row.receive.held(self.stream_receive_size);
+        self.give_back(held, out);
+        Some(row)
+    }
+
+    /// Gives room for bodies back to the client, on the level of the connection.
+    pub(super) fn give_back(&mut self, bytes: u32, out: &mut Vec<u8>) {
+        if let Some(increment) = self.receive.release(bytes, self.receive_size) {
+            frame::write_window_update(out, 0, increment);
+        }
+    }
+
+    /// Checks that the client has opened this stream, or a higher one.
+    pub(super) fn check_opened(&self, stream: u32) -> Result<(), Violation> {
+        match stream > self.last_stream {
+            true => Err(Violation::IdleStream),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a frame of a stream without a row may have been sent before the client knew that the stream has ended.
+    pub(super) fn may_be_in_flight(&self, stream: u32) -> bool {
+        stream <= self.last_cut || stream > self.last_served
+    }
+
+    /// The request is complete.
+    pub(super) fn end_request(&mut self, stream: u32, out: &mut Vec<u8>) {
+        let Some(row) = self.streams.get_mut(stream) else {
+            return;
+        };
+        match row.state {
+            State::AnswerEnded => {
+                self.remove(stream, out);
+            }
+            _ => row.state = State::RequestEnded,
+        }
+    }
+}

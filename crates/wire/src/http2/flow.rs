@@ -1,0 +1,83 @@
+//! Flow control: the windows of a connection and of its streams, in both directions (RFC 9113 section 5.2).
+
+use super::frame::MAX_31;
+
+/// A window over 2^31 - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Overflow;
+
+/// The bytes that the peer lets this side send. Negative if the peer has lowered the initial window since (RFC 9113 section 6.9.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendWindow(i32);
+
+impl SendWindow {
+    pub const fn new(bytes: u32) -> SendWindow {
+        SendWindow(bytes as i32)
+    }
+
+    /// The bytes that may be sent now.
+    pub const fn available(self) -> usize {
+        if self.0 > 0 { self.0 as usize } else { 0 }
+    }
+
+    /// Changes the window.
+    pub fn change(&mut self, by: i64) -> Result<(), Overflow> {
+        let bytes = i64::from(self.0) + by;
+        if bytes > i64::from(MAX_31) {
+            return Err(Overflow);
+        }
+        // Below, a window reaches -(2^31 - 1) at most: it was sent as a whole, and then lowered as a whole.
+        self.0 = bytes.max(i64::from(i32::MIN)) as i32;
+        Ok(())
+    }
+
+    /// Uses bytes of the window, which must be available.
+    pub fn take(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.available());
+        self.0 -= bytes as i32;
+    }
+}
+
+/// The bytes that the peer may send.
+///
+/// A window has three parts: what the peer may still send, what the server holds, and what it has taken but not told yet. Invariant:
+/// together they are the size of the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReceiveWindow {
+    left: u32,
+    untold: u32,
+}
+
+impl ReceiveWindow {
+    pub const fn new(size: u32) -> ReceiveWindow {
+        ReceiveWindow {
+            left: size,
+            untold: 0,
+        }
+    }
+
+    /// Counts bytes that the peer sent. `false` if the window does not allow them.
+    #[must_use]
+    pub fn receive(&mut self, bytes: u32) -> bool {
+        let left = self.left.checked_sub(bytes);
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+
+    /// The bytes that the server holds.
+    pub const fn held(&self, size: u32) -> u32 {
+        size - self.left - self.untold
+    }
+
+    /// Gives back bytes that the server held. Returns the increment to tell the peer, once it is half of the window, so that few frames
+    /// are needed.
+    pub fn release(&mut self, bytes: u32, size: u32) -> Option<u32> {
+        debug_assert!(bytes <= self.held(size));
+        self.untold += bytes;
+        if self.untold == 0 || self.untold < size / 2 {
+            return None;
+        }
+        self.left += self.untold;
+        Some(core::mem::take(&mut self.untold))
+    }
+}

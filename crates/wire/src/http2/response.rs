@@ -1,0 +1,91 @@
+//! Writes the head of an answer as HEADERS frames, from its form in HTTP/1.1.
+//!
+//! All answers are written by [`crate::http::response::ResponseHead`], whose bytes are the input here. So the code of an answer is the
+//! same in both versions. Lines about the connection of HTTP/1.1 are left out (RFC 9113 section 8.2.2), and 101, with which HTTP/1.1
+//! accepts a WebSocket, becomes 200 (RFC 8441 section 5).
+
+use alloc::vec::Vec;
+
+use super::frame::{END_HEADERS, END_STREAM, HEADER_BYTES, Header, Kind, PAYLOAD_MAX};
+use super::hpack::encode;
+use crate::http::trim_ows;
+
+/// The fields that HTTP/2 does not have, and the field of a handshake without a key.
+const LEFT_OUT: [&str; 6] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "transfer-encoding",
+    "upgrade",
+    "sec-websocket-accept",
+];
+
+/// The head at the start of an answer, as HTTP/1.1 has it.
+pub(super) struct AnswerHead<'a> {
+    /// The status that HTTP/2 has for it.
+    pub status: u16,
+    fields: &'a [u8],
+    /// The length of the head, including the blank line.
+    pub len: usize,
+}
+
+impl<'a> AnswerHead<'a> {
+    /// Reads the head that [`ResponseHead`](crate::http::response::ResponseHead) wrote.
+    ///
+    /// # Panics
+    /// If there is no complete head.
+    pub fn read(answer: &'a [u8]) -> AnswerHead<'a> {
+        let len = memchr::memmem::find(answer, b"\r\n\r\n").expect("an answer has a head") + 4;
+        let line = b"HTTP/1.1 200".len();
+        let digits = answer[..line].last_chunk::<3>().expect("a status");
+        let status = digits
+            .iter()
+            .fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
+        let end_of_line = memchr::memchr(b'\n', answer).expect("a status line") + 1;
+        AnswerHead {
+            status: if status == 101 { 200 } else { status },
+            fields: &answer[end_of_line..len - 2],
+            len,
+        }
+    }
+
+    /// Appends the frames of the head.
+    pub fn write(&self, stream: u32, ends: bool, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER_BYTES]);
+        encode::status(out, self.status);
+        for line in self.fields.split_inclusive(|&b| b == b'\n') {
+            let Some(colon) = memchr::memchr(b':', line) else {
+                continue;
+            };
+            let name = &line[..colon];
+            let is_left_out = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
+            if !LEFT_OUT.iter().any(|known| is_left_out(known)) {
+                let value = line[colon + 1..].strip_suffix(b"\r\n").unwrap_or_default();
+                encode::field(out, name, trim_ows(value));
+            }
+        }
+        write_headers(stream, ends, start, out);
+    }
+}
+
+/// Writes the frame headers of a block for which 9 bytes are left at `start`: CONTINUATION follows if one frame cannot hold the block.
+fn write_headers(stream: u32, ends: bool, start: usize, out: &mut Vec<u8>) {
+    let mut at = start + HEADER_BYTES;
+    let mut left = out.len() - at;
+    let mut flags = if ends { END_STREAM } else { 0 };
+    let mut part = left.min(PAYLOAD_MAX);
+    if part == left {
+        flags |= END_HEADERS;
+    }
+    let header = Header::new(Kind::Headers, flags, stream, part);
+    out[start..at].copy_from_slice(&header.bytes());
+    while left > part {
+        (at, left) = (at + part, left - part);
+        part = left.min(PAYLOAD_MAX);
+        let flags = if part == left { END_HEADERS } else { 0 };
+        let header = Header::new(Kind::Continuation, flags, stream, part);
+        out.splice(at..at, header.bytes());
+        at += HEADER_BYTES;
+    }
+}

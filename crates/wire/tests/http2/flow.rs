@@ -1,0 +1,238 @@
+//! Flow control in both directions.
+
+use crore_wire::http2::frame::{END_STREAM, Header, Kind, MAX_31, PADDED};
+use crore_wire::http2::{ErrorCode, Limits, Violation};
+
+use crate::peer::{Got, Peer, frame, settings, u32_at};
+
+/// The increments of the window updates among the frames that were written, by stream.
+fn updates(peer: &mut Peer) -> Vec<(u32, u32)> {
+    let written = peer.written().into_iter();
+    let updates = written.filter(|(header, _)| header.kind == Kind::WindowUpdate as u8);
+    updates
+        .map(|(header, payload)| (header.stream, u32_at(&payload, 0)))
+        .collect()
+}
+
+fn update(stream: u32, increment: u32) -> Vec<u8> {
+    frame(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes())
+}
+
+/// A connection with one stream whose answer has begun.
+fn answering() -> Peer {
+    let mut peer = Peer::new();
+    peer.get(1);
+    let head = b"HTTP/1.1 200 OK\r\n\r\n";
+    let len = peer.connection.respond(1, head, false, &mut peer.out);
+    assert_eq!(len, Some(head.len()));
+    peer.out.clear();
+    peer
+}
+
+/// Sends a body, and returns how much was taken and the frames.
+fn send(peer: &mut Peer, stream: u32, len: usize, ends: bool) -> (usize, Vec<Header>) {
+    let body = vec![b'x'; len];
+    let taken = peer
+        .connection
+        .send_data(stream, &body, ends, &mut peer.out);
+    let frames = peer
+        .written()
+        .into_iter()
+        .map(|(header, _)| header)
+        .collect();
+    (taken, frames)
+}
+
+#[test]
+fn a_body_is_cut_by_frames_and_windows() {
+    let mut peer = answering();
+    let (taken, frames) = send(&mut peer, 1, 70_000, true);
+    assert_eq!(taken, 65_535);
+    let lens: Vec<u32> = frames.iter().map(|header| header.len).collect();
+    assert_eq!(lens, [16_384, 16_384, 16_384, 16_383]);
+    assert!(frames.iter().all(|header| !header.has(END_STREAM)));
+    assert_eq!(send(&mut peer, 1, 1, true), (0, vec![]));
+    // Each window alone is not enough.
+    assert_eq!(peer.feed(&update(1, 5_000)), [Got::Writable(1)]);
+    assert_eq!(peer.connection.capacity(1), 0);
+    assert_eq!(peer.feed(&update(0, 4_465)), [Got::Writable(0)]);
+    assert_eq!(peer.connection.capacity(1), 4_465);
+    assert_eq!(peer.feed(&update(0, 1)), []);
+    let (taken, frames) = send(&mut peer, 1, 4_465, true);
+    assert_eq!((taken, frames.len()), (4_465, 1));
+    assert!(frames[0].has(END_STREAM));
+    assert_eq!(peer.connection.streams(), 0);
+    assert_eq!(send(&mut peer, 1, 1, true), (0, vec![]));
+}
+
+#[test]
+fn the_end_needs_no_window() {
+    let mut peer = answering();
+    send(&mut peer, 1, 65_535, false);
+    let (taken, frames) = send(&mut peer, 1, 0, true);
+    assert_eq!((taken, frames.len(), frames[0].len), (0, 1, 0));
+    assert!(frames[0].has(END_STREAM));
+}
+
+#[test]
+fn a_lowered_initial_window_can_be_negative() {
+    let mut peer = answering();
+    send(&mut peer, 1, 60_000, false);
+    assert_eq!(peer.feed(&settings(&[(4, 10)])), []);
+    assert_eq!(peer.connection.capacity(1), 0);
+    // -59,990
+    assert_eq!(peer.feed(&update(1, 59_990)), []);
+    assert_eq!(peer.connection.capacity(1), 0);
+    assert_eq!(peer.feed(&update(1, 1)), [Got::Writable(1)]);
+    assert_eq!(peer.connection.capacity(1), 1);
+    // Raised again, it opens by the difference.
+    send(&mut peer, 1, 1, false);
+    assert_eq!(peer.feed(&settings(&[(4, 30)])), [Got::Writable(0)]);
+    assert_eq!(peer.connection.capacity(1), 20);
+    peer.get(3);
+    assert_eq!(peer.connection.capacity(3), 30);
+}
+
+#[test]
+fn windows_do_not_overflow() {
+    let mut peer = answering();
+    assert_eq!(peer.feed(&update(0, MAX_31 - 65_535)), []);
+    assert_eq!(
+        peer.violation(&update(0, 1)),
+        (Violation::WindowOverflow, 3)
+    );
+    let mut peer = answering();
+    assert_eq!(peer.feed(&update(1, MAX_31 - 65_535)), []);
+    assert_eq!(
+        peer.violation(&update(1, 1)),
+        (Violation::StreamWindowOverflow, 3)
+    );
+    let mut peer = answering();
+    peer.feed(&update(1, MAX_31 - 65_535));
+    assert_eq!(
+        peer.violation(&settings(&[(4, 65_536)])),
+        (Violation::WindowOverflow, 3)
+    );
+    let mut peer = answering();
+    assert_eq!(peer.violation(&update(0, 0)), (Violation::EmptyUpdate, 1));
+    let mut peer = answering();
+    assert_eq!(
+        peer.violation(&update(1, 0)),
+        (Violation::StreamEmptyUpdate, 1)
+    );
+    // The extremes, from one to the other and back.
+    let mut peer = answering();
+    peer.feed(&settings(&[(4, MAX_31)]));
+    peer.feed(&update(0, MAX_31 - 65_535));
+    assert_eq!(send(&mut peer, 1, 1_000_000, false).0, 1_000_000);
+    peer.feed(&settings(&[(4, 0)]));
+    assert_eq!(peer.feed(&settings(&[(4, MAX_31)])), [Got::Writable(0)]);
+    assert_eq!(peer.connection.capacity(1), MAX_31 as usize - 1_000_000);
+}
+
+#[test]
+fn a_client_must_not_exceed_a_window() {
+    let limits = Limits {
+        stream_window: 70_000,
+        connection_window: 140_000,
+        ..Limits::default()
+    };
+    let mut peer = Peer::with(limits);
+    for stream in [1, 3, 5] {
+        peer.post(stream);
+    }
+    let full = |peer: &mut Peer, stream| {
+        for len in [16_384, 16_384, 16_384, 16_384, 4_464] {
+            peer.send(Kind::Data, 0, stream, &vec![0; len]);
+        }
+    };
+    full(&mut peer, 1);
+    assert_eq!(
+        peer.violation(&frame(Kind::Data, 0, 1, b"x")),
+        (Violation::StreamWindowExceeded, 3)
+    );
+    // The stream has gone, and what it held is given back.
+    full(&mut peer, 3);
+    full(&mut peer, 5);
+    peer.post(7);
+    assert_eq!(
+        peer.violation(&frame(Kind::Data, 0, 7, b"x")),
+        (Violation::WindowExceeded, 3)
+    );
+}
+
+#[test]
+fn room_is_given_back_when_the_server_has_taken_the_data() {
+    let mut peer = Peer::new();
+    peer.post(1);
+    peer.send(Kind::Data, 0, 1, &[0; 16_384]);
+    peer.send(Kind::Data, 0, 1, &[0; 16_384]);
+    assert_eq!(updates(&mut peer), []);
+    peer.connection.release(1, 16_384, &mut peer.out);
+    assert_eq!(updates(&mut peer), []);
+    peer.connection.release(1, 16_384, &mut peer.out);
+    assert_eq!(updates(&mut peer), [(1, 32_768)]);
+    // More than was sent is not given back.
+    peer.connection.release(1, 1_000_000, &mut peer.out);
+    assert_eq!(updates(&mut peer), []);
+}
+
+#[test]
+fn the_connection_gets_back_what_nobody_took() {
+    let mut peer = Peer::new();
+    for n in 0..200 {
+        let stream = 2 * n + 1;
+        peer.post(stream);
+        peer.send(
+            Kind::Data,
+            PADDED,
+            stream,
+            &[[9].as_slice(), &[0; 9_999]].concat(),
+        );
+        match n % 4 {
+            0 => peer
+                .connection
+                .reset(stream, ErrorCode::Cancel, &mut peer.out),
+            1 => drop(peer.send(Kind::ResetStream, 0, stream, &[0; 4])),
+            2 => {
+                peer.connection
+                    .respond(stream, b"HTTP/1.1 413 x\r\n\r\n", true, &mut peer.out);
+                // On its way.
+                peer.send(Kind::Data, END_STREAM, stream, &[0; 1_000]);
+            }
+            _ => {
+                peer.send(Kind::Data, END_STREAM, stream, &[]);
+                peer.connection
+                    .respond(stream, b"HTTP/1.1 202 x\r\n\r\n", true, &mut peer.out);
+            }
+        }
+        peer.now_s += 1;
+    }
+    assert_eq!(peer.connection.streams(), 0);
+    let given: u32 = updates(&mut peer)
+        .iter()
+        .filter(|(stream, _)| *stream == 0)
+        .map(|(_, by)| by)
+        .sum();
+    let sent = 200 * 10_000 + 50 * 1_000;
+    assert!(
+        given <= sent && sent - given < 256 * 1024 / 2,
+        "{given} of {sent}"
+    );
+}
+
+#[test]
+fn padding_counts_and_is_given_back_at_once() {
+    let mut peer = Peer::new();
+    peer.post(1);
+    for _ in 0..200 {
+        let payload = [&[255][..], &[0; 255]].concat();
+        assert_eq!(peer.send(Kind::Data, PADDED, 1, &payload), []);
+    }
+    let given: u32 = updates(&mut peer)
+        .iter()
+        .filter(|(stream, _)| *stream == 1)
+        .map(|(_, by)| by)
+        .sum();
+    assert!(given >= 200 * 256 - 32_768, "{given}");
+}
