@@ -120,6 +120,18 @@ fn a_slow_client_may_do_it_for_ever() {
 }
 
 #[test]
+fn a_low_limit_is_granted_again() {
+    let mut peer = Peer::with(Limits {
+        pings: 3,
+        ..Limits::default()
+    });
+    for _ in 0..100 {
+        assert_eq!(peer.send(Kind::Ping, 0, 0, &[0; 8]), []);
+        peer.now_s += PERIOD_S / 3;
+    }
+}
+
+#[test]
 fn continuations_are_limited() {
     let mut peer = Peer::new();
     let mut bytes = frame(Kind::Headers, 0, 1, &[]);
