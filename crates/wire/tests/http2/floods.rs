@@ -129,6 +129,8 @@ fn a_low_limit_is_granted_again() {
         assert_eq!(peer.send(Kind::Ping, 0, 0, &[0; 8]), []);
         peer.now_s += PERIOD_S / 3;
     }
+    peer.now_s = u32::MAX;
+    assert_eq!(peer.send(Kind::Ping, 0, 0, &[0; 8]), []);
 }
 
 #[test]

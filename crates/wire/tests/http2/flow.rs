@@ -3,7 +3,7 @@
 use crore_wire::http2::frame::{END_STREAM, Header, Kind, MAX_31, PADDED};
 use crore_wire::http2::{ErrorCode, Limits, Violation};
 
-use crate::peer::{Got, Peer, frame, settings, u32_at};
+use crate::peer::{Got, Peer, frame, request, settings, u32_at};
 
 /// The increments of the window updates among the frames that were written, by stream.
 fn updates(peer: &mut Peer) -> Vec<(u32, u32)> {
@@ -91,6 +91,8 @@ fn a_lowered_initial_window_can_be_negative() {
     assert_eq!(peer.connection.capacity(1), 20);
     peer.get(3);
     assert_eq!(peer.connection.capacity(3), 30);
+    // Nobody waited.
+    assert_eq!(peer.feed(&settings(&[(4, 40)])), []);
 }
 
 #[test]
@@ -172,6 +174,13 @@ fn room_is_given_back_when_the_server_has_taken_the_data() {
     assert_eq!(updates(&mut peer), []);
     peer.connection.release(1, 16_384, &mut peer.out);
     assert_eq!(updates(&mut peer), [(1, 32_768)]);
+    // A request that has ended needs no room.
+    peer.post(3);
+    peer.send(Kind::Data, 0, 3, &[0; 16_384]);
+    peer.send(Kind::Data, 0, 3, &[0; 16_384]);
+    peer.send(Kind::Data, END_STREAM, 3, &[0; 16_384]);
+    peer.connection.release(3, 3 * 16_384, &mut peer.out);
+    assert_eq!(updates(&mut peer), []);
     // More than was sent is not given back.
     peer.connection.release(1, 1_000_000, &mut peer.out);
     assert_eq!(updates(&mut peer), []);
@@ -219,6 +228,32 @@ fn the_connection_gets_back_what_nobody_took() {
         given <= sent && sent - given < 256 * 1024 / 2,
         "{given} of {sent}"
     );
+}
+
+#[test]
+fn a_tunnel_that_ends_gives_back_what_nobody_took() {
+    let fields = [(":method", "CONNECT"), (":authority", "h")];
+    let mut peer = Peer::new();
+    for n in 0..100 {
+        let stream = 2 * n + 1;
+        peer.feed(&request(stream, false, &fields));
+        let head = b"HTTP/1.1 200 OK\r\n\r\n";
+        let begun = peer.connection.respond(stream, head, true, &mut peer.out);
+        assert!(begun.is_some());
+        let got = peer.send(Kind::Data, END_STREAM, stream, &[0; 10_000]);
+        assert!(matches!(got[..], [Got::Data { ends: true, .. }]), "{got:?}");
+    }
+    assert_eq!(peer.connection.streams(), 0);
+}
+
+#[test]
+fn ignored_data_is_given_back() {
+    let mut peer = Peer::new();
+    peer.post(1);
+    peer.connection.reset(1, ErrorCode::Cancel, &mut peer.out);
+    for _ in 0..100 {
+        assert_eq!(peer.send(Kind::Data, 0, 1, &[0; 16_384]), []);
+    }
 }
 
 #[test]

@@ -254,12 +254,25 @@ fn the_server_resets_a_stream() {
     for bytes in [
         frame(Kind::Data, 0, 1, b"abc"),
         frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 1]),
-        headers(1, true, &block(&[("a", "b")])),
+        headers(1, true, &[0x40, 1, b'a', 1, b'b']),
         frame(Kind::ResetStream, 0, 1, &[0; 4]),
     ] {
         assert_eq!(peer.feed(&bytes), []);
         assert_eq!(peer.written(), []);
     }
+    // But its fields are in the table.
+    let got = peer.feed(&headers(3, true, &[&block(&get())[..], &[0xbe]].concat()));
+    assert!(matches!(got[..], [Got::Request { .. }]), "{got:?}");
+}
+
+#[test]
+fn only_streams_that_the_server_ended_are_excused() {
+    let mut peer = Peer::new();
+    peer.get(1);
+    peer.post(3);
+    peer.connection.reset(3, ErrorCode::Cancel, &mut peer.out);
+    let late = frame(Kind::Data, 0, 1, b"abc");
+    assert_eq!(peer.violation(&late), (Violation::StreamClosed, 5));
 }
 
 #[test]
@@ -366,6 +379,13 @@ fn a_body_has_its_length() {
     peer.feed(&request(1, false, &fields));
     peer.send(Kind::Data, 0, 1, b"ab");
     assert_eq!(peer.feed(&headers(1, true, &[])), refused);
+    // What is on its way after a refusal is ignored.
+    fields.truncate(4);
+    fields.push(("content-length", "3"));
+    peer.feed(&request(3, false, &fields));
+    let refused = [Got::Refused(3, Violation::BodyLength)];
+    assert_eq!(peer.send(Kind::Data, 0, 3, b"abcd"), refused);
+    assert_eq!(peer.send(Kind::Data, 0, 3, b"e"), []);
 }
 
 #[test]
