@@ -223,7 +223,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
             State::Established => State::FinWait1,
             State::CloseWait => State::LastAck,
             // The FIN follows once the handshake is over.
-            State::SynReceived => State::SynReceived,
+            state @ (State::SynSent | State::SynReceived) => state,
             _ => return,
         };
         row.set(flags::FIN);

@@ -21,6 +21,8 @@ pub struct Config {
     pub share_bytes: usize,
     /// The number of separate ranges of bytes out of order that a connection keeps.
     pub ranges: usize,
+    /// The number of segments in flight beyond which only full ones follow. It limits what is kept of many small segments.
+    pub small_segments: usize,
     /// The smallest maximum segment size that is accepted from a peer. Smaller ones are raised to it.
     pub segment_bytes_min: u16,
     /// How long an acknowledgement may wait for data to travel with. 0: until the end of the turn.
@@ -70,6 +72,7 @@ impl Default for Config {
             send_bytes: 256 << 10,
             share_bytes: 1_024,
             ranges: 32,
+            small_segments: 128,
             segment_bytes_min: 256,
             ack_delay_us: 40_000,
             rto_first_us: 1_000_000,

@@ -10,6 +10,8 @@ use crate::timers::NEVER;
 
 /// The largest number of rows that a turn sweeps.
 const SWEEP_ROWS: u64 = 4_096;
+/// Entries among the timers beyond four for each place of the side table, at which those that are replaced are removed.
+const TIMERS: usize = 64;
 
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Does what is due, and sends what there is to send. The caller calls this at the end of each of its turns, and when
@@ -18,6 +20,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.now_us = now_us;
         while let Some((due_us, place)) = self.timers.due(now_us) {
             self.expire(due_us, place, now_us, device);
+        }
+        if self.timers.len() > 4 * self.busy.len() + TIMERS {
+            let busy = &self.busy;
+            self.timers
+                .retain(|due_us, place| busy[place as usize].entry_us == due_us);
         }
         while let Some(waiting) = self.time_waits.front().copied()
             && waiting.due_us <= now_us

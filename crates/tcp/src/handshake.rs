@@ -214,6 +214,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         row.state = State::Established;
         row.unacknowledged = head.acknowledged;
         row.send_next = head.acknowledged;
+        row.first = head.sequence.wrapping_sub(1) as u16;
         row.receive_next = head.sequence;
         row.acknowledged = head.sequence;
         row.receive_edge = head
@@ -249,11 +250,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         device: &mut D,
     ) {
         let head = &segment.head;
-        if head.has(flag::SYN) && !head.has(flag::ACK) {
-            self.forget(id);
-            return self.no_connection(segment, now_us, device);
+        if self.is_successor(id, head, now_us) {
+            return self.begin_anew(id, segment, now_us, device);
         }
-        if !head.has(flag::RST) {
+        // An old copy of a SYN has no answer.
+        if !head.has(flag::RST) && !head.has(flag::SYN) {
             self.refuse(segment, device);
         }
     }
@@ -355,13 +356,36 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.list(id);
     }
 
-    /// Whether a SYN begins a new connection between the ends of one in TIME-WAIT (RFC 6191).
-    pub(crate) fn is_successor(&self, id: u32, head: &Head) -> bool {
+    /// Whether a segment begins a new connection between the ends of one that is over (RFC 6191): a SYN, or the third packet of its handshake.
+    pub(crate) fn is_successor(&self, id: u32, head: &Head, now_us: u64) -> bool {
         let row = &self.rows[id as usize];
+        let is_syn = head.has(flag::SYN);
+        let first = head.sequence.wrapping_sub(u32::from(!is_syn));
         let is_newer = match (head.options.timestamps, row.is(flags::TIMESTAMPS)) {
             (Some((clock, _)), true) if clock != row.peer_clock => is_after(clock, row.peer_clock),
-            _ => is_from(head.sequence, row.receive_next),
+            _ => is_from(first, row.receive_next),
         };
-        is_newer && head.has(flag::SYN) && !head.has(flag::ACK) && !head.has(flag::RST)
+        // A retransmission of the old third packet has a new clock.
+        let is_old = row.is(flags::BY_COOKIE)
+            && first as u16 == row.first
+            && !is_from(first, row.receive_next);
+        let is_good =
+            || !is_old && matches!(cookie::check(self.secret, head, now_us), Verdict::Good(_));
+        is_newer && !head.has(flag::RST) && is_syn != head.has(flag::ACK) && (is_syn || is_good())
+    }
+
+    /// Handles such a segment. The old connection is forgotten with the third packet and not with the SYN: anybody can send one, and after it the
+    /// old cookie would be good again.
+    pub(crate) fn begin_anew<D: Device>(
+        &mut self,
+        id: u32,
+        segment: &Segment<'_>,
+        now_us: u64,
+        device: &mut D,
+    ) {
+        if !segment.head.has(flag::SYN) {
+            self.forget(id);
+        }
+        self.no_connection(segment, now_us, device);
     }
 }

@@ -47,15 +47,17 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         match self.rows[id as usize].state {
             State::SynSent => return self.answered(id, segment, now_us, device),
             State::Closed => return self.spent(id, segment, now_us, device),
-            State::TimeWait if self.is_successor(id, &segment.head) => {
-                self.forget(id);
-                return self.no_connection(segment, now_us, device);
+            State::TimeWait if self.is_successor(id, &segment.head, now_us) => {
+                return self.begin_anew(id, segment, now_us, device);
             }
             _ => {}
         }
         let (mut head, data) = (segment.head, segment.data);
         if self.rows[id as usize].state == State::SynReceived {
             self.drop_known_syn(id, &mut head);
+        }
+        if self.is_probe(id, &head, data.len()) && self.is_clock_good(id, &head, now_us) {
+            return self.acknowledge(id);
         }
         if !self.is_clock_good(id, &head, now_us) || !self.is_in_window(id, &head, data.len()) {
             self.counters.unacceptable += 1;
@@ -75,13 +77,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return;
         }
         let row = &mut self.rows[id as usize];
-        row.heard_ms = (now_us / 1_000) as u32;
-        if let Some((clock, _)) = head.options.timestamps
-            && row.is(flags::TIMESTAMPS)
-            && is_from(clock, row.peer_clock)
-            && is_from(row.acknowledged, head.sequence)
-        {
-            row.peer_clock = clock;
+        // A peer that only acknowledges does not keep a connection that waits for its FIN and that nobody uses.
+        if !(row.state == State::FinWait2 && row.is(flags::ORPHAN)) {
+            row.heard_ms = (now_us / 1_000) as u32;
         }
         if row.state == State::SynReceived {
             let is_ours = head.acknowledged == row.send_next;
@@ -93,7 +91,33 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             row.send_window = u32::from(head.window) << row.peer_shift();
         }
         if self.handle_ack(id, &head, data.len(), now_us) {
+            self.take_clock(id, &head);
             self.handle_data(id, segment, now_us, device);
+        }
+    }
+
+    /// Whether a segment only asks for an answer, as probes of silent connections and of closed windows do. Its answer is what the peer expects
+    /// next, so two ends do not answer each other for ever, and no limit of answers is needed.
+    fn is_probe(&self, id: u32, head: &Head, bytes: usize) -> bool {
+        let row = &self.rows[id as usize];
+        let others = flag::SYN | flag::FIN | flag::RST;
+        bytes == 0
+            && head.flags & (flag::ACK | others) == flag::ACK
+            && row.state.is_synchronized()
+            && head.sequence == row.receive_next.wrapping_sub(1)
+            && head.acknowledged == row.send_next
+    }
+
+    /// Takes the peer's clock, to echo it. Only from a segment with a valid acknowledgement: with a clock of the future a forged one would
+    /// make all that the peer sends old.
+    fn take_clock(&mut self, id: u32, head: &Head) {
+        let row = &mut self.rows[id as usize];
+        if let Some((clock, _)) = head.options.timestamps
+            && row.is(flags::TIMESTAMPS)
+            && is_from(clock, row.peer_clock)
+            && is_from(row.acknowledged, head.sequence)
+        {
+            row.peer_clock = clock;
         }
     }
 
@@ -184,8 +208,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.challenge(id, 0, now_us);
             return false;
         }
-        // One that is older than any window of ours was guessed (RFC 5961 §5).
-        let oldest = first.wrapping_sub(self.config.send_bytes.max(row.send_window));
+        // One that is older than all that can have been in flight was guessed (RFC 5961 §5). The peer's window does not count: a large one would
+        // make every fourth guess right.
+        let oldest = first.wrapping_sub(self.config.send_bytes);
         if is_after(oldest, ack) {
             self.counters.unacceptable += 1;
             self.challenge(id, 0, now_us);
@@ -451,7 +476,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let waiting = row.receive_next.wrapping_sub(row.acknowledged);
         let is_due = filled_gap
             || self.config.ack_delay_us == 0
-            || waiting >= 2 * u32::from(row.segment_bytes)
+            || waiting >= 2 * row.data_bytes()
             || busy.receive.unread() * 2 >= 1 << row.receive_log2;
         if !is_due && busy.ack_us == NEVER {
             busy.ack_us = now_us + u64::from(self.config.ack_delay_us);

@@ -91,7 +91,12 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let count = unsent.min(usable).min(bytes);
         let fin = row.is(flags::FIN) && count == unsent && usable > count;
         // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1).
-        let is_worth = count == bytes || count == unsent || count >= busy.largest_window / 2;
+        let is_worth = count == unsent || count >= busy.largest_window / 2;
+        // Many small ones cost more than their bytes, so then they wait for an acknowledgement and leave together.
+        let full = row.send_next.wrapping_sub(row.unacknowledged) / bytes;
+        let limit = self.config.small_segments.max(1) + full as usize;
+        let is_small_possible = busy.board.len() < limit;
+        let is_worth = count == bytes || is_worth && is_small_possible;
         let has_room = room >= count || in_flight == 0;
         let is_something = count > 0 || fin;
         (is_something && is_worth && has_room).then_some(Next::New(count, fin))

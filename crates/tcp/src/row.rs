@@ -148,6 +148,8 @@ pub struct Row {
     pub remote_port: u16,
     pub local_port: u16,
     pub local: u16,
+    /// The lowest bits of the peer's first sequence number, if a cookie has made the connection.
+    pub first: u16,
     /// See [`flags`].
     pub flags: u16,
     /// The shift of the peer's windows in the upper four bits, and of ours in the lower four.
@@ -188,6 +190,7 @@ impl Row {
             remote_port: 0,
             local_port: 0,
             local: 0,
+            first: 0,
             flags: 0,
             shifts: 0,
             receive_log2: 0,

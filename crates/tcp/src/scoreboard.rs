@@ -4,6 +4,9 @@ use alloc::collections::VecDeque;
 
 use crate::sequence::is_after;
 
+/// An empty board keeps room for so many segments.
+const KEPT_SEGMENTS: usize = 16;
+
 /// What is known about a segment.
 pub mod mark {
     /// It is a SYN.
@@ -58,7 +61,13 @@ impl Scoreboard {
     /// Forgets all segments.
     pub fn clear(&mut self) {
         self.list.clear();
+        self.list.shrink_to(KEPT_SEGMENTS);
         (self.in_flight, self.lost, self.sacked) = (0, 0, 0);
+    }
+
+    /// The number of segments.
+    pub fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Whether everything is acknowledged.
@@ -222,5 +231,26 @@ impl Scoreboard {
             segment.marks &= !(mark::LOST | mark::UNSENT);
             segment.at_us = now_us;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_board_keeps_little_room() {
+        let mut board = Scoreboard::default();
+        for start in 0..10_000 {
+            let end = start + 1;
+            board.push(SentSegment {
+                start,
+                end,
+                at_us: 0,
+                marks: 0,
+            });
+        }
+        board.clear();
+        assert!(board.list.capacity() < 4 * KEPT_SEGMENTS);
     }
 }

@@ -107,7 +107,7 @@ impl<H: AsRef<[u8]>> SendBuffer<H> {
 
     /// Forgets all bytes.
     pub fn clear(&mut self) {
-        self.pieces.clear();
+        self.pieces = VecDeque::new();
         self.start = self.end;
     }
 

@@ -4,6 +4,7 @@
 
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
+use core::mem::take;
 
 /// In place of a time: none.
 pub const NEVER: u64 = u64::MAX;
@@ -30,6 +31,20 @@ impl Timers {
             return None;
         }
         self.heap.pop().map(|Reverse(entry)| entry)
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Keeps only these entries, each once. An early deadline leaves the entry of a later one, which is then put back once more.
+    pub fn retain(&mut self, keeps: impl Fn(u64, u32) -> bool) {
+        let mut entries = take(&mut self.heap).into_vec();
+        entries.retain(|Reverse((due_us, place))| keeps(*due_us, *place));
+        entries.sort_unstable();
+        entries.dedup();
+        self.heap = entries.into();
     }
 
     /// When the next entry comes out.

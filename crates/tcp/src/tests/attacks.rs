@@ -67,10 +67,11 @@ pub fn flood_of_acknowledgements_opens_nothing() {
 
 #[test]
 fn cookie_is_good_for_its_ends_and_its_time_and_once() {
-    let answer = |peer: &mut Peer| {
-        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+    let answer_to = |peer: &mut Peer, sequence: u32| {
+        let answers = peer.say(flag::SYN, sequence, 0, &[]);
         answers[0].0.sequence.wrapping_add(1)
     };
+    let answer = |peer: &mut Peer| answer_to(peer, 5_000);
     let mut peer = Peer::new(Peer::config());
     let ack = answer(&mut peer);
     let other = End {
@@ -98,8 +99,8 @@ fn cookie_is_good_for_its_ends_and_its_time_and_once() {
     assert!(resets[0].0.has(flag::RST));
     assert_eq!(peer.table.waiting(0), 0);
     // The same end may begin anew.
-    let ack = answer(&mut peer);
-    peer.say(flag::ACK, 5_001, ack, &[]);
+    let ack = answer_to(&mut peer, 6_000);
+    peer.say(flag::ACK, 6_001, ack, &[]);
     assert_eq!(peer.table.waiting(0), 1);
 }
 

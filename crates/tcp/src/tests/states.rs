@@ -88,8 +88,8 @@ const TABLE: &[(State, Event, State, &str)] = &[
     (TimeWait, OldFin, TimeWait, "A"),
     (TimeWait, Reset, TimeWait, ""),
     (TimeWait, BlindReset, TimeWait, "A"),
-    // A SYN that is newer begins a new connection, of which nothing is kept yet.
-    (TimeWait, Syn, Closed, "SA"),
+    // A SYN that is newer begins a new connection, of which nothing is kept yet. Until its third packet the old one is remembered.
+    (TimeWait, Syn, TimeWait, "SA"),
     (TimeWait, Time, Closed, ""),
     (Closed, Ack, Closed, "R"),
     (Closed, Reset, Closed, ""),

@@ -1,0 +1,170 @@
+//! What one peer, or a stranger, can make an endpoint keep, forget or leave undone.
+
+use super::network::Packets;
+use super::peer::{Peer, Said};
+use crate::{Config, State, flag};
+
+/// The timestamp that the endpoint has sent.
+fn clock(said: &[Said]) -> u32 {
+    said[0].0.options.timestamps.map_or(0, |(value, _)| value)
+}
+
+#[test]
+fn spent_challenges_leave_probes_their_answers() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    while !peer.say(flag::SYN, next, 0, &[]).is_empty() {}
+    // Another end's question whether the connection is alive, or the window open.
+    let answers = peer.say(flag::ACK, next - 1, ack, &[]);
+    assert_eq!((answers.len(), answers[0].0.acknowledged), (1, next));
+    // What only looks like it has no answer, so that two ends which disagree become silent.
+    for (sequence, ack) in [(next - 1, ack - 1), (next - 2, ack)] {
+        assert!(peer.say(flag::ACK, sequence, ack, &[]).is_empty());
+    }
+}
+
+#[test]
+fn forged_clock_needs_a_valid_acknowledgement() {
+    for wrong in [1u32, 1 << 30, 1 << 31, u32::MAX - (1 << 20)] {
+        let mut peer = Peer::new(Peer::config()).connect(true);
+        let (next, ack) = (peer.next, peer.ack);
+        let guess = ack.wrapping_add(wrong);
+        peer.say_with(flag::ACK, next, guess, b"evil", 0, |head| {
+            head.options.timestamps = Some((1 << 30, 0));
+        });
+        peer.say(flag::ACK, next, ack, b"good");
+        assert_eq!(peer.read(), b"good", "{wrong}");
+    }
+}
+
+#[test]
+fn large_window_makes_no_guess_easier() {
+    let mut peer = Peer::new(Peer::config());
+    peer.timestamps = true;
+    let wide = |head: &mut crate::Head| head.options.window_shift = Some(14);
+    let answers = peer.say_with(flag::SYN, 5_000, 0, &[], 0, wide);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.window = u16::MAX;
+    peer.say_with(flag::ACK, 5_001, ack, &[], clock(&answers), |_| {});
+    peer.conn = peer.table.accept(0, 0).expect("a connection");
+    // As much of the buffer for sending has never been in flight.
+    peer.say(flag::ACK, 5_001, ack.wrapping_sub(1 << 20), b"evil");
+    peer.say(flag::ACK, 5_001, ack.wrapping_sub(100), b"good");
+    assert_eq!(peer.read(), b"good");
+}
+
+/// Begins a connection with a request in its third packet, and ends it by a reset. Returns the number that the third packet acknowledges.
+fn spent(peer: &mut Peer, timestamps: bool) -> (u32, u32) {
+    peer.timestamps = timestamps;
+    let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+    let (ack, echo) = (answers[0].0.sequence.wrapping_add(1), clock(&answers));
+    peer.say_with(flag::ACK, 5_001, ack, b"once", echo, |_| {});
+    peer.conn = peer.table.accept(0, 0).expect("a connection");
+    let mut device = Packets::default();
+    peer.table.reset(peer.conn, peer.now_us, &mut device);
+    (ack, echo)
+}
+
+#[test]
+fn no_syn_makes_a_spent_cookie_good_again() {
+    for timestamps in [false, true] {
+        // A copy of the old SYN, a forged one, and that of the next connection.
+        for sequence in [5_000, 1 << 30, 6_000] {
+            let mut peer = Peer::new(Peer::config());
+            let (ack, echo) = spent(&mut peer, timestamps);
+            let began = (peer.now_us / 1_000) as u32;
+            peer.wait(10);
+            peer.say(flag::SYN, sequence, 0, &[]);
+            // A copy of the third packet, and a retransmission of it.
+            for clock in [began, began + 20] {
+                peer.say_with(flag::ACK, 5_001, ack, b"once", echo, |head| {
+                    head.options.timestamps = timestamps.then_some((clock, echo));
+                });
+                assert_eq!(peer.table.waiting(0), 0, "{timestamps} {sequence} {clock}");
+            }
+        }
+    }
+}
+
+#[test]
+fn same_ends_begin_anew_with_a_later_number() {
+    for timestamps in [false, true] {
+        let mut peer = Peer::new(Peer::config());
+        spent(&mut peer, timestamps);
+        peer.wait(10);
+        let answers = peer.say(flag::SYN, 6_000, 0, &[]);
+        let ack = answers[0].0.sequence.wrapping_add(1);
+        peer.say_with(flag::ACK, 6_001, ack, b"two", clock(&answers), |_| {});
+        peer.conn = peer.table.accept(0, 0).expect("a connection");
+        assert_eq!((peer.read(), peer.table.len()), (b"two".to_vec(), 1));
+    }
+}
+
+#[test]
+fn peer_that_never_closes_does_not_hold_an_orphan() {
+    let mut peer = Peer::reach(State::FinWait2);
+    let mut device = Packets::default();
+    peer.table.close(peer.conn, peer.now_us, &mut device);
+    let (next, ack) = (peer.next, peer.ack);
+    for _ in 0..200 {
+        peer.wait(1_000);
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+    assert_eq!(peer.table.len(), 0);
+}
+
+#[test]
+fn acknowledgement_of_every_second_full_segment_does_not_wait() {
+    let mut peer = Peer::new(Config::default()).connect(true);
+    let (next, ack) = (peer.next, peer.ack);
+    assert!(peer.say(flag::ACK, next, ack, &[1; 1_448]).is_empty());
+    let answers = peer.say(flag::ACK, next + 1_448, ack, &[1; 1_448]);
+    assert_eq!(answers[0].0.acknowledged, next + 2 * 1_448);
+}
+
+#[test]
+fn small_segments_in_flight_are_limited_in_number() {
+    let mut peer = Peer::connected(Peer::config());
+    let limit = Config::default().small_segments;
+    let sent: usize = (0..5_000).map(|_| peer.send(b"x").len()).sum();
+    let full = (5_000 - limit) / 1_460;
+    assert_eq!(sent, limit + full);
+    // The rest leaves together with the next acknowledgement.
+    let (next, ack) = (peer.next, peer.ack);
+    let rest = peer.say(flag::ACK, next, ack + 1, &[]);
+    assert_eq!(rest.len(), 1);
+    assert_eq!(rest[0].1.len(), (5_000 - limit) % 1_460);
+}
+
+#[test]
+fn timers_that_move_leave_few_entries() {
+    let mut peer = Peer::connected(Config::default());
+    let (mut next, ack) = (peer.next, peer.ack);
+    // Bytes that the peer does not acknowledge have a late deadline, and those that it sends an early one.
+    peer.send(b"never acknowledged");
+    peer.wait(20_000);
+    for _ in 0..1_000 {
+        peer.say(flag::ACK, next, ack, b"x");
+        next = next.wrapping_add(1);
+        peer.wait(41);
+        peer.read();
+    }
+    assert!(peer.table.timers.len() < 100, "{}", peer.table.timers.len());
+    assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn shut_down_before_the_handshake_is_over_is_not_forgotten() {
+    for state in [State::SynSent, State::SynReceived] {
+        let mut peer = Peer::reach(state);
+        peer.table.shut_down(peer.conn, peer.now_us);
+        let (next, ack) = (peer.next, peer.ack);
+        let again = u32::from(state == State::SynReceived);
+        let answers = peer.say(flag::SYN | flag::ACK, next - again, ack, &[]);
+        assert!(
+            answers.iter().any(|(head, _)| head.has(flag::FIN)),
+            "{state:?}"
+        );
+        assert_eq!(peer.state(), State::FinWait1);
+    }
+}
