@@ -23,7 +23,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "wire",
         &[
             &["deflate", "form", "http", "json", "ndjson", "sse"],
-            &["topic", "websocket"],
+            &["http2", "topic", "websocket"],
             &["mqtt"],
         ],
     ),
@@ -119,6 +119,24 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("rng", &[]),
+    (
+        "tcp",
+        &[
+            &["config", "counters", "planted", "sequence", "siphash"],
+            &[
+                "congestion",
+                "rtt",
+                "scoreboard",
+                "segment",
+                "send_buffer",
+                "timers",
+            ],
+            &["cookie", "rack", "reassembly", "row"],
+            &["account", "busy"],
+            &["table"],
+            &["api", "expiry", "handshake", "input", "output"],
+        ],
+    ),
     (
         "sim",
         &[

@@ -1,4 +1,4 @@
-//! Checks the architecture: which crate imports which, which files may contain `unsafe`, what the two sans-io crates must not use, and which
+//! Checks the architecture: which crate imports which, which files may contain `unsafe`, what the sans-io crates must not use, and which
 //! files may ask for the protocol of a connection. Deliberately not here: limits on numbers of lines, fields, methods or arguments. They are met
 //! by moving code, which helps no reader.
 //!

@@ -33,6 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/nats", &[]),
     ("crates/net", &[]),
     ("crates/rng", &[]),
+    ("crates/tcp", &[]),
     ("crates/bench", &["crore-net", "crore-wire"]),
     (
         "crates/sim",
@@ -68,7 +69,7 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// The crates that decide and encode: no sockets, no clock, no threads.
-const PURE: &[&str] = &["crates/wire/", "crates/broker/"];
+const PURE: &[&str] = &["crates/wire/", "crates/broker/", "crates/tcp/"];
 
 /// Words that a pure crate must not contain.
 const IMPURE_WORDS: &[&str] = &[
@@ -128,6 +129,8 @@ const ASYNC_PLACES: &[&str] = &[
     "crates/nats/",
     "crates/server/src/control/",
     "crates/server/src/lifecycle/",
+    // The independent client of HTTP/2 that the codec is tested with.
+    "crates/wire/tests/http2_client/",
 ];
 
 /// The files that may check whether a connection speaks MQTT: the protocol itself, the contract, and the row that names the transport.
