@@ -18,6 +18,7 @@ mod node;
 mod requests;
 mod shards;
 mod snapshot;
+mod tcp;
 mod text;
 mod tls;
 
@@ -30,6 +31,7 @@ pub use mqtt::mqtt;
 pub use ndjson::ndjson;
 pub use requests::requests;
 pub use snapshot::snapshot;
+pub use tcp::tcp;
 pub use text::{position, sse, topic};
 pub use tls::tls;
 
@@ -119,6 +121,11 @@ pub const TARGETS: &[Target] = &[
         name: "batch",
         run: batch,
         words: batch::WORDS,
+    },
+    Target {
+        name: "tcp",
+        run: tcp,
+        words: &[],
     },
     Target {
         name: "tls",

@@ -47,7 +47,7 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
     /// Listens at a port of all addresses of ours. Returns the number of the listener.
     pub fn listen(&mut self, port: u16) -> usize {
         self.listeners.push(Listener {
-            port: Some(port),
+            port,
             queue: Default::default(),
             is_open: true,
         });
@@ -58,6 +58,16 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
     pub fn block_new(&mut self) {
         for listener in &mut self.listeners {
             listener.is_open = false;
+        }
+    }
+
+    /// Resets the connections that wait at the listeners.
+    pub fn close_listeners<D: Device>(&mut self, now_us: u64, device: &mut D) {
+        self.block_new();
+        for listener in 0..self.listeners.len() {
+            while let Some(conn) = self.accept(listener, 0) {
+                self.reset(conn, now_us, device);
+            }
         }
     }
 
@@ -120,7 +130,8 @@ impl<H: AsRef<[u8]> + Clone, A: Account> Table<H, A> {
         let is_over = row.state == State::Closed;
         let is_end = row.is(flags::PEER_FIN);
         let unread = busy.is_some_and(|busy| busy.receive.unread() > 0);
-        let room = busy.is_none_or(|busy| busy.send.len() < self.config.send_bytes);
+        // Not for every byte that becomes free.
+        let room = busy.is_none_or(|busy| busy.send.len() <= self.config.send_bytes / 3 * 2);
         let is_open = !matches!(row.state, State::SynSent | State::SynReceived);
         let reads = row.is(flags::READ);
         Readiness {

@@ -108,7 +108,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let listener = self
             .listeners
             .iter()
-            .position(|listener| listener.port == Some(head.to.port) && listener.is_open);
+            .position(|listener| listener.port == head.to.port && listener.is_open);
         let Some(listener) = listener else {
             return self.refuse(segment, device);
         };

@@ -62,7 +62,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if !self.is_clock_good(id, &head, now_us) || !self.is_in_window(id, &head, data.len()) {
             self.counters.unacceptable += 1;
             if !head.has(flag::RST) {
-                self.challenge(id, data.len(), now_us);
+                self.refuse_old(id, &head, data.len(), now_us);
             }
             return;
         }
@@ -71,7 +71,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         if head.has(flag::SYN) {
             self.counters.unacceptable += 1;
-            return self.challenge(id, 0, now_us);
+            return self.challenge(id, now_us);
         }
         if !head.has(flag::ACK) {
             return;
@@ -133,7 +133,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Whether a segment is not older than what has arrived already (RFC 7323 §5.3).
     fn is_clock_good(&self, id: u32, head: &Head, now_us: u64) -> bool {
         let row = &self.rows[id as usize];
-        if !row.is(flags::TIMESTAMPS) || head.has(flag::RST) || planted::is(Fault::OldAccepted) {
+        if !row.is(flags::TIMESTAMPS) || head.has(flag::RST) {
             return true;
         }
         let silence_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
@@ -152,31 +152,43 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return true;
         }
         let end = head.sequence.wrapping_add(length);
+        if planted::is(Fault::OldAccepted) && bytes > 0 && is_after(next, head.sequence) {
+            return true;
+        }
         let begins_inside = is_after(head.sequence, next) && is_after(edge, head.sequence);
         let reaches_in = length > 0 && !is_after(head.sequence, next) && is_after(end, next);
         begins_inside || reaches_in
     }
 
-    /// Answers a segment that is not acceptable with an acknowledgement. Only so many segments without data are answered in a second, so
-    /// that two ends which disagree do not answer each other for ever (RFC 5961 §7).
-    fn challenge(&mut self, id: u32, bytes: usize, now_us: u64) {
-        if bytes == 0 {
-            let second = now_us / 1_000_000;
-            if self.challenges.0 != second {
-                // Varied, so that the limit does not tell others how many were answered.
-                let half = u64::from(self.config.challenges_per_s / 2);
-                let varied = self.secret.hash(&second.to_be_bytes()) % (half + 1);
-                self.challenges = (second, (half + varied) as u32);
-            }
-            if self.challenges.1 == 0 {
-                return;
-            }
-            self.challenges.1 -= 1;
-            self.counters.challenges += 1;
-        } else {
-            self.counters.repeated += 1;
+    /// Answers a segment outside the window, or an old one, with an acknowledgement. One with data or a FIN is a retransmission, whose sender
+    /// waits for the acknowledgement.
+    fn refuse_old(&mut self, id: u32, head: &Head, bytes: usize, now_us: u64) {
+        if bytes == 0 && !head.has(flag::FIN) {
+            return self.challenge(id, now_us);
+        }
+        self.counters.repeated += 1;
+        let end = head.sequence.wrapping_add(bytes as u32);
+        if bytes > 0 && is_from(self.rows[id as usize].receive_next, end) {
+            self.note_repeat(id, (head.sequence, end));
         }
         self.acknowledge(id);
+    }
+
+    /// Answers a segment that is not acceptable with an acknowledgement. Only so many are answered in a second, so that two ends which disagree
+    /// do not answer each other for ever (RFC 5961 §7).
+    fn challenge(&mut self, id: u32, now_us: u64) {
+        let second = now_us / 1_000_000;
+        if self.challenges.0 != second {
+            // Varied, so that the limit does not tell others how many were answered.
+            let half = u64::from(self.config.challenges_per_s / 2);
+            let varied = self.secret.hash(&second.to_be_bytes()) % (half + 1);
+            self.challenges = (second, (half + varied) as u32);
+        }
+        if self.challenges.1 > 0 {
+            self.challenges.1 -= 1;
+            self.counters.challenges += 1;
+            self.acknowledge(id);
+        }
     }
 
     /// Handles a reset within the window. Only one with exactly the expected number ends the connection (RFC 5961 §3.2).
@@ -184,7 +196,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let row = &self.rows[id as usize];
         if head.sequence != row.receive_next && !planted::is(Fault::BlindReset) {
             self.counters.unacceptable += 1;
-            return self.challenge(id, 0, now_us);
+            return self.challenge(id, now_us);
         }
         // In TIME-WAIT a reset is ignored (RFC 1337).
         if row.state == State::TimeWait {
@@ -205,7 +217,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let ack = head.acknowledged;
         if is_after(ack, next) && !planted::is(Fault::AckOfUnsent) {
             self.counters.unacceptable += 1;
-            self.challenge(id, 0, now_us);
+            self.challenge(id, now_us);
             return false;
         }
         // One that is older than all that can have been in flight was guessed (RFC 5961 §5). The peer's window does not count: a large one would
@@ -213,7 +225,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let oldest = first.wrapping_sub(self.config.send_bytes);
         if is_after(oldest, ack) {
             self.counters.unacceptable += 1;
-            self.challenge(id, 0, now_us);
+            self.challenge(id, now_us);
             return false;
         }
         let is_new = is_after(ack, first);
@@ -251,12 +263,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn take_window(&mut self, id: u32, head: &Head, is_new: bool) {
         let row = &mut self.rows[id as usize];
         let window = u32::from(head.window) << row.peer_shift();
+        // Of two segments with the same numbers the one with the larger window was sent later.
         let is_later = is_after(head.sequence, row.window_set_by)
             || (head.sequence == row.window_set_by && window > row.send_window);
-        if is_new
-            || is_later
-            || head.acknowledged == row.unacknowledged && head.sequence == row.window_set_by
-        {
+        if is_new || is_later {
             row.send_window = window;
             row.window_set_by = head.sequence;
         }

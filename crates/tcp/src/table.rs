@@ -24,8 +24,7 @@ pub trait Device {
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// `None` once it is closed.
-    pub port: Option<u16>,
+    pub port: u16,
     /// Connections that wait to be accepted.
     pub queue: VecDeque<u32>,
     /// Whether handshakes are answered.
@@ -46,6 +45,8 @@ pub(crate) struct Rest {
 pub struct Table<H, A> {
     pub(crate) config: Config,
     pub(crate) secret: Secret,
+    /// What the clock of timestamps counts from. Without it the clock would tell how long the machine has been up.
+    clock_start: u32,
     /// The caller's account of memory.
     pub account: A,
     pub(crate) rows: Vec<Row>,
@@ -81,6 +82,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         Table {
             config,
             secret,
+            clock_start: secret.hash(b"clock") as u32,
             account,
             rows: Vec::new(),
             free_rows: Vec::new(),
@@ -161,12 +163,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Takes a free row for a connection between these ends; `None` if there is no room, or if the local address is not ours.
     pub(crate) fn add(&mut self, local: &End, remote: &End) -> Option<u32> {
         let index = self.local_index(local.address)?;
-        if self.len() >= self.config.connections as usize {
+        while self.len() >= self.config.connections as usize {
             let oldest = self.time_waits.pop_front()?;
             self.rested(&oldest);
-            if self.len() >= self.config.connections as usize {
-                return None;
-            }
         }
         let id = self.free_rows.pop().unwrap_or_else(|| {
             self.rows.push(Row::free());
@@ -450,8 +449,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// The clock of our timestamps.
     pub(crate) fn clock(&self, now_us: u64) -> u32 {
-        // What it counts from is a secret, as it would tell how long the machine has been up.
-        ((now_us / 1_000) as u32).wrapping_add(self.secret.1 as u32)
+        ((now_us / 1_000) as u32).wrapping_add(self.clock_start)
     }
 
     /// Sends a packet.

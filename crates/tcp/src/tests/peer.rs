@@ -161,6 +161,16 @@ impl Peer {
         self.wait(0)
     }
 
+    /// Closes the peer's window. It says so with a byte of data, since of two segments with the same numbers the larger window counts.
+    pub fn close_window(&mut self) {
+        let (next, ack) = (self.next, self.ack);
+        self.say(flag::ACK, next, ack, b"-");
+        self.next += 1;
+        self.window = 0;
+        self.say(flag::ACK, next + 1, ack, &[]);
+        assert_eq!(self.read(), b"-");
+    }
+
     /// All bytes that can be read.
     pub fn read(&mut self) -> Vec<u8> {
         let mut out = Vec::new();

@@ -190,9 +190,8 @@ fn orphans_do_not_stay_for_ever() {
     assert_eq!(peer.table.len(), 0);
     // The peer keeps its window closed and answers every probe.
     let mut peer = Peer::connected(Peer::config());
+    peer.close_window();
     let (next, ack) = (peer.next, peer.ack);
-    peer.window = 0;
-    peer.say(flag::ACK, next, ack, &[]);
     peer.send(b"never taken");
     peer.table.close(peer.conn, peer.now_us, &mut device);
     for _ in 0..400 {
@@ -201,4 +200,52 @@ fn orphans_do_not_stay_for_ever() {
         }
     }
     assert_eq!((peer.table.len(), peer.table.account.total), (0, 0));
+}
+
+#[test]
+fn older_window_does_not_replace_a_newer_one() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    peer.window = 1_000;
+    // It was sent before the third packet, and has been overtaken.
+    peer.say(flag::ACK, next, ack, &[]);
+    let sent: usize = peer
+        .send(&[1; 5_000])
+        .iter()
+        .map(|(_, data)| data.len())
+        .sum();
+    assert_eq!(sent, 5_000);
+}
+
+#[test]
+fn closed_listener_resets_those_that_wait() {
+    let mut peer = Peer::new(Peer::config());
+    let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+    let ack = answers[0].0.sequence.wrapping_add(1);
+    peer.say(flag::ACK, 5_001, ack, b"request");
+    let mut device = super::network::Packets::default();
+    peer.table.close_listeners(peer.now_us, &mut device);
+    let said = super::peer::said(&device.list);
+    assert!(said.len() == 1 && said[0].0.has(flag::RST));
+    assert!(peer.say(flag::SYN, 9_000, 0, &[])[0].0.has(flag::RST));
+    assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
+fn full_table_forgets_what_it_remembers_first() {
+    let mut peer = Peer::new(Config {
+        connections: 2,
+        ..Peer::config()
+    });
+    for port in 1..10 {
+        let from = End { port, ..peer.own };
+        let change = |head: &mut crate::Head| head.from = from;
+        let answers = peer.say_with(flag::SYN, 100, 0, &[], 0, change);
+        let ack = answers[0].0.sequence.wrapping_add(1);
+        peer.say_with(flag::ACK, 101, ack, &[], 0, change);
+        let conn = peer.table.accept(0, 0).expect("room");
+        let mut device = super::network::Packets::default();
+        peer.table.reset(conn, peer.now_us, &mut device);
+    }
+    assert_eq!(peer.table.len(), 2);
 }

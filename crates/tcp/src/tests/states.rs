@@ -203,9 +203,8 @@ fn closed_window_is_probed_until_it_opens() {
         retries: 3,
         ..Peer::config()
     });
-    peer.window = 0;
+    peer.close_window();
     let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, &[]);
     assert!(peer.send(&[7; 100]).is_empty());
     let mut probes = 0;
     for _ in 0..40 {
@@ -230,9 +229,7 @@ fn peer_that_answers_no_probe_is_given_up() {
         rto_max_us: 2_000_000,
         ..Peer::config()
     });
-    peer.window = 0;
-    let (next, ack) = (peer.next, peer.ack);
-    peer.say(flag::ACK, next, ack, &[]);
+    peer.close_window();
     peer.send(&[7; 100]);
     peer.wait(60_000);
     assert_eq!(

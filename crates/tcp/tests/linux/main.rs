@@ -405,6 +405,18 @@ fn every_byte_arrives_on_a_link_that_drops_packets() {
 }
 
 #[test]
+fn hundreds_of_connections_at_once_get_back_every_byte() {
+    with_ours(Role::Echo, Some(50), |_| {
+        let several = |n: u64| (0..4).for_each(|more| echo(10 * n + more, 700));
+        let many: Vec<_> = (0..100)
+            .map(|n| thread::spawn(move || several(n)))
+            .collect();
+        many.into_iter()
+            .for_each(|one| one.join().expect("every byte"));
+    });
+}
+
+#[test]
 fn curl_downloads_every_byte() {
     with_ours(Role::Http, None, |_| {
         for bytes in [0usize, 1, 1_000_000, 64 << 20] {
