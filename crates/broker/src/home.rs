@@ -39,6 +39,7 @@ mod idle_topics;
 mod info;
 mod interest;
 mod logs;
+mod newest_claims;
 mod operator;
 mod page_queue;
 mod partition;
@@ -53,6 +54,7 @@ mod replicated;
 mod reports;
 mod reservations;
 mod retained;
+mod retired_tokens;
 pub(crate) mod session_terms;
 mod shadow;
 mod shard_filters;
@@ -171,7 +173,7 @@ impl Home {
                 &steps,
             ),
             interest: TopicInterest::new(settings.interest.debounce_s),
-            retries: Retries::new(seed, admission.clone()),
+            retries: Retries::new(seed, placement.count_at(me), admission.clone()),
             page_queue: PageQueue::new(&steps),
             reports: Reports::default(),
             compressor: MessageCompressor::new(admission.clone(), &steps),

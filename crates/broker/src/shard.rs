@@ -398,7 +398,7 @@ impl Shard {
         relieves
             || more_news
             || forgets
-            || !self.stopped && self.sessions.is_due(now)
+            || !self.stopped && self.has_session_due()
             || self.has_waiting_work()
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()

@@ -244,6 +244,21 @@ const FOUND: &[(&str, u64, usize)] = &[
         1_152_921_504_606_852_932,
         1200,
     ),
+    (
+        "a copy of a QoS 2 message that the former node had appended came into the log after the release, and was another message",
+        576_460_752_303_426_559,
+        1200,
+    ),
+    (
+        "the key of a QoS 2 message stayed, since only some nodes knew that its session had ended",
+        576_460_752_303_423_520,
+        1200,
+    ),
+    (
+        "a steward that was paused for long published a will once more before it read its own death, behind the release of the key",
+        576_460_752_303_428_144,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

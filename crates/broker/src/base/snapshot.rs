@@ -245,6 +245,10 @@ pub(crate) mod kind {
     pub const UNRELEASED: u8 = 15;
     /// The recorded position of a shared subscription in a partition.
     pub const GROUP_POSITION: u8 = 16;
+    /// The newest claim of an MQTT session that a partition's QoS 2 messages have shown.
+    pub const NEWEST_CLAIM: u8 = 17;
+    /// The token of an MQTT session or a will that has ended a short time ago in a cluster.
+    pub const RETIRED_TOKEN: u8 = 18;
 }
 
 /// A block that is being written, with the number of records in the snapshot so far.

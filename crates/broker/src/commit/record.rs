@@ -114,11 +114,20 @@ pub enum Note<'a> {
     /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless another living writer is the
     /// steward.
     Steward(u64),
-    /// The client of this session has released the QoS 2 message with this packet id, so that its next message may have the same id. 0 stands for all
-    /// messages of the session, which has ended.
-    Release(SessionKey),
+    /// QoS 2 messages of an MQTT session are released.
+    Release(Release),
     /// The position of a shared subscription in the partition.
     Group(GroupPosition<'a>),
+}
+
+/// The client of a session has released the QoS 2 message with this packet id, so that its next message may have the same id. The packet id 0 stands
+/// for all messages of the session, which has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The session and the packet id.
+    pub key: SessionKey,
+    /// In a cluster: the claim of the connection that got the PUBREL, which is the offset of the claim's record. Otherwise, and for a whole session, 0.
+    pub claim: u64,
 }
 
 /// The position of a shared subscription (a group) in a partition.
@@ -169,9 +178,12 @@ impl<'a> Note<'a> {
                 out.number(beat.connections);
             }
             Note::Dead(writer) | Note::Steward(writer) => out.word(*writer),
-            Note::Release(key) => {
+            Note::Release(Release { key, claim }) => {
                 out.word(key.session.number());
                 out.number(key.packet_id.into());
+                if *claim != 0 {
+                    out.number(*claim);
+                }
             }
             Note::Group(group) => {
                 out.field(group.filter);
@@ -205,9 +217,18 @@ impl<'a> Note<'a> {
                 return Ok(Some((offset_delta, Note::Beat(beat))));
             }
             RecordKind::Dead => Note::Dead(from.word()?),
-            RecordKind::Release => Note::Release(SessionKey {
-                session: Party::from_number(from.word()?),
-                packet_id: from.number16()?,
+            RecordKind::Release => Note::Release(Release {
+                key: SessionKey {
+                    session: Party::from_number(from.word()?),
+                    packet_id: from.number16()?,
+                },
+                claim: match from.is_empty() {
+                    true => 0,
+                    false => match from.number()? {
+                        0 => return Err(Damaged("a release names no claim")),
+                        claim => claim,
+                    },
+                },
             }),
             RecordKind::Group => {
                 let (filter, name) = (from.field()?, from.field()?);

@@ -4,6 +4,7 @@
 use super::Home;
 use super::answers::{Answers, Retries};
 use super::logs::Logs;
+use super::newest_claims::NewestClaims;
 use super::partition::Partition;
 use super::topics::TopicTable;
 use crate::budget::stats::Accounts;
@@ -77,7 +78,9 @@ impl Logs {
 impl Retries {
     /// Bytes of what is kept to recognise retries.
     pub(crate) fn answers_bytes(&self) -> usize {
-        self.answers.as_ref().map_or(0, Answers::bytes) + self.unreleased.bytes()
+        let claims = self.newest_claims.iter().map(NewestClaims::bytes);
+        let answers = self.answers.as_ref().map_or(0, Answers::bytes);
+        answers + self.unreleased.bytes() + claims.sum::<usize>()
     }
 }
 

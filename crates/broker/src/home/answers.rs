@@ -10,7 +10,9 @@
 //! counted among the keys of all homes.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use super::newest_claims::NewestClaims;
 use super::unreleased::Unreleased;
 use crate::base::placement::Slotted;
 use crate::base::snapshot::{Block, kind};
@@ -25,6 +27,8 @@ pub(crate) struct Retries {
     pub(super) answers: Option<Answers>,
     /// QoS 2 messages of MQTT sessions, which are recognised until they are released.
     pub(crate) unreleased: Unreleased,
+    /// By the place of the partition: the newest claims of MQTT sessions in a cluster.
+    pub(super) newest_claims: Vec<NewestClaims>,
     /// No record in flight is older than this second.
     pub(super) oldest_s: u32,
     pub(super) admission: Admission,
@@ -32,8 +36,9 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    pub(super) fn new(seed: u64, admission: Admission) -> Retries {
+    pub(super) fn new(seed: u64, places: usize, admission: Admission) -> Retries {
         Retries {
+            newest_claims: (0..places).map(|_| NewestClaims::default()).collect(),
             answers: None,
             unreleased: Unreleased::default(),
             oldest_s: 0,

@@ -166,6 +166,9 @@ impl Home {
             }
             Fact::Topic { .. } => Ok(None),
         };
+        if let (Fact::Publish(message), Ok(_) | Err(Outcome::Replayed(_))) = (fact, &key) {
+            self.note_claim_of(message, at);
+        }
         match key {
             Ok(key) => {
                 // The process that admitted the message has reserved room for its key.
@@ -239,7 +242,7 @@ impl Home {
     pub(crate) fn digest(&self, rules: &Rules) -> u64 {
         let rows = (0..self.topics.rows.end()).filter_map(|id| self.topics.rows.try_get(id));
         let rows = rows.filter(|row| row.has(CREATED) && rules.get(row.rule).durable);
-        rows.fold(self.logs.digest_of_writer_sets(), |digest, row| {
+        rows.fold(self.digest_of_cluster(), |digest, row| {
             let name = xxh3_64_with_seed(self.topics.names.get(row.name), self.topics.seed);
             digest ^ xxh3_64_with_seed(&row.last().to_le_bytes(), name)
         })

@@ -169,6 +169,14 @@ impl Home {
     pub fn tick(&mut self, oldest_s: u32) {
         self.retries.oldest_s = self.logs.oldest_of_log_s().unwrap_or(oldest_s);
         self.retries.expire_answers(self.retries.oldest_s);
+        for (claims, partition) in self
+            .retries
+            .newest_claims
+            .iter_mut()
+            .zip(&self.logs.partitions)
+        {
+            claims.forget_old(partition.time_s);
+        }
         self.topics.idle_topics.due = true;
     }
 

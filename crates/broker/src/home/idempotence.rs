@@ -27,6 +27,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
 use crate::budget::world::World;
+use crate::commit::record::Release;
 use crate::mail::message::{DedupKey, Publish, SessionKey};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
@@ -53,10 +54,18 @@ impl Home {
         match message.dedup {
             None => Ok(None),
             Some(dedup) => match dedup.session_key() {
-                Some(key) if self.retries.unreleased.has(key) => {
-                    Err(Outcome::Replayed(Info::default()))
+                Some((key, claim)) => {
+                    let at = self.place_of_slot(topic::slot(message.name));
+                    let time_s = self.logs.partitions[at].time_s;
+                    let retries = &self.retries;
+                    if retries.newest_claims[at].is_outdated(key.session, claim, time_s) {
+                        return Err(Outcome::Unknown);
+                    }
+                    match retries.unreleased.has(key) {
+                        true => Err(Outcome::Replayed(Info::default())),
+                        false => Ok(None),
+                    }
                 }
-                Some(_) => Ok(None),
                 None => self
                     .recognise_retry(message, &dedup, settings, now, behind_s)
                     .map(Some),
@@ -117,14 +126,11 @@ impl Home {
     ) {
         let Some(dedup) = message.dedup else { return };
         let slot = topic::slot(message.name);
-        if let Some(key) = dedup.session_key() {
+        if let Some((key, _)) = dedup.session_key() {
             return self.retries.unreleased.insert(key, slot);
         }
         let Some(of) = key else { return };
-        let at = self
-            .logs
-            .placement
-            .place_at_home(self.logs.placement.of_slot(slot));
+        let at = self.place_of_slot(slot);
         let answer = Answer {
             key: of.key,
             message: of.message,
@@ -187,11 +193,34 @@ impl Home {
 }
 
 impl Home {
-    /// Applies a release from the log of the partition at place `at`.
-    pub(crate) fn apply_release(&mut self, key: SessionKey, at: usize) {
+    fn place_of_slot(&self, slot: u8) -> usize {
+        let placement = self.logs.placement;
+        placement.place_at_home(placement.of_slot(slot))
+    }
+
+    /// A message of partition `at` is applied: copies of older connections of its session are void from now on.
+    pub(super) fn note_claim_of(&mut self, message: &Publish<'_>, at: usize) {
+        if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
+            let time_s = self.logs.partitions[at].time_s;
+            self.retries.newest_claims[at].note(key.session, claim, time_s);
+        }
+    }
+
+    /// Applies a release from the log of the partition at place `at`. Returns whether it has an effect: one of an older connection is void.
+    pub(crate) fn apply_release(&mut self, release: Release, at: usize) -> bool {
+        let Release { key, claim } = release;
+        if key.packet_id != 0 {
+            let time_s = self.logs.partitions[at].time_s;
+            let claims = &mut self.retries.newest_claims[at];
+            if claims.is_outdated(key.session, claim, time_s) {
+                return false;
+            }
+            claims.note(key.session, claim, time_s);
+        }
         let places = &self.logs.places;
         let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
         self.retries.unreleased.release(key, is_here);
+        true
     }
 
     /// The places of the partitions whose logs have messages that a release of `key` releases.
@@ -203,6 +232,50 @@ impl Home {
         places.sort_unstable();
         places.dedup();
         places
+    }
+
+    /// Writes the newest claims from this place and this session on. Returns where to go on, if any are left.
+    pub(crate) fn save_newest_claims(
+        &self,
+        (first, mut after): (usize, Option<Party>),
+        block: &mut Block<'_>,
+    ) -> Option<(usize, Option<Party>)> {
+        let partitions = self.logs.placement.of_home(self.logs.me);
+        for (at, partition) in partitions.enumerate().skip(first) {
+            let time_s = self.logs.partitions[at].time_s;
+            let claims = &self.retries.newest_claims[at];
+            if let Some(next) = claims.save(partition, after.take(), time_s, block) {
+                return Some((at, next));
+            }
+        }
+        None
+    }
+
+    /// Restores a newest claim from a snapshot.
+    ///
+    /// # Errors
+    /// It is of no session, or of another partition.
+    pub(crate) fn restore_newest_claim(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+        world: &World,
+    ) -> Result<(), Damaged> {
+        let partition = from.number16()?;
+        let session = Party::from_number(from.word()?);
+        let (claim, since_s) = (from.number()?, from.number32()?);
+        if !session.is_session() {
+            return Err(Damaged("a claim is of no session"));
+        }
+        if partition >= world.partitions || origin.placement.home_of(partition) != origin.home {
+            return Err(Damaged("a claim belongs elsewhere"));
+        }
+        if world.replicates_sessions()
+            && let Some(at) = self.logs.place_here(partition)
+        {
+            self.retries.newest_claims[at].insert(session, claim, since_s);
+        }
+        Ok(())
     }
 
     /// Restores a key from a snapshot, if sessions are still recorded.

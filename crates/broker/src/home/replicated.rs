@@ -171,14 +171,21 @@ impl Logs {
     }
 
     /// The digest of the writer sets.
-    pub(super) fn digest_of_writer_sets(&self) -> u64 {
-        if !self.is_replicated() {
-            return 0;
-        }
+    fn digest_of_writer_sets(&self) -> u64 {
         let all = self.placement.of_home(self.me);
         all.zip(&self.partitions)
             .fold(0, |digest, (partition, it)| {
                 digest ^ it.writer_set.digest(partition, self.seed)
             })
+    }
+}
+
+impl Home {
+    /// A digest of what a home of a cluster knows besides its topics.
+    pub(super) fn digest_of_cluster(&self) -> u64 {
+        if !self.logs.is_replicated() {
+            return 0;
+        }
+        self.logs.digest_of_writer_sets() ^ self.retries.unreleased.digest(self.logs.seed)
     }
 }

@@ -1,10 +1,12 @@
 //! The terms of sessions: when the will and the end of a session are due, and, in a cluster, who holds the session and what follows from a record of it.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::time::Now;
+use crate::home::retired_tokens::RetiredTokens;
 use crate::mail::session::Will;
 
 /// What the nodes of a cluster know of the sessions of a partition besides their stored forms.
@@ -12,8 +14,27 @@ use crate::mail::session::Will;
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
+    /// The number of times that this node has begun what is due, as when it becomes the steward.
+    pub stewardship: u32,
+    /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the stewardship. A record of an earlier
+    /// stewardship may have been lost.
+    pub begun: BTreeSet<(u32, u32)>,
+    /// The nodes that have died, until [`release_some`](crate::home::sessions) has visited all rows.
+    pub dead: Vec<DeadHolder>,
     /// By row.
     pub rows: BTreeMap<u32, Replica>,
+    /// Sessions and wills that have ended a short time ago.
+    pub retired: RetiredTokens,
+}
+
+/// A node that has died, whose connections hold no sessions any more.
+#[derive(Clone, Copy)]
+pub(crate) struct DeadHolder {
+    pub writer: u64,
+    /// The second of the log in which it died. What is due of its sessions counts from then.
+    pub since_s: u32,
+    /// The next row to visit.
+    pub row: u32,
 }
 
 /// What the nodes know of a session.
@@ -57,12 +78,6 @@ pub struct Consequences {
     pub needs: Option<Box<[u8]>>,
     /// The stored form that the homes kept messages for until now.
     pub needed: Option<Box<[u8]>>,
-    /// The token of the session that has ended, or 0.
-    pub ended: u64,
-    /// The will that is due because of the claim.
-    pub will: Option<Box<Will>>,
-    /// The token of a will that is not to be published any more, or 0.
-    pub dropped_will: u64,
 }
 
 impl Consequences {
@@ -74,12 +89,18 @@ impl Consequences {
     }
 }
 
-/// What the steward has to do for a session.
+/// What a node has to do for a session. All but the releases is for the steward.
 pub enum DueInLog {
     /// Publish this will.
     Will(Box<[u8]>, Box<Will>),
     /// Record the end of the session with this name.
     End(Box<[u8]>),
+    /// Publish this will. Another connection holds its session.
+    ClaimedWill(Box<Will>),
+    /// Release the messages of the session or the will with this token. Each node does this.
+    Release(u64),
+    /// So many rows were visited since a node has died, which has these consequences. Each node does this.
+    Released(u32, Vec<Consequences>),
 }
 
 /// A will that is published at the end of its delay, unless the client connects again before.

@@ -3,12 +3,15 @@
 //!
 //! A will has the packet id 0 and a token of its own, and is recognised in the same way.
 //!
-//! The log has the key with the message, and a record for its release. So each process that reads the log has the same table.
+//! The log has the key with the message, and a record for its release. So each process that reads the log has the same table. In a cluster the session of
+//! a key may have ended when its message comes into the log, so its keys are released later (`retired_tokens.rs`).
 //!
 //! Invariant: a key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::snapshot::{Block, kind};
 use crate::budget::admission::Party;
@@ -17,44 +20,16 @@ use crate::mail::message::SessionKey;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for it, too.
 pub(crate) const ENTRY_BYTES: usize = 48;
 
-/// The end of a session is remembered for this many seconds. In a cluster its last messages may come into the log later, but not after this time.
-const ENDED_S: u32 = 60;
-
 /// The keys, each with the slot of its message's topic.
 #[derive(Default)]
 pub(crate) struct Unreleased {
     slots: BTreeMap<SessionKey, u8>,
-    /// The sessions that have ended a short time ago, and wills that were published. Their messages need no keys: nobody sends them again.
-    ended: BTreeSet<Party>,
-    /// The same sessions, each with the second of its end, in the order of the ends.
-    ends: VecDeque<(u32, Party)>,
 }
 
 impl Unreleased {
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
         self.slots.len() * ENTRY_BYTES
-            + self.ended.len() * ENTRY_BYTES
-            + self.ends.capacity() * size_of::<(u32, Party)>()
-    }
-
-    /// The session or the will with this token has ended in second `now_s`.
-    pub fn end(&mut self, session: Party, now_s: u32) {
-        if self.ended.insert(session) {
-            self.ends.push_back((now_s, session));
-        }
-    }
-
-    /// Forgets the sessions that have ended long ago. Called once a second.
-    pub fn forget_ended(&mut self, now_s: u32) {
-        let is_old = |(end_s, _): &(u32, Party)| end_s.saturating_add(ENDED_S) <= now_s;
-        while let Some((_, session)) = self.ends.front().copied().filter(is_old) {
-            self.ends.pop_front();
-            self.ended.remove(&session);
-        }
-        if self.ends.is_empty() {
-            self.ends = VecDeque::new();
-        }
     }
 
     /// Whether the message with this key was published and not released.
@@ -64,9 +39,7 @@ impl Unreleased {
 
     /// The message with this key was published, to a topic of this slot.
     pub fn insert(&mut self, key: SessionKey, slot: u8) {
-        if !self.ended.contains(&key.session) {
-            self.slots.insert(key, slot);
-        }
+        self.slots.insert(key, slot);
     }
 
     /// The slots of the messages that a release of `key` releases: those of the whole session if its packet id is 0.
@@ -82,6 +55,15 @@ impl Unreleased {
         for key in here.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.slots.remove(&key);
         }
+    }
+
+    /// A digest of the keys.
+    pub fn digest(&self, seed: u64) -> u64 {
+        self.slots.iter().fold(0, |digest, (key, slot)| {
+            let session = key.session.number().to_le_bytes();
+            let key = xxh3_64_with_seed(&session, seed) ^ u64::from(key.packet_id);
+            digest ^ xxh3_64_with_seed(&key.to_le_bytes(), u64::from(*slot))
+        })
     }
 
     /// Drops the keys of all sessions that `keeps` denies.
@@ -144,13 +126,6 @@ mod tests {
         assert_eq!(table.slots_of(SessionKey::new(1, 0)), [20, 10]);
         table.release(SessionKey::new(1, 0), |slot| slot == 10);
         assert!(table.has(SessionKey::new(1, 2)) && !table.has(SessionKey::new(1, 3)));
-        table.end(Party::session(1), 100);
-        table.insert(SessionKey::new(1, 9), 10);
-        assert!(!table.has(SessionKey::new(1, 9)), "the session has ended");
-        table.forget_ended(159);
-        assert_eq!(table.ends.len(), 1);
-        table.forget_ended(160);
-        assert!(table.ended.is_empty() && table.ends.capacity() == 0);
         table.retain(|session| session == Party::session(2));
         assert!(!table.has(SessionKey::new(1, 2)) && table.has(SessionKey::new(2, 1)));
     }

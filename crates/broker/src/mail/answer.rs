@@ -3,7 +3,7 @@
 //!
 //! An *epoch* is a number in each position, which changes with each start on the log.
 
-use crate::base::ids::Ticket;
+use crate::base::ids::{ConnId, Ticket};
 use crate::base::reason::Reason;
 use crate::store::slab::NONE;
 
@@ -28,6 +28,14 @@ impl ReplyTo {
             generation: 0,
             request: 0,
             part: number,
+        }
+    }
+
+    /// The connection.
+    pub(crate) fn connection(self) -> ConnId {
+        ConnId {
+            slot: self.slot,
+            generation: self.generation,
         }
     }
 

@@ -78,23 +78,28 @@ pub struct Publish<'a> {
 /// Identifies a message that its publisher may send twice: the key and the publisher. `F` holds the bytes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupKey<F> {
-    /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: the bytes of [`SessionKey::packet_id`].
+    /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: [`SessionKeyBytes`].
     pub key: F,
     /// The publisher that the key belongs to.
     pub publisher: Party,
 }
 
 impl DedupKey<&[u8]> {
-    /// The key of a QoS 2 message of a recorded MQTT session.
-    pub(crate) fn session_key(&self) -> Option<SessionKey> {
+    /// The key of a QoS 2 message of a recorded MQTT session, and the claim of the connection that sent this copy (see [`SessionKeyBytes`]).
+    pub(crate) fn session_key(&self) -> Option<(SessionKey, u64)> {
         if !self.publisher.is_session() {
             return None;
         }
-        let packet_id = self.key.try_into().ok()?;
-        Some(SessionKey {
+        let (packet_id, claim) = self.key.split_first_chunk()?;
+        let claim = match claim.is_empty() {
+            true => 0,
+            false => u64::from_be_bytes(claim.try_into().ok()?),
+        };
+        let key = SessionKey {
             session: self.publisher,
-            packet_id: u16::from_be_bytes(packet_id),
-        })
+            packet_id: u16::from_be_bytes(*packet_id),
+        };
+        Some((key, claim))
     }
 }
 
@@ -113,6 +118,34 @@ impl SessionKey {
         SessionKey {
             session: Party::session(token),
             packet_id,
+        }
+    }
+}
+
+/// The bytes of a [`SessionKey`] in a [`DedupKey`]: the packet id, and in a cluster the claim of the connection that sends this copy of the message, which is
+/// the offset of the claim's record.
+pub(crate) struct SessionKeyBytes {
+    bytes: [u8; 10],
+    has_claim: bool,
+}
+
+impl SessionKeyBytes {
+    /// Of this packet id, sent by a connection with this claim; 0: on one machine, where no copy is older than another.
+    pub(crate) fn new(packet_id: u16, claim: u64) -> SessionKeyBytes {
+        let mut bytes = [0; 10];
+        bytes[..2].copy_from_slice(&packet_id.to_be_bytes());
+        bytes[2..].copy_from_slice(&claim.to_be_bytes());
+        SessionKeyBytes {
+            bytes,
+            has_claim: claim != 0,
+        }
+    }
+
+    /// The bytes.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self.has_claim {
+            true => &self.bytes,
+            false => &self.bytes[..2],
         }
     }
 }

@@ -231,6 +231,8 @@ pub enum SessionReply {
         owner: Client,
         /// The state that was saved when its last connection ended.
         kept: Option<SavedSession>,
+        /// In a cluster: the offset of the record of the connection's claim. Otherwise 0.
+        claim: u64,
     },
     /// The client is refused.
     Refused(ReasonCode),

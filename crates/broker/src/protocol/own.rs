@@ -16,8 +16,8 @@ pub(crate) struct Own {
     /// Sessions of ended connections. Each is given back to its home (the part of a shard that keeps the session) when the
     /// publishes of its connection have been answered.
     pub closing_sessions: ClosingSessions,
-    /// The numbers of wills whose messages are in the log now (`shard/wills.rs`).
-    pub published_wills: Vec<u32>,
+    /// The numbers of wills whose publishes were answered, each with whether its message may not be in the log (`shard/wills.rs`).
+    pub published_wills: Vec<(u32, bool)>,
     /// Connections whose sessions must be recorded in the next turn.
     pub unrecorded: Vec<ConnId>,
     /// The last number of `next_number`. It begins with the start time in the high half, so that numbers differ between starts.

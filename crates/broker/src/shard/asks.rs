@@ -6,6 +6,7 @@ use alloc::boxed::Box;
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
+use crate::commit::record::Release;
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
@@ -135,8 +136,8 @@ impl Shard {
                 };
                 self.admit(from, &fact, answer)
             }
-            Ask::Release { key, to } => {
-                self.take_release(from, *key, *to);
+            &Ask::Release { key, claim, to } => {
+                self.take_release(from, Release { key, claim }, to);
                 0
             }
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
@@ -171,7 +172,7 @@ impl Shard {
                 recorded: Some(claim),
                 ..
             } if self.front.clients.ctx.world.replicates_sessions() => {
-                self.hold_session(from, to, (hash, &client), &claim, owner);
+                self.hold_session(from, to, (hash, &client), claim.token, owner);
             }
             Ask::SessionOpen {
                 to,

@@ -64,14 +64,14 @@ impl Shard {
         })
     }
 
-    /// Applies a note, which has this offset in partition `at`.
+    /// Applies a note, which has this offset in partition `at`. Returns whether it has an effect.
     pub(super) fn apply_note(
         &mut self,
         at: usize,
         stored: &StoredHeader,
         note: &Note<'_>,
         offset: u64,
-    ) {
+    ) -> bool {
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let until = match note {
             Note::Mark(until) => *until,
@@ -81,7 +81,7 @@ impl Shard {
             .note_record(at, offset, stored.header.unix_s, until);
         match note {
             Note::Mark(_) => {}
-            Note::Release(key) => home.apply_release(*key, at),
+            Note::Release(release) => return home.apply_release(*release, at),
             Note::Group(group) => {
                 let key = (group.filter.into(), group.name.into());
                 home.apply_group_position(key, at, group.offset);
@@ -107,6 +107,7 @@ impl Shard {
                 }
             }
         }
+        true
     }
 }
 

@@ -230,8 +230,8 @@ impl Shard {
         }
         if let Some((behind, note)) = Note::decode(record)? {
             let offset = header.first + u64::from(behind);
-            self.apply_note(at, stored, &note, offset);
-            return Ok((offset, None));
+            let has_effect = self.apply_note(at, stored, &note, offset);
+            return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
         let Front { clients, subs, .. } = &mut self.front;
@@ -240,8 +240,7 @@ impl Shard {
             let offset = header.first + u64::from(behind);
             home.logs.note_record(at, offset, header.unix_s, 0);
             if world.replicates_sessions() {
-                let is_own = asker.is_some();
-                let has_effect = self.apply_session_record(at, &session, stored, offset, is_own);
+                let has_effect = self.apply_session_record(at, &session, stored, offset);
                 return Ok((offset, (!has_effect).then_some(Outcome::Unknown)));
             }
             if asker.is_none() && world.recovers_sessions() {

@@ -13,7 +13,7 @@ use crate::client::asking::home_context;
 use crate::commit::queue::Scope;
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Publish;
-use crate::mail::{Answer, Ask, Fact, Span};
+use crate::mail::{Answer, Ask, Fact, Outcome, Span};
 use crate::protocol::front::{Context, Front};
 use crate::shard::Shard;
 use crate::shard::asks::reply;
@@ -59,7 +59,13 @@ impl Shard {
         let Front { clients, subs, .. } = &mut self.front;
         let mut context = home_context(subs, &clients.ctx);
         let (now, sequence) = (context.now, home.logs.sequence(at));
+        let is_of_session = match fact {
+            Fact::Publish(message) => message.dedup.is_some_and(|it| it.publisher.is_session()),
+            Fact::Topic { .. } => false,
+        };
         let admitted = match is_logged {
+            // As for a release: the session may have gone to another node long ago.
+            _ if is_of_session && clients.ctx.is_cut_off() => Err(Outcome::Unknown),
             true if !appends => Err(home.apply_now(fact, &mut context)),
             false if self.commits.is_free_unlogged(at, sequence) => {
                 Err(match home.admit(fact, &context) {
@@ -79,8 +85,7 @@ impl Shard {
         let (weight, once) = match fact {
             Fact::Publish(message) => {
                 let weight = context.lanes.weight(1, bytes_of(message));
-                let is_of_session = message.dedup.and_then(|dedup| dedup.session_key());
-                (weight, message.headers.qos > 1 || is_of_session.is_some())
+                (weight, message.headers.qos > 1 || is_of_session)
             }
             Fact::Topic { .. } => (0, false),
         };

@@ -215,6 +215,7 @@ impl Restored {
             kind::ANSWER => home.restore_answer(from, origin, &world.settings, now),
             kind::GROUP_POSITION => home.restore_group_position(from, origin, world),
             kind::UNRELEASED => home.restore_unreleased(from, origin, world),
+            kind::NEWEST_CLAIM => home.restore_newest_claim(from, origin, world),
             kind::SESSIONS => {
                 reader.partition = from.number16()?;
                 let of_its_home = origin.placement.home_of(reader.partition) == origin.home;
@@ -224,6 +225,7 @@ impl Restored {
                 }
             }
             kind::SESSION => (self.sessions).restore(from, origin, world, now, reader.age_s),
+            kind::RETIRED_TOKEN => (self.sessions).restore_retired(from, origin, world),
             kind::NO_SESSION => (self.sessions).restore_gap(from, origin, reader.partition),
             kind::END => {
                 reader.is_complete = true;
@@ -300,8 +302,10 @@ impl Shard {
         }
         let me = self.front.clients.ctx.me;
         let Some(home) = &mut self.home else { return };
-        let unreleased = &mut home.retries.unreleased;
-        unreleased.retain(|session| needs.publishers.contains(&session));
+        if !world.replicates_sessions() {
+            let unreleased = &mut home.retries.unreleased;
+            unreleased.retain(|session| needs.publishers.contains(&session));
+        }
         for text in &needs.filters {
             let shared = split_shared(text);
             let filter = shared.map_or(&**text, |(_, filter)| filter);

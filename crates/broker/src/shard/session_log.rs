@@ -13,10 +13,9 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::commit::queue::Scope;
-use crate::commit::record::{GroupPosition, Note};
+use crate::commit::record::{GroupPosition, Note, Release};
 use crate::home::sessions::{Claim, SessionsAtHome};
 use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
-use crate::mail::message::SessionKey;
 use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
 use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, Tell};
 use crate::protocol::front::Context;
@@ -117,19 +116,21 @@ impl Shard {
 
     /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the record is committed. A home that does
     /// not know the message answers at once.
-    pub(super) fn take_release(&mut self, from: ShardId, key: SessionKey, to: Option<ReplyTo>) {
-        let now_s = self.front.clients.ctx.now.s;
-        let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
-        if key.packet_id == 0 && home.logs.is_replicated() {
-            home.retries.unreleased.end(key.session, now_s);
+    pub(super) fn take_release(&mut self, from: ShardId, release: Release, to: Option<ReplyTo>) {
+        let Release { key, claim } = release;
+        if to.is_some() && self.front.clients.ctx.is_cut_off() {
+            // Another node may have the session since so long that nobody knows this claim as an older one.
+            let ask = Ask::Release { key, claim, to };
+            return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }
+        let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
         let places = home.places_of_release(key);
         if let (Some(to), true) = (to, places.is_empty()) {
             return self.front.subs.lanes.tell(from, Tell::Released(to, false));
         }
         for at in places {
-            let waiting = PendingRequest::of_ask(from, Ask::Release { key, to });
-            let note = Note::Release(key);
+            let waiting = PendingRequest::of_ask(from, Ask::Release { key, claim, to });
+            let note = Note::Release(release);
             self.write_record(at, waiting, |out, offset_delta| {
                 note.encode(out, offset_delta);
             });
@@ -141,13 +142,11 @@ impl Shard {
     /// committed.
     pub(super) fn record_state_or_end(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
         if self.front.clients.ctx.world.replicates_sessions() {
-            return match ended {
-                Some(_) => self.record_as_steward(name, will),
-                // The record of the claim that made the will due has replaced it.
-                None => {
-                    release_published(&mut self.front.subs.lanes, &self.front.clients.ctx, will)
-                }
-            };
+            // Otherwise the record of the claim that made the will due has replaced it.
+            if ended.is_some() {
+                self.record_as_steward(name, will);
+            }
+            return;
         }
         let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::WillRecorded(will));
         let ctx = &self.front.clients.ctx;

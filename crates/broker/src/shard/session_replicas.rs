@@ -4,13 +4,13 @@
 //! Invariants:
 //! * A connection gets its session when its claim is applied. It does not wait for the connection that held the session, which may be at a node that
 //!   cannot be reached: the claim fences it.
-//! * What all nodes do is local. What must be done once, such as to publish a will, is done by the node that wrote the record.
+//! * What all nodes do is local. What must be done once, such as to publish a will, is done by the steward of the partition.
 
 use alloc::boxed::Box;
 
 use crore_wire::mqtt::ReasonCode;
 
-use crate::base::ids::{ConnId, ShardId};
+use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::commit::batch::StoredHeader;
@@ -20,8 +20,9 @@ use crate::mail::session::record::{
 };
 use crate::mail::session::stored::{StoredSession, token_of};
 use crate::mail::session::{EncodedSession, SavedSession};
-use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
-use crate::protocol::mqtt::retention::{count_needs, release_needs, release_published};
+use crate::mail::{Ask, ClosingSession, ReplyTo, SessionReply, Tell};
+use crate::protocol::front::Front;
+use crate::protocol::mqtt::retention::{count_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
 use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
@@ -139,10 +140,11 @@ impl Shard {
                 if let Some(kept) = session.kept {
                     release_needs(lanes, &clients.meter.work, &clients.ctx, &kept.state.bytes);
                 }
-                if !self.sessions.has_token(session.id, session.token) {
-                    // The session has ended. Messages of the connection may have come into the log after that.
-                    release_published(lanes, &clients.ctx, session.token);
-                }
+            }
+            Ask::Release { to: Some(to), .. } => {
+                // A PUBCOMP would let the client use the packet id again.
+                lanes.tell(from, Tell::SessionTaken(to.connection()));
+                lanes.tell(from, Tell::Released(to, false));
             }
             _ => {}
         }
@@ -154,31 +156,32 @@ impl Shard {
         from: ShardId,
         to: ReplyTo,
         client: (u32, &[u8]),
-        claim: &RecordedClaim,
+        token: u64,
         owner: Client,
     ) {
-        let holder = ConnId {
-            slot: to.slot,
-            generation: to.generation,
-        };
+        let holder = to.connection();
         let lanes = &mut self.front.subs.lanes;
-        let Some((id, session)) = self.sessions.hold(client, (from, holder)) else {
+        let Some((id, session, claim)) = self.sessions.hold(client, (from, holder)) else {
             return refuse_session(lanes, from, to, ReasonCode::SERVER_UNAVAILABLE);
         };
-        let is_new = token_of(&session.state.bytes) == claim.token;
+        let is_new = token_of(&session.state.bytes) == token;
         let kept: Option<SavedSession> = (!is_new).then_some(session);
-        let given = SessionReply::Yes { id, owner, kept };
+        let given = SessionReply::Yes {
+            id,
+            owner,
+            kept,
+            claim,
+        };
         lanes.tell(from, Tell::Session(to, Box::new(given)));
     }
 
-    /// Applies a record of a session, at this offset of partition `at`. `is_own`: this process has written it. Returns whether the record has an effect.
+    /// Applies a record of a session, at this offset of partition `at`. Returns whether the record has an effect.
     pub(super) fn apply_session_record(
         &mut self,
         at: usize,
         record: &SessionRecord<'_>,
         stored: &StoredHeader,
         offset: u64,
-        is_own: bool,
     ) -> bool {
         let is_claim = matches!(record.change, SessionChange::Claim { .. });
         if is_claim && stored.is_late() {
@@ -191,22 +194,19 @@ impl Shard {
             writer: stored.header.writer,
             now: self.time_of_log(at),
         };
-        let mut after = self.sessions.apply(record, &world, place);
+        let (of_death, after) = self.sessions.apply(record, &world, place);
         count_held_bytes(&mut self.front.clients, &self.sessions);
-        let (is_void, will) = (after.is_void, after.will.take());
-        self.follow_up(after, is_own);
-        if is_own {
-            self.publish_will_once(record.name.into(), None, will);
-        }
+        let is_void = after.is_void;
+        of_death.into_iter().for_each(|it| self.follow_up(it));
+        self.follow_up(after);
         !is_void
     }
 
     /// A node is dead, by a record of partition `at`.
     pub(super) fn release_sessions_of(&mut self, at: usize, writer: u64) {
         let now = self.time_of_log(at);
-        for after in self.sessions.release_writer(at, writer, now) {
-            self.follow_up(after, false);
-        }
+        let at_once = !self.counts_needs();
+        self.sessions.release_writer(at, writer, now, at_once);
     }
 
     /// Notes whether this node is the steward of partition `at`.
@@ -216,11 +216,15 @@ impl Shard {
         self.sessions.set_steward(at, is_steward);
     }
 
-    /// Carries out what follows from a record. `is_own`: this process has written it, and does what is to be done once.
-    fn follow_up(&mut self, after: Consequences, is_own: bool) {
+    /// Whether this node serves clients. While it reads the log, it does not count what sessions need: that follows at the end of the log.
+    fn counts_needs(&self) -> bool {
         let cluster = self.cluster.as_ref();
-        if cluster.is_none_or(|cluster| !cluster.counts_needs) {
-            // The log is being read. The needs of all sessions are counted at its end.
+        cluster.is_some_and(|cluster| cluster.counts_needs)
+    }
+
+    /// Carries out what follows from a record.
+    fn follow_up(&mut self, after: Consequences) {
+        if !self.counts_needs() {
             return;
         }
         let (clients, lanes) = (&mut self.front.clients, &mut self.front.subs.lanes);
@@ -234,29 +238,46 @@ impl Shard {
         if let Some(state) = &after.needed {
             release_needs(lanes, work, ctx, state);
         }
-        // At each node, since the last messages of the session may come into the log later, and are told apart by their homes.
-        release_published(lanes, ctx, after.ended);
-        if is_own {
-            release_published(lanes, ctx, after.dropped_will);
-        }
     }
 
-    /// As the steward: publishes the wills and ends the sessions that are due, at least one, and more until half of the turn's budget is spent.
+    /// Releases the keys of what has ended, and as the steward publishes the wills and ends the sessions that are due: at least one, and more until half
+    /// of the turn's budget is spent.
     pub(super) fn end_replicated_sessions(&mut self) {
         let now = self.front.clients.ctx.now;
-        while let Some(at) = self.sessions.due_at(now) {
+        while self.has_session_due()
+            && let Some(at) = self.sessions.due_at(now)
+        {
             self.front.clients.meter.work.steps.add(1);
             match self.sessions.next_due_in_log(at, now) {
                 Some(DueInLog::Will(name, will)) => {
                     self.publish_will_once(name, Some(0), Some(will))
                 }
                 Some(DueInLog::End(name)) => self.record_as_steward(&name, 0),
+                Some(DueInLog::ClaimedWill(will)) => {
+                    self.publish_will_once(Box::default(), None, Some(will))
+                }
+                Some(DueInLog::Release(token)) => {
+                    let Front { clients, subs, .. } = &mut self.front;
+                    release_token(&mut subs.lanes, &clients.ctx, token);
+                }
+                Some(DueInLog::Released(visited, all)) => {
+                    self.front.clients.meter.work.steps.add(visited as usize);
+                    all.into_iter().for_each(|after| self.follow_up(after));
+                }
                 None => {}
             }
+            count_held_bytes(&mut self.front.clients, &self.sessions);
             if self.front.clients.meter.work.is_half_spent() {
                 return;
             }
         }
+    }
+
+    /// Whether a session has something due. A node that is cut off from the log does nothing, since it may not be the steward any more: a will that it
+    /// publishes when it comes back would come after the release of its key.
+    pub(super) fn has_session_due(&self) -> bool {
+        let ctx = &self.front.clients.ctx;
+        self.sessions.is_due(ctx.now) && !ctx.is_cut_off()
     }
 
     /// As the steward: records the end of a session that has expired, or its state without the will with this token, which was published.
@@ -265,7 +286,7 @@ impl Shard {
         let (hash, _) = ctx.place_of(name);
         let Some((change, fence)) = self.sessions.change_by_steward((hash, name), will, ctx.now)
         else {
-            return release_published(&mut self.front.subs.lanes, ctx, will);
+            return;
         };
         let record = SessionRecord {
             name,

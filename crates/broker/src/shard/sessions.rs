@@ -159,7 +159,12 @@ fn opened(
         } => {
             release_published(&mut subs.lanes, &clients.ctx, dropped_will);
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-            let given = Box::new(SessionReply::Yes { id, owner, kept });
+            let given = Box::new(SessionReply::Yes {
+                id,
+                owner,
+                kept,
+                claim: 0,
+            });
             subs.lanes.tell(shard, Tell::Session(to, given));
             will
         }

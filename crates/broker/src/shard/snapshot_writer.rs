@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use crate::base::rules::Rules;
 use crate::base::snapshot::{Block, Head, kind};
 use crate::base::time::Now;
+use crate::budget::admission::Party;
 use crate::home::sessions::SessionsAtHome;
 use crate::home::{GroupKey, Home};
 use crate::log::arrival::Arrivals;
@@ -25,8 +26,10 @@ enum Stage {
     Messages(Option<(usize, Arrivals)>),
     Answers((usize, Option<u32>)),
     Unreleased(Option<SessionKey>),
+    NewestClaims((usize, Option<Party>)),
     GroupPositions(Option<GroupKey>),
     Sessions((usize, u64)),
+    RetiredTokens((usize, usize)),
     End,
     Over,
 }
@@ -118,6 +121,10 @@ impl Stage {
             },
             Stage::Unreleased(after) => match home.retries.unreleased.save(after, block) {
                 Some(next) => Stage::Unreleased(next),
+                None => Stage::NewestClaims((0, None)),
+            },
+            Stage::NewestClaims(from) => match home.save_newest_claims(from, block) {
+                Some(next) => Stage::NewestClaims(next),
                 None => Stage::GroupPositions(None),
             },
             Stage::GroupPositions(after) => match home.save_group_positions(after, block) {
@@ -126,6 +133,10 @@ impl Stage {
             },
             Stage::Sessions(from) => match sessions.save(from, now, block) {
                 Some(next) => Stage::Sessions(next),
+                None => Stage::RetiredTokens((0, 0)),
+            },
+            Stage::RetiredTokens(from) => match sessions.save_retired(from, block) {
+                Some(next) => Stage::RetiredTokens(next),
                 None => Stage::End,
             },
             Stage::End => {

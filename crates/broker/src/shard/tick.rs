@@ -51,9 +51,6 @@ impl Shard {
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
-            home.retries
-                .unreleased
-                .forget_ended(self.front.clients.ctx.now.s);
         }
         move_due_clients(&mut self.draining, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);

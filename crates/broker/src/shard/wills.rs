@@ -45,15 +45,21 @@ impl Shard {
 
     /// Records the sessions whose wills are in the log now.
     pub(super) fn finish_wills(&mut self) {
-        for part in core::mem::take(&mut self.front.clients.own.published_wills) {
-            if let Some(published) = self.wills.waiting.remove(&part) {
-                let PublishedWill {
-                    name,
-                    session,
-                    will,
-                } = published;
-                self.record_state_or_end(&name, session, will);
+        for (part, is_unknown) in core::mem::take(&mut self.front.clients.own.published_wills) {
+            let Some(published) = self.wills.waiting.remove(&part) else {
+                continue;
+            };
+            let PublishedWill {
+                name,
+                session,
+                will,
+            } = published;
+            if is_unknown && self.front.clients.ctx.world.replicates_sessions() {
+                // The log has stored the message too late, so that it is void at all nodes.
+                self.sessions.begin_again();
+                continue;
             }
+            self.record_state_or_end(&name, session, will);
         }
     }
 }

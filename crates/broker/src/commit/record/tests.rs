@@ -111,7 +111,10 @@ fn records_of_format_1_are_these_bytes() {
         admin_address: b"l",
         connections: 300,
     };
-    let release = SessionKey::new(9, 300);
+    let release = |claim| {
+        let key = SessionKey::new(9, 300);
+        Note::Release(Release { key, claim })
+    };
     let group = |offset| {
         Note::Group(GroupPosition {
             filter: b"a/#",
@@ -119,14 +122,15 @@ fn records_of_format_1_are_these_bytes() {
             offset,
         })
     };
-    let notes: [(Note<'_>, &[u8]); 7] = [
+    let notes: [(Note<'_>, &[u8]); 8] = [
         (Note::Mark(300), b"\x07\x05\xac\x02"),
         (Note::Beat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
         (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
         (Note::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
+        (release(0), b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02"),
         (
-            Note::Release(release),
-            b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02",
+            release(300),
+            b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02\xac\x02",
         ),
         (group(Some(300)), b"\x0f\x05\x03a/#\x01g\x01\xac\x02"),
         (group(None), b"\x0f\x05\x03a/#\x01g\0\0"),
@@ -201,7 +205,10 @@ fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
         beat,
         Note::Dead(7),
         Note::Steward(u64::MAX),
-        Note::Release(SessionKey::new(7, u16::MAX)),
+        Note::Release(Release {
+            key: SessionKey::new(7, u16::MAX),
+            claim: 0,
+        }),
     ] {
         let mut record = Vec::new();
         note.encode(&mut record, 4095);

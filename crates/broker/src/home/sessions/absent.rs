@@ -172,6 +172,9 @@ impl Sessions {
         }
         let away = self.states.rows.remove(holder);
         self.due.remove(&(away.due_s(), id));
+        if let Some(replicas) = &mut self.replicas {
+            replicas.begun.remove(&(replicas.stewardship, id));
+        }
         let len = away.state_bytes as usize;
         self.states.state_bytes -= len;
         self.states.will_bytes -= away.will_bytes();
@@ -197,6 +200,7 @@ impl Sessions {
             + self.states.name_bytes
             + self.states.rows.len() as usize * ROWS_BYTES
             + self.states.payloads.len() * PAYLOADS_BYTES
+            + self.replicas.as_ref().map_or(0, |it| it.retired.bytes())
     }
 
     /// Bytes of a session that is away, without those of its large messages.
@@ -315,11 +319,23 @@ impl Sessions {
         self.evicted.bytes
     }
 
-    /// The first second in which this process has something to do, [`FOREVER_S`] if there is nothing. In a cluster only the steward has.
+    /// The first second in which this process has something to do, [`FOREVER_S`] if there is nothing. In a cluster only the steward does what is due of
+    /// sessions.
     pub fn next_due_s(&self) -> u32 {
-        let acts = self.replicas.as_ref().is_none_or(|it| it.is_steward);
-        let first = self.due.first().filter(|_| acts);
-        first.map_or(FOREVER_S, |(due_s, _)| *due_s)
+        let first = self.due.first().map_or(FOREVER_S, |(due_s, _)| *due_s);
+        let Some(replicas) = &self.replicas else {
+            return first;
+        };
+        if !replicas.dead.is_empty() {
+            return 0;
+        }
+        let retired = replicas.retired.next_due_s(replicas.is_steward);
+        let begun = replicas.begun.first();
+        match replicas.is_steward {
+            true if begun.is_some_and(|(earlier, _)| *earlier < replicas.stewardship) => 0,
+            true => first.min(retired),
+            false => retired,
+        }
     }
 
     /// The name of the session that has something due first.

@@ -16,6 +16,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
+use crate::home::retired_tokens::RetiredTokens;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::mail::ClosingSession;
 use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
@@ -166,15 +167,16 @@ impl SessionsAtHome {
         })
     }
 
-    /// Applies a record of the log of a cluster.
+    /// Applies a record of the log of a cluster. Returns what follows from the death of the node that held the session, if that is not done yet, and what
+    /// follows from the record.
     pub(crate) fn apply(
         &mut self,
         record: &SessionRecord<'_>,
         world: &World,
         place: LogPlace,
-    ) -> Consequences {
+    ) -> (Option<Consequences>, Consequences) {
         let Some(at) = self.place_here(record.name) else {
-            return Consequences::default();
+            return (None, Consequences::default());
         };
         let before = self.len();
         let after = self.change(at, |it| it.apply(record, world, place));
@@ -182,17 +184,18 @@ impl SessionsAtHome {
         after
     }
 
-    /// A node of the cluster is dead, by a record of partition `at`: its connections hold no sessions any more.
-    pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now) -> Vec<Consequences> {
-        self.change(at, |it| it.release_writer(writer, now))
+    /// A node of the cluster is dead, by a record of partition `at`: its connections hold no sessions any more. What follows comes in pieces
+    /// ([`DueInLog::Released`]), or with `at_once` now.
+    pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now, at_once: bool) {
+        self.change(at, |it| it.release_writer(writer, now, at_once));
     }
 
-    /// Gives the session with this name to a connection of this node of a cluster. Returns the session.
+    /// Gives the session with this name to a connection of this node of a cluster. Returns the session, and the offset of its claim.
     pub(crate) fn hold(
         &mut self,
         (hash, name): (u32, &[u8]),
         holder: (ShardId, ConnId),
-    ) -> Option<(SessionId, SavedSession)> {
+    ) -> Option<(SessionId, SavedSession, u64)> {
         let at = self.place_here(name)?;
         self.partitions[at].hold((hash, name), holder)
     }
@@ -202,15 +205,17 @@ impl SessionsAtHome {
         self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
     }
 
-    /// Whether the session with this token goes on in the row of a former holder.
-    pub(crate) fn has_token(&self, id: SessionId, token: u64) -> bool {
-        let at = self.place_of(id);
-        at.is_some_and(|at| self.partitions[at].has_token(id, token))
-    }
-
     /// This node is the steward of partition `at` of a cluster, or is it no more.
     pub(crate) fn set_steward(&mut self, at: usize, is_steward: bool) {
         self.change(at, |it| it.set_steward(is_steward));
+    }
+
+    /// A will that this node has published as a steward is not in the log. What the steward has begun is begun again: keys tell which wills are in the
+    /// log.
+    pub(crate) fn begin_again(&mut self) {
+        for at in 0..self.partitions.len() {
+            self.change(at, Sessions::begin_again);
+        }
     }
 
     /// What the steward has to do next in partition `at`.
@@ -397,6 +402,39 @@ impl SessionsAtHome {
             }
         }
         None
+    }
+
+    /// Writes the tokens of sessions and wills that have ended a short time ago in a cluster, from this place and this one on. Returns where to go on.
+    pub(crate) fn save_retired(
+        &self,
+        (first, mut from): (usize, usize),
+        block: &mut Block<'_>,
+    ) -> Option<(usize, usize)> {
+        for (at, sessions) in self.partitions.iter().enumerate().skip(first) {
+            if let Some(next) = sessions.save_retired(core::mem::take(&mut from), block) {
+                return Some((at, next));
+            }
+        }
+        None
+    }
+
+    /// Reads such a token.
+    pub(crate) fn restore_retired(
+        &mut self,
+        from: &mut FieldReader<'_>,
+        origin: &Origin,
+        world: &World,
+    ) -> Result<(), Damaged> {
+        let partition = from.number16()?;
+        let (end_s, token, will) = RetiredTokens::read(from)?;
+        if partition >= world.partitions || origin.placement.home_of(partition) != origin.home {
+            return Err(Damaged("a token belongs elsewhere"));
+        }
+        if self.placement.home_of(partition) == self.me {
+            let at = self.placement.place_at_home(partition);
+            self.change(at, |it| it.restore_retired(token, will, end_s));
+        }
+        Ok(())
     }
 
     /// Reads a session of the partition that was named last, into its next row. `snapshot_age_s` have passed since it was

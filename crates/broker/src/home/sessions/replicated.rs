@@ -8,6 +8,7 @@
 //! * The homes of a node keep messages for a session on account of this table exactly while no connection of the node holds it. Otherwise they keep them
 //!   on account of the connection.
 //! * Only the steward of the partition publishes wills and ends sessions that expire.
+//! * The token of a session or a will that ends is [retired](crate::home::retired_tokens), and its keys are released later.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,27 +18,30 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::snapshot::checked_session;
 use super::{Away, Delayed, FOREVER_S, Sessions, end_s};
 use crate::base::ids::{ConnId, ShardId};
+use crate::base::snapshot::Block;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
-use crate::home::session_terms::{Consequences, DueInLog, Held, LogPlace, Replica};
+use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
 use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
 use crate::mail::session::stored::{
     StoredSession, StoredSubscription, set_epoch, subscriptions, token_of,
 };
-use crate::mail::session::{SavedSession, SessionId};
+use crate::mail::session::{SavedSession, SessionId, Will};
 
 impl Sessions {
-    /// Applies a record of the log of a cluster.
+    /// Applies a record of the log of a cluster. Returns what follows from the death of the node that held the session, if that is not done yet, and what
+    /// follows from the record.
     pub(super) fn apply(
         &mut self,
         record: &SessionRecord<'_>,
         world: &World,
         place: LogPlace,
-    ) -> Consequences {
+    ) -> (Option<Consequences>, Consequences) {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
-        match (&record.change, record.fence) {
+        let of_death = found.and_then(|id| self.release_if_dead(id));
+        let after = match (&record.change, record.fence) {
             (SessionChange::Claim { .. }, _) => self.apply_claim(found, record, world, place),
             (SessionChange::State(state), Some(fence)) => match self.fenced(found, fence) {
                 Some(id) => self.apply_state(id, state, fence.by, world, place.now),
@@ -48,7 +52,8 @@ impl Sessions {
                 None => Consequences::void(),
             },
             (_, None) => Consequences::void(),
-        }
+        };
+        (of_death, after)
     }
 
     /// The row, if the condition of the change is met.
@@ -89,13 +94,13 @@ impl Sessions {
             let (kept, former_will, former_owner) = self.take_away(id, counts, now);
             after.fenced = former.holder;
             match former_will {
-                Some(will) if ends || will.delay_s == 0 => after.will = Some(will),
-                Some(will) => after.dropped_will = will.token,
+                Some(will) if ends || will.delay_s == 0 => self.retire_will(will, now),
+                Some(will) => self.retire(will.token, now),
                 None => {}
             }
             let bytes = &kept.state.bytes;
             if ends {
-                after.ended = token_of(bytes);
+                self.retire(token_of(bytes), now);
                 after.needed = former.holder.is_none().then(|| bytes.clone());
                 self.forget(id);
                 counts.leave_session(former_owner);
@@ -166,7 +171,11 @@ impl Sessions {
         };
         set_epoch(&mut session.bytes, world.epoch);
         let (mut after, counts) = (Consequences::default(), &world.admission);
-        let (former, _, former_owner) = self.take_away(id, counts, now);
+        let (former, former_will, former_owner) = self.take_away(id, counts, now);
+        let token_of_will = |will: &Option<Box<Will>>| will.as_ref().map_or(0, |will| will.token);
+        if token_of_will(&former_will) != token_of_will(&state.will) {
+            self.retire(token_of_will(&former_will), now);
+        }
         let is_held = by == ChangedBy::Holder;
         if !self.has_holder_here(id) && !has_same_needs(&former, &session.bytes) {
             (after.needed, after.needs) = (Some(former.state.bytes), Some(session.bytes.clone()));
@@ -202,11 +211,12 @@ impl Sessions {
 
     fn end_replica(&mut self, id: u32, by: ChangedBy, world: &World, now: Now) -> Consequences {
         let former = self.remove_replica(id);
-        let (kept, _, owner) = self.take_away(id, &world.admission, now);
+        let (kept, will, owner) = self.take_away(id, &world.admission, now);
         self.forget(id);
         world.admission.leave_session(owner);
+        self.retire(token_of(&kept.state.bytes), now);
+        self.retire(will.map_or(0, |will| will.token), now);
         Consequences {
-            ended: token_of(&kept.state.bytes),
             // A connection that ends has released what it needed.
             needed: former.holder.is_none().then_some(kept.state.bytes),
             fenced: former.holder.filter(|_| by != ChangedBy::Closing),
@@ -214,65 +224,95 @@ impl Sessions {
         }
     }
 
-    /// A node is dead: its connections hold no sessions any more, and what is due of them counts from this moment of the log.
-    pub(super) fn release_writer(&mut self, writer: u64, now: Now) -> Vec<Consequences> {
+    /// A node is dead: its connections hold no sessions any more, and what is due of them counts from this moment of the log. The rows are visited
+    /// in later turns, but a row that a record concerns is [released](Self::release_if_dead) before. With `at_once` all rows are visited now.
+    pub(super) fn release_writer(&mut self, writer: u64, now: Now, at_once: bool) {
         let Some(replicas) = &mut self.replicas else {
-            return Vec::new();
+            return;
         };
-        let mut released = Vec::new();
-        for (id, replica) in &mut replicas.rows {
-            if let Some(held) = replica.held.filter(|held| held.writer == writer) {
-                replica.held = None;
-                released.push((*id, held.expiry_s, replica.holder.take()));
-            }
+        let is_known = replicas.dead.iter().any(|it| it.writer == writer);
+        if is_known || replicas.rows.is_empty() {
+            return;
         }
-        let mut all = Vec::new();
-        for (id, expiry_s, fenced) in released {
-            self.reschedule(id, |away| {
-                away.expires_s = match expiry_s {
-                    FOREVER_S => FOREVER_S,
-                    expiry_s => due_s(now, expiry_s),
-                };
-                if let Some(delayed) = &mut away.will {
-                    delayed.due_s = due_s(now, delayed.will.delay_s);
-                }
-            });
-            if fenced.is_some() {
-                let needs = Some(self.state_of(id).into());
-                all.push(Consequences {
-                    fenced,
-                    needs,
-                    ..Consequences::default()
-                });
-            }
-        }
-        all
+        replicas.dead.push(DeadHolder {
+            writer,
+            since_s: now.unix_s,
+            row: 0,
+        });
+        while at_once && self.release_some().is_some() {}
     }
 
-    /// Gives the session with this name to a connection of this node, whose claim was just applied. Returns the session.
+    /// Visits some rows since a node has died. Returns their number and what follows; `None` if no node has died that still holds sessions here.
+    fn release_some(&mut self) -> Option<(u32, Vec<Consequences>)> {
+        let replicas = self.replicas.as_mut()?;
+        let dead = replicas.dead.first_mut()?;
+        let rows = replicas.rows.range(dead.row..).map(|(id, _)| *id);
+        let rows: Vec<u32> = rows.take(ROWS_PER_PIECE).collect();
+        match rows.last() {
+            Some(last) => dead.row = last + 1,
+            None => {
+                replicas.dead.remove(0);
+            }
+        }
+        let after = rows.iter().filter_map(|id| self.release_if_dead(*id));
+        let after = after.collect();
+        Some((rows.len() as u32, after))
+    }
+
+    /// Releases the session in this row if a node held it that has died. Returns what follows, if a connection of this node held it.
+    fn release_if_dead(&mut self, id: u32) -> Option<Consequences> {
+        let replicas = self.replicas.as_mut()?;
+        if replicas.dead.is_empty() {
+            return None;
+        }
+        let replica = replicas.rows.get_mut(&id)?;
+        let held = replica.held?;
+        let dead = replicas.dead.iter().find(|it| it.writer == held.writer)?;
+        let now = Now {
+            s: 0,
+            unix_s: dead.since_s,
+        };
+        replica.held = None;
+        let fenced = replica.holder.take();
+        self.reschedule(id, |away| {
+            away.expires_s = match held.expiry_s {
+                FOREVER_S => FOREVER_S,
+                expiry_s => due_s(now, expiry_s),
+            };
+            if let Some(delayed) = &mut away.will {
+                delayed.due_s = due_s(now, delayed.will.delay_s);
+            }
+        });
+        fenced?;
+        Some(Consequences {
+            fenced,
+            needs: Some(self.state_of(id).into()),
+            ..Consequences::default()
+        })
+    }
+
+    /// Gives the session with this name to a connection of this node, whose claim was just applied. Returns the session, and the offset of that claim.
     pub(super) fn hold(
         &mut self,
         (hash, name): (u32, &[u8]),
         holder: (ShardId, ConnId),
-    ) -> Option<(SessionId, SavedSession)> {
+    ) -> Option<(SessionId, SavedSession, u64)> {
         let id = self.find(hash, name)?;
         let partition = self.partition as u8;
         let replica = self.replicas.as_mut()?.rows.get_mut(&id)?;
         replica.holder = Some(holder);
-        let expiry_s = replica.held.map_or(0, |held| held.expiry_s);
+        let (claim, expiry_s) = (replica.claim, replica.held.map_or(0, |held| held.expiry_s));
         let row = self.rows.get_mut(id);
         row.serial = row.serial.wrapping_add(1);
         let (serial, life) = (row.serial, row.life);
         let state = self.copy_of_state(id);
-        Some((
-            SessionId {
-                row: id,
-                serial,
-                life,
-                partition,
-            },
-            SavedSession { expiry_s, state },
-        ))
+        let session = SessionId {
+            row: id,
+            serial,
+            life,
+            partition,
+        };
+        Some((session, SavedSession { expiry_s, state }, claim))
     }
 
     /// The condition for a change of this session by the connection that holds it; `None` if that connection holds it no more.
@@ -280,11 +320,6 @@ impl Sessions {
         self.name_of(id)?;
         let claim = self.replica(id.row)?.claim;
         Some(Fence { claim, by })
-    }
-
-    /// Whether the session with this token goes on in the row of a former holder.
-    pub(super) fn has_token(&self, id: SessionId, token: u64) -> bool {
-        self.replica(id.row).is_some() && token_of(self.state_of(id.row)) == token
     }
 
     /// Becomes the steward of the partition, or is it no more.
@@ -295,34 +330,58 @@ impl Sessions {
         if core::mem::replace(&mut replicas.is_steward, is_steward) == is_steward || !is_steward {
             return;
         }
-        // What this process had begun to end as a steward of before may not have been recorded.
-        self.due.clear();
-        for id in 0..self.rows.end() {
-            if let Some(row) = self.away(id) {
-                let due_s = self.states.rows.get(row.holder).due_s();
-                if due_s != FOREVER_S {
-                    self.due.insert((due_s, id));
-                }
-            }
+        self.begin_again();
+    }
+
+    /// Lets the steward begin again with all that is not recorded.
+    pub(super) fn begin_again(&mut self) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.retired.publish_all_again();
+            replicas.stewardship += 1;
         }
     }
 
-    /// What the steward has to do next, of what is due now. It stays in the table until its record is applied.
+    /// What this node has to do next, of what is due now. A session stays in the table until its record is applied.
     pub(super) fn next_due_in_log(&mut self, now: Now) -> Option<DueInLog> {
-        let (_, id) = self.due.pop_first()?;
+        if let Some((visited, after)) = self.release_some() {
+            return Some(DueInLog::Released(visited, after));
+        }
+        let replicas = self.replicas.as_mut()?;
+        if let Some(due) = replicas.retired.next_due(replicas.is_steward, now.unix_s) {
+            return due;
+        }
+        if !replicas.is_steward {
+            return None;
+        }
+        // What this process had begun to end as an earlier steward may not have been recorded.
+        let stewardship = replicas.stewardship;
+        let again = replicas.begun.first().copied();
+        let id = match again.filter(|(earlier, _)| *earlier < stewardship) {
+            Some(entry) => {
+                replicas.begun.remove(&entry);
+                entry.1
+            }
+            None => self.due.pop_first()?.1,
+        };
+        let due = self.due_of(id, now)?;
+        let replicas = self.replicas.as_mut()?;
+        replicas.begun.insert((stewardship, id));
+        Some(due)
+    }
+
+    /// What is due now of the session in this row.
+    fn due_of(&self, id: u32, now: Now) -> Option<DueInLog> {
         let row = self.away(id)?;
         let (away, name) = (
             self.states.rows.get(row.holder),
             self.clients.get(row.client),
         );
-        let will = away
-            .will
-            .as_ref()
-            .filter(|delayed| delayed.due_s <= now.unix_s || away.expires_s <= now.unix_s);
-        let is_evicted = self.evicted.has(id);
+        let ends = away.expires_s <= now.unix_s || self.evicted.has(id);
+        let will = away.will.as_ref();
+        let will = will.filter(|delayed| delayed.due_s <= now.unix_s || ends);
         Some(match will {
             Some(delayed) => DueInLog::Will(name.into(), delayed.will.clone()),
-            None if is_evicted || away.expires_s <= now.unix_s => DueInLog::End(name.into()),
+            None if ends => DueInLog::End(name.into()),
             None => return None,
         })
     }
@@ -398,6 +457,19 @@ impl Sessions {
         })
     }
 
+    /// Writes the tokens that have ended a short time ago, from this one on. Returns where to go on.
+    pub(super) fn save_retired(&self, from: usize, block: &mut Block<'_>) -> Option<usize> {
+        let retired = &self.replicas.as_ref()?.retired;
+        retired.save(self.partition, from, block)
+    }
+
+    /// Restores a token from a snapshot. They come in the order of their ends.
+    pub(super) fn restore_retired(&mut self, token: u64, will: Option<Box<Will>>, end_s: u32) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.retired.insert(token, will, end_s);
+        }
+    }
+
     pub(super) fn replica(&self, id: u32) -> Option<&Replica> {
         self.replicas.as_ref()?.rows.get(&id)
     }
@@ -417,6 +489,19 @@ impl Sessions {
         })
     }
 
+    fn retire(&mut self, token: u64, now: Now) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.retired.insert(token, None, now.unix_s);
+        }
+    }
+
+    /// Retires a will that the steward has to publish.
+    fn retire_will(&mut self, will: Box<Will>, now: Now) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.retired.insert(will.token, Some(will), now.unix_s);
+        }
+    }
+
     fn expires_s(&self, id: u32) -> u32 {
         self.states.rows.get(self.rows.get(id).holder).expires_s
     }
@@ -426,6 +511,9 @@ impl Sessions {
         world.admission.change_absent(party, 0, bytes);
     }
 }
+
+/// Rows that are visited in one step of work after the death of a node.
+const ROWS_PER_PIECE: usize = 16;
 
 /// The second in which `seconds` have surely passed. No second has to pass for 0.
 fn due_s(now: Now, seconds: u32) -> u32 {
@@ -447,3 +535,6 @@ fn has_same_needs(one: &SavedSession, other: &[u8]) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

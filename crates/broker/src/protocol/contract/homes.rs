@@ -245,7 +245,8 @@ impl Front {
             ..
         } = self;
         if to.is_of_will() {
-            return clients.own.published_wills.push(to.part);
+            let is_unknown = matches!(outcome, Some(Outcome::Unknown));
+            return clients.own.published_wills.push((to.part, is_unknown));
         }
         if !clients.conns.is_asked(to) {
             return late_answer(clients, &mut subs.lanes, to, outcome);

@@ -90,8 +90,7 @@ pub(super) fn give_back(
 }
 
 fn send_home(lanes: &mut Lanes, ctx: &Context, session: Box<ClosingSession>) {
-    // In a cluster the record of its end releases them, unless another connection holds the session by now.
-    if session.kept.is_none() && !ctx.world.replicates_sessions() {
+    if session.kept.is_none() {
         release_published(lanes, ctx, session.token);
     }
     let home = home_of_session(ctx, session.id);

@@ -238,17 +238,31 @@ pub(crate) fn session_given<I: Io>(
     let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
     match (current, given) {
         (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
-        (true, SessionReply::Yes { id, kept, .. }) => {
-            clients.conns.own_row_mut(to.slot).session = *id;
+        (
+            true,
+            &SessionReply::Yes {
+                id,
+                ref kept,
+                claim,
+                ..
+            },
+        ) => {
+            clients.conns.own_row_mut(to.slot).session = id;
             let state = kept.as_ref().map(|kept| kept.state.clone());
             let mqtt = mqtt_state(&mut clients.conns, to.slot);
             let Some(connecting) = &mut mqtt.connecting else {
                 return clients.broken(to.slot);
             };
             connecting.given = Some(state);
+            mqtt.claim = claim;
             queues.resume_later(clients, clients.conns.id_of(to.slot));
         }
-        (false, SessionReply::Yes { id, owner, kept }) => {
+        (
+            false,
+            SessionReply::Yes {
+                id, owner, kept, ..
+            },
+        ) => {
             let admission = &clients.ctx.world.admission;
             let recorded = (clients.ctx.world.records_sessions(), 0);
             let session = ClosingSession::new(*id, *owner, kept.clone(), None, recorded, admission);

@@ -16,7 +16,9 @@ use crate::client::row::{CLOSING, PAUSED};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::check_fields;
-use crate::mail::message::{self, DedupKey, Headers, SessionKey, is_binary, is_utf8};
+use crate::mail::message::{
+    self, DedupKey, Headers, SessionKey, SessionKeyBytes, is_binary, is_utf8,
+};
 use crate::mail::properties::{
     CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
 };
@@ -189,13 +191,14 @@ fn publish_named(
     let admitted = clients.may_publish(slot);
     admitted.map_err(|reason| clients.refuse_packet(reason))?;
     let (hash, at) = clients.ctx.place_of(name);
-    let packet_id = publish.packet_id.map_or(0, PacketId::get).to_be_bytes();
-    let dedup = match publish.qos {
+    let party = match publish.qos {
         Qos::ExactlyOnce => clients.session_party(slot),
         _ => None,
     };
-    let dedup = dedup.map(|publisher| DedupKey {
-        key: &packet_id[..],
+    let packet_id = publish.packet_id.map_or(0, PacketId::get);
+    let key = SessionKeyBytes::new(packet_id, party.map_or(0, |(_, claim)| claim));
+    let dedup = party.map(|(publisher, _)| DedupKey {
+        key: key.as_slice(),
         publisher,
     });
     let message = message::Publish {
@@ -392,17 +395,17 @@ pub(super) fn client_released(
     }
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
     match clients.session_party(slot) {
-        Some(session) => clients.release(lanes, slot, session, (id, known)),
+        Some(sender) => clients.release(lanes, slot, sender, (id, known)),
         None => clients.write_pubcomp(slot, id, known),
     }
     Ok(())
 }
 
 impl Clients {
-    /// The publisher of QoS 2 messages of a session that is recorded.
-    fn session_party(&self, slot: u32) -> Option<Party> {
+    /// The publisher of QoS 2 messages of a session that is recorded, and the claim of its connection.
+    fn session_party(&self, slot: u32) -> Option<(Party, u64)> {
         let mqtt = client::mqtt(&self.conns, slot)?;
-        (mqtt.token != 0).then(|| Party::session(mqtt.token))
+        (mqtt.token != 0).then(|| (Party::session(mqtt.token), mqtt.claim))
     }
 
     /// Asks all homes to record the release of a QoS 2 message. After a crash this connection does not know which home has the message.
@@ -410,7 +413,7 @@ impl Clients {
         &mut self,
         lanes: &mut Lanes,
         slot: u32,
-        session: Party,
+        (session, claim): (Party, u64),
         (id, is_known): (PacketId, bool),
     ) {
         let homes = self.ctx.world.homes;
@@ -429,7 +432,8 @@ impl Clients {
         let key = SessionKey { session, packet_id };
         let to = self.conns.reply_to(slot, RELEASED | u32::from(packet_id));
         for home in 0..homes {
-            lanes.ask(home, |_| Ask::Release { key, to: Some(to) });
+            let to = Some(to);
+            lanes.ask(home, |_| Ask::Release { key, claim, to });
         }
     }
 

@@ -139,14 +139,22 @@ pub(crate) fn count_needs(lanes: &mut Lanes, work: &Work, ctx: &Context, stored:
 }
 
 /// The session or the will with this token ends, if the token is not 0: homes forget which QoS 2 messages of the session are not released, or that the
-/// will was published.
+/// will was published. In a cluster that follows later from the record of the end.
 pub(crate) fn release_published(lanes: &mut Lanes, ctx: &Context, token: u64) {
-    if token == 0 {
-        return;
+    if token != 0 && !ctx.world.replicates_sessions() {
+        release_token(lanes, ctx, token);
     }
+}
+
+/// Homes forget the messages of the session or the will with this token.
+pub(crate) fn release_token(lanes: &mut Lanes, ctx: &Context, token: u64) {
     let key = SessionKey::new(token, 0);
     for home in 0..ctx.world.homes {
-        lanes.ask(home, |_| Ask::Release { key, to: None });
+        lanes.ask(home, |_| Ask::Release {
+            key,
+            claim: 0,
+            to: None,
+        });
     }
 }
 

@@ -93,6 +93,8 @@ pub struct Mqtt {
     pub received_before: BTreeSet<u16>,
     /// The token of the session, if it is recorded: homes know its QoS 2 messages by that. Otherwise 0.
     pub token: u64,
+    /// In a cluster: the offset of the claim by which this connection got the session. Otherwise 0.
+    pub claim: u64,
     /// Releases of QoS 2 messages that homes have not recorded.
     pub releasing: Vec<Releasing>,
     /// Set while the client has exceeded the Receive Maximum of the CONNACK.

@@ -110,9 +110,9 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                     put_bytes(&mut put, "share", group.name);
                     put("until", json!(group.offset));
                 }
-                Note::Release(key) => {
-                    put("of", json!(hex(key.session.number())));
-                    put("packet_id", json!(key.packet_id));
+                Note::Release(release) => {
+                    put("of", json!(hex(release.key.session.number())));
+                    put("packet_id", json!(release.key.packet_id));
                 }
             }
             return row;

@@ -1,0 +1,144 @@
+//! The newest claims of MQTT sessions in a partition of a cluster, as its QoS 2 messages and their releases show them.
+//!
+//! A client that has not got a PUBREC sends its message again, at another node perhaps. The copy that the former node has appended may come into the log
+//! after the message was released, when its key is gone. But that copy names an older claim, so it is void. The same holds for a late copy of a
+//! PUBREL: otherwise it could release the next message with the same packet id.
+//!
+//! The table follows from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
+//!
+//! Why 60 seconds are enough: a node applies the claim that fences its connection at most five seconds after the log has stored it, or it is cut off and
+//! admits no such message any more. What it has admitted by then is stored within [`BOUND_S`](crate::commit::batch::BOUND_S), or void. So no record of
+//! an older claim comes more than some 12 seconds after the first record of a newer one. The rest is for clocks that differ.
+//!
+//! Why a void copy is no loss: its client has got no PUBREC for it. The client sends it again on the connection of the newer claim, or has begun another
+//! session, or is a second client with the same id, which has lost its session to the first one.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Block, kind};
+use crate::budget::admission::Party;
+
+/// A claim is remembered for this many seconds of the log.
+const REMEMBERED_S: u32 = 60;
+/// The most claims that are forgotten in one call.
+const FORGOTTEN_PER_TICK: usize = 4096;
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
+const ENTRY_BYTES: usize = 48;
+
+/// The newest claims that the records of a partition have shown.
+#[derive(Default)]
+pub(crate) struct NewestClaims {
+    /// By session: the offset of the claim's record, and the second of the log in which the partition had the first record of that claim.
+    sessions: BTreeMap<Party, (u64, u32)>,
+    /// The same in the order of these seconds, with entries that newer ones have replaced.
+    order: VecDeque<(u32, Party)>,
+}
+
+impl NewestClaims {
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.sessions.len() * ENTRY_BYTES + self.order.capacity() * size_of::<(u32, Party)>()
+    }
+
+    /// Whether a record of this claim is void, since the partition had one of a newer claim of the session. The time of the log is `now_s`.
+    pub fn is_outdated(&self, session: Party, claim: u64, now_s: u32) -> bool {
+        let newest = self.sessions.get(&session);
+        newest.is_some_and(|(newest, since_s)| claim < *newest && !has_passed(*since_s, now_s))
+    }
+
+    /// The partition has a record of this claim; 0: of no cluster.
+    pub fn note(&mut self, session: Party, claim: u64, now_s: u32) {
+        let newest = self.sessions.get(&session);
+        let is_known = newest
+            .is_some_and(|(newest, since_s)| claim <= *newest && !has_passed(*since_s, now_s));
+        if claim != 0 && !is_known {
+            self.insert(session, claim, now_s);
+        }
+    }
+
+    /// Adds an entry, which may come from a snapshot. Entries that come in another order than that of their seconds are forgotten later.
+    pub fn insert(&mut self, session: Party, claim: u64, since_s: u32) {
+        self.sessions.insert(session, (claim, since_s));
+        self.order.push_back((since_s, session));
+    }
+
+    /// Forgets what is old, by the time of the log. Called once a second.
+    pub fn forget_old(&mut self, now_s: u32) {
+        for _ in 0..FORGOTTEN_PER_TICK {
+            let Some(&(since_s, session)) = self.order.front() else {
+                self.order = VecDeque::new();
+                return;
+            };
+            if !has_passed(since_s, now_s) {
+                return;
+            }
+            self.order.pop_front();
+            if self
+                .sessions
+                .get(&session)
+                .is_some_and(|it| it.1 == since_s)
+            {
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    /// Writes the claims of the sessions after `after` (`None`: of all) that this partition remembers at `now_s`. Returns where to continue, if any are
+    /// left.
+    pub fn save(
+        &self,
+        partition: PartitionId,
+        after: Option<Party>,
+        now_s: u32,
+        block: &mut Block<'_>,
+    ) -> Option<Option<Party>> {
+        let mut last = after;
+        let is_left = |session: &Party| after.is_none_or(|after| *session > after);
+        for (session, (claim, since_s)) in self.sessions.iter().filter(|(it, _)| is_left(it)) {
+            if block.is_full() {
+                return Some(last);
+            }
+            last = Some(*session);
+            if has_passed(*since_s, now_s) {
+                continue;
+            }
+            let mut out = block.record(kind::NEWEST_CLAIM);
+            out.number(partition.into());
+            out.word(session.number());
+            out.number(*claim);
+            out.number((*since_s).into());
+        }
+        None
+    }
+}
+
+fn has_passed(since_s: u32, now_s: u32) -> bool {
+    since_s.saturating_add(REMEMBERED_S) <= now_s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_claim_is_void_for_a_minute_of_the_log() {
+        let (mut claims, session) = (NewestClaims::default(), Party::session(1));
+        claims.note(session, 0, 100);
+        assert!(claims.bytes() == 0, "there is no claim outside a cluster");
+        claims.note(session, 20, 100);
+        claims.note(session, 10, 110);
+        assert!(claims.is_outdated(session, 19, 159) && claims.is_outdated(session, 0, 100));
+        assert!(!claims.is_outdated(session, 20, 100) && !claims.is_outdated(session, 21, 100));
+        assert!(!claims.is_outdated(Party::session(2), 1, 100));
+        assert!(!claims.is_outdated(session, 19, 160));
+        claims.note(session, 30, 150);
+        claims.forget_old(209);
+        assert!(
+            claims.is_outdated(session, 29, 209),
+            "the newer entry stays"
+        );
+        claims.forget_old(210);
+        assert_eq!((claims.bytes(), claims.sessions.len()), (0, 0));
+    }
+}

@@ -1,0 +1,150 @@
+//! Tokens of MQTT sessions and wills that have ended a short time ago, in a cluster. The homes of topics recognise copies of their messages by keys with
+//! these tokens (`unreleased.rs`). Nodes release such keys a minute after the end, since copies come until then: a node that was cut off, or a steward
+//! that died, may have appended a message that the log stores late. A node that is cut off publishes no will (`shard/session_replicas.rs`).
+//!
+//! The table follows from the records of the sessions' partition, so all nodes have it, and snapshots contain it. Each node releases: the steward
+//! first, and the others half a minute later, when normally no key is left. So no key stays after the death of a node.
+//!
+//! A will that a claim makes due is here until it is released, and a new steward publishes it once more: its key tells whether the last steward has
+//! published it. It is lost only if no steward publishes it within a minute.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use super::session_terms::DueInLog;
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
+use crate::mail::session::Will;
+
+/// Seconds after the end until the steward releases.
+const STEWARD_S: u32 = 60;
+/// The same for the other nodes.
+const OTHERS_S: u32 = 90;
+/// A token is forgotten after this many seconds of the log, by a process that releases nothing: one that reads the log, or makes a checkpoint.
+const FORGOTTEN_S: u32 = 120;
+
+/// A session or a will that has ended.
+struct Retired {
+    /// The second of the log in which it ended.
+    end_s: u32,
+    token: u64,
+    /// The will, if the steward has to publish it.
+    will: Option<Box<Will>>,
+}
+
+impl Retired {
+    fn will_bytes(&self) -> usize {
+        self.will.as_ref().map_or(0, |will| will.bytes())
+    }
+}
+
+/// The tokens in the order of the ends.
+#[derive(Default)]
+pub(crate) struct RetiredTokens {
+    all: VecDeque<Retired>,
+    /// As the steward, this node has published the wills among the first so many.
+    published: usize,
+    will_bytes: usize,
+}
+
+impl RetiredTokens {
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Retired>() + self.will_bytes
+    }
+
+    /// The session or the will with this token (0: none) has ended in second `end_s` of the log.
+    pub fn insert(&mut self, token: u64, will: Option<Box<Will>>, end_s: u32) {
+        let is_old = |it: &Retired| it.end_s.saturating_add(FORGOTTEN_S) <= end_s;
+        while self.all.front().is_some_and(is_old) {
+            self.pop();
+        }
+        if token != 0 || will.is_some() {
+            let retired = Retired { end_s, token, will };
+            self.will_bytes += retired.will_bytes();
+            self.all.push_back(retired);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Retired> {
+        let first = self.all.pop_front()?;
+        self.will_bytes -= first.will_bytes();
+        self.published = self.published.saturating_sub(1);
+        if self.all.is_empty() {
+            self.all = VecDeque::new();
+        }
+        Some(first)
+    }
+
+    /// This node becomes the steward: it publishes the wills that the last steward may not have published.
+    pub fn publish_all_again(&mut self) {
+        self.published = 0;
+    }
+
+    /// The first second in which this node has something to do.
+    pub fn next_due_s(&self, is_steward: bool) -> u32 {
+        match self.all.front() {
+            Some(_) if is_steward && self.published < self.all.len() => 0,
+            Some(first) => first.end_s.saturating_add(release_s(is_steward)),
+            None => u32::MAX,
+        }
+    }
+
+    /// What this node has to do next; `None` if nothing is due. The steward looks at each of them, and has nothing to do for most.
+    pub fn next_due(&mut self, is_steward: bool, now_s: u32) -> Option<Option<DueInLog>> {
+        let first = self.all.front()?;
+        if first.end_s.saturating_add(release_s(is_steward)) <= now_s {
+            let first = self.pop();
+            return Some(first.map(|first| DueInLog::Release(first.token)));
+        }
+        if !is_steward {
+            return None;
+        }
+        let next = self.all.get(self.published)?;
+        self.published += 1;
+        Some(next.will.clone().map(DueInLog::ClaimedWill))
+    }
+
+    /// Writes them from this one on. Returns where to go on, if any are left.
+    pub fn save(
+        &self,
+        partition: PartitionId,
+        from: usize,
+        block: &mut Block<'_>,
+    ) -> Option<usize> {
+        for (n, retired) in self.all.iter().enumerate().skip(from) {
+            if block.is_full() {
+                return Some(n);
+            }
+            let mut out = block.record(kind::RETIRED_TOKEN);
+            out.number(partition.into());
+            out.number(retired.end_s.into());
+            out.word(retired.token);
+            out.byte(retired.will.is_some().into());
+            if let Some(will) = &retired.will {
+                will.write(&mut out);
+            }
+        }
+        None
+    }
+
+    /// Reads the next one. Returns its end, its token and its will.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub fn read(from: &mut FieldReader<'_>) -> Result<(u32, u64, Option<Box<Will>>), Damaged> {
+        let (end_s, token) = (from.number32()?, from.word()?);
+        let will = match from.byte()? {
+            0 => None,
+            _ => Some(Box::new(Will::read(from)?)),
+        };
+        Ok((end_s, token, will))
+    }
+}
+
+fn release_s(is_steward: bool) -> u32 {
+    match is_steward {
+        true => STEWARD_S,
+        false => OTHERS_S,
+    }
+}

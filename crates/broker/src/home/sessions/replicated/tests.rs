@@ -1,0 +1,242 @@
+//! Tests of the sessions of a cluster (`replicated.rs`), record by record.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::ROWS_PER_PIECE;
+use crate::base::settings::Settings;
+use crate::base::time::Now;
+use crate::budget::admission::Client;
+use crate::budget::world::World;
+use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
+use crate::home::sessions::Sessions;
+use crate::mail::session::Will;
+use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
+use crate::mail::session::stored::{StoredSession, token_of};
+
+/// The nodes that write the records.
+const ME: u64 = 1;
+const OTHER: u64 = 2;
+
+struct Table {
+    world: Arc<World>,
+    sessions: Sessions,
+    offset: u64,
+    now_s: u32,
+}
+
+impl Table {
+    fn new() -> Table {
+        let mut settings = Settings::default();
+        settings.mqtt.durable_sessions = true;
+        Table {
+            world: World::for_tests(settings, 1),
+            sessions: Sessions::new(0, 1, true),
+            offset: 0,
+            now_s: 1000,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            s: 1,
+            unix_s: self.now_s,
+        }
+    }
+
+    /// Applies a change of the session `name`, by this writer.
+    fn apply(
+        &mut self,
+        name: &str,
+        writer: u64,
+        change: SessionChange<'_>,
+        fence: Option<Fence>,
+    ) -> Consequences {
+        self.offset += 1;
+        let record = SessionRecord {
+            name: name.as_bytes(),
+            change,
+            fence,
+        };
+        let place = LogPlace {
+            offset: self.offset,
+            writer,
+            now: self.now(),
+        };
+        self.sessions.apply(&record, &self.world, place).1
+    }
+
+    /// A connection of this writer claims the session. Returns the offset of the claim.
+    fn claim(&mut self, name: &str, writer: u64, clean: bool, will: Option<Will>) -> u64 {
+        let change = SessionChange::Claim {
+            clean,
+            expiry_s: 100,
+            owner: Client::NOBODY,
+            token: self.offset + 1,
+            will: will.map(Box::new),
+        };
+        self.apply(name, writer, change, None);
+        self.offset
+    }
+
+    /// The connection with this claim ends, and its session is away.
+    fn leave(&mut self, name: &str, claim: u64, will: Option<Will>) {
+        let session = StoredSession {
+            token: claim,
+            ..StoredSession::default()
+        }
+        .encode();
+        let will = will.map(Box::new);
+        let state = RecordedState::of(&session, 100, false, will, Client::NOBODY);
+        let by = ChangedBy::Closing;
+        let fence = Some(Fence { claim, by });
+        let after = self.apply(name, ME, SessionChange::State(state), fence);
+        assert!(!after.is_void);
+    }
+
+    /// What is due now, until nothing is.
+    fn due(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while self.sessions.next_due_s() <= self.now_s {
+            all.extend(self.sessions.next_due_in_log(self.now()).map(told));
+        }
+        all
+    }
+}
+
+fn told(due: DueInLog) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match due {
+        DueInLog::Will(name, will) => format!("will {} of {}", will.token, text(&name)),
+        DueInLog::End(name) => format!("end of {}", text(&name)),
+        DueInLog::ClaimedWill(will) => format!("claimed will {}", will.token),
+        DueInLog::Release(token) => format!("release of {token}"),
+        DueInLog::Released(rows, _) => format!("{rows} rows"),
+    }
+}
+
+fn will(token: u64, delay_s: u32) -> Will {
+    Will {
+        token,
+        delay_s,
+        topic: b"last/words".as_slice().into(),
+        ..Will::default()
+    }
+}
+
+#[test]
+fn session_that_is_evicted_leaves_its_will() {
+    let mut table = Table::new();
+    table.sessions.set_steward(true);
+    let claim = table.claim("sensor", ME, true, Some(will(77, 50)));
+    table.leave("sensor", claim, Some(will(77, 50)));
+    assert_eq!(table.due(), [""; 0]);
+    let counts = &table.world.admission;
+    let absent = table.sessions.absent(0, counts).expect("it is away");
+    assert!(table.sessions.evict(absent.id, counts));
+    assert_eq!(table.due(), ["will 77 of sensor"]);
+    let hash = table.sessions.rows.get(0).hash;
+    let change = (table.sessions).change_by_steward((hash, b"sensor"), 77, table.now());
+    let (change, fence) = change.expect("the will is published");
+    assert!(matches!(change, SessionChange::End { .. }));
+    let end = SessionChange::End { token: claim };
+    assert!(!table.apply("sensor", ME, end, Some(fence)).is_void);
+    assert_eq!(table.sessions.len(), 0);
+}
+
+#[test]
+fn keys_of_what_has_ended_are_released_a_minute_later_and_at_other_nodes_too() {
+    for (is_steward, release_s) in [(true, 60), (false, 90)] {
+        let mut table = Table::new();
+        table.sessions.set_steward(is_steward);
+        let first = table.claim("sensor", ME, true, Some(will(77, 0)));
+        table.claim("sensor", OTHER, true, None);
+        let published = match is_steward {
+            true => alloc::vec!["claimed will 77"],
+            false => Vec::new(),
+        };
+        assert_eq!(table.due(), published);
+        table.now_s += release_s - 1;
+        assert_eq!(table.due(), [""; 0]);
+        table.now_s += 1;
+        let released = ["release of 77".into(), format!("release of {first}")];
+        assert_eq!(table.due(), released);
+        assert_eq!(table.due(), [""; 0]);
+    }
+}
+
+#[test]
+fn next_steward_publishes_a_claimed_will_again() {
+    let mut table = Table::new();
+    table.claim("sensor", ME, true, Some(will(77, 0)));
+    table.claim("sensor", OTHER, false, Some(will(78, 5)));
+    table.claim("sensor", ME, false, None);
+    assert_eq!(table.due(), [""; 0], "another node is the steward");
+    table.now_s += 30;
+    for _ in 0..2 {
+        table.sessions.set_steward(true);
+        assert_eq!(table.due(), ["claimed will 77"], "will 78 has a delay");
+        table.sessions.set_steward(false);
+    }
+}
+
+#[test]
+fn sessions_of_a_dead_node_are_released_in_pieces_and_count_as_released_at_once() {
+    let mut table = Table::new();
+    let names: Vec<String> = (0..1000).map(|n| format!("sensor-{n}")).collect();
+    for name in &names {
+        table.claim(name, OTHER, true, None);
+    }
+    table.sessions.release_writer(OTHER, table.now(), false);
+    let held = |table: &Table| {
+        let rows = (0..1000).filter(|id| table.sessions.is_held_somewhere(*id));
+        rows.count()
+    };
+    assert_eq!(
+        held(&table),
+        1000,
+        "nothing is visited in the turn of the death"
+    );
+    // Its session has expired by now, so that another one begins, although its row was not visited.
+    table.now_s += 102;
+    let (before, last) = (table.offset, names.last().expect("there are some"));
+    table.claim(last, ME, false, None);
+    let state = table.sessions.state_of(999);
+    assert_eq!(token_of(state), before + 1);
+    for _ in 0..2 {
+        let before = held(&table);
+        table.sessions.next_due_in_log(table.now());
+        assert_eq!(before - held(&table), ROWS_PER_PIECE);
+    }
+    let pieces = 1 + (1000 / ROWS_PER_PIECE);
+    assert!(table.due().len() >= pieces - 1);
+    assert_eq!(held(&table), 1, "of the living node");
+    table.sessions.release_writer(ME, table.now(), true);
+    assert_eq!(held(&table), 0, "at once while the log is read");
+}
+
+#[test]
+fn next_stewardship_ends_again_what_the_last_one_may_not_have_recorded() {
+    let mut table = Table::new();
+    for name in ["a", "b", "c"] {
+        let claim = table.claim(name, ME, true, None);
+        table.leave(name, claim, None);
+    }
+    table.now_s += 101;
+    for ends in [["end of a", "end of b", "end of c"]; 2] {
+        table.sessions.set_steward(true);
+        assert_eq!(table.due(), ends);
+        table.sessions.set_steward(false);
+    }
+    let claim = table.offset - 1;
+    let by = ChangedBy::Steward;
+    let fence = Some(Fence { claim, by });
+    let end = SessionChange::End { token: claim };
+    assert!(!table.apply("c", OTHER, end, fence).is_void);
+    table.sessions.set_steward(true);
+    assert_eq!(table.due(), ["end of a", "end of b"]);
+    assert_eq!(table.due(), [""; 0]);
+}
