@@ -54,7 +54,7 @@ mod replicated;
 mod reports;
 mod reservations;
 mod retained;
-mod retired_tokens;
+pub(crate) mod retired_tokens;
 pub(crate) mod session_terms;
 mod shadow;
 mod shard_filters;

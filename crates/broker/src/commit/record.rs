@@ -17,7 +17,7 @@ use crate::base::record_kind::{Family, OPTIONAL, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::{Client, Party};
 use crate::mail::fields::{check_fields, check_stored_message, check_stored_name};
-use crate::mail::message::{DedupKey, Headers, Publish, SessionKey};
+use crate::mail::message::{DedupKey, Headers, Publish, Release, SessionKey};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Change, Fact};
 
@@ -118,16 +118,6 @@ pub enum Note<'a> {
     Release(Release),
     /// The position of a shared subscription in the partition.
     Group(GroupPosition<'a>),
-}
-
-/// The client of a session has released the QoS 2 message with this packet id, so that its next message may have the same id. The packet id 0 stands
-/// for all messages of the session, which has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// The session and the packet id.
-    pub key: SessionKey,
-    /// In a cluster: the claim of the connection that got the PUBREL, which is the offset of the claim's record. Otherwise, and for a whole session, 0.
-    pub claim: u64,
 }
 
 /// The position of a shared subscription (a group) in a partition.

@@ -27,8 +27,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
 use crate::budget::world::World;
-use crate::commit::record::Release;
-use crate::mail::message::{DedupKey, Publish, SessionKey};
+use crate::mail::message::{DedupKey, Publish, Release, SessionKey};
 use crate::mail::{Info, Outcome};
 use crate::store::slab::NONE;
 

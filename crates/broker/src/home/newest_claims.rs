@@ -7,7 +7,7 @@
 //! The table follows from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
 //!
 //! Why 60 seconds are enough: a node applies the claim that fences its connection at most five seconds after the log has stored it, or it is cut off and
-//! admits no such message any more. What it has admitted by then is stored within [`BOUND_S`](crate::commit::batch::BOUND_S), or void. So no record of
+//! admits no such message any more. What it has admitted by then is stored within `BOUND_S` (`commit/batch.rs`), or void. So no record of
 //! an older claim comes more than some 12 seconds after the first record of a newer one. The rest is for clocks that differ.
 //!
 //! Why a void copy is no loss: its client has got no PUBREC for it. The client sends it again on the connection of the newer claim, or has begun another

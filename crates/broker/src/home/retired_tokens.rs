@@ -11,7 +11,6 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use super::session_terms::DueInLog;
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
 use crate::mail::session::Will;
@@ -30,6 +29,14 @@ struct Retired {
     token: u64,
     /// The will, if the steward has to publish it.
     will: Option<Box<Will>>,
+}
+
+/// What a node has to do for a token.
+pub(crate) enum DueToken {
+    /// Publish this will, as the steward.
+    Publish(Box<Will>),
+    /// Release its keys.
+    Release(u64),
 }
 
 impl Retired {
@@ -91,18 +98,18 @@ impl RetiredTokens {
     }
 
     /// What this node has to do next; `None` if nothing is due. The steward looks at each of them, and has nothing to do for most.
-    pub fn next_due(&mut self, is_steward: bool, now_s: u32) -> Option<Option<DueInLog>> {
+    pub fn next_due(&mut self, is_steward: bool, now_s: u32) -> Option<Option<DueToken>> {
         let first = self.all.front()?;
         if first.end_s.saturating_add(release_s(is_steward)) <= now_s {
             let first = self.pop();
-            return Some(first.map(|first| DueInLog::Release(first.token)));
+            return Some(first.map(|first| DueToken::Release(first.token)));
         }
         if !is_steward {
             return None;
         }
         let next = self.all.get(self.published)?;
         self.published += 1;
-        Some(next.will.clone().map(DueInLog::ClaimedWill))
+        Some(next.will.clone().map(DueToken::Publish))
     }
 
     /// Writes them from this one on. Returns where to go on, if any are left.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::time::Now;
-use crate::home::retired_tokens::RetiredTokens;
+use crate::home::retired_tokens::{DueToken, RetiredTokens};
 use crate::mail::session::Will;
 
 /// What the nodes of a cluster know of the sessions of a partition besides their stored forms.
@@ -19,7 +19,7 @@ pub(crate) struct Replicas {
     /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the stewardship. A record of an earlier
     /// stewardship may have been lost.
     pub begun: BTreeSet<(u32, u32)>,
-    /// The nodes that have died, until [`release_some`](crate::home::sessions) has visited all rows.
+    /// The nodes that have died, until all rows have been visited.
     pub dead: Vec<DeadHolder>,
     /// By row.
     pub rows: BTreeMap<u32, Replica>,
@@ -90,15 +90,13 @@ impl Consequences {
 }
 
 /// What a node has to do for a session. All but the releases is for the steward.
-pub enum DueInLog {
+pub(crate) enum DueInLog {
     /// Publish this will.
     Will(Box<[u8]>, Box<Will>),
     /// Record the end of the session with this name.
     End(Box<[u8]>),
-    /// Publish this will. Another connection holds its session.
-    ClaimedWill(Box<Will>),
-    /// Release the messages of the session or the will with this token. Each node does this.
-    Release(u64),
+    /// Of a session or a will that has ended. Each node releases, and the steward publishes.
+    Retired(DueToken),
     /// So many rows were visited since a node has died, which has these consequences. Each node does this.
     Released(u32, Vec<Consequences>),
 }

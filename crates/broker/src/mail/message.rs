@@ -150,6 +150,16 @@ impl SessionKeyBytes {
     }
 }
 
+/// The client of a session has released the QoS 2 message with this packet id, so that its next message may have the same id. The packet id 0 stands
+/// for all messages of the session, which has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The session and the packet id.
+    pub key: SessionKey,
+    /// In a cluster: the claim of the connection that got the PUBREL, which is the offset of the claim's record. Otherwise, and for a whole session, 0.
+    pub claim: u64,
+}
+
 /// A message in the form in which a log appends it, and [`Frames`](crate::mail::Frames) copy it.
 pub struct NewMessage<'a> {
     /// The home's topic row.

@@ -64,6 +64,9 @@ impl Shard {
             }
             // While a snapshot is written, nothing may change.
             Control::EndSession(_) if self.stopped => Report::Ended(Ended::default()),
+            Control::EndSession(name) if clients.ctx.world.replicates_sessions() => {
+                Report::Ended(self.record_end_by_operator(&name))
+            }
             Control::EndSession(name) => {
                 Report::Ended(end_session(&mut self.sessions, clients, &name))
             }

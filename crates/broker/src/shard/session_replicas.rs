@@ -14,7 +14,9 @@ use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::commit::batch::StoredHeader;
+use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
+use crate::mail::orders::{Ended, SessionName};
 use crate::mail::session::record::{
     ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord,
 };
@@ -22,6 +24,7 @@ use crate::mail::session::stored::{StoredSession, token_of};
 use crate::mail::session::{EncodedSession, SavedSession};
 use crate::mail::{Ask, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::Front;
+use crate::protocol::mqtt::access::session_named;
 use crate::protocol::mqtt::retention::{count_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
@@ -253,10 +256,10 @@ impl Shard {
                     self.publish_will_once(name, Some(0), Some(will))
                 }
                 Some(DueInLog::End(name)) => self.record_as_steward(&name, 0),
-                Some(DueInLog::ClaimedWill(will)) => {
+                Some(DueInLog::Retired(DueToken::Publish(will))) => {
                     self.publish_will_once(Box::default(), None, Some(will))
                 }
-                Some(DueInLog::Release(token)) => {
+                Some(DueInLog::Retired(DueToken::Release(token))) => {
                     let Front { clients, subs, .. } = &mut self.front;
                     release_token(&mut subs.lanes, &clients.ctx, token);
                 }
@@ -296,6 +299,26 @@ impl Shard {
         .encode();
         let waiting = PendingRequest::new(ctx.me, Request::WillRecorded(will));
         self.write_session_record(self.place_of_session(name), waiting, &record);
+    }
+
+    /// Records that an operator ends this session, if its client is disconnected. Each node may do that.
+    pub(super) fn record_end_by_operator(&mut self, name: &SessionName) -> Ended {
+        let name = session_named(&name.client_id, &name.user);
+        let ctx = &self.front.clients.ctx;
+        let (hash, _) = ctx.place_of(&name);
+        let change = self.sessions.change_by_operator((hash, &name));
+        let count = u32::from(change.is_some());
+        if let Some((change, fence)) = change {
+            let record = SessionRecord {
+                name: &name,
+                change,
+                fence: Some(fence),
+            }
+            .encode();
+            let waiting = PendingRequest::new(ctx.me, Request::Answered);
+            self.write_session_record(self.place_of_session(&name), waiting, &record);
+        }
+        Ended { count, next: None }
     }
 
     /// The time of the log of partition `at`, by which all nodes count.

@@ -251,6 +251,35 @@ fn session_ends_at_all_nodes_when_it_expires() {
 }
 
 #[test]
+fn operator_lists_and_ends_a_session_at_any_node() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let line = "DELETE /api/v1/session?client_id=it";
+    let end_at = |node: &Server| port::ask(node.admin(), line, None).status;
+    for ended_at in [&other, &one] {
+        let (mut conn, present) = resume(&one, Version::V5, "it");
+        assert!(!present);
+        conn.subscribe("t", 1);
+        until("the claim at the other node", || {
+            port::metric(other.admin(), "crore_sessions") == Some(1.0)
+        });
+        assert_eq!(end_at(ended_at), 404, "its client is connected");
+        conn.leave();
+        for node in [&one, &other] {
+            until("the session at each node", || {
+                let page = port::get(node.admin(), "sessions");
+                page["sessions"][0]["client_id"] == "it"
+            });
+        }
+        assert_eq!(end_at(ended_at), 200);
+        for node in [&one, &other] {
+            port::await_metric(node.admin(), "crore_sessions", 0.0);
+        }
+    }
+}
+
+#[test]
 fn client_whose_session_ends_with_its_connection_is_named_in_the_log_once() {
     let Some(servers) = Servers::start(1) else {
         return;

@@ -234,6 +234,15 @@ impl SessionsAtHome {
         self.partitions[at].change_by_steward((hash, name), will, now)
     }
 
+    /// The change by which an operator ends this session.
+    pub(crate) fn change_by_operator(
+        &self,
+        (hash, name): (u32, &[u8]),
+    ) -> Option<(SessionChange<'static>, Fence)> {
+        let at = self.place_here(name)?;
+        self.partitions[at].change_by_operator((hash, name))
+    }
+
     /// A digest of what all nodes of a cluster know alike.
     pub(crate) fn digest(&self, seed: u64) -> u64 {
         let all = self.partitions.iter();

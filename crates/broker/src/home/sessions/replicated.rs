@@ -60,7 +60,7 @@ impl Sessions {
     fn fenced(&self, found: Option<u32>, fence: Fence) -> Option<u32> {
         let id = found?;
         let replica = self.replica(id)?;
-        let is_holder = fence.by != ChangedBy::Steward;
+        let is_holder = matches!(fence.by, ChangedBy::Holder | ChangedBy::Closing);
         (replica.claim == fence.claim && replica.held.is_some() == is_holder).then_some(id)
     }
 
@@ -215,7 +215,11 @@ impl Sessions {
         self.forget(id);
         world.admission.leave_session(owner);
         self.retire(token_of(&kept.state.bytes), now);
-        self.retire(will.map_or(0, |will| will.token), now);
+        match will {
+            // Nobody has published it.
+            Some(will) if by == ChangedBy::Operator => self.retire_will(will, now),
+            will => self.retire(will.map_or(0, |will| will.token), now),
+        }
         Consequences {
             // A connection that ends has released what it needed.
             needed: former.holder.is_none().then_some(kept.state.bytes),
@@ -348,7 +352,7 @@ impl Sessions {
         }
         let replicas = self.replicas.as_mut()?;
         if let Some(due) = replicas.retired.next_due(replicas.is_steward, now.unix_s) {
-            return due;
+            return due.map(DueInLog::Retired);
         }
         if !replicas.is_steward {
             return None;
@@ -417,6 +421,21 @@ impl Sessions {
             }),
             fence,
         ))
+    }
+
+    /// The change by which an operator ends the session with this name; `None` if there is none, or if a connection holds it.
+    pub(super) fn change_by_operator(
+        &self,
+        (hash, name): (u32, &[u8]),
+    ) -> Option<(SessionChange<'static>, Fence)> {
+        let id = self.find(hash, name)?;
+        let replica = self.replica(id).filter(|replica| replica.held.is_none())?;
+        let fence = Fence {
+            claim: replica.claim,
+            by: ChangedBy::Operator,
+        };
+        let token = token_of(self.state_of(id));
+        Some((SessionChange::End { token }, fence))
     }
 
     /// Whether a connection of some node holds the session in this row.

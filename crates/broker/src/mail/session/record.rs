@@ -49,6 +49,8 @@ pub enum ChangedBy {
     Closing,
     /// The steward of the partition, while no connection holds the session.
     Steward,
+    /// An operator at any node, while no connection holds the session.
+    Operator,
 }
 
 /// A change of a session.
@@ -216,6 +218,7 @@ impl Fence {
             0 => ChangedBy::Holder,
             1 => ChangedBy::Closing,
             2 => ChangedBy::Steward,
+            3 => ChangedBy::Operator,
             _ => return Err(Damaged("a session is changed by nobody that is known")),
         };
         Ok(Fence { claim, by })
@@ -328,6 +331,7 @@ mod tests {
             (state(None), fence(ChangedBy::Steward)),
             (SessionChange::End { token: 9 }, None),
             (SessionChange::End { token: 9 }, fence(ChangedBy::Closing)),
+            (SessionChange::End { token: 9 }, fence(ChangedBy::Operator)),
         ] {
             let record = SessionRecord {
                 name: b"sensor-7",

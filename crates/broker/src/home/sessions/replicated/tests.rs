@@ -11,6 +11,7 @@ use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
+use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::home::sessions::Sessions;
 use crate::mail::session::Will;
@@ -112,8 +113,8 @@ fn told(due: DueInLog) -> String {
     match due {
         DueInLog::Will(name, will) => format!("will {} of {}", will.token, text(&name)),
         DueInLog::End(name) => format!("end of {}", text(&name)),
-        DueInLog::ClaimedWill(will) => format!("claimed will {}", will.token),
-        DueInLog::Release(token) => format!("release of {token}"),
+        DueInLog::Retired(DueToken::Publish(will)) => format!("claimed will {}", will.token),
+        DueInLog::Retired(DueToken::Release(token)) => format!("release of {token}"),
         DueInLog::Released(rows, _) => format!("{rows} rows"),
     }
 }
@@ -145,6 +146,26 @@ fn session_that_is_evicted_leaves_its_will() {
     let end = SessionChange::End { token: claim };
     assert!(!table.apply("sensor", ME, end, Some(fence)).is_void);
     assert_eq!(table.sessions.len(), 0);
+}
+
+#[test]
+fn session_that_an_operator_ends_at_any_node_leaves_its_will() {
+    let mut table = Table::new();
+    let claim = table.claim("sensor", ME, true, Some(will(77, 50)));
+    let hash = table.sessions.rows.get(0).hash;
+    let name = (hash, &b"sensor"[..]);
+    assert!(
+        table.sessions.change_by_operator(name).is_none(),
+        "it is held"
+    );
+    table.leave("sensor", claim, Some(will(77, 50)));
+    let change = table.sessions.change_by_operator(name);
+    let (change, fence) = change.expect("it is away");
+    assert!(!table.apply("sensor", OTHER, change, Some(fence)).is_void);
+    assert_eq!(table.sessions.len(), 0);
+    assert_eq!(table.due(), [""; 0], "another node is the steward");
+    table.sessions.set_steward(true);
+    assert_eq!(table.due(), ["claimed will 77"]);
 }
 
 #[test]
