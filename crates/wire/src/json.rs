@@ -1,6 +1,10 @@
-//! Writes JSON strings (RFC 8259), and bytes as base64. The callers write objects and arrays.
+//! Writes JSON strings (RFC 8259), and bytes as base64. The callers write objects and arrays. `scan` reads and checks JSON.
 //!
 //! Invariant: only the required characters are escaped (section 7: quote, backslash, control characters).
+
+pub(crate) mod scan;
+
+pub use scan::{Fault, MAX_DEPTH, is_json};
 
 use alloc::vec::Vec;
 use base64::Engine;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod centrifugo;
 pub mod deflate;
 pub mod form;
 pub mod http;

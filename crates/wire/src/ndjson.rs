@@ -17,16 +17,13 @@
 //! plain line costs only the search for its quotes, and nothing is copied. Unknown and repeated fields are refused, so that a typing
 //! error is noticed. The caller checks topic names and content types.
 
-mod scan;
-
+use crate::json::Fault;
+use crate::json::scan::{Scan, Text};
 use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use scan::{Scan, Text};
 
-/// The most nested arrays and objects in `data`: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
-/// message needs half of that.
-pub const MAX_DEPTH: u32 = u64::BITS;
+pub use crate::json::MAX_DEPTH;
 
 /// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. Empty buffers allocate nothing. They keep
 /// their memory between lines, so they should be dropped with the batch.
@@ -207,6 +204,25 @@ impl LineError {
 
 impl core::error::Error for LineError {}
 
+impl From<Fault> for LineError {
+    fn from(fault: Fault) -> LineError {
+        match fault {
+            Fault::Incomplete => LineError::Incomplete,
+            Fault::ExpectedKey => LineError::ExpectedKey,
+            Fault::ExpectedColon => LineError::ExpectedColon,
+            Fault::ExpectedComma => LineError::ExpectedComma,
+            Fault::ExpectedValue => LineError::ExpectedValue,
+            Fault::Trailing => LineError::Trailing,
+            Fault::BadNumber => LineError::BadNumber,
+            Fault::Control => LineError::Control,
+            Fault::BadEscape => LineError::BadEscape,
+            Fault::LoneSurrogate => LineError::LoneSurrogate,
+            Fault::NotUtf8 => LineError::NotUtf8,
+            Fault::TooDeep => LineError::TooDeep,
+        }
+    }
+}
+
 /// Parses one line, with or without its line end.
 ///
 /// # Errors
@@ -309,10 +325,8 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
         }
     }
     scan.step();
-    match scan.peek() {
-        None => Ok(fields),
-        Some(_) => Err(LineError::Trailing),
-    }
+    scan.end()?;
+    Ok(fields)
 }
 
 /// Reads a field's name and the colon after it. The name is compared in place; only a name with escapes, which is rare, is decoded.

@@ -22,8 +22,8 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
     (
         "wire",
         &[
-            &["deflate", "form", "http", "json", "ndjson", "sse"],
-            &["http2", "topic", "websocket"],
+            &["deflate", "form", "http", "json", "sse"],
+            &["centrifugo", "http2", "ndjson", "topic", "websocket"],
             &["mqtt"],
         ],
     ),

@@ -3,9 +3,61 @@
 //! Invariants: only valid JSON and UTF-8 is accepted. There is no recursion: the open arrays and objects are bits of one word. The
 //! cursor only moves forward, so the work is linear in the length of the line.
 
-use super::{LineError, MAX_DEPTH};
 use alloc::vec::Vec;
 use memchr::memchr2;
+
+/// The most nested arrays and objects in a value: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
+/// message needs half of that.
+pub const MAX_DEPTH: u32 = u64::BITS;
+
+/// Why a text is not JSON, or not JSON that this crate reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+pub enum Fault {
+    /// The text ends within a value.
+    #[display("the text ends too early")]
+    Incomplete,
+    /// A `"` should begin the name of a field.
+    #[display("a field's name in quotes is expected")]
+    ExpectedKey,
+    /// A `:` should follow the name of a field.
+    #[display("a colon is expected")]
+    ExpectedColon,
+    /// A `,` or the closing bracket should follow a value.
+    #[display("a comma or closing bracket is expected")]
+    ExpectedComma,
+    /// No JSON value begins here.
+    #[display("a value is expected")]
+    ExpectedValue,
+    /// Something follows the value.
+    #[display("something follows the value")]
+    Trailing,
+    /// A malformed number (RFC 8259 section 6).
+    #[display("a malformed number")]
+    BadNumber,
+    /// An unescaped control character in a string.
+    #[display("a control character in a string")]
+    Control,
+    /// A malformed escape (RFC 8259 section 7).
+    #[display("a bad escape in a string")]
+    BadEscape,
+    /// An escaped half of a surrogate pair.
+    #[display("a string escapes half of a surrogate pair")]
+    LoneSurrogate,
+    /// A string that is not UTF-8.
+    #[display("a string is not UTF-8")]
+    NotUtf8,
+    /// A value nests more than [`MAX_DEPTH`] levels.
+    #[display("a value nests deeper than 64 levels")]
+    TooDeep,
+}
+
+impl core::error::Error for Fault {}
+
+/// Whether the bytes are one JSON value, at most [`MAX_DEPTH`] levels deep.
+pub fn is_json(bytes: &[u8]) -> bool {
+    let mut scan = Scan::new(bytes);
+    scan.value().and_then(|()| scan.end()).is_ok()
+}
 
 /// Number of bytes after an escape that are checked one by one, before the vectorized search starts again. In a string that contains
 /// JSON the next escape is near, and starting the search costs more than these checks.
@@ -16,15 +68,15 @@ const STRIDE: usize = 32;
 
 /// The place of a string in the line, without its quotes.
 #[derive(Clone, Copy)]
-pub(super) struct Text {
-    pub(super) start: usize,
-    pub(super) end: usize,
+pub(crate) struct Text {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
     /// The string has escapes, so it must be decoded.
-    pub(super) escaped: bool,
+    pub(crate) escaped: bool,
 }
 
 /// Takes the decoded text of a string with escapes.
-pub(super) trait Sink {
+pub(crate) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -41,43 +93,43 @@ impl Sink for Discard {
     fn put(&mut self, _: &[u8]) {}
 }
 
-/// A cursor over a line.
-pub(super) struct Scan<'a> {
+/// A cursor over a line or another text.
+pub(crate) struct Scan<'a> {
     line: &'a [u8],
     /// The offset of the next byte.
     at: usize,
 }
 
 impl<'a> Scan<'a> {
-    pub(super) const fn new(line: &'a [u8]) -> Scan<'a> {
+    pub(crate) const fn new(line: &'a [u8]) -> Scan<'a> {
         Scan { line, at: 0 }
     }
 
-    pub(super) const fn at(&self) -> usize {
+    pub(crate) const fn at(&self) -> usize {
         self.at
     }
 
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         &self.line[self.at..]
     }
 
-    pub(super) fn slice(&self, start: usize, end: usize) -> &'a [u8] {
+    pub(crate) fn slice(&self, start: usize, end: usize) -> &'a [u8] {
         &self.line[start..end]
     }
 
-    pub(super) const fn step(&mut self) {
+    pub(crate) const fn step(&mut self) {
         self.skip(1);
     }
 
     /// Skips bytes that the caller has checked.
-    pub(super) const fn skip(&mut self, bytes: usize) {
+    pub(crate) const fn skip(&mut self, bytes: usize) {
         self.at += bytes;
         debug_assert!(self.at <= self.line.len());
     }
 
     /// Moves to the next byte that is not white space, and returns it.
     #[inline]
-    pub(super) fn peek(&mut self) -> Option<u8> {
+    pub(crate) fn peek(&mut self) -> Option<u8> {
         loop {
             match self.line.get(self.at) {
                 Some(b' ' | b'\t' | b'\r' | b'\n') => self.at += 1,
@@ -87,28 +139,36 @@ impl<'a> Scan<'a> {
     }
 
     /// Skips the quote at the beginning of a field's name.
-    pub(super) fn quote(&mut self) -> Result<(), LineError> {
-        self.expect(b'"', LineError::ExpectedKey)
+    pub(crate) fn quote(&mut self) -> Result<(), Fault> {
+        self.expect(b'"', Fault::ExpectedKey)
     }
 
     /// Skips the colon after a field's name.
-    pub(super) fn colon(&mut self) -> Result<(), LineError> {
-        self.expect(b':', LineError::ExpectedColon)
+    pub(crate) fn colon(&mut self) -> Result<(), Fault> {
+        self.expect(b':', Fault::ExpectedColon)
     }
 
-    fn expect(&mut self, byte: u8, otherwise: LineError) -> Result<(), LineError> {
+    /// Checks that nothing but white space is left.
+    pub(crate) fn end(&mut self) -> Result<(), Fault> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(Fault::Trailing),
+        }
+    }
+
+    fn expect(&mut self, byte: u8, otherwise: Fault) -> Result<(), Fault> {
         match self.peek() {
             Some(next) if next == byte => {
                 self.step();
                 Ok(())
             }
             Some(_) => Err(otherwise),
-            None => Err(LineError::Incomplete),
+            None => Err(Fault::Incomplete),
         }
     }
 
     /// Reads a string after its opening quote. If it has escapes, `out` gets the decoded text.
-    pub(super) fn string(&mut self, out: &mut impl Sink) -> Result<Text, LineError> {
+    pub(crate) fn string(&mut self, out: &mut impl Sink) -> Result<Text, Fault> {
         let start = self.at;
         let Some(found) = memchr2(b'"', b'\\', self.rest()) else {
             return Err(self.unclosed(start));
@@ -129,7 +189,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a string from its first escape up to the closing quote.
-    fn escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), LineError> {
+    fn escaped(&mut self, start: usize, out: &mut impl Sink) -> Result<(), Fault> {
         out.put(&self.line[start..self.at]);
         loop {
             let meaning = self.escape()?;
@@ -158,14 +218,14 @@ impl<'a> Scan<'a> {
     /// The error for a string without a closing quote. If the content has an error, that error is returned, since the string may contain an
     /// unescaped line end.
     #[cold]
-    fn unclosed(&self, start: usize) -> LineError {
+    fn unclosed(&self, start: usize) -> Fault {
         check(&self.line[start..])
             .err()
-            .unwrap_or(LineError::Incomplete)
+            .unwrap_or(Fault::Incomplete)
     }
 
     /// Reads one escape, from its backslash on.
-    fn escape(&mut self) -> Result<char, LineError> {
+    fn escape(&mut self) -> Result<char, Fault> {
         let meaning = match self.line.get(self.at + 1) {
             Some(&same @ (b'"' | b'\\' | b'/')) => char::from(same),
             Some(b'n') => '\n',
@@ -174,53 +234,53 @@ impl<'a> Scan<'a> {
             Some(b'b') => '\u{8}',
             Some(b'f') => '\u{c}',
             Some(b'u') => return self.unicode_escape(),
-            Some(_) => return Err(LineError::BadEscape),
-            None => return Err(LineError::Incomplete),
+            Some(_) => return Err(Fault::BadEscape),
+            None => return Err(Fault::Incomplete),
         };
         self.skip(2);
         Ok(meaning)
     }
 
     /// Reads `\u` and four digits, or two of these as a surrogate pair.
-    fn unicode_escape(&mut self) -> Result<char, LineError> {
+    fn unicode_escape(&mut self) -> Result<char, Fault> {
         let mut code = self.four_digits()?;
         if (0xD800..0xDC00).contains(&code) {
             if !self.rest().starts_with(b"\\u") {
-                return Err(LineError::LoneSurrogate);
+                return Err(Fault::LoneSurrogate);
             }
             let low = self.four_digits()?;
             if !(0xDC00..0xE000).contains(&low) {
-                return Err(LineError::LoneSurrogate);
+                return Err(Fault::LoneSurrogate);
             }
             code = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         }
-        char::from_u32(code).ok_or(LineError::LoneSurrogate)
+        char::from_u32(code).ok_or(Fault::LoneSurrogate)
     }
 
     /// Reads `\u` and four digits; returns the value of the digits.
-    fn four_digits(&mut self) -> Result<u32, LineError> {
+    fn four_digits(&mut self) -> Result<u32, Fault> {
         let Some(digits) = self.rest().get(2..6) else {
-            return Err(LineError::BadEscape);
+            return Err(Fault::BadEscape);
         };
         let mut code = 0;
         for &digit in digits {
             let value = char::from(digit).to_digit(16);
-            code = code << 4 | value.ok_or(LineError::BadEscape)?;
+            code = code << 4 | value.ok_or(Fault::BadEscape)?;
         }
         self.skip(6);
         Ok(code)
     }
 
     /// Checks and skips any value.
-    pub(super) fn value(&mut self) -> Result<(), LineError> {
+    pub(crate) fn value(&mut self) -> Result<(), Fault> {
         // One bit for each open level, the lowest for the innermost: set for an object, clear for an array.
         let mut objects = 0_u64;
         let mut depth = 0;
         loop {
-            let first = self.peek().ok_or(LineError::Incomplete)?;
+            let first = self.peek().ok_or(Fault::Incomplete)?;
             if let b'{' | b'[' = first {
                 if depth == MAX_DEPTH {
-                    return Err(LineError::TooDeep);
+                    return Err(Fault::TooDeep);
                 }
                 depth += 1;
                 objects = objects << 1 | u64::from(first == b'{');
@@ -239,10 +299,10 @@ impl<'a> Scan<'a> {
                     return Ok(());
                 }
                 let closing = if objects & 1 == 1 { b'}' } else { b']' };
-                match self.peek().ok_or(LineError::Incomplete)? {
+                match self.peek().ok_or(Fault::Incomplete)? {
                     b',' => break,
                     next if next == closing => self.step(),
-                    _ => return Err(LineError::ExpectedComma),
+                    _ => return Err(Fault::ExpectedComma),
                 }
                 depth -= 1;
                 objects >>= 1;
@@ -253,7 +313,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Skips the name and the colon before a value, if the innermost level is an object.
-    fn member_key(&mut self, objects: u64) -> Result<(), LineError> {
+    fn member_key(&mut self, objects: u64) -> Result<(), Fault> {
         if objects & 1 == 0 {
             return Ok(());
         }
@@ -262,7 +322,7 @@ impl<'a> Scan<'a> {
         self.colon()
     }
 
-    fn scalar(&mut self, first: u8) -> Result<(), LineError> {
+    fn scalar(&mut self, first: u8) -> Result<(), Fault> {
         match first {
             b'"' => {
                 self.step();
@@ -272,20 +332,20 @@ impl<'a> Scan<'a> {
             b't' => self.literal(b"true"),
             b'f' => self.literal(b"false"),
             b'n' => self.literal(b"null"),
-            _ => Err(LineError::ExpectedValue),
+            _ => Err(Fault::ExpectedValue),
         }
     }
 
-    fn literal(&mut self, word: &[u8]) -> Result<(), LineError> {
+    fn literal(&mut self, word: &[u8]) -> Result<(), Fault> {
         if !self.rest().starts_with(word) {
-            return Err(LineError::ExpectedValue);
+            return Err(Fault::ExpectedValue);
         }
         self.skip(word.len());
         Ok(())
     }
 
     /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, since subscribers get the number as text.
-    fn number(&mut self) -> Result<(), LineError> {
+    fn number(&mut self) -> Result<(), Fault> {
         self.skip_one_of(b"-");
         // After a leading zero only a fraction or an exponent may follow.
         if !self.skip_one_of(b"0") {
@@ -299,7 +359,7 @@ impl<'a> Scan<'a> {
             self.digits()?;
         }
         match self.line.get(self.at) {
-            Some(b'0'..=b'9') => Err(LineError::BadNumber),
+            Some(b'0'..=b'9') => Err(Fault::BadNumber),
             _ => Ok(()),
         }
     }
@@ -311,14 +371,14 @@ impl<'a> Scan<'a> {
         found
     }
 
-    fn digits(&mut self) -> Result<(), LineError> {
+    fn digits(&mut self) -> Result<(), Fault> {
         let digits = self
             .rest()
             .iter()
             .take_while(|b| b.is_ascii_digit())
             .count();
         if digits == 0 {
-            return Err(LineError::BadNumber);
+            return Err(Fault::BadNumber);
         }
         self.skip(digits);
         Ok(())
@@ -327,15 +387,15 @@ impl<'a> Scan<'a> {
 
 /// Checks that the text between two quotes is UTF-8 without control characters. For ASCII, which nearly every text is, the first pass is
 /// enough. It needs a few instructions for each vector.
-fn check(text: &[u8]) -> Result<(), LineError> {
+fn check(text: &[u8]) -> Result<(), Fault> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
         return Ok(());
     }
     if max_of(text, |b| !b) > !b' ' {
-        return Err(LineError::Control);
+        return Err(Fault::Control);
     }
-    core::str::from_utf8(text).map_or(Err(LineError::NotUtf8), |_| Ok(()))
+    core::str::from_utf8(text).map_or(Err(Fault::NotUtf8), |_| Ok(()))
 }
 
 /// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole stride

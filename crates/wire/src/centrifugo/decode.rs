@@ -1,0 +1,125 @@
+//! Reads frames: their commands one after another, the connect of a transport that only goes to the client, and the body of `/emulation`.
+
+use super::command::{self, Command, Connect, Emulation};
+use super::error::Error;
+use super::format::Format;
+use super::protobuf::Reader;
+use super::raw::Raw;
+use super::schema::{COMMAND, CONNECT, EMULATION, Field};
+use super::{read_json, read_protobuf};
+
+pub use super::raw::{Limits, Scratch};
+
+/// The commands of a frame. After an error there are no more.
+#[derive(Clone, Debug)]
+pub struct Commands<'a> {
+    format: Format,
+    frame: &'a [u8],
+    /// The offset of the next command; `None` after the last one.
+    at: Option<usize>,
+    /// The number of commands that were read.
+    read: usize,
+    limits: Limits,
+}
+
+impl<'a> Commands<'a> {
+    /// The commands of this frame, which must be whole. An empty frame is [`Error::Empty`].
+    pub const fn new(format: Format, frame: &'a [u8], limits: Limits) -> Commands<'a> {
+        Commands {
+            format,
+            frame,
+            at: Some(0),
+            read: 0,
+            limits,
+        }
+    }
+
+    /// The next command, which borrows the frame and `scratch`.
+    pub fn next<'s>(&mut self, scratch: &'s mut Scratch) -> Option<Result<Command<'s>, Error>>
+    where
+        'a: 's,
+    {
+        let at = self.at.take()?;
+        if self.read == self.limits.commands {
+            return Some(Err(Error::TooManyCommands));
+        }
+        self.read += 1;
+        scratch.clear();
+        let raw = match self.format {
+            Format::Json => self.line(at, scratch),
+            Format::Protobuf => self.message(at, scratch),
+        };
+        let command = raw.and_then(|raw| command::command(&raw, self.frame, scratch));
+        if command.is_err() {
+            self.at = None;
+        }
+        Some(command)
+    }
+
+    fn line(&mut self, at: usize, scratch: &mut Scratch) -> Result<Raw, Error> {
+        let rest = &self.frame[at..];
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        // A line end may follow the last command.
+        self.at = Some(at + end + 1).filter(|next| *next < self.frame.len());
+        read_json::read(&rest[..end], at, &COMMAND, scratch, &self.limits)
+    }
+
+    fn message(&mut self, at: usize, scratch: &mut Scratch) -> Result<Raw, Error> {
+        let mut reader = Reader::new(self.frame, at);
+        if reader.is_empty() {
+            return Err(Error::Empty);
+        }
+        let message = reader.delimited()?;
+        self.at = (!reader.is_empty()).then_some(reader.at());
+        read_protobuf::read(message, &COMMAND, scratch, &self.limits)
+    }
+}
+
+/// Reads a connect that is not in a command: the request of a transport that only goes to the client.
+///
+/// # Errors
+///
+/// The first fault of the bytes.
+pub fn connect<'a>(
+    format: Format,
+    bytes: &'a [u8],
+    scratch: &'a mut Scratch,
+    limits: &Limits,
+) -> Result<Connect<'a>, Error> {
+    let raw = one(format, bytes, &CONNECT, scratch, limits)?;
+    Ok(command::connect(&raw, bytes, scratch))
+}
+
+/// Reads the body of a request to `/emulation`. In JSON the frame of commands is a string.
+///
+/// # Errors
+///
+/// The first fault of the bytes.
+pub fn emulation<'a>(
+    format: Format,
+    bytes: &'a [u8],
+    scratch: &'a mut Scratch,
+) -> Result<Emulation<'a>, Error> {
+    let limits = Limits {
+        commands: 0,
+        subs: 0,
+        headers: 0,
+    };
+    let raw = one(format, bytes, &EMULATION, scratch, &limits)?;
+    Ok(command::emulation(&raw, bytes, scratch))
+}
+
+/// Reads all of `bytes` as one message.
+fn one(
+    format: Format,
+    bytes: &[u8],
+    fields: &'static [Field],
+    scratch: &mut Scratch,
+    limits: &Limits,
+) -> Result<Raw, Error> {
+    scratch.clear();
+    match format {
+        Format::Json => read_json::read(bytes, 0, fields, scratch, limits),
+        Format::Protobuf => read_protobuf::read(Reader::new(bytes, 0), fields, scratch, limits),
+    }
+}

@@ -1,0 +1,57 @@
+//! Writes replies and pushes. Each function appends one item: in JSON an object without a line end, in protobuf a message behind its length.
+//! Items of one frame stand behind one another, in JSON with [`delimiter`] between them.
+
+use super::format::Format;
+use super::reply::{Nothing, Push, Reply, Wrapped};
+use super::write::{self, Message, NotJson};
+use alloc::vec::Vec;
+
+/// The bytes between two items of a frame.
+pub const fn delimiter(format: Format) -> &'static [u8] {
+    match format {
+        Format::Json => b"\n",
+        Format::Protobuf => b"",
+    }
+}
+
+/// Appends the answer to a command.
+///
+/// # Errors
+///
+/// Data that JSON cannot have. Then `out` is as it was.
+pub fn reply(format: Format, reply: &Reply<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
+    item(format, reply, out)
+}
+
+/// Appends a push, for a connection that also sends commands. The bytes are the same for each connection of this form.
+///
+/// # Errors
+///
+/// Data that JSON cannot have. Then `out` is as it was.
+pub fn push(format: Format, push: &Push<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
+    item(format, &Wrapped(push), out)
+}
+
+/// Appends a push for a transport that only goes to the client, which has no reply around it.
+///
+/// # Errors
+///
+/// Data that JSON cannot have. Then `out` is as it was.
+pub fn bare_push(format: Format, push: &Push<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
+    item(format, push, out)
+}
+
+/// Appends a ping of the server: an empty reply, or for a transport that only goes to the client an empty push.
+pub fn ping(format: Format, out: &mut Vec<u8>) {
+    item(format, &Nothing, out).expect("no data");
+}
+
+fn item(format: Format, message: &impl Message, out: &mut Vec<u8>) -> Result<(), NotJson> {
+    match format {
+        Format::Json => write::json(message, out),
+        Format::Protobuf => {
+            write::delimited(message, out);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Tests commands as clients send them.
+
+use crore_wire::centrifugo::Format::{Json, Protobuf};
+use crore_wire::centrifugo::{
+    Commands, History, Position, Publish, Request, Scratch, SubRefresh, Subscribe, decode,
+};
+
+use crate::proto::{bytes, delimited, number};
+use crate::{LIMITS, one, read};
+
+const NOTHING: Subscribe<'static> = Subscribe {
+    channel: "",
+    token: "",
+    recover: false,
+    epoch: "",
+    offset: 0,
+    data: b"",
+    positioned: false,
+    recoverable: false,
+    join_leave: false,
+    delta: "",
+    filter: false,
+    kind: 0,
+};
+
+#[test]
+fn json_of_clients_is_read() {
+    // The JavaScript client puts the id last, the one for Go first.
+    for (line, id, expected) in [
+        ("{}", 0, Request::Pong),
+        (r#"{"id":3,"ping":{}}"#, 3, Request::Ping),
+        (
+            r#"{"subscribe":{"channel":"chat:1","recover":true,"epoch":"WHBN","offset":9007199254740991},"id":222}"#,
+            222,
+            Request::Subscribe(Subscribe {
+                channel: "chat:1",
+                recover: true,
+                epoch: "WHBN",
+                offset: (1 << 53) - 1,
+                ..NOTHING
+            }),
+        ),
+        (
+            r#"{"id":2,"subscribe":{"channel":"a","token":"t","data":{"x":[1]},"positioned":true,"recoverable":true,"join_leave":true,"delta":"fossil","tf":{"key":"k"},"flag":1,"type":1}}"#,
+            2,
+            Request::Subscribe(Subscribe {
+                channel: "a",
+                token: "t",
+                data: br#"{"x":[1]}"#,
+                positioned: true,
+                recoverable: true,
+                join_leave: true,
+                delta: "fossil",
+                filter: true,
+                kind: 1,
+                ..NOTHING
+            }),
+        ),
+        (
+            r#"{"unsubscribe":{"channel":"a"},"id":3}"#,
+            3,
+            Request::Unsubscribe("a"),
+        ),
+        (
+            r#"{"publish":{"channel":"a","data": {"input":"\u00e9"} },"id":4}"#,
+            4,
+            Request::Publish(Publish {
+                channel: "a",
+                data: br#"{"input":"\u00e9"}"#,
+                kind: 0,
+            }),
+        ),
+        (
+            r#"{"presence":{"channel":"a"},"id":5}"#,
+            5,
+            Request::Presence("a"),
+        ),
+        (
+            r#"{"presence_stats":{"channel":"a"},"id":6}"#,
+            6,
+            Request::PresenceStats("a"),
+        ),
+        (
+            r#"{"history":{"channel":"a","limit":-1,"since":{"offset":7,"epoch":"e"},"reverse":true},"id":7}"#,
+            7,
+            Request::History(History {
+                channel: "a",
+                limit: -1,
+                since: Some(Position {
+                    offset: 7,
+                    epoch: "e",
+                }),
+                reverse: true,
+            }),
+        ),
+        (
+            r#"{"history":{"channel":"a","since":null},"id":8}"#,
+            8,
+            Request::History(History {
+                channel: "a",
+                limit: 0,
+                since: None,
+                reverse: false,
+            }),
+        ),
+        (r#"{"send":{"data":"x"}}"#, 0, Request::Send(br#""x""#)),
+        (
+            r#"{"rpc":{"method":"m","data":null},"id":9}"#,
+            9,
+            Request::Rpc {
+                method: "m",
+                data: b"null",
+            },
+        ),
+        (
+            r#"{"refresh":{"token":"t"},"id":4294967295}"#,
+            u32::MAX,
+            Request::Refresh("t"),
+        ),
+        (
+            r#"{"sub_refresh":{"channel":"a","token":"t","type":2},"id":11}"#,
+            11,
+            Request::SubRefresh(SubRefresh {
+                channel: "a",
+                token: "t",
+                kind: 2,
+            }),
+        ),
+    ] {
+        one(Json, line.as_bytes(), |command| {
+            assert_eq!((command.id, command.request), (id, expected), "{line}");
+        });
+    }
+}
+
+#[test]
+fn protobuf_of_clients_is_read() {
+    one(Protobuf, b"\0", |command| {
+        assert_eq!((command.id, command.request), (0, Request::Pong));
+    });
+    // The client for JavaScript writes empty texts too.
+    let subscribe =
+        b"\x1b\x08\x02\x2a\x17\x0a\x04test\x12\x00\x18\x01\x32\x04WHBN\x38\xac\x02\x50\x01\x58\x00";
+    one(Protobuf, subscribe, |command| {
+        let expected = Subscribe {
+            channel: "test",
+            recover: true,
+            epoch: "WHBN",
+            offset: 300,
+            recoverable: true,
+            ..NOTHING
+        };
+        assert_eq!(
+            (command.id, command.request),
+            (2, Request::Subscribe(expected))
+        );
+    });
+    let history = b"\x12\x08\x07\x52\x0e\x0a\x01a\x38\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
+    one(Protobuf, history, |command| {
+        let expected = History {
+            channel: "a",
+            limit: -1,
+            since: None,
+            reverse: false,
+        };
+        assert_eq!(
+            (command.id, command.request),
+            (7, Request::History(expected))
+        );
+    });
+    let publish = b"\x0b\x08\x04\x3a\x07\x0a\x01a\x12\x02\xff\0";
+    one(Protobuf, publish, |command| {
+        let expected = Publish {
+            channel: "a",
+            data: b"\xff\0",
+            kind: 0,
+        };
+        assert_eq!(command.request, Request::Publish(expected));
+    });
+}
+
+#[test]
+fn a_connect_has_subscriptions_and_headers_in_both_forms() {
+    let line = r#"{"connect":{"token":"t","data":{},"name":"js","version":"5.4","subs":{"a":{"recover":true,"offset":3,"epoch":"e"},"b\u002f":null},"headers":{"X-\u0041":"\"1\""},"flag":0},"id":1}"#;
+    let mut sub = Vec::new();
+    number(3, 1, &mut sub);
+    bytes(6, b"e", &mut sub);
+    number(7, 3, &mut sub);
+    let entry = |key: &[u8], value: Option<&[u8]>| {
+        let mut entry = Vec::new();
+        bytes(1, key, &mut entry);
+        if let Some(value) = value {
+            bytes(2, value, &mut entry);
+        }
+        entry
+    };
+    let mut connect = Vec::new();
+    bytes(1, b"t", &mut connect);
+    bytes(2, b"{}", &mut connect);
+    bytes(3, &entry(b"a", Some(&sub)), &mut connect);
+    bytes(3, &entry(b"b/", None), &mut connect);
+    bytes(4, b"js", &mut connect);
+    bytes(5, b"5.4", &mut connect);
+    bytes(6, &entry(b"X-A", Some(b"\"1\"")), &mut connect);
+    number(7, 0, &mut connect);
+    let mut command = Vec::new();
+    number(1, 1, &mut command);
+    bytes(4, &connect, &mut command);
+    let mut frame = Vec::new();
+    delimited(&command, &mut frame);
+    for (format, frame) in [(Json, line.as_bytes()), (Protobuf, &frame)] {
+        one(format, frame, |command| {
+            let Request::Connect(connect) = command.request else {
+                panic!("{command:?}")
+            };
+            assert_eq!((connect.token, connect.data), ("t", &b"{}"[..]));
+            assert_eq!((connect.name, connect.version), ("js", "5.4"));
+            let a = Subscribe {
+                channel: "a",
+                recover: true,
+                epoch: "e",
+                offset: 3,
+                ..NOTHING
+            };
+            let b = Subscribe {
+                channel: "b/",
+                ..NOTHING
+            };
+            assert_eq!(Vec::from_iter(connect.subs.iter()), [a, b]);
+            assert_eq!(Vec::from_iter(connect.headers.iter()), [("X-A", "\"1\"")]);
+        });
+    }
+    // Without a command around it, as transports that only go to the client send it.
+    let line = br#"{"token":"t","data":1}"#;
+    let mut scratch = Scratch::default();
+    let alone = decode::connect(Json, line, &mut scratch, &LIMITS).expect("a connect");
+    assert_eq!((alone.token, alone.data), ("t", &b"1"[..]));
+    let mut scratch = Scratch::default();
+    let alone = decode::connect(Protobuf, &connect, &mut scratch, &LIMITS).expect("a connect");
+    assert_eq!((alone.token, alone.data), ("t", &b"{}"[..]));
+}
+
+#[test]
+fn the_frame_of_an_emulation_is_a_string_in_json() {
+    let body = br#"{"session":"s","node":"n","data":"{\"id\":1}\n{}"}"#;
+    let mut scratch = Scratch::default();
+    let request = decode::emulation(Json, body, &mut scratch).expect("a request");
+    assert_eq!((request.session, request.node), ("s", "n"));
+    assert_eq!(request.data, b"{\"id\":1}\n{}");
+    let mut body = Vec::new();
+    bytes(1, b"n", &mut body);
+    bytes(2, b"s", &mut body);
+    bytes(3, b"\x02\x08\xff", &mut body);
+    let request = decode::emulation(Protobuf, &body, &mut scratch).expect("a request");
+    assert_eq!((request.session, request.node), ("s", "n"));
+    assert_eq!(request.data, b"\x02\x08\xff");
+}
+
+/// Frames of several commands, and the ids of these.
+const SEVERAL: [(crore_wire::centrifugo::Format, &[u8]); 2] = [
+    (
+        Json,
+        b"{\"send\":{\"data\":1}}\n{\"id\":1,\"ping\":{}}\r\n{\"ping\":{},\"id\":2}\n{}\n",
+    ),
+    (
+        Protobuf,
+        b"\x05\x62\x03\x0a\x011\x04\x08\x01\x5a\0\x04\x5a\0\x08\x02\0",
+    ),
+];
+
+#[test]
+fn several_commands_come_in_one_frame() {
+    for (format, frame) in SEVERAL {
+        let mut ids = Vec::new();
+        let result = read(format, frame, |command| ids.push(command.id));
+        assert_eq!((result, ids), (Ok(()), vec![0, 1, 2, 0]));
+    }
+}
+
+#[test]
+fn a_frame_that_is_cut_gives_its_whole_commands_and_one_error() {
+    for (format, frame) in SEVERAL {
+        let mut whole = Vec::new();
+        read(format, frame, |command| whole.push(format!("{command:?}"))).expect("a frame");
+        let mut complete = 0;
+        for cut in 0..frame.len() {
+            let mut got = Vec::new();
+            let result = read(format, &frame[..cut], |command| {
+                got.push(format!("{command:?}"))
+            });
+            assert!(whole.starts_with(&got), "cut at {cut}");
+            assert!(result.is_err() || !got.is_empty(), "cut at {cut}");
+            complete += usize::from(result.is_ok());
+        }
+        // At the end of each command but the last, in JSON with its line end or without.
+        let ends = if format == Json { 3 * 2 + 2 } else { 3 };
+        assert_eq!(complete, ends, "{format:?}");
+    }
+}
+
+#[test]
+fn nothing_follows_an_error() {
+    let mut scratch = Scratch::default();
+    let mut commands = Commands::new(Json, b"{}\n[\n{}", LIMITS);
+    assert!(commands.next(&mut scratch).expect("a command").is_ok());
+    assert!(commands.next(&mut scratch).expect("an error").is_err());
+    assert!(commands.next(&mut scratch).is_none());
+}
