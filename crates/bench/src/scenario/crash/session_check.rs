@@ -8,6 +8,8 @@
 //! If a client subscribes while messages are published, the first message of a topic and a QoS determines where the subscription began. Until then a
 //! message that may be a retained one determines nothing.
 //!
+//! A session whose connection ended while it got retained messages gets them again on a later connection. So such a message proves no hole.
+//!
 //! If a crash came before the SUBACK, the session may be there although the subscriptions were not promised. The client subscribes again, and messages
 //! that were in flight to it before the crash may come first. Only from the next message on none may be missing.
 
@@ -292,7 +294,7 @@ impl SessionProgress {
         }
         let is_new = progress.receipts.insert(index, receipt).is_none();
         counts.received += u64::from(is_new);
-        if !is_new || may_be_retained && is_subscribing && !holes.is_empty() {
+        if !is_new || may_be_retained && !holes.is_empty() {
             return;
         }
         if index < sequence.next {
