@@ -47,7 +47,7 @@ pub enum Event<'a> {
     Refused {
         /// The stream.
         stream: u32,
-        /// The caller's number for it; [`NO_SLOT`] if the caller does not know the stream.
+        /// The caller's number for it; [`NO_SLOT`](super::NO_SLOT) if the caller does not know the stream.
         slot: u32,
         /// The violation.
         violation: Violation,
@@ -56,7 +56,7 @@ pub enum Event<'a> {
     Writable {
         /// The stream; 0 for all streams.
         stream: u32,
-        /// The caller's number for it; [`NO_SLOT`] for all streams.
+        /// The caller's number for it; [`NO_SLOT`](super::NO_SLOT) for all streams.
         slot: u32,
     },
     /// The answer to a ping.
