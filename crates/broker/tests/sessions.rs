@@ -216,6 +216,32 @@ fn a_filter_keeps_its_place_at_an_empty_home_when_its_client_leaves_before_that_
     assert_eq!(pair.told(third), ["connack true", "Publish"]);
 }
 
+#[test]
+fn subscription_of_a_session_goes_on_after_its_topic_was_deleted_while_the_client_was_away() {
+    let mut pair = Pair::new(Settings::default());
+    let topic = topic_at(1, "t");
+    let (client, first) = client(&mut pair);
+    pair.say(first, subscribe(&topic));
+    pair.settle();
+    pair.cut(first);
+    pair.settle();
+    let post =
+        format!("POST /pub/{topic} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1");
+    let delete = format!("DELETE /pub/{topic} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let publisher = pair.open();
+    for request in [&post, &delete] {
+        pair.say(publisher, request.clone().into_bytes());
+        pair.settle();
+    }
+    let second = pair.open();
+    pair.say(second, support::connect(&client, EXPIRY_S));
+    pair.settle();
+    assert_eq!(pair.told(second), ["connack true"]);
+    pair.say(publisher, post.into_bytes());
+    pair.settle();
+    assert_eq!(pair.told(second), ["connack true", "Publish"]);
+}
+
 /// A subscription of QoS 0 has no position. If the CONNACK came before the topic's home knows the subscription, messages in between would
 /// be lost.
 #[test]

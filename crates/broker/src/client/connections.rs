@@ -335,7 +335,7 @@ impl<P: ProtocolTypes> Connections<P> {
         };
         let own = extra.filters.as_ref().map_or(0, |filters| filters.len());
         // A home (a part of a shard that keeps topics) stores the group's name too, and its filter in a trie.
-        own + extra.shared_bytes / SHARE_BYTES
+        own + extra.shared_bytes as usize / SHARE_BYTES
     }
 
     /// The bytes that a connection makes the shard hold, with its part of shared messages.

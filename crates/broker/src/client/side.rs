@@ -16,6 +16,10 @@ pub(crate) struct Sub<S> {
     pub place: u32,
     /// `COUNTED` and `LIVE`.
     pub flags: u8,
+    /// Counts the subscriptions that have had this index of the list.
+    pub serial: u16,
+    /// For a filter with wildcards: the serial of its group among the connection's filters, plus 1. Otherwise 0.
+    pub filter: u32,
     /// The offset up to which the connection has seen the topic.
     pub offset: u64,
     /// The epoch of that offset.
@@ -49,9 +53,11 @@ impl Behind {
 pub(crate) struct Extra<P: ProtocolTypes> {
     /// The topics, if the connection has several.
     pub list: Vec<Sub<P::Subscribed>>,
+    /// The pages that were requested for the list and are not answered.
+    pub pages: u32,
     /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
     /// may be long.
-    pub shared_bytes: usize,
+    pub shared_bytes: u32,
     /// The hash of the names of the topics in `list`.
     pub set: u32,
     /// The subscriptions that fell behind, and the offsets that they have seen.
@@ -70,6 +76,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
     fn default() -> Self {
         Extra {
             list: Vec::new(),
+            pages: 0,
             shared_bytes: 0,
             set: 0,
             behind: Vec::new(),
@@ -91,15 +98,15 @@ impl<P: ProtocolTypes> Extra<P> {
     fn own_bytes(&self) -> usize {
         size_of::<Extra<P>>()
             + self.list.capacity() * size_of::<Sub<P::Subscribed>>()
-            + self.shared_bytes
+            + self.shared_bytes as usize
             + self.behind.capacity() * size_of::<Behind>()
             + self.filters.as_ref().map_or(0, |filters| filters.bytes())
             + self.own.bytes()
     }
 
-    /// Whether no subscription is behind, and the connection's protocol needs no state here.
+    /// Whether no subscription is behind, no page is in flight, and the connection's protocol needs no state here.
     pub fn is_idle(&self) -> bool {
-        self.behind.is_empty() && self.own.is_idle()
+        self.behind.is_empty() && self.pages == 0 && self.own.is_idle()
     }
 
     /// Updates the charge. Returns the charged bytes before and now.

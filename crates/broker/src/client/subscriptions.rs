@@ -193,9 +193,10 @@ pub(crate) fn ask_of<P: ProtocolTypes>(
 }
 
 /// Requests the next page (a bounded run of past messages) of a topic, after `seen`, of at most `most` messages. `deflate`: the
-/// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription.
+/// page is to be compressed. The answer names `part`, by which the connection's protocol finds the subscription. If the home does not
+/// count the subscription, since its topic was deleted, this subscribes again.
 pub(crate) fn ask_behind<P: ProtocolTypes>(
-    clients: &Clients<P>,
+    clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     slot: u32,
     seen: &Behind,
@@ -205,10 +206,12 @@ pub(crate) fn ask_behind<P: ProtocolTypes>(
     let topic = topic_of(&clients.conns, slot, seen.part);
     let since = Since::At(Position::new(seen.epoch, seen.offset));
     let to = clients.conns.reply_to(slot, part);
+    let is_next_page = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
+    subs.topics.get_mut(topic).waiting += u32::from(!is_next_page);
     let attach = Attach {
         most,
         deflate,
-        is_next_page: true,
+        is_next_page,
         ..ask_of(clients, &subs.topics, topic, to, since)
     };
     subs.attach(&clients.ctx, attach);

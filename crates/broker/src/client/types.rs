@@ -20,6 +20,18 @@ pub(crate) trait Held: Default {
     fn shared_weight(&self) -> usize;
     /// Whether the protocol does not need this state any more.
     fn is_idle(&self) -> bool;
+    /// The number of answers to the client that wait for homes, besides those to pages.
+    fn answers(&self) -> usize;
+}
+
+/// The protocol's state of each subscription in a list.
+pub(crate) trait Subscribed: Default {
+    /// The name of a subscription that the protocol itself carries out, so that it has neither topic nor filter in the list.
+    fn name(&self) -> Option<&[u8]>;
+    /// Takes the state of the only subscription out of the options of its row.
+    fn leave_row(options: &mut u32) -> Self;
+    /// Puts the state into the options of a row. False if the options cannot express it.
+    fn enter_row(&self, options: &mut u32) -> bool;
 }
 
 /// The types of the protocols of a server.
@@ -29,7 +41,7 @@ pub(crate) trait ProtocolTypes: Sized {
     /// The protocol's state in a side row.
     type Held: Held;
     /// The protocol's state of each subscription in a list.
-    type Subscribed: Default;
+    type Subscribed: Subscribed;
     /// A row (table entry) that a protocol may add to a connection.
     type Row: Vacant;
     /// The protocols' state of a shard.

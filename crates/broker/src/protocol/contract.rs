@@ -279,6 +279,12 @@ impl Row {
         }
     }
 
+    /// Whether the connection's subscriptions are in a list if it has several, and may change while it is open.
+    #[inline]
+    pub fn has_list(&self) -> bool {
+        self.state == State::Mqtt
+    }
+
     /// Whether the connection waits for the history (kept messages) of a topic.
     pub fn waits_for_history(&self) -> bool {
         self.state == State::Waiting && self.wants(HISTORY)

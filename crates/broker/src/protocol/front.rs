@@ -6,7 +6,7 @@ pub(crate) use crate::client::parts::{
     Census, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
     Subscriptions, Topics, Work,
 };
-use crate::protocol::mqtt::state::Subscribed;
+pub(crate) use crate::protocol::mqtt::state::Subscribed;
 
 /// The protocols of this server.
 pub(crate) struct AllProtocols;

@@ -99,6 +99,11 @@ impl types::Held for Side {
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.elsewhere_bytes())
     }
 
+    fn answers(&self) -> usize {
+        let mqtt = self.mqtt.as_ref();
+        mqtt.map_or(0, |mqtt| mqtt.grants_behind.len())
+    }
+
     /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge.
     fn is_idle(&self) -> bool {
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())

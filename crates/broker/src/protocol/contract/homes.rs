@@ -5,8 +5,12 @@ use alloc::boxed::Box;
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
+use crate::client::codec::Codec as _;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits_page;
+use crate::client::list::filters::filter_page;
+use crate::client::list::live::{live_matches, live_messages};
+use crate::client::list::{count_answered_page, page as list, part_named};
 use crate::client::push::{Parcel, push};
 use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::client::subscriptions::{flags_of, topic_of};
@@ -28,15 +32,10 @@ use crate::protocol::http::subscribe::page::not_attached;
 use crate::protocol::http::subscribe::stream::{is_stream, stream_page};
 use crate::protocol::longpoll::filtered::{open_poll, poll_matched};
 use crate::protocol::longpoll::poll::{answer_poll, deliver_early, poll_page};
-use crate::protocol::mqtt::client::count_answered_page;
 use crate::protocol::mqtt::closing_sessions::{late_answer, mqtt_fenced};
+use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::connect::{session_given, session_taken};
-use crate::protocol::mqtt::deliver::mqtt_deliver;
-use crate::protocol::mqtt::filters::mqtt_match_page;
-use crate::protocol::mqtt::list::part_named;
-use crate::protocol::mqtt::matched::mqtt_matched;
 use crate::protocol::mqtt::options::{is_plain, packets_of};
-use crate::protocol::mqtt::page::{mqtt_not_attached, mqtt_page, refuse_part};
 use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_released};
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
 use crate::protocol::websocket::publish::frame_outcome;
@@ -109,8 +108,8 @@ impl Front {
                     io,
                 );
                 if let Some(part) = refused {
-                    let reason = Reason::FiltersFull;
-                    refuse_part(clients, subs, queues, to.slot, part, reason, io);
+                    let (of, reason) = ((to.slot, part), Reason::FiltersFull);
+                    MqttCodec::refused(clients, subs, queues, of, reason, io);
                 }
             }
             Tell::Shared {
@@ -162,7 +161,10 @@ impl Front {
         let is_mqtt = clients.conns.get(slot).state == State::Mqtt;
         if page.attached != Attached::Yes {
             return match is_mqtt {
-                true => mqtt_not_attached(clients, subs, queues, slot, part, page, io),
+                true => {
+                    let of = (slot, part);
+                    list::not_attached::<MqttCodec, _, _>(clients, subs, queues, of, page, io);
+                }
                 false => not_attached(clients, subs, queues, slot, page.attached, io),
             };
         }
@@ -172,7 +174,8 @@ impl Front {
         let (row, page) = (clients.conns.get(slot), (page, frames));
         if is_mqtt {
             let deliveries = &feed.deliveries;
-            mqtt_page(clients, subs, deliveries, queues, (slot, part), page, io);
+            let of = (slot, part);
+            list::topic_page::<MqttCodec, _, _>(clients, subs, deliveries, queues, of, page, io);
         } else if row.waits_for_history() {
             let forms = &mut feed.forms;
             history_page(clients, subs, forms, queues, (slot, topic), page, io);
@@ -214,11 +217,7 @@ impl Front {
         match clients.conns.get(to.slot).state {
             State::Mqtt => {
                 let deliveries = &feed.deliveries;
-                let refused = mqtt_match_page(clients, subs, deliveries, queues, of, page, io);
-                if let Some(part) = refused {
-                    let reason = page.0.attached.refusal();
-                    refuse_part(clients, subs, queues, to.slot, part, reason, io);
-                }
+                filter_page::<MqttCodec, _, _>(clients, subs, deliveries, queues, of, page, io);
             }
             State::Proxy
             | State::Http
@@ -299,7 +298,7 @@ impl Front {
             }
             State::Mqtt if !is_plain(row.options) => {
                 clients.expand(slot);
-                mqtt_deliver(clients, subs, feed, slot, 0, frames, io);
+                live_messages::<MqttCodec, _, _>(clients, subs, feed, (slot, 0), frames, io);
             }
             State::WebSocket | State::Sse | State::Mqtt => {
                 let encoding = Encoding::of(row);
@@ -342,7 +341,7 @@ impl Front {
             }
             State::Mqtt => {
                 let matches = (all, messages, frames);
-                mqtt_matched(clients, subs, &feed.deliveries, slot, matches, io);
+                live_matches::<MqttCodec, _, _>(clients, subs, &feed.deliveries, slot, matches, io);
             }
             State::Proxy | State::Http | State::Draining => {}
         }
@@ -370,7 +369,9 @@ fn live_of_list<I: Io>(
         return deliver_early(clients, slot, part, &first, frames);
     }
     match clients.conns.get(slot).state {
-        State::Mqtt => mqtt_deliver(clients, subs, feed, slot, part, frames, io),
+        State::Mqtt => {
+            live_messages::<MqttCodec, _, _>(clients, subs, feed, (slot, part), frames, io);
+        }
         State::Poll => {
             let first = feed.run.records()[0];
             clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;

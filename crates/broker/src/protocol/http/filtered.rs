@@ -8,11 +8,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
-use crate::base::position::Since;
-use crate::base::reason::Reason;
 use crate::base::settings::Rule;
 use crate::client::delivery::{Addressee, Matched};
-use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut, join_filters};
+use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut};
 use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
@@ -279,20 +277,6 @@ pub(crate) fn stream_matched<I: Io>(
         (&bytes, &ends, picks),
         io,
     );
-}
-
-/// Subscribes a request to filters. The response begins when the homes have answered.
-pub(crate) fn join_over_http(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    slot: u32,
-    filters: &[Vec<u8>],
-    since: &[Since],
-    poll: bool,
-) -> Result<(), Reason> {
-    clients.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
-    let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (&filter[..], 0)).collect();
-    join_filters(clients, subs, slot, &filters, since, poll).map(|_| ())
 }
 
 /// Asks for next pages. Before the response begins: of each partition for which no home has answered. Later: of one partition in

@@ -13,11 +13,12 @@ use crore_wire::http::head::Head;
 use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
 use crate::client::row::State;
-use crate::client::subscriptions::{ask_of, unsubscribe};
+use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::mail::{Attach, Frames, Page};
+use crate::mail::{Frames, Page};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Context, Forms, Queues, Subscriptions, Topics};
+use crate::protocol::front::{Clients, Context, Forms, Queues, Subscribed, Subscriptions, Topics};
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
@@ -84,23 +85,19 @@ pub(crate) fn history<I: Io>(
     clients.send_reply(slot, io);
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
     clients.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
-    let (hash, _) = clients.ctx.place_of(name);
-    let topic = subs.topics.open(hash, name);
-    let place = subs.topics.join(topic, slot);
-
     let row = clients.conns.get_mut(slot);
-    (row.topic, row.place) = (topic, place);
     row.options |= HISTORY;
     row.state = State::Waiting;
-    let to = clients.conns.reply_to(slot, 0);
-    let ask = Attach {
-        most,
-        is_next_page: true,
-        read_only: true,
-        client: clients.conns.get(slot).client,
-        ..ask_of(clients, &subs.topics, topic, to, since)
+    let wanted = Wanted {
+        names: Names::Topic(name),
+        since: &[since],
+        first: First { most, ..First::ALL },
+        kind: Kind::Once,
     };
-    subs.attach(&clients.ctx, ask);
+    if subscribe(clients, subs, slot, &wanted, Subscribed::default()).is_err() {
+        // Cannot happen: only filters are refused.
+        clients.broken(slot);
+    }
     Flow::Wait
 }
 

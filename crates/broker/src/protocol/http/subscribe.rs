@@ -21,15 +21,15 @@ use crore_wire::http::etag;
 use crore_wire::http::head::Head;
 
 use crate::base::journal::EventKind;
-use crate::base::position::{self, Position, Since};
+use crate::base::position::{self, Since};
 use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, MULTI, State};
-use crate::client::subscriptions::{ask_of, unsubscribe};
+use crate::client::subscribing::{self, First, Kind, Names, Wanted};
+use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::mail::Attach;
 use crate::protocol::contract::streams::stream_head;
-use crate::protocol::front::{Clients, Connections, Sub, Subscriptions};
-use crate::protocol::http::filtered::join_over_http;
+use crate::protocol::front::{Clients, Connections, Subscribed, Subscriptions};
+use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, UPGRADE,
 };
@@ -92,9 +92,8 @@ pub(crate) fn subscribe<I: Io>(
         });
     }
     clients.conns.get_mut(slot).state = State::Waiting;
-    if !filtered {
-        join_all(clients, subs, slot, &names, &since, !streams);
-    } else if let Err(reason) = join_over_http(clients, subs, slot, &names, &since, !streams) {
+    let how = (filtered, !streams);
+    if let Err(reason) = join_all(clients, subs, slot, &names, &since, how) {
         return not_joined(clients, subs, slot, before, reason);
     }
     for name in &names {
@@ -166,52 +165,50 @@ fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: b
     row.options |= PUBLISHES * u32::from(publishes);
 }
 
+/// Subscribes the request to all its topics, or to its filters as one group. The response begins when the homes have answered.
 fn join_all(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     names: &[Vec<u8>],
     since: &[Since],
-    poll: bool,
-) {
+    (filtered, poll): (bool, bool),
+) -> Result<(), Reason> {
+    let first = First {
+        poll,
+        deflate: clients.conns.get(slot).wants(DEFLATE),
+        ..First::ALL
+    };
+    let (kind, own) = (Kind::New, Subscribed::default);
+    if filtered {
+        clients.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
+        let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+        let wanted = Wanted {
+            names: Names::Filters(&names),
+            since,
+            first,
+            kind,
+        };
+        return subscribing::subscribe(clients, subs, slot, &wanted, own()).map(|_| ());
+    }
     if names.len() > 1 {
         clients.conns.extra(slot).set = set_hash(names);
         // Set only now, because code that sees `MULTI` expects the list.
         clients.conns.get_mut(slot).options |= MULTI;
     }
-    let deflate = clients.conns.get(slot).wants(DEFLATE);
-    for (part, name) in names.iter().enumerate() {
-        let (hash, _) = clients.ctx.place_of(name);
-        let topic = subs.topics.open(hash, name);
-        let place = subs.topics.join(topic, slot);
-        if names.len() > 1 {
-            // Until a gap is reported, the position is the one that the client sent.
-            let seen = match since[part] {
-                Since::At(position) => position,
-                _ => Position::new(!clients.ctx.world.epoch, 0),
-            };
-            clients.conns.extra(slot).list.push(Sub {
-                topic,
-                place,
-                offset: seen.offset,
-                epoch: seen.epoch,
-                ..Sub::default()
-            });
-        } else {
-            let row = clients.conns.get_mut(slot);
-            (row.topic, row.place) = (topic, place);
-        }
-        subs.topics.get_mut(topic).waiting += 1;
-        let to = clients.conns.reply_to(slot, part as u32);
-        let ask = Attach {
-            poll,
-            deflate,
-            retained: since[part] == Since::Default,
-            client: clients.conns.get(slot).client,
-            ..ask_of(clients, &subs.topics, topic, to, since[part])
+    for (name, since) in names.iter().zip(since) {
+        let wanted = Wanted {
+            names: Names::Topic(name),
+            since: core::slice::from_ref(since),
+            first: First {
+                retained: *since == Since::Default,
+                ..first
+            },
+            kind,
         };
-        subs.attach(&clients.ctx, ask);
+        subscribing::subscribe(clients, subs, slot, &wanted, own())?;
     }
+    Ok(())
 }
 
 /// Where to begin: by the headers, else by the query. A client that reconnects by itself, such as an `EventSource` or a cache,

@@ -13,19 +13,21 @@ use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::planted::{self, Fault};
 use crate::base::reason::Reason;
+use crate::client::list::{has_many_pages, sub};
 use crate::client::publishing::Refused;
+use crate::client::row::{MULTI, State};
 use crate::io::Io;
 use crate::mail::session::SessionId;
 use crate::protocol::encode::frame_from;
-use crate::protocol::front::{Clients, Connections, Context, Meter, Queues, Work};
-use crate::protocol::mqtt::options::{FRAMED, SMALL, V5};
+use crate::protocol::front::{Clients, Connections, Context, Meter, Work};
+use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, SMALL, V5, qos};
 use crate::protocol::mqtt::state::{Answer, Mqtt, RESUMED};
 use crate::store::slab::NONE;
 
 /// Bytes that a packet may have in addition to the largest message: a topic, a content type, properties.
 pub(crate) const PACKET_BESIDE_BYTES: usize = 80 << 10;
-/// Pages that may be requested for a client at once. With more, its received packets wait, so that the pages in flight are bounded.
-const PAGES_MAX: u32 = 64;
+/// SUBSCRIBEs and UNSUBSCRIBEs that may wait for answers of homes. With more, the received packets wait.
+const SUBACKS_MAX: usize = 64;
 /// Messages in flight that are visited in one step: they are adjacent in memory.
 pub(super) const SENT_PER_STEP: usize = 16;
 
@@ -84,6 +86,22 @@ pub(super) fn has_place(conns: &Connections, slot: u32) -> bool {
     };
     mqtt.waiting.is_empty()
         && (mqtt.inflight.len() < receive_max(conns, slot) || planted::is(Fault::NoQuota))
+}
+
+/// The number of messages that a subscription may be sent now: the Receive Maximum bounds those of QoS 1 and 2.
+pub(super) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
+    let row = conns.get(slot);
+    // The only subscription is in the row, which has only its QoS.
+    let options = match row.wants(MULTI) {
+        true => sub(conns, slot, part).map_or(0, |sub| sub.own.options),
+        false => (row.options >> QOS_SHIFT & 3) as u8,
+    };
+    let bound = row.state == State::Mqtt && row.own != NONE && qos(options) > 0;
+    if !bound {
+        return u32::MAX;
+    }
+    let under_way = mqtt(conns, slot).map_or(0, |mqtt| mqtt.inflight.len());
+    u32::from(conns.own_row(slot).receive_max).saturating_sub(under_way as u32)
 }
 
 /// Whether messages wait for room, which are sent before any from the logs.
@@ -312,10 +330,10 @@ impl Clients {
     pub(crate) fn mqtt_must_wait(&self, slot: u32) -> bool {
         let receive_max = self.ctx.world.settings.mqtt.receive_max as usize;
         mqtt(&self.conns, slot).is_some_and(|mqtt| {
-            let pages = mqtt.pages.max(mqtt.grants_behind.len() as u32);
             let answers = mqtt.answers.len().max(mqtt.releasing.len());
-            let pages = pages.max(mqtt.subacks.len() as u32);
-            let has_many = answers > receive_max || pages > PAGES_MAX;
+            let has_many = answers > receive_max
+                || mqtt.subacks.len() > SUBACKS_MAX
+                || has_many_pages(&self.conns, slot);
             let is_about_to_end = !mqtt.answers.is_empty() && self.ctx.is_cut_off();
             mqtt.connecting.is_some() || has_many || mqtt.is_asked_for() || is_about_to_end
         })
@@ -352,28 +370,6 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
     let mqtt = clients.conns.own_row(slot);
     let home = home_of_session(&clients.ctx, mqtt.session);
     mqtt.is_open().then_some((home, mqtt.session))
-}
-
-/// Counts requested pages.
-pub(crate) fn count_asked_pages(conns: &mut Connections, slot: u32, count: u32) {
-    if let Some(extra) = conns.find_extra_mut(slot)
-        && let Some(mqtt) = &mut extra.own.mqtt
-    {
-        mqtt.pages += count;
-    }
-}
-
-/// Counts an answered page, if the connection is still open. Its received packets may continue.
-pub(crate) fn count_answered_page(clients: &mut Clients, queues: &mut Queues, slot: u32) {
-    if let Some(extra) = clients.conns.find_extra_mut(slot)
-        && let Some(mqtt) = &mut extra.own.mqtt
-        && mqtt.pages > 0
-    {
-        mqtt.pages -= 1;
-        if mqtt.pages == PAGES_MAX || mqtt.grants_behind.len() as u32 > PAGES_MAX {
-            queues.resume_later(clients, clients.conns.id_of(slot));
-        }
-    }
 }
 
 /// The client has sent a packet: its keep alive begins anew [MQTT-3.1.2-22].

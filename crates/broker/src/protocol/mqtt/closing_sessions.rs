@@ -11,13 +11,14 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Closed;
+use crate::client::list::count_answered_page;
 use crate::client::row::CLOSING;
 use crate::io::Io;
 use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::StoredSession;
 use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
 use crate::protocol::front::{Clients, Context, Lanes, Queues};
-use crate::protocol::mqtt::client::{count_answered_page, home_of_session};
+use crate::protocol::mqtt::client::home_of_session;
 use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
 use crate::protocol::mqtt::record::{RECORDED, session_recorded};
 use crate::protocol::mqtt::retention::release_published;

@@ -18,6 +18,7 @@ use crate::base::notices::Notice;
 use crate::base::reason::{Closed, Reason};
 use crate::budget::admission::Party;
 use crate::budget::in_flight::InFlightCharge;
+use crate::client::list::collapse;
 use crate::client::publishing::Refused;
 use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
@@ -30,7 +31,6 @@ use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_n
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, home_of_session, mqtt_state};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_shut};
 use crate::protocol::mqtt::closing_sessions::{fence_retention, give_back};
-use crate::protocol::mqtt::list::collapse;
 use crate::protocol::mqtt::options::{SMALL, V5};
 use crate::protocol::mqtt::publish::{Fields, RELEASED, is_bridge_state};
 use crate::protocol::mqtt::resume::resume_session;

@@ -12,120 +12,18 @@ use crore_wire::mqtt::{
 
 use crore_wire::websocket::frame::Opcode;
 
-use crate::client::joining::filter_subscriptions;
-use crate::client::outbox::Packets;
-use crate::client::row::{MULTI, State};
-use crate::client::side::Behind;
 use crate::io::Io;
-use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
-use crate::protocol::front::{
-    Clients, Connections, Deliveries, Extra, Feed, Lanes, Queues, Subscriptions, Work,
-};
-use crate::protocol::mqtt::client::{
-    SENT_PER_STEP, has_place, mqtt_state, receive_max, take_packet_id,
-};
-use crate::protocol::mqtt::give::{Offered, Wants, topic_name};
-use crate::protocol::mqtt::list::sub_mut;
-use crate::protocol::mqtt::options::{FRAMED, QOS_SHIFT, qos};
-use crate::protocol::mqtt::overlap::{give_in_turn, start_all};
+use crate::protocol::front::{Clients, Connections, Lanes, Queues, Work};
+use crate::protocol::mqtt::client::{self, SENT_PER_STEP, mqtt_state, receive_max, take_packet_id};
+use crate::protocol::mqtt::options::FRAMED;
 use crate::protocol::mqtt::shared::give_credit;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_payload};
-use crate::protocol::mqtt::{client, list};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
 /// The most bytes of messages that are sent again at once when a session is resumed.
 const AGAIN_BYTES: usize = 256 << 10;
-
-/// Sends the live messages of a run to a subscription in a list. If a live filter of the client matches the topic too, that filter sends them
-/// instead.
-pub(crate) fn mqtt_deliver<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
-    slot: u32,
-    part: u32,
-    frames: &Frames,
-    io: &mut I,
-) {
-    let Some(topic) = list::sub(&clients.conns, slot, part).map(|sub| sub.topic) else {
-        return clients.broken(slot);
-    };
-    if filter_subscriptions(&clients.conns, slot).is_some()
-        && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
-    {
-        return;
-    }
-    let records = feed.run.records().to_vec();
-    clients.meter.work.steps.add(records.len());
-    let left = send_in_order(
-        clients,
-        subs,
-        &feed.deliveries,
-        (slot, part),
-        &records,
-        frames,
-        io,
-    )
-    .copied();
-    let last = records.last().map(|last| last.offset);
-    if let (Some(sub), Some(seen)) = (
-        sub_mut(&mut clients.conns, slot, part),
-        left.map(|left| left.previous).or(last),
-    ) {
-        sub.offset = seen;
-    }
-    if let Some(left) = left {
-        let partition = clients.ctx.partition_of(subs.topics.name(topic));
-        start_all(clients, &subs.topics, slot, partition, left.offset);
-        clients.fall_back(slot, part, left.previous);
-    }
-}
-
-/// Sends messages of a topic in their order. Returns the first one for which there was no room.
-pub(super) fn send_in_order<'r, I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    deliveries: &Deliveries,
-    (slot, part): (u32, u32),
-    records: &'r [Record],
-    frames: &Frames,
-    io: &mut I,
-) -> Option<&'r Record> {
-    let mut out = Packets::default();
-    let name = topic_name(&clients.conns, &subs.topics, slot, part);
-    let Some(sub) = list::sub(&clients.conns, slot, part) else {
-        clients.broken(slot);
-        return records.first();
-    };
-    let identifiers = [sub.own.identifier];
-    let wants = Wants {
-        options: sub.own.options,
-        identifiers: &identifiers,
-        alias: Some(part),
-        ..Wants::default()
-    };
-    let left = records.iter().find(|record| {
-        let message = (&name[..], *record, frames);
-        matches!(
-            give_in_turn(
-                clients,
-                subs,
-                deliveries,
-                (slot, part),
-                &wants,
-                message,
-                &mut out
-            ),
-            Offered::Full
-        )
-    });
-    if !out.bytes.is_empty() {
-        clients.put_messages(slot, &out.bytes, &out.ends, io);
-    }
-    left
-}
 
 /// Sends messages that waited for room: first those that are sent again, then retained messages and messages of groups.
 pub(super) fn send_waiting<I: Io>(
@@ -183,29 +81,6 @@ pub(super) fn send_waiting<I: Io>(
             clients.send_reply(slot, io);
         }
     }
-}
-
-/// The number of messages that a subscription may be sent now.
-pub(crate) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
-    let row = conns.get(slot);
-    // The only subscription is in the row, which has only its QoS.
-    let options = match row.wants(MULTI) {
-        true => list::sub(conns, slot, part).map_or(0, |sub| sub.own.options),
-        false => (row.options >> QOS_SHIFT & 3) as u8,
-    };
-    let bound = row.state == State::Mqtt && row.own != NONE && qos(options) > 0;
-    if !bound {
-        return u32::MAX;
-    }
-    let under_way = client::mqtt(conns, slot).map_or(0, |mqtt| mqtt.inflight.len());
-    u32::from(conns.own_row(slot).receive_max).saturating_sub(under_way as u32)
-}
-
-/// Whether a subscription that has fallen behind may read on.
-pub(super) fn has_room(conns: &Connections, slot: u32) -> bool {
-    let unbound = |behind: &Behind| places(conns, slot, behind.part) == u32::MAX;
-    let behind = |extra: &Extra| extra.behind.iter().any(unbound);
-    has_place(conns, slot) || conns.find_extra(slot).is_some_and(behind)
 }
 
 /// PUBACK or PUBCOMP: the message is no longer in flight.

@@ -3,13 +3,12 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::client::list::{is_vacant, list_of, name_of};
 use crate::client::row::MULTI;
 use crate::mail::orders::MqttState;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::client::mqtt;
-use crate::protocol::mqtt::list::{is_vacant, list_of};
 use crate::protocol::mqtt::options::{QOS_SHIFT, V5, qos};
-use crate::protocol::mqtt::suspend::text_of;
 use crate::store::slab::NONE;
 
 /// The connection, once it has sent its CONNECT, with the first `names` of its subscriptions.
@@ -53,7 +52,7 @@ fn subscriptions(
     list.filter(|(_, sub)| !is_vacant(sub))
         .take(most)
         .map(|(part, sub)| {
-            let text = text_of(&clients.conns, subs, slot, part);
+            let text = name_of(&clients.conns, subs, slot, part);
             (text.into(), qos(sub.own.options))
         })
         .collect()

@@ -1,25 +1,22 @@
 //! One message for one client: combines the options of the client's subscriptions, and writes the packet.
 
-use alloc::vec::Vec;
-
 use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::ids::PartitionId;
+use crate::client::codec::{Message, Offered};
 use crate::client::outbox::Packets;
-use crate::client::send;
+use crate::client::{list, send};
 use crate::io::Io;
 use crate::mail::properties::left_s;
-use crate::mail::{Frames, Record};
 use crate::protocol::encode::frame_rope;
-use crate::protocol::front::{Clients, Connections, Topics};
+use crate::protocol::front::{Clients, Connections};
 use crate::protocol::mqtt::client::{
-    has_place, has_waiting, mqtt_state, packet_bytes_max, take_packet_id,
+    self, has_place, has_waiting, mqtt_state, packet_bytes_max, take_packet_id,
 };
 use crate::protocol::mqtt::options::{FRAMED, NO_LOCAL, RETAIN_AS_PUBLISHED, qos};
 use crate::protocol::mqtt::plain::write_properties;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_payload};
-use crate::protocol::mqtt::{client, list};
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -32,16 +29,14 @@ pub(super) struct Wants<'a> {
     pub identifiers: &'a [u32],
     /// The index of the subscription to the message's topic, for its alias.
     pub alias: Option<u32>,
-    /// The message is the retained message of its topic.
-    pub retained: bool,
     /// For a message of a group: the subscription's index and the partition of the topic.
     pub group: Option<(u16, PartitionId)>,
     /// The message is in no log, so it is sent even if other messages wait.
     pub unbound: bool,
 }
 
-/// The outcome of offering a message.
-pub(super) enum Offered {
+/// The outcome of giving a message.
+pub(super) enum Given {
     /// It was written to the outbox, or is sent when it is recorded; with this packet id if it needs an acknowledgement.
     Sent(Option<PacketId>),
     /// The client does not get the message.
@@ -50,23 +45,32 @@ pub(super) enum Offered {
     Full,
 }
 
+impl Given {
+    pub(super) fn offered(self) -> Offered {
+        match self {
+            Given::Sent(_) | Given::Skipped => Offered::Done,
+            Given::Full => Offered::Full,
+        }
+    }
+}
+
 /// Appends the packet of a message to `out`, if there is room for it.
-pub(super) fn offer_packet(
+pub(super) fn give_packet(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,
-    message: (&[u8], &Record, &Frames),
+    message: &Message<'_>,
     out: &mut Packets,
-) -> Offered {
-    let (topic, record, frames) = message;
+) -> Given {
+    let (record, frames) = (message.record, message.frames);
     let mine = client::origin(&clients.conns, slot);
     if wants.options & NO_LOCAL != 0 && frames.origin(record) == mine {
-        return Offered::Skipped;
+        return Given::Skipped;
     }
     let waits = clients.conns.get(slot).outbox != NONE;
     let acknowledged = record.qos.min(qos(wants.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
-    let bounds = || clients.ctx.bounds_of(topic).after(out.ends.len());
+    let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
     // If the subscription has a log, no newer message overtakes those that are sent again.
     let overtakes = qos(wants.options) > 0 && has_waiting(&clients.conns, slot);
     if acknowledged
@@ -77,12 +81,12 @@ pub(super) fn offer_packet(
                 || record.latest && waits
                 || !send::fits(&clients.conns, slot, bytes, bounds))
     {
-        return Offered::Full;
+        return Given::Full;
     }
     let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
     let start = out.bytes.mark();
     let Some(packet) = encode_publish(clients, slot, wants, message, id) else {
-        return Offered::Skipped;
+        return Given::Skipped;
     };
     clients.meter.stats.sent(1, packet.len());
     let is_unsent = acknowledged && clients.must_record(slot, record.qos.min(qos(wants.options)));
@@ -103,7 +107,7 @@ pub(super) fn offer_packet(
         }
         mqtt_state(&mut clients.conns, slot).add_inflight(sent);
     }
-    Offered::Sent(id)
+    Given::Sent(id)
 }
 
 /// Keeps a message until there is room for it. Returns false if the client does not get it.
@@ -111,7 +115,7 @@ pub(super) fn wait_packet(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,
-    message: (&[u8], &Record, &Frames),
+    message: &Message<'_>,
 ) -> bool {
     // A placeholder: the message gets its packet id when it is sent.
     let id = PacketId::MAX;
@@ -130,9 +134,10 @@ fn encode_publish(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,
-    (topic, record, frames): (&[u8], &Record, &Frames),
+    message: &Message<'_>,
     packet_id: Option<PacketId>,
 ) -> Option<Rope> {
+    let (record, frames) = (message.record, message.frames);
     let version = client::version(&clients.conns, slot);
     let left_s = left_s(record, clients.ctx.now.unix_s);
     let alias = wants.alias.filter(|_| packet_id.is_none());
@@ -149,12 +154,12 @@ fn encode_publish(
         }
     }
     // Topics are UTF-8.
-    let name = core::str::from_utf8(topic).unwrap_or_default();
+    let name = core::str::from_utf8(message.name).unwrap_or_default();
     let qos = record.qos.min(qos(wants.options));
     let publish = Publish {
         dup: false,
         qos: Qos::from_repr(qos).unwrap_or(Qos::AtMostOnce),
-        retain: wants.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
+        retain: message.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
         topic: if known { "" } else { name },
         packet_id,
         properties: set.properties(),
@@ -191,9 +196,10 @@ fn under_way(
     slot: u32,
     id: PacketId,
     wants: &Wants<'_>,
-    (_, record, frames): (&[u8], &Record, &Frames),
+    message: &Message<'_>,
     packet: Rope,
 ) -> Inflight {
+    let (record, frames) = (message.record, message.frames);
     let payload = frames.large_data(record).filter(|_| packet.is_shared());
     let packet = match payload {
         Some(_) => without_payload(&packet.own).expect("it was just written"),
@@ -227,12 +233,6 @@ fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     }
 }
 
-pub(super) fn topic_name(conns: &Connections, topics: &Topics, slot: u32, part: u32) -> Vec<u8> {
-    let topic = list::sub(conns, slot, part).map(|sub| sub.topic);
-    let topic = topic.filter(|topic| *topic != NONE);
-    topic.map_or(Vec::new(), |topic| topics.name(topic).to_vec())
-}
-
 /// Removes waiting older messages of a topic, since a retained message of QoS 0 overtakes them.
 fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) {
     let waiting = &mut mqtt_state(conns, slot).waiting;
@@ -247,19 +247,24 @@ pub(super) fn send_or_hold<I: Io>(
     clients: &mut Clients,
     slot: u32,
     wants: &Wants<'_>,
-    message: (&[u8], &Record, &Frames),
+    message: &Message<'_>,
     io: &mut I,
 ) -> bool {
     let mut out = Packets::default();
-    match offer_packet(clients, slot, wants, message, &mut out) {
-        Offered::Sent(id) => {
+    match give_packet(clients, slot, wants, message, &mut out) {
+        Given::Sent(id) => {
             clients.put_messages(slot, &out.bytes, &out.ends, io);
-            if wants.retained && has_waiting(&clients.conns, slot) {
-                drop_outdated(&mut clients.conns, slot, message.0, message.1.offset);
+            if message.retained && has_waiting(&clients.conns, slot) {
+                drop_outdated(
+                    &mut clients.conns,
+                    slot,
+                    message.name,
+                    message.record.offset,
+                );
             }
             id.is_some()
         }
-        Offered::Skipped => false,
-        Offered::Full => wait_packet(clients, slot, wants, message),
+        Given::Skipped => false,
+        Given::Full => wait_packet(clients, slot, wants, message),
     }
 }

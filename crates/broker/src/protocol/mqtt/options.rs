@@ -17,6 +17,8 @@ pub(crate) const SMALL: u32 = 1 << (OWN_SHIFT + 4);
 /// No Local and Retain As Published among the options of a subscription.
 pub(super) const NO_LOCAL: u8 = 0b100;
 pub(super) const RETAIN_AS_PUBLISHED: u8 = 0b1000;
+/// Retain Handling among the options: it matters only when the subscription is made.
+pub(super) const RETAIN_HANDLING: u8 = 0b11_0000;
 
 /// The QoS among the options.
 pub(super) fn qos(options: u8) -> u8 {

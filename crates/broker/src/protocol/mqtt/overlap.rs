@@ -14,21 +14,21 @@ use alloc::vec::Vec;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::client::codec::Message;
 use crate::client::joining::filter_subscriptions;
+use crate::client::list::{self, list_of};
 use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::client::row::LIVE;
 use crate::filters::matching::Group;
-use crate::mail::{Frames, Record};
 use crate::protocol::front::{
     Clients, Connections, Context, Deliveries, Matching, Sub, Subscriptions, Topics,
 };
-use crate::protocol::mqtt::client::mqtt_state;
-use crate::protocol::mqtt::give::{Offered, Wants, offer_packet};
-use crate::protocol::mqtt::list::{list_of, part_of};
+use crate::protocol::mqtt::client::{self, mqtt_state};
+use crate::protocol::mqtt::give::{Given, Wants, give_packet};
 use crate::protocol::mqtt::options::{NO_LOCAL, qos};
 use crate::protocol::mqtt::reading::Start;
-use crate::protocol::mqtt::{client, list};
+use crate::protocol::mqtt::subscription::part_of;
 use crate::store::slab::NONE;
 
 /// The subscriptions that match a message, and the one of them that sends it.
@@ -48,36 +48,28 @@ pub(super) fn give_in_turn(
     deliveries: &Deliveries,
     (slot, part): (u32, u32),
     wants: &Wants<'_>,
-    message: (&[u8], &Record, &Frames),
+    message: &Message<'_>,
     out: &mut Packets,
-) -> Offered {
+) -> Given {
     let sharers = sharers(clients, subs, deliveries, slot, message);
     let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
-        return offer_packet(clients, slot, wants, message, out);
+        return give_packet(clients, slot, wants, message, out);
     };
     if all.lead != part {
         return match all.done {
-            true => Offered::Skipped,
-            false => Offered::Full,
+            true => Given::Skipped,
+            false => Given::Full,
         };
     }
-    let (_, record, frames) = message;
     let mut identifiers = Vec::new();
-    let options = wants_of(
-        &clients.conns,
-        slot,
-        &all.parts,
-        record,
-        frames,
-        &mut identifiers,
-    );
+    let options = wants_of(&clients.conns, slot, &all.parts, message, &mut identifiers);
     let wants = Wants {
         // The subscription with the earliest start sends it.
         options: options.unwrap_or(wants.options),
         identifiers: &identifiers,
         ..*wants
     };
-    offer_packet(clients, slot, &wants, message, out)
+    give_packet(clients, slot, &wants, message, out)
 }
 
 /// Sets the starts of a resumed subscription: one offset for its topic, or one for each partition.
@@ -92,7 +84,7 @@ pub(super) fn starts_at(
         return;
     };
     let partition = clients.ctx.partition_of(filter);
-    let wildcard = list::sub(&clients.conns, slot, part).is_some_and(|sub| sub.own.filter != 0);
+    let wildcard = list::sub(&clients.conns, slot, part).is_some_and(|sub| sub.filter != 0);
     if wildcard && seen.len() != usize::from(clients.ctx.world.partitions) {
         // The positions are of a server with another number of partitions, and are not valid.
         return;
@@ -115,7 +107,7 @@ pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64])
     let Some(first) = own.first().filter(|_| !seen.is_empty()) else {
         return Vec::new();
     };
-    if list::sub(conns, slot, part).is_none_or(|sub| sub.own.filter == 0) {
+    if list::sub(conns, slot, part).is_none_or(|sub| sub.filter == 0) {
         return alloc::vec![first.offset];
     }
     let at = |(partition, seen): (PartitionId, &u64)| {
@@ -149,7 +141,7 @@ pub(crate) fn live_in(
 ) -> Vec<u32> {
     let group =
         |serial| filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial));
-    let live = |sub: &Sub| match sub.own.filter.checked_sub(1) {
+    let live = |sub: &Sub| match sub.filter.checked_sub(1) {
         Some(serial) => group(serial).is_some_and(|group| group.is_live(partition)),
         None => {
             sub.topic != NONE
@@ -243,8 +235,14 @@ pub(super) fn sharers(
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
-    (topic, record, frames): (&[u8], &Record, &Frames),
+    message: &Message<'_>,
 ) -> Option<Sharers> {
+    let Message {
+        name: topic,
+        record,
+        frames,
+        ..
+    } = *message;
     let starts = &client::mqtt(&clients.conns, slot)?.starts;
     let alone =
         filter_subscriptions(&clients.conns, slot).is_none() || planted::is(Fault::OwnCopies);
@@ -255,7 +253,7 @@ pub(super) fn sharers(
     let local = frames.origin(record) == client::origin(&clients.conns, slot);
     let partition = clients.ctx.partition_of(topic);
     let rows = subs.matching.rows(topic);
-    let matches = |sub: &Sub| match sub.own.filter.checked_sub(1) {
+    let matches = |sub: &Sub| match sub.filter.checked_sub(1) {
         Some(serial) => filter_subscriptions(&clients.conns, slot).is_some_and(|all| {
             let mut parts = all.parts_of(serial);
             parts.any(|(_, part)| rows.binary_search(&part.row).is_ok())
@@ -298,7 +296,7 @@ pub(crate) fn stands(
     sub: &Sub,
     partition: PartitionId,
 ) -> u64 {
-    let Some(serial) = sub.own.filter.checked_sub(1) else {
+    let Some(serial) = sub.filter.checked_sub(1) else {
         return sub.offset;
     };
     let seen = seen_by(matching, deliveries, &clients.ctx, slot, partition);
@@ -318,12 +316,11 @@ pub(super) fn wants_of(
     conns: &Connections,
     slot: u32,
     parts: &[u32],
-    record: &Record,
-    frames: &Frames,
+    message: &Message<'_>,
     identifiers: &mut Vec<u32>,
 ) -> Option<u8> {
     let list = list_of(conns, slot);
-    let local = frames.origin(record) == client::origin(conns, slot);
+    let local = message.frames.origin(message.record) == client::origin(conns, slot);
     let mut options = None;
     for part in parts {
         let Some(sub) = list.get(*part as usize) else {

@@ -24,12 +24,12 @@ use crate::protocol::mqtt::client::{
     self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
 };
 use crate::protocol::mqtt::close::mqtt_end_wrong;
+use crate::protocol::mqtt::codec::mqtt_catch_up;
 use crate::protocol::mqtt::connect::{
     client_connects, client_leaves, open_session, refuse_connect,
 };
 use crate::protocol::mqtt::deliver::{acknowledged, was_received};
 use crate::protocol::mqtt::options::FRAMED;
-use crate::protocol::mqtt::page::mqtt_catch_up;
 use crate::protocol::mqtt::publish::{client_published, client_released};
 use crate::protocol::mqtt::subscribe::client_subscribed;
 use crate::protocol::mqtt::unsubscribe::client_unsubscribed;

@@ -13,8 +13,9 @@ use crore_wire::mqtt::Qos;
 use crore_wire::topic;
 
 use crate::base::planted::{self, Fault};
-use crate::base::position::Since;
+use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
+use crate::client::list::filters::resend_retained;
 use crate::client::row::MULTI;
 use crate::io::Io;
 use crate::mail::session::EncodedSession;
@@ -24,14 +25,13 @@ use crate::protocol::mqtt::access::{may_keep_subscription, permitted_messages};
 use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_inflight;
-use crate::protocol::mqtt::filters::{join_wildcard, resend_retained, since_all};
-use crate::protocol::mqtt::list::{Wanted, part_of};
 use crate::protocol::mqtt::options::options_of;
 use crate::protocol::mqtt::overlap::{end_starts, starts_at};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step, Unsent};
-use crate::protocol::mqtt::subscribe::join_topic;
+use crate::protocol::mqtt::subscribe::join;
+use crate::protocol::mqtt::subscription::Wanted;
 
 /// Resumes a session on the connection in `slot`, whose CONNACK is written and not yet sent.
 pub(super) fn resume_session<I: Io>(
@@ -139,7 +139,6 @@ fn resume_subscription(
         filter,
         options,
         identifier: subscription.identifier,
-        since: all.first().copied().unwrap_or(Since::Live),
         retained: subscription.lacks_retained,
         granted: if waits { RESUMED } else { (0, 0) },
     };
@@ -148,16 +147,9 @@ fn resume_subscription(
         join_group(clients, &mut subs.lanes, slot, &wanted, true);
         return Ok(());
     }
-    if topic::has_wildcard(filter) {
-        join_wildcard(clients, subs, slot, &wanted, &all)?;
-        if let Some(part) = part_of(clients, subs, slot, filter)
-            && subscription.lacks_retained
-            && !waits
-        {
-            resend_retained(clients, subs, slot, part, filter);
-        }
-    } else {
-        join_topic(clients, subs, slot, &wanted);
+    let part = join(clients, subs, slot, &wanted, &all)?;
+    if topic::has_wildcard(filter) && subscription.lacks_retained && !waits {
+        resend_retained(clients, subs, slot, part, filter);
     }
     if options.max_qos != Qos::AtMostOnce {
         if epoch == clients.ctx.world.epoch {
@@ -172,6 +164,12 @@ fn resume_subscription(
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, filter, false);
     }
     Ok(())
+}
+
+/// The positions at which a resumed subscription continues.
+fn since_all(epoch: u32, seen: &[u64]) -> Vec<Since> {
+    let at = |offset: &u64| Since::At(Position::new(epoch, *offset));
+    seen.iter().map(at).collect()
 }
 
 fn resumed(messages: Vec<StoredMessage<'_>>) -> VecDeque<Inflight> {

@@ -8,17 +8,16 @@
 //! Deliberately elsewhere: a single retained message (`page.rs`), and the values of topics that match a filter with wildcards (`filters.rs`).
 
 use crate::base::position::{Position, Since};
+use crate::client::codec::Message;
+use crate::client::list::{self, collapse};
 use crate::client::outbox::Packets;
+use crate::client::subscribing::page_of;
 use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics};
-use crate::protocol::mqtt::client::{has_place, mqtt_state};
-use crate::protocol::mqtt::deliver::places;
-use crate::protocol::mqtt::give::{Offered, Wants, offer_packet, topic_name};
-use crate::protocol::mqtt::list::collapse;
+use crate::protocol::mqtt::client::{self, has_place, mqtt_state, places};
+use crate::protocol::mqtt::give::{Given, Wants, give_packet};
 use crate::protocol::mqtt::reading::LatestShown;
-use crate::protocol::mqtt::subscribe::page_of;
-use crate::protocol::mqtt::{client, list};
 
 /// Sends a page of values that the home has answered with.
 pub(super) fn send_latest_values<I: Io>(
@@ -39,23 +38,25 @@ pub(super) fn send_latest_values<I: Io>(
     else {
         return;
     };
-    let Some((options, identifier)) =
-        list::sub(&clients.conns, slot, part).map(|sub| (sub.own.options, sub.own.identifier))
-    else {
+    let Some(sub) = list::sub(&clients.conns, slot, part) else {
         return clients.broken(slot);
     };
-    let name = topic_name(&clients.conns, topics, slot, part);
+    let name = topics.name(sub.topic);
     let wants = Wants {
-        options,
-        identifiers: &[identifier],
-        retained: true,
+        options: sub.own.options,
+        identifiers: &[sub.own.identifier],
         ..Wants::default()
     };
     let mut out = Packets::default();
     let mut is_full = false;
     for record in records.iter().filter(|record| record.offset <= until) {
-        let message = (&name[..], record, frames);
-        if let Offered::Full = offer_packet(clients, slot, &wants, message, &mut out) {
+        let message = Message {
+            name,
+            record,
+            frames,
+            retained: true,
+        };
+        if let Given::Full = give_packet(clients, slot, &wants, &message, &mut out) {
             is_full = true;
             break;
         }

@@ -9,15 +9,16 @@ use crore_wire::topic;
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
+use crate::client::list::{self, count_asked_pages, filter_of, is_vacant, list_of};
 use crate::client::row::MULTI;
 use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::mail::{Ask, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
-use crate::protocol::mqtt::client::{self, count_asked_pages, mqtt_state};
-use crate::protocol::mqtt::list::{self, Wanted, is_vacant, list_of, wildcard_of};
+use crate::protocol::mqtt::client::{self, mqtt_state};
 use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
+use crate::protocol::mqtt::subscription::Wanted;
 use crate::store::slab::NONE;
 
 /// Tells a topic's home that a subscription needs its messages kept, or no longer needs them.
@@ -93,7 +94,7 @@ pub(super) fn release_log(clients: &Clients, subs: &mut Subscriptions, slot: u32
     let topic = list::sub(&clients.conns, slot, part).map_or(NONE, |sub| sub.topic);
     if topic != NONE {
         count_qos_subscription(subs, &clients.ctx, topic, false);
-    } else if let Some(filter) = wildcard_of(&clients.conns, &subs.matching, slot, part) {
+    } else if let Some(filter) = filter_of(&clients.conns, &subs.matching, slot, part) {
         count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, &filter, false);
     }
 }

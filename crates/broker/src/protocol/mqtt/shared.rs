@@ -7,16 +7,17 @@ use alloc::vec::Vec;
 use crore_wire::mqtt::{ReasonCode, split_shared};
 
 use crate::base::ids::{PartitionId, ShardId};
+use crate::client::codec::Message;
+use crate::client::list::{self, add_sub, count_asked_pages, part_name, part_named, sub_mut};
 use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
-use crate::protocol::mqtt::client::{count_asked_pages, mqtt_state};
+use crate::protocol::mqtt::client::{self, mqtt_state};
 use crate::protocol::mqtt::give::{Wants, send_or_hold};
-use crate::protocol::mqtt::list::{Wanted, add_sub, part_name, part_named, sub_mut};
 use crate::protocol::mqtt::options::qos_of;
 use crate::protocol::mqtt::retention::{await_retention, homes_of};
 use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
-use crate::protocol::mqtt::{client, list};
+use crate::protocol::mqtt::subscription::Wanted;
 use crate::store::slab::NONE;
 
 /// The most unacknowledged messages of a client from one home of a group: enough to keep the client busy, and few enough that all members get
@@ -103,7 +104,13 @@ pub(crate) fn shared_message<I: Io>(
         unbound: true,
         ..Wants::default()
     };
-    if !send_or_hold(clients, to.slot, &wants, (name, record, frames), io) {
+    let message = Message {
+        name,
+        record,
+        frames,
+        retained: false,
+    };
+    if !send_or_hold(clients, to.slot, &wants, &message, io) {
         give_credit(clients, lanes, to.slot, part, (partition, record.offset));
     }
 }
@@ -126,7 +133,7 @@ pub(super) fn join_group(
         waiting: homes.len() as u16,
         restored,
     });
-    clients.conns.extra(slot).shared_bytes += shared.bytes();
+    clients.conns.extra(slot).shared_bytes += shared.bytes() as u32;
     let sub = Sub {
         topic: NONE,
         own: Subscribed {

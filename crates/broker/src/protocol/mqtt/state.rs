@@ -12,10 +12,12 @@ use crate::base::position::write_varint;
 use crate::base::snapshot::FieldReader;
 use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
+use crate::client::types;
 use crate::home::unreleased::ENTRY_BYTES;
 use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
+use crate::protocol::mqtt::options::{QOS_SHIFT, RETAIN_HANDLING};
 use crate::protocol::mqtt::reading::{LatestShown, Start};
 use crate::protocol::mqtt::receive_maximum::PastMaximum;
 use crate::store::shared::Slice;
@@ -108,8 +110,6 @@ pub struct Mqtt {
     pub grants_behind: Vec<((u16, u16), (u16, u16))>,
     /// The number of filters of the current SUBSCRIBE that are done, if they need more than one turn.
     pub filters_done: u16,
-    /// Pages that were requested from homes and are not answered.
-    pub pages: u32,
     /// The client's topic aliases, as topics; an unset alias is empty.
     pub aliases: Vec<Vec<u8>>,
     /// The client's Topic Alias Maximum.
@@ -118,8 +118,6 @@ pub struct Mqtt {
     pub aliases_given: u16,
     /// Messages of groups whose credit is given back when the socket is writable: the subscription's index, the partition and the offset.
     pub groups_behind: Vec<(u32, PartitionId, u64)>,
-    /// Indexes of subscriptions whose topic was deleted: they begin anew.
-    pub fresh: Vec<u32>,
     /// Where subscriptions begin, while some still read from the log.
     pub starts: Vec<Start>,
     /// Subscriptions that are being sent the latest values of their topics, one after another.
@@ -378,14 +376,30 @@ pub struct Subscribed {
     pub identifier: u32,
     /// The alias of its topic.
     pub alias: u16,
-    /// Counts the subscriptions that have had this index.
-    pub serial: u16,
     /// The grant that is due: the packet id of the SUBSCRIBE and the index of the reason code in its SUBACK, or [`RESUMED`].
     pub granted: (u16, u16),
-    /// For a filter with wildcards: the serial of its group among the connection's filters, plus 1. Otherwise 0.
-    pub filter: u32,
     /// Set for a shared subscription, which has no topic.
     pub group: Option<Box<Shared>>,
+}
+
+impl types::Subscribed for Subscribed {
+    fn name(&self) -> Option<&[u8]> {
+        self.group.as_deref().map(|group| &*group.text)
+    }
+
+    fn leave_row(options: &mut u32) -> Subscribed {
+        let qos = (*options >> QOS_SHIFT & 3) as u8;
+        *options &= !(3 << QOS_SHIFT);
+        Subscribed {
+            options: qos,
+            ..Subscribed::default()
+        }
+    }
+
+    fn enter_row(&self, options: &mut u32) -> bool {
+        *options |= u32::from(self.options & 3) << QOS_SHIFT;
+        self.identifier == 0 && self.options & !(3 | RETAIN_HANDLING) == 0
+    }
 }
 
 /// A client's subscription to a group.
@@ -427,11 +441,9 @@ impl Mqtt {
             && self.subacks.is_empty()
             && self.grants_behind.is_empty()
             && self.filters_done == 0
-            && self.pages == 0
             && self.aliases.is_empty()
             && self.aliases_max == 0
             && self.groups_behind.is_empty()
-            && self.fresh.is_empty()
             && self.starts.is_empty()
             && self.retained_latest.is_empty()
             && self.unplaced.is_empty()
@@ -498,7 +510,6 @@ impl Mqtt {
             + self.aliases.capacity() * size_of::<Vec<u8>>()
             + aliases
             + self.groups_behind.capacity() * size_of::<(u32, PartitionId, u64)>()
-            + self.fresh.capacity() * size_of::<u32>()
             + self.starts.capacity() * size_of::<Start>()
             + self.retained_latest.capacity() * size_of::<LatestShown>()
             + self.unplaced.capacity() * size_of::<Box<[u8]>>()

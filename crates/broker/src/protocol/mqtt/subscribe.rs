@@ -8,25 +8,22 @@ use crore_wire::topic;
 
 use crate::base::access::Right;
 use crate::base::journal::EventKind;
-use crate::base::position::{Position, Since};
+use crate::base::position::Since;
 use crate::base::reason::Reason;
-use crate::budget::admission::Client;
-use crate::client::joining::filter_subscriptions;
+use crate::client::list::filters::resend_retained;
+use crate::client::list::{has_room, sub_mut};
 use crate::client::row::COUNTED;
-use crate::client::subscriptions::{ask_of, has_room_for};
+use crate::client::subscribing::{self, First, Kind, Names, page_of, subscribe};
 use crate::mail::Attach;
-use crate::protocol::front::{Census, Clients, Connections, Sub, Subscriptions, Topics};
-use crate::protocol::mqtt::client::{
-    self, count_asked_pages, is_bridge, mqtt_state, packet_bytes_max,
-};
-use crate::protocol::mqtt::filters::{join_wildcard, resubscribe_wildcard};
-use crate::protocol::mqtt::list::{
-    Wanted, add_sub, is_vacant, list_of, part_name, part_of, sub_mut,
-};
+use crate::protocol::front::{Census, Clients, Connections, Subscriptions};
+use crate::protocol::mqtt::client::{self, is_bridge, mqtt_state, packet_bytes_max};
 use crate::protocol::mqtt::options::qos;
-use crate::protocol::mqtt::retention::{await_retention, count_qos_subscription};
+use crate::protocol::mqtt::retention::{
+    await_retention, count_qos_subscription, count_qos_subscription_of,
+};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{RESUMED, Suback, Subscribed};
+use crate::protocol::mqtt::subscription::{Wanted, part_of};
 use crate::store::slab::NONE;
 
 /// A SUBACK or UNSUBACK without its codes: header, packet id, no properties.
@@ -140,7 +137,6 @@ fn subscribe_one(
         filter: name,
         options,
         identifier,
-        since: Since::Live,
         retained,
         granted,
     };
@@ -157,38 +153,12 @@ fn subscribe_one(
     if !clients.may_take(census, slot, 0) {
         return Err(clients.refuse_subscription(Reason::MemoryFull, name));
     }
-    if wildcard {
-        let joined = join_wildcard(clients, subs, slot, &wanted, &[]);
-        return joined.map_err(|reason| clients.refuse_subscription(reason, name));
+    if filter.share.is_some() {
+        join_group(clients, &mut subs.lanes, slot, &wanted, false);
+        return Ok(());
     }
-    match filter.share {
-        Some(_) => join_group(clients, &mut subs.lanes, slot, &wanted, false),
-        None => join_topic(clients, subs, slot, &wanted),
-    }
-    Ok(())
-}
-
-/// Whether the connection may have one more subscription, to this topic or filter.
-fn has_room(clients: &Clients, subs: &Subscriptions, slot: u32, name: &[u8]) -> Result<(), Reason> {
-    let limits = &clients.ctx.world.settings.limits;
-    let list = list_of(&clients.conns, slot);
-    clients.meter.work.steps.add(1 + list.len() / 8);
-    let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
-    // A few subscriptions are allowed however long their filters are.
-    if limits.has_room_for_names(count, count * limits.topic_bytes) {
-        return has_room_for(limits, count, 0);
-    }
-    clients.meter.work.steps.add(list.len());
-    let topics = list.iter().map(|sub| match &sub.own.group {
-        Some(group) => group.text.len(),
-        None if sub.topic != NONE => subs.topics.name(sub.topic).len(),
-        None => 0,
-    });
-    let filters = filter_subscriptions(&clients.conns, slot).into_iter();
-    let filters = filters.flat_map(|all| all.parts());
-    let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
-    let bytes = name.len() + topics.sum::<usize>() + filters.sum::<usize>();
-    has_room_for(limits, count, bytes)
+    let joined = join(clients, subs, slot, &wanted, &[]).map(|_| ());
+    joined.map_err(|reason| clients.refuse_subscription(reason, name))
 }
 
 /// Gives an existing subscription new options, and sends its retained message again if the client asks for it [MQTT-3.8.4-3].
@@ -250,6 +220,42 @@ fn resubscribe(
     Ok(())
 }
 
+/// Gives a subscription with wildcards new options.
+fn resubscribe_wildcard(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    part: u32,
+    wanted: &Wanted<'_>,
+) -> Result<(), ReasonCode> {
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR);
+    };
+    let former = qos(sub.own.options);
+    (sub.own.options, sub.own.identifier) = (wanted.options.bits(), wanted.identifier);
+    let waits = sub.own.granted != (0, 0);
+    if waits {
+        // Homes have not answered the earlier SUBSCRIBE. Their last answer grants both.
+        let former = core::mem::replace(&mut sub.own.granted, wanted.granted);
+        let behind = &mut mqtt_state(&mut clients.conns, slot).grants_behind;
+        behind.push((wanted.granted, former));
+    }
+    let needs_log = wanted.options.max_qos != Qos::AtMostOnce;
+    if (former > 0) != needs_log {
+        count_qos_subscription_of(&mut subs.lanes, &clients.ctx, 0, wanted.filter, needs_log);
+        await_retention(clients, &mut subs.lanes, slot, wanted);
+    }
+    if !waits {
+        let reason = ReasonCode::granted(wanted.options.max_qos);
+        clients.grant(slot, wanted.granted, reason);
+    }
+    if wanted.options.retain_handling == RetainHandling::Send {
+        // [MQTT-3.8.4-3]. Live messages continue.
+        resend_retained(clients, subs, slot, part, wanted.filter);
+    }
+    Ok(())
+}
+
 /// Whether the client's Maximum Packet Size allows a SUBACK or UNSUBACK with `count` reason codes [MQTT-3.1.2-24].
 pub(super) fn has_room_for_codes(
     conns: &Connections,
@@ -262,63 +268,63 @@ pub(super) fn has_room_for_codes(
     }
 }
 
-/// Adds a subscription to the list and asks its home.
-pub(super) fn join_topic(
+/// Subscribes to a topic or, with a position for each partition or none, to a filter. Returns the index in the list.
+///
+/// # Errors
+/// There is no room for the filter.
+pub(super) fn join(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     wanted: &Wanted<'_>,
-) {
-    let (hash, _) = clients.ctx.place_of(wanted.filter);
-    let topic = subs.topics.open(hash, wanted.filter);
-    let place = subs.topics.join(topic, slot);
-    let (epoch, offset) = match wanted.since {
-        Since::At(Position { epoch, offset }) => (epoch, offset),
-        // It has seen nothing yet.
-        _ => (!clients.ctx.world.epoch, 0),
+    since: &[Since],
+) -> Result<u32, Reason> {
+    let is_filter = topic::has_wildcard(wanted.filter);
+    let partitions = usize::from(clients.ctx.world.partitions);
+    let first = match wanted.retained {
+        true => Since::Default,
+        false => Since::Live,
     };
-    let sub = Sub {
-        topic,
-        place,
-        flags: 0,
-        offset,
-        epoch,
-        own: Subscribed {
-            options: wanted.options.bits(),
-            identifier: wanted.identifier,
-            granted: wanted.granted,
-            ..Subscribed::default()
+    let all;
+    let since = match is_filter {
+        false if since.is_empty() => &[Since::Live][..],
+        true if since.len() != partitions => {
+            all = alloc::vec![first; partitions];
+            &all
+        }
+        _ => since,
+    };
+    let kind = match wanted.granted {
+        (0, 0) | RESUMED => Kind::Resumed,
+        _ => Kind::New,
+    };
+    let names = match is_filter {
+        true => Names::Filters(&[wanted.filter]),
+        false => Names::Topic(wanted.filter),
+    };
+    let begins = subscribing::Wanted {
+        names,
+        since,
+        first: First {
+            retained: wanted.retained,
+            ..First::ALL
         },
+        kind,
     };
-    let part = add_sub(&mut clients.conns, slot, sub);
-    subs.topics.get_mut(topic).waiting += 1;
-    // A resumed subscription was counted when it was made.
-    let client = match wanted.granted {
-        (0, 0) | RESUMED => Client::NOBODY,
-        _ => clients.conns.get(slot).client,
+    let own = Subscribed {
+        options: wanted.options.bits(),
+        identifier: wanted.identifier,
+        granted: wanted.granted,
+        ..Subscribed::default()
     };
-    let ask = Attach {
-        retained: wanted.retained,
-        client,
-        ..page_of(clients, &subs.topics, slot, part, topic, wanted.since)
-    };
-    subs.attach(&clients.ctx, ask);
+    let part = subscribe(clients, subs, slot, &begins, own)?;
     if wanted.options.max_qos != Qos::AtMostOnce {
-        count_qos_subscription(subs, &clients.ctx, topic, true);
+        let (hash, _) = match is_filter {
+            true => (0, 0),
+            false => clients.ctx.place_of(wanted.filter),
+        };
+        count_qos_subscription_of(&mut subs.lanes, &clients.ctx, hash, wanted.filter, true);
+        mqtt_state(&mut clients.conns, slot).needs_told |= is_filter;
     }
-}
-
-/// The request for the first page of a subscription's topic. Counts the page.
-pub(super) fn page_of(
-    clients: &mut Clients,
-    topics: &Topics,
-    slot: u32,
-    part: u32,
-    topic: u32,
-    since: Since,
-) -> Attach {
-    count_asked_pages(&mut clients.conns, slot, 1);
-    let name = part_name(&clients.conns, slot, part);
-    let to = clients.conns.reply_to(slot, name);
-    ask_of(clients, topics, topic, to, since)
+    Ok(part)
 }

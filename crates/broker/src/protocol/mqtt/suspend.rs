@@ -4,17 +4,16 @@ use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use crate::base::planted::{self, Fault};
+use crate::client::list::filters::{lacks_retained, seen_by_group};
+use crate::client::list::{is_vacant, name_of};
 use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
-use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Sub, Subscriptions};
+use crate::protocol::front::{Clients, Deliveries, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client;
-use crate::protocol::mqtt::filters::{lacks_retained, wildcard_seen};
-use crate::protocol::mqtt::list::{self, is_vacant, wildcard_of};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::overlap::starts_of;
 use crate::protocol::mqtt::retained_latest::is_shown_values;
 use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
-use crate::store::slab::NONE;
 
 /// The stored form of the session on the connection in `slot`.
 pub(super) fn suspend_session(
@@ -59,7 +58,7 @@ pub(super) fn stored_subscriptions(
         }
         let positions = positions_of(clients, &subs.matching, deliveries, slot, sub);
         subscriptions.push(StoredSubscription {
-            filter: text_of(&clients.conns, subs, slot, part).into(),
+            filter: name_of(&clients.conns, subs, slot, part).into(),
             options: sub.own.options,
             identifier: sub.own.identifier,
             lacks_retained: is_shown_values(&clients.conns, slot, part)
@@ -77,19 +76,6 @@ fn is_granted(sub: &Sub) -> bool {
     !is_vacant(sub) && group.is_none_or(|group| group.restored || group.waiting == 0)
 }
 
-/// The filter of a subscription as in its SUBSCRIBE.
-pub(super) fn text_of(conns: &Connections, subs: &Subscriptions, slot: u32, part: u32) -> Vec<u8> {
-    let Some(sub) = list::sub(conns, slot, part) else {
-        return Vec::new();
-    };
-    match &sub.own.group {
-        Some(group) => group.text.to_vec(),
-        None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
-        // It has wildcards.
-        None => wildcard_of(conns, &subs.matching, slot, part).unwrap_or_default(),
-    }
-}
-
 /// See [`StoredSubscription::positions`].
 fn positions_of(
     clients: &Clients,
@@ -101,8 +87,8 @@ fn positions_of(
     if qos(sub.own.options) == 0 || sub.own.group.is_some() {
         return Vec::new();
     }
-    if let Some(serial) = sub.own.filter.checked_sub(1) {
-        return wildcard_seen(clients, matching, deliveries, slot, serial);
+    if let Some(serial) = sub.filter.checked_sub(1) {
+        return seen_by_group(clients, matching, deliveries, slot, serial);
     }
     match sub.epoch == clients.ctx.world.epoch {
         true => alloc::vec![sub.offset + u64::from(planted::is(Fault::FarPosition))],

@@ -4,12 +4,10 @@ use alloc::vec::Vec;
 
 use crore_wire::mqtt::{Properties, ReasonCode, Unsubscribe, encode};
 
+use crate::client::list::{self, leave, list_of, sub_mut};
 use crate::client::row::{COUNTED, MULTI};
-use crate::client::subscriptions::part_one;
 use crate::protocol::front::{Clients, Lanes, Queues, Sub, Subscriptions};
-use crate::protocol::mqtt::client::mqtt_state;
-use crate::protocol::mqtt::filters::leave_wildcard;
-use crate::protocol::mqtt::list::{list_of, part_of, sub_mut};
+use crate::protocol::mqtt::client::{self, mqtt_state};
 use crate::protocol::mqtt::options::qos;
 use crate::protocol::mqtt::overlap::forget_starts;
 use crate::protocol::mqtt::retained_latest::end_latest_values;
@@ -17,7 +15,7 @@ use crate::protocol::mqtt::retention::release_log;
 use crate::protocol::mqtt::shared::part_group;
 use crate::protocol::mqtt::state::Suback;
 use crate::protocol::mqtt::subscribe::has_room_for_codes;
-use crate::protocol::mqtt::{client, list};
+use crate::protocol::mqtt::subscription::part_of;
 use crate::store::slab::NONE;
 
 /// Carries out an UNSUBSCRIBE, which is answered at once. If the session is recorded, it is answered when the log has its new state.
@@ -84,29 +82,20 @@ pub(super) fn leave_part(
         release_log(clients, subs, slot, part);
     }
     let extra = clients.conns.extra(slot);
-    extra.behind.retain(|behind| behind.part != part);
-    if let Some(mqtt) = &mut extra.own.mqtt {
-        mqtt.fresh.retain(|other| *other != part);
-    }
     let Some(sub) = extra.list.get_mut(part as usize) else {
         return;
     };
-    let shared_bytes = sub.own.group.take().map(|shared| shared.bytes());
-    let grouped = shared_bytes.is_some();
-    extra.shared_bytes -= shared_bytes.unwrap_or(0);
-    let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
-    let (granted, filter) = (sub.own.granted, core::mem::take(&mut sub.own.filter));
-    (sub.topic, sub.own.granted, sub.flags) = (NONE, (0, 0), 0);
-    if filter != 0 {
-        leave_wildcard(clients, subs, slot, part, filter - 1);
-    }
+    let granted = core::mem::take(&mut sub.own.granted);
+    let shared_bytes = sub
+        .own
+        .group
+        .take()
+        .map_or(0, |shared| shared.bytes() as u32);
+    extra.shared_bytes -= shared_bytes;
+    leave(clients, subs, slot, part);
     if granted != (0, 0) {
         clients.grant(slot, granted, ReasonCode::UNSPECIFIED_ERROR);
     }
-    if grouped || filter != 0 {
-        return;
-    }
-    part_one(clients, subs, topic, place, counted);
 }
 
 /// Removes subscriptions that no home has granted yet from the session. Otherwise a home could learn of one only after the home of the client id has

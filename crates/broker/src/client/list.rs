@@ -1,0 +1,352 @@
+//! The list of a connection's subscriptions, for protocols whose clients subscribe and unsubscribe on an open connection.
+//!
+//! A client with one plain subscription has it in its row, as an event stream does. With more subscriptions, or while the client has other state, they
+//! are in a list, and the index in the list is the *part*. A free index is used again with another serial number, so that a late answer to its former
+//! subscription is ignored.
+
+pub(crate) mod filters;
+pub(crate) mod live;
+pub(crate) mod page;
+
+use alloc::vec::Vec;
+
+use crate::base::reason::Reason;
+use crate::client::joining::filter_subscriptions;
+use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions};
+use crate::client::row::{COUNTED, LIVE, MULTI};
+use crate::client::side::Sub;
+use crate::client::subscriptions::{has_room_for, part_one};
+use crate::client::types::{Held, ProtocolTypes, Subscribed};
+use crate::store::slab::NONE;
+
+/// The bit at which the serial number begins in [`ReplyTo::part`](crate::mail::ReplyTo::part). The index is below it.
+const SERIAL_SHIFT: u32 = 16;
+/// Pages that may be requested for a client at once. With more, its received bytes wait, so that the pages in flight are bounded.
+const PAGES_MAX: u32 = 64;
+
+/// Whether this index of the list is free.
+pub(crate) fn is_vacant<S: Subscribed>(sub: &Sub<S>) -> bool {
+    sub.topic == NONE && sub.filter == 0 && sub.own.name().is_none()
+}
+
+/// The connection's list of subscriptions; empty if it has none.
+pub(crate) fn list_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+) -> &[Sub<P::Subscribed>] {
+    conns.find_extra(slot).map_or(&[], |extra| &extra.list)
+}
+
+/// The subscription with this index. If the index comes from a table of the server and there is none, the caller ends the connection
+/// ([`Clients::broken`]).
+pub(crate) fn sub<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    part: u32,
+) -> Option<&Sub<P::Subscribed>> {
+    list_of(conns, slot).get(part as usize)
+}
+
+/// The same, to be changed.
+pub(crate) fn sub_mut<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    part: u32,
+) -> Option<&mut Sub<P::Subscribed>> {
+    conns.extra(slot).list.get_mut(part as usize)
+}
+
+/// The index of the subscription to this topic.
+pub(crate) fn part_of_topic<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    subs: &Subscriptions,
+    slot: u32,
+    name: &[u8],
+) -> Option<u32> {
+    let (hash, _) = clients.ctx.place_of(name);
+    let topic = subs.topics.find(hash, name)?;
+    let mut list = list_of(&clients.conns, slot).iter();
+    let part = list.position(|sub| sub.topic == topic)?;
+    Some(part as u32)
+}
+
+/// The index of the subscription with this filter, which has wildcards.
+pub(crate) fn part_of_filter<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    matching: &Matching,
+    slot: u32,
+    filter: &[u8],
+) -> Option<u32> {
+    let row = matching.find(filter)?;
+    let mut parts = filter_subscriptions(conns, slot)?.parts();
+    parts
+        .find(|(_, part)| part.row == row)
+        .map(|(_, part)| part.id)
+}
+
+/// Adds a subscription, at a free index if there is one. Returns the index.
+pub(crate) fn add_sub<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    sub: Sub<P::Subscribed>,
+) -> u32 {
+    // A list that does not change has no free index.
+    let changes = conns.get(slot).has_list();
+    let list = &mut conns.extra(slot).list;
+    let mut vacant = list.iter().enumerate().filter(|(_, sub)| is_vacant(sub));
+    let former = changes.then(|| vacant.next()).flatten();
+    let part = match former.map(|(part, former)| (part, former.serial)) {
+        Some((part, former)) => {
+            let serial = former.wrapping_add(1);
+            list[part] = Sub { serial, ..sub };
+            part
+        }
+        None => {
+            list.push(sub);
+            list.len() - 1
+        }
+    };
+    part as u32
+}
+
+/// Ends a subscription. Its index becomes free.
+pub(crate) fn leave<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    part: u32,
+) {
+    let extra = clients.conns.extra(slot);
+    extra.behind.retain(|behind| behind.part != part);
+    let Some(sub) = extra.list.get(part as usize) else {
+        return clients.broken(slot);
+    };
+    let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
+    let is_filter = sub.filter != 0;
+    vacate(&mut clients.conns, slot, part);
+    if is_filter {
+        leave_groups(clients, subs, slot, part, None);
+    } else if topic != NONE {
+        part_one(clients, subs, topic, place, counted);
+    }
+}
+
+/// Ends the groups of filters of a subscription, except the group `own`. Besides its own, a subscription may have one that only sends retained messages.
+pub(crate) fn leave_groups<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    part: u32,
+    own: Option<u32>,
+) {
+    let all = filter_subscriptions(&clients.conns, slot);
+    let parts = all.into_iter().flat_map(|all| all.parts());
+    let of_part = parts.filter(|(_, it)| it.id == part && Some(it.group) != own);
+    let groups: Vec<u32> = of_part.map(|(_, it)| it.group).collect();
+    for serial in groups {
+        clients.leave_group(subs, slot, serial);
+    }
+}
+
+/// Makes an index of the list free, whose subscription has ended everywhere else.
+pub(crate) fn vacate<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
+    if let Some(sub) = sub_mut(conns, slot, part) {
+        (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);
+        debug_assert!(is_vacant(sub), "the protocol still carries it out");
+    }
+}
+
+/// Counts requested pages.
+pub(crate) fn count_asked_pages<P: ProtocolTypes>(
+    conns: &mut Connections<P>,
+    slot: u32,
+    count: u32,
+) {
+    if conns.get(slot).has_list()
+        && let Some(extra) = conns.find_extra_mut(slot)
+    {
+        extra.pages += count;
+    }
+}
+
+/// Counts an answered page. The client's received bytes may continue.
+pub(crate) fn count_answered_page<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    queues: &mut Queues,
+    slot: u32,
+) {
+    if clients.conns.get(slot).has_list()
+        && let Some(extra) = clients.conns.find_extra_mut(slot)
+        && extra.pages > 0
+    {
+        extra.pages -= 1;
+        if extra.pages == PAGES_MAX || extra.own.answers() > PAGES_MAX as usize {
+            queues.resume_later(clients, clients.conns.id_of(slot));
+        }
+    }
+}
+
+/// Whether homes owe the client so many pages that its received bytes wait.
+pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
+    let extra = conns.find_extra(slot);
+    extra.is_some_and(|extra| extra.pages > PAGES_MAX || extra.own.answers() > PAGES_MAX as usize)
+}
+
+/// An index of the list with its serial number, for [`ReplyTo::part`](crate::mail::ReplyTo::part).
+pub(crate) fn part_name<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
+    if !conns.get(slot).wants(MULTI) {
+        return part;
+    }
+    let serial = sub(conns, slot, part).map_or(0, |sub| sub.serial);
+    part | u32::from(serial) << SERIAL_SHIFT
+}
+
+/// The index that an answer is for, if it still has the same subscription.
+pub(crate) fn part_named<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    name: u32,
+) -> Option<u32> {
+    let part = name & ((1 << SERIAL_SHIFT) - 1);
+    if !conns.get(slot).wants(MULTI) {
+        return (name == 0).then_some(0);
+    }
+    let sub = sub(conns, slot, part)?;
+    (u32::from(sub.serial) == name >> SERIAL_SHIFT).then_some(part)
+}
+
+/// The serial number of a subscription with wildcards among the connection's filters.
+pub(crate) fn serial_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    part: u32,
+) -> Option<u32> {
+    sub(conns, slot, part)?.filter.checked_sub(1)
+}
+
+/// The index of the subscription with this serial number among the connection's filters.
+pub(crate) fn part_of_group<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    serial: u32,
+) -> Option<u32> {
+    let (_, part) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
+    Some(part.id)
+}
+
+/// The topic or filter of a subscription, as its client named it.
+pub(crate) fn name_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    subs: &Subscriptions,
+    slot: u32,
+    part: u32,
+) -> Vec<u8> {
+    let Some(sub) = sub(conns, slot, part) else {
+        return Vec::new();
+    };
+    match sub.own.name() {
+        Some(name) => name.to_vec(),
+        None if sub.topic != NONE => subs.topics.name(sub.topic).to_vec(),
+        None => filter_of(conns, &subs.matching, slot, part).unwrap_or_default(),
+    }
+}
+
+/// The filter of a subscription with wildcards.
+pub(crate) fn filter_of<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    matching: &Matching,
+    slot: u32,
+    part: u32,
+) -> Option<Vec<u8>> {
+    let serial = serial_of(conns, slot, part)?;
+    let (_, found) = filter_subscriptions(conns, slot)?.parts_of(serial).next()?;
+    Some(matching.name(found.row))
+}
+
+/// Whether the connection may have one more subscription, to this topic or filter.
+///
+/// # Errors
+/// The limit that was reached.
+pub(crate) fn has_room<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    subs: &Subscriptions,
+    slot: u32,
+    name: &[u8],
+) -> Result<(), Reason> {
+    let limits = &clients.ctx.world.settings.limits;
+    let list = list_of(&clients.conns, slot);
+    clients.meter.work.steps.add(1 + list.len() / 8);
+    let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
+    // A few subscriptions are allowed however long their names are.
+    if limits.has_room_for_names(count, count * limits.topic_bytes) {
+        return has_room_for(limits, count, 0);
+    }
+    clients.meter.work.steps.add(list.len());
+    let topics = list.iter().map(|sub| match sub.own.name() {
+        Some(name) => name.len(),
+        None if sub.topic != NONE => subs.topics.name(sub.topic).len(),
+        None => 0,
+    });
+    let filters = filter_subscriptions(&clients.conns, slot).into_iter();
+    let filters = filters.flat_map(|all| all.parts());
+    let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
+    let bytes = name.len() + topics.sum::<usize>() + filters.sum::<usize>();
+    has_room_for(limits, count, bytes)
+}
+
+impl<P: ProtocolTypes> Clients<P> {
+    /// Moves the only subscription into the list.
+    pub(crate) fn expand(&mut self, slot: u32) {
+        let epoch = self.ctx.world.epoch;
+        self.conns.extra(slot);
+        let row = self.conns.get_mut(slot);
+        if row.wants(MULTI) {
+            return;
+        }
+        row.options |= MULTI;
+        let (topic, place) = (core::mem::replace(&mut row.topic, NONE), row.place);
+        let flags = row.flags & (COUNTED | LIVE);
+        row.flags &= !(COUNTED | LIVE);
+        let own = P::Subscribed::leave_row(&mut row.options);
+        if topic != NONE {
+            self.conns.extra(slot).list.push(Sub {
+                topic,
+                place,
+                flags,
+                epoch,
+                own,
+                ..Sub::default()
+            });
+        }
+    }
+}
+
+/// Drops the side row of a client that has at most one plain subscription and nothing else. Free indexes are dropped too: no page is in flight, so no
+/// answer refers to them.
+pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
+    let row = conns.get(slot);
+    if row.extra() == NONE || row.spill != NONE {
+        return;
+    }
+    let extra = conns.extra_of(slot);
+    let filters = extra.filters.as_ref();
+    if !extra.is_idle() || filters.is_some_and(|filters| !filters.groups().is_empty()) {
+        return;
+    }
+    let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
+    match (subs.next(), subs.next()) {
+        (None, _) => conns.get_mut(slot).options &= !MULTI,
+        (Some(sub), None) if sub.topic != NONE && sub.flags == COUNTED | LIVE => {
+            let mut options = row.options & !MULTI;
+            if !sub.own.enter_row(&mut options) {
+                return;
+            }
+            let (topic, place) = (sub.topic, sub.place);
+            let row = conns.get_mut(slot);
+            (row.topic, row.place, row.options) = (topic, place, options);
+            row.flags |= COUNTED | LIVE;
+        }
+        _ => return,
+    }
+    conns.drop_extra(slot);
+}

@@ -1,0 +1,239 @@
+//! Subscriptions with wildcards in a list. Each one is a group of its own among the connection's filters (`filters/matching.rs`), with a position for each
+//! partition. A second group of a subscription only sends retained messages again, and is never live.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::PartitionId;
+use crate::base::position::{Position, Since};
+use crate::client::codec::{Codec, Message, Offered};
+use crate::client::joining::{
+    Asking, ask_matches, filter_subscriptions, filter_subscriptions_mut, join_filters,
+};
+use crate::client::list::{count_asked_pages, leave_groups, part_of_group, serial_of};
+use crate::client::matches::seen_by;
+use crate::client::outbox::Packets;
+use crate::client::parts::{Clients, Connections, Deliveries, Matching, Queues, Subscriptions};
+use crate::client::types::ProtocolTypes;
+use crate::filters::matching::{GroupPosition, Part, RETAINED_SENT};
+use crate::io::Io;
+use crate::mail::{Attached, FilterPage, Frames};
+
+/// Handles a home's page for a subscription with wildcards.
+pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    (slot, serial): (u32, u32),
+    (page, frames): (&FilterPage, &Frames),
+    io: &mut I,
+) {
+    let Some(part) = part_of_group(&clients.conns, slot, serial) else {
+        return;
+    };
+    let of = (slot, part);
+    let only_retained = serial_of(&clients.conns, slot, part) != Some(serial);
+    if page.attached != Attached::Yes {
+        return match only_retained {
+            true => clients.leave_group(subs, slot, serial),
+            false => C::refused(clients, subs, queues, of, page.attached.refusal(), io),
+        };
+    }
+    if page.gap && !only_retained {
+        let first = page.records(frames).next();
+        let from = first.map_or(page.head, |(_, record)| record.offset - 1);
+        let from = Position::new(page.epoch, from);
+        C::gap(clients, subs, of, (page.partition, from), io);
+    }
+    let mut out = Packets::default();
+    let mut full = None;
+    let mut seen = seen_in(&clients.conns, slot, serial, page.partition);
+    for (name, record) in page.records(frames) {
+        let retained = record.offset <= page.snapshot_end;
+        if only_retained && !retained {
+            break;
+        }
+        let message = Message {
+            name: frames.name(name),
+            record,
+            frames,
+            retained,
+        };
+        if C::message(clients, subs, deliveries, of, &message, &mut out) == Offered::Full {
+            full = Some(seen);
+            break;
+        }
+        seen = record.offset;
+    }
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
+    }
+    let (offset, live) = full.map_or((page.head, page.at_head), |offset| (offset, false));
+    if only_retained {
+        let ends = full.is_none() && (live || offset >= page.snapshot_end);
+        record_retained_page(clients, subs, queues, slot, serial, page, (offset, ends));
+        return;
+    }
+    clients.record_page(slot, serial, page, offset, live);
+    if live {
+        C::is_live(&mut clients.conns, of, page.partition, offset);
+    }
+    if is_answered(&clients.conns, slot, serial) {
+        C::granted(clients, slot, part, io);
+    }
+    resume_if_behind(clients, queues, slot);
+}
+
+/// Notes that a page of a group that only sends retained messages again was sent up to `offset`. Such a group is never live, since live messages are sent
+/// by the subscription's own group. It ends when the retained messages of all partitions were sent.
+fn record_retained_page<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    serial: u32,
+    page: &FilterPage,
+    (offset, ends): (u64, bool),
+) {
+    clients.record_page(slot, serial, page, offset, false);
+    if !ends {
+        return queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+    let Some(subscriptions) = filter_subscriptions_mut(&mut clients.conns, slot) else {
+        return clients.broken(slot);
+    };
+    if let Some(at) = subscriptions.at_mut(serial, page.partition) {
+        (at.offset, at.asked) = (RETAINED_SENT, true);
+    }
+    let group = subscriptions.group(serial);
+    if group.is_some_and(|group| {
+        group
+            .positions()
+            .iter()
+            .all(|at| at.offset == RETAINED_SENT)
+    }) {
+        clients.leave_group(subs, slot, serial);
+    }
+    resume_if_behind(clients, queues, slot);
+}
+
+/// Requests a subscription's retained messages once more, beside its other messages.
+pub(crate) fn resend_retained<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    part: u32,
+    filter: &[u8],
+) {
+    let own = serial_of(&clients.conns, slot, part);
+    leave_groups(clients, subs, slot, part, own);
+    let partitions = clients.ctx.world.partitions;
+    let since = alloc::vec![Since::Default; usize::from(partitions)];
+    // If there is no room for that, the subscription continues without them.
+    if join_filters(clients, subs, slot, &[(filter, part)], &since, false).is_ok() {
+        count_asked_pages(&mut clients.conns, slot, partitions.into());
+    }
+}
+
+/// Requests the next pages of subscriptions with wildcards that have fallen behind, as far as there is room.
+pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+) {
+    let conns = &clients.conns;
+    let Some(subscriptions) = filter_subscriptions(conns, slot).filter(|all| all.is_behind())
+    else {
+        return;
+    };
+    let bound = !C::has_place(conns, slot);
+    let mut behind = Vec::new();
+    for group in subscriptions.groups() {
+        let mut parts = subscriptions.parts_of(group.serial);
+        // What has no bound is never held back.
+        let held = |(_, part): (u32, &Part)| bound && C::places(conns, slot, part.id) != u32::MAX;
+        if !parts.any(held) {
+            behind.push(group.serial);
+        }
+    }
+    for serial in behind {
+        let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
+        if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
+            let asking = Asking {
+                slot,
+                serial,
+                poll: false,
+            };
+            let asked = ask_matches(clients, subs, asking, partition);
+            count_asked_pages(&mut clients.conns, slot, asked.into());
+        }
+    }
+}
+
+/// The positions of a subscription with wildcards, one for each partition. Empty until homes have answered for all partitions. While retained messages are
+/// sent, it is where the subscription began: otherwise the next connection would get all older messages.
+pub(crate) fn seen_by_group<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    serial: u32,
+) -> Vec<u64> {
+    let group = filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial));
+    let Some(group) = group else {
+        return Vec::new();
+    };
+    let seen = |partition| seen_by(matching, deliveries, &clients.ctx, slot, partition);
+    let at = |partition: PartitionId| match group.positions().get(usize::from(partition)) {
+        None => Some(seen(partition)),
+        Some(at) if at.live => Some(at.offset.max(seen(partition))),
+        Some(at) if at.new => None,
+        Some(at) => Some(at.offset.max(at.snapshot_end)),
+    };
+    let partitions = 0..clients.ctx.world.partitions;
+    partitions
+        .map(at)
+        .collect::<Option<_>>()
+        .unwrap_or_default()
+}
+
+/// Whether a subscription with wildcards has not yet been sent all retained messages that it asked for by subscribing.
+pub(crate) fn lacks_retained<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    part: u32,
+) -> bool {
+    let own = serial_of(conns, slot, part);
+    let (Some(serial), Some(all)) = (own, filter_subscriptions(conns, slot)) else {
+        return false;
+    };
+    let reads = |at: &GroupPosition| !at.live && at.offset < at.snapshot_end;
+    let is_resent = |(_, it): (u32, &Part)| it.id == part && Some(it.group) != own;
+    let group = all.group(serial);
+    group.is_some_and(|group| group.positions().iter().any(reads)) || all.parts().any(is_resent)
+}
+
+/// A page was handled: requests the next one if necessary.
+fn resume_if_behind<P: ProtocolTypes>(clients: &Clients<P>, queues: &mut Queues, slot: u32) {
+    if filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+}
+
+/// Whether homes have answered for all partitions.
+fn is_answered<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, serial: u32) -> bool {
+    let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
+    group.is_some_and(|group| group.positions().iter().all(|at| !at.asked))
+}
+
+/// The offset up to which a group of filters has seen a partition.
+fn seen_in<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    serial: u32,
+    partition: PartitionId,
+) -> u64 {
+    let group = filter_subscriptions(conns, slot).and_then(|all| all.group(serial));
+    let at = group.and_then(|group| group.positions().get(usize::from(partition)));
+    at.map_or(0, |at| at.offset)
+}

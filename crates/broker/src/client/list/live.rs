@@ -1,0 +1,162 @@
+//! Live messages (sent when they are published) for a connection with a list of subscriptions. Each is sent once, however many subscriptions match it.
+
+use alloc::vec::Vec;
+
+use crate::client::codec::{Codec, Message};
+use crate::client::delivery::{Addressee, Matched};
+use crate::client::joining::filter_subscriptions;
+use crate::client::list::page::send_in_order;
+use crate::client::list::{list_of, serial_of, sub_mut};
+use crate::client::outbox::Packets;
+use crate::client::parts::{Clients, Connections, Deliveries, Feed, Matching, Subscriptions};
+use crate::client::row::LIVE;
+use crate::client::side::Sub;
+use crate::client::subscriptions::topic_of;
+use crate::client::types::ProtocolTypes;
+use crate::io::Io;
+use crate::mail::Frames;
+use crate::store::slab::NONE;
+
+/// Sends the messages of the current run to a subscription to their topic. If a live filter of the client matches the topic too, that filter sends them
+/// instead.
+pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &Subscriptions,
+    feed: &mut Feed,
+    (slot, part): (u32, u32),
+    frames: &Frames,
+    io: &mut I,
+) {
+    let topic = topic_of(&clients.conns, slot, part);
+    if topic == NONE {
+        return clients.broken(slot);
+    }
+    if filter_subscriptions(&clients.conns, slot).is_some()
+        && clients.has_match(&subs.matching, slot, subs.topics.name(topic))
+    {
+        return;
+    }
+    let (records, deliveries) = (feed.run.records(), &feed.deliveries);
+    clients.meter.work.steps.add(records.len());
+    let of = (slot, part);
+    let left = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
+    let seen = left.map(|left| left.previous);
+    let seen = seen.or(records.last().map(|last| last.offset));
+    if let (Some(sub), Some(seen)) = (sub_mut(&mut clients.conns, slot, part), seen) {
+        sub.offset = seen;
+    }
+    if let Some(left) = left {
+        let partition = clients.ctx.partition_of(subs.topics.name(topic));
+        C::falls_behind(clients, &subs.topics, slot, partition, left.offset);
+        clients.fall_back(slot, part, left.previous);
+    }
+}
+
+/// Sends the messages of a run that match filters of the client, each once.
+pub(crate) fn live_matches<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+    (all, messages, frames): (&[Addressee], &[Matched], &Frames),
+    io: &mut I,
+) {
+    let mut out = Packets::default();
+    for due in all.chunk_by(|a, b| a.message == b.message) {
+        let message = due
+            .first()
+            .and_then(|due| messages.get(due.message as usize));
+        let Some(message) = message else {
+            return clients.broken(slot);
+        };
+        let of = (due, message, frames);
+        live_match::<C, P>(clients, subs, deliveries, slot, of, &mut out);
+    }
+    if !out.bytes.is_empty() {
+        clients.put_messages(slot, &out.bytes, &out.ends, io);
+    }
+}
+
+fn live_match<C: Codec<P>, P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    slot: u32,
+    (due, message, frames): (&[Addressee], &Matched, &Frames),
+    out: &mut Packets,
+) {
+    let (mut parts, exact) = live_parts(&clients.conns, slot, due, message);
+    if parts.is_empty() {
+        return;
+    }
+    let record = &message.record;
+    let offered = Message {
+        name: frames.name(message.name),
+        record,
+        frames,
+        retained: false,
+    };
+    C::matched(clients, subs, deliveries, slot, &mut parts, &offered, out);
+    if let Some(part) = exact {
+        let epoch = clients.ctx.world.epoch;
+        if let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
+            (sub.offset, sub.epoch) = (record.offset, epoch);
+        }
+    }
+    if parts.is_empty() {
+        return;
+    }
+    let (partition, offset) = (message.partition, record.offset);
+    C::falls_behind(clients, &subs.topics, slot, partition, offset);
+    for part in parts {
+        fell_behind_with(clients, &subs.matching, slot, part, message);
+    }
+}
+
+/// The subscriptions that a message comes to by a filter that is live, and the one to its topic, which the second place repeats.
+fn live_parts<P: ProtocolTypes>(
+    conns: &Connections<P>,
+    slot: u32,
+    due: &[Addressee],
+    message: &Matched,
+) -> (Vec<u32>, Option<u32>) {
+    let Some(subscriptions) = filter_subscriptions(conns, slot) else {
+        return (Vec::new(), None);
+    };
+    let live = due
+        .iter()
+        .filter(|due| subscriptions.is_live(due.part, message.partition));
+    let mut parts: Vec<u32> = live
+        .filter_map(|due| subscriptions.part(due.part).map(|part| part.id))
+        .collect();
+    // Most messages have no exact subscriber here, and a list may be long. An exact subscription that leaves its messages to a
+    // filter gets this one here even if the filter fell behind with an earlier message of the run.
+    let is = |sub: &Sub<P::Subscribed>| {
+        sub.topic == message.topic && sub.flags & LIVE != 0 && sub.offset < message.record.offset
+    };
+    let exact = match message.topic {
+        NONE => None,
+        _ => list_of(conns, slot).iter().position(is),
+    };
+    let exact = exact.map(|part| part as u32);
+    parts.extend(exact);
+    (parts, exact)
+}
+
+/// A live subscription has no room for this message: from now on it reads from the log.
+fn fell_behind_with<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    matching: &Matching,
+    slot: u32,
+    part: u32,
+    message: &Matched,
+) {
+    let record = &message.record;
+    match serial_of(&clients.conns, slot, part) {
+        Some(serial) => {
+            let seen = (message.partition, record.offset - 1);
+            clients.fall_back_in(matching, slot, serial, seen);
+        }
+        None => clients.fall_back(slot, part, record.previous),
+    }
+}

@@ -1,0 +1,176 @@
+//! Answers of homes (the parts of shards that keep topics) to subscriptions of a list: grants, refusals, and pages (bounded runs of past messages). Requests
+//! the next pages of subscriptions that have fallen behind.
+//!
+//! Order of a subscription's messages: retained messages first, then pages of the log up to the page marked `at_head`, then live messages.
+
+use crate::base::planted::{self, Fault};
+use crate::base::position::Position;
+use crate::client::codec::{Codec, Message, Offered};
+use crate::client::list::filters::catch_up_filters;
+use crate::client::list::{collapse, count_asked_pages, part_name, sub_mut};
+use crate::client::outbox::Packets;
+use crate::client::parts::{Clients, Connections, Deliveries, Queues, Subscriptions};
+use crate::client::row::{COUNTED, LIVE};
+use crate::client::side::Behind;
+use crate::client::subscriptions::{ask_behind, flags_of, topic_of};
+use crate::client::types::ProtocolTypes;
+use crate::io::Io;
+use crate::mail::{Attached, Frames, LatestValues, Page, Record};
+use crate::store::slab::NONE;
+
+/// Handles a home's page for a subscription to a topic.
+pub(crate) fn topic_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    queues: &mut Queues,
+    of: (u32, u32),
+    (page, frames): (&Page, &Frames),
+    io: &mut I,
+) {
+    let (slot, part) = of;
+    // A subscription in the row has noted there that it has fallen behind.
+    clients.expand(slot);
+    let topic = topic_of(&clients.conns, slot, part);
+    if topic == NONE {
+        return clients.broken(slot);
+    }
+    C::granted(clients, slot, part, io);
+    let (first, count) = (page.first as usize, page.count as usize);
+    let records = frames.pages.get(first..first + count).unwrap_or_default();
+    let is_beside = page.values == LatestValues::These;
+    let retained = match is_beside {
+        true => records.len(),
+        false => records.len().min(page.retained as usize),
+    };
+    let (retained, records) = records.split_at(retained);
+    C::retained(clients, subs, queues, of, page, (retained, frames), io);
+    if is_beside || page.only_retained {
+        return;
+    }
+    let partition = clients.ctx.partition_of(subs.topics.name(topic));
+    if page.gap {
+        let from = records.first().map_or(page.head, |record| record.previous);
+        let from = Position::new(page.epoch, from);
+        C::gap(clients, subs, of, (partition, from), io);
+    }
+    let (mut head, mut at_head) = (page.head, page.at_head);
+    let left = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
+    if let Some(left) = left {
+        (head, at_head) = (left.previous, false);
+    }
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+        return clients.broken(slot);
+    };
+    (sub.offset, sub.epoch) = (head, page.epoch);
+    if at_head {
+        sub.flags |= LIVE;
+        C::is_live(&mut clients.conns, of, partition, head);
+        collapse(&mut clients.conns, slot);
+    } else {
+        let seen = Behind::at(part, head, page.epoch);
+        clients.conns.extra(slot).behind.push(seen);
+        if !planted::is(Fault::LostWake) {
+            queues.resume_later(clients, clients.conns.id_of(slot));
+        }
+    }
+}
+
+/// A home has refused a subscription, or its topic was deleted.
+pub(crate) fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    of: (u32, u32),
+    page: &Page,
+    io: &mut I,
+) {
+    let (slot, part) = of;
+    clients.expand(slot);
+    if C::retained_ended(clients, queues, of, page) {
+        // The subscription itself continues, and will learn of the deletion.
+        return;
+    }
+    if page.attached != Attached::Gone {
+        return C::refused(clients, subs, queues, of, page.attached.refusal(), io);
+    }
+    let topic = topic_of(&clients.conns, slot, part);
+    let Some(sub) = sub_mut(&mut clients.conns, slot, part).filter(|_| topic != NONE) else {
+        return clients.broken(slot);
+    };
+    // The kept messages were deleted. It continues after the deletion.
+    (sub.offset, sub.epoch) = (page.head, page.epoch);
+    let behind = &mut clients.conns.extra(slot).behind;
+    behind.retain(|behind| behind.part != part);
+    behind.push(Behind::at(part, page.head, page.epoch));
+    let partition = clients.ctx.partition_of(subs.topics.name(topic));
+    C::ended(clients, subs, of, (partition, page.head), io);
+    queues.resume_later(clients, clients.conns.id_of(slot));
+}
+
+/// Sends messages of a topic in their order. Returns the first one for which there was no room.
+pub(super) fn send_in_order<'r, C: Codec<P>, P: ProtocolTypes, I: Io>(
+    clients: &mut Clients<P>,
+    subs: &Subscriptions,
+    deliveries: &Deliveries,
+    of: (u32, u32),
+    records: &'r [Record],
+    frames: &Frames,
+    io: &mut I,
+) -> Option<&'r Record> {
+    let mut out = Packets::default();
+    let name = subs.topics.name(topic_of(&clients.conns, of.0, of.1));
+    let left = records.iter().find(|record| {
+        let message = Message {
+            name,
+            record,
+            frames,
+            retained: false,
+        };
+        C::message(clients, subs, deliveries, of, &message, &mut out) == Offered::Full
+    });
+    if !out.bytes.is_empty() {
+        clients.put_messages(of.0, &out.bytes, &out.ends, io);
+    }
+    left
+}
+
+/// Requests the next pages of subscriptions that have fallen behind, as far as there is room for their messages. While bytes wait in the outbox, only those
+/// that no home counts are requested: it may be that the bytes wait for their grants.
+pub(crate) fn catch_up<C: Codec<P>, P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+) {
+    if clients.conns.find_extra(slot).is_none() {
+        return;
+    }
+    let full = clients.conns.get(slot).outbox != NONE;
+    if !full {
+        catch_up_filters::<C, P>(clients, subs, slot);
+    }
+    let may_read = !full && has_room::<C, P>(&clients.conns, slot);
+    let behind = core::mem::take(&mut clients.conns.extra(slot).behind);
+    for seen in behind {
+        let is_counted = *flags_of(&mut clients.conns, slot, seen.part) & COUNTED != 0;
+        let most = match is_counted {
+            false => u32::MAX,
+            true if may_read => C::places(&clients.conns, slot, seen.part),
+            true => 0,
+        };
+        if most == 0 {
+            clients.conns.extra(slot).behind.push(seen);
+            continue;
+        }
+        count_asked_pages(&mut clients.conns, slot, 1);
+        let name = part_name(&clients.conns, slot, seen.part);
+        ask_behind(clients, subs, slot, &seen, (name, most), false);
+    }
+}
+
+/// Whether a subscription that has fallen behind may read on.
+fn has_room<C: Codec<P>, P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
+    let mut behind = conns.extra_of(slot).behind.iter();
+    C::has_place(conns, slot)
+        || behind.any(|behind| C::places(conns, slot, behind.part) == u32::MAX)
+}

@@ -1,0 +1,204 @@
+//! Subscribes a connection, for every protocol. This is the only place where a subscription begins: it is entered in the connection's row or list and in
+//! the shard's tables, and the homes (the parts of shards that keep topics) are asked for their first page (a bounded run of past messages).
+//!
+//! The protocol has checked before this that the name is valid, that the client has the right, and that there is room for it. It then gets the pages and
+//! the live messages (sent when they are published), or the refusal of a home.
+
+use alloc::vec::Vec;
+
+use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
+use crate::budget::admission::Client;
+use crate::client::joining::join_filters;
+use crate::client::list::{add_sub, count_asked_pages, part_name, sub_mut, vacate};
+use crate::client::parts::{Clients, Subscriptions, Topics};
+use crate::client::row::MULTI;
+use crate::client::side::Sub;
+use crate::client::subscriptions::ask_of;
+use crate::client::types::ProtocolTypes;
+use crate::mail::Attach;
+use crate::store::slab::NONE;
+
+/// A subscription that begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub names: Names<'a>,
+    /// Where it begins: in the topic, or for filters in each partition.
+    pub since: &'a [Since],
+    /// What the home is asked for besides the subscription.
+    pub first: First,
+    /// Whether a home counts it, and who is charged.
+    pub kind: Kind,
+}
+
+/// What a subscription is to.
+#[derive(Clone, Copy)]
+pub(crate) enum Names<'a> {
+    /// One topic.
+    Topic(&'a [u8]),
+    /// Filters that have one position together.
+    Filters(&'a [&'a [u8]]),
+}
+
+/// How much of the log the first page of a subscription has.
+#[derive(Clone, Copy)]
+pub(crate) struct First {
+    /// At most this number of messages.
+    pub most: u32,
+    /// Only the first message, for a poll.
+    pub poll: bool,
+    /// Compressed.
+    pub deflate: bool,
+    /// The topic's retained message or latest values too.
+    pub retained: bool,
+}
+
+/// The kinds of subscriptions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A new one. The topic's home charges the client if the topic begins with it.
+    New,
+    /// One that a session had before. It was charged when it was made.
+    Resumed,
+    /// Reads one page. The home does not count it.
+    Once,
+}
+
+impl First {
+    /// All messages, uncompressed.
+    pub(crate) const ALL: First = First {
+        most: u32::MAX,
+        poll: false,
+        deflate: false,
+        retained: false,
+    };
+}
+
+/// Subscribes a connection. The subscription is in the list if the connection has one ([`MULTI`]), else in the row. `own` is the protocol's state in the
+/// list. Returns the index in the list.
+///
+/// # Errors
+/// The shard has no room for a filter. Nothing is subscribed then.
+pub(crate) fn subscribe<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    wanted: &Wanted<'_>,
+    own: P::Subscribed,
+) -> Result<u32, Reason> {
+    match wanted.names {
+        Names::Topic(name) => Ok(subscribe_to_topic(clients, subs, slot, name, wanted, own)),
+        Names::Filters(filters) => subscribe_to_filters(clients, subs, slot, filters, wanted, own),
+    }
+}
+
+fn subscribe_to_topic<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    name: &[u8],
+    wanted: &Wanted<'_>,
+    own: P::Subscribed,
+) -> u32 {
+    let since = wanted.since.first().copied().unwrap_or(Since::Default);
+    let (hash, _) = clients.ctx.place_of(name);
+    let topic = subs.topics.open(hash, name);
+    let place = subs.topics.join(topic, slot);
+    let part = if clients.conns.get(slot).wants(MULTI) {
+        // Until a page comes, its position is the one that the client has named. Without one it has seen nothing.
+        let seen = match since {
+            Since::At(position) => position,
+            _ => Position::new(!clients.ctx.world.epoch, 0),
+        };
+        let sub = Sub {
+            topic,
+            place,
+            offset: seen.offset,
+            epoch: seen.epoch,
+            own,
+            ..Sub::default()
+        };
+        add_sub(&mut clients.conns, slot, sub)
+    } else {
+        let row = clients.conns.get_mut(slot);
+        (row.topic, row.place) = (topic, place);
+        0
+    };
+    let is_counted = wanted.kind != Kind::Once;
+    subs.topics.get_mut(topic).waiting += u32::from(is_counted);
+    let First {
+        most,
+        poll,
+        deflate,
+        retained,
+    } = wanted.first;
+    let client = match wanted.kind {
+        Kind::New | Kind::Once => clients.conns.get(slot).client,
+        Kind::Resumed => Client::NOBODY,
+    };
+    let ask = Attach {
+        most,
+        poll,
+        deflate,
+        retained,
+        client,
+        is_next_page: !is_counted,
+        read_only: !is_counted,
+        ..page_of(clients, &subs.topics, slot, part, topic, since)
+    };
+    subs.attach(&clients.ctx, ask);
+    part
+}
+
+/// Filters of a connection with a list have an entry there, and are a group of their own. Otherwise they are the connection's only group.
+fn subscribe_to_filters<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    filters: &[&[u8]],
+    wanted: &Wanted<'_>,
+    own: P::Subscribed,
+) -> Result<u32, Reason> {
+    let is_listed = clients.conns.get(slot).wants(MULTI);
+    let part = match is_listed {
+        true => {
+            let sub = Sub {
+                topic: NONE,
+                // It has no group yet.
+                filter: u32::MAX,
+                own,
+                ..Sub::default()
+            };
+            add_sub(&mut clients.conns, slot, sub)
+        }
+        false => 0,
+    };
+    let filters: Vec<(&[u8], u32)> = filters.iter().map(|filter| (*filter, part)).collect();
+    let (since, poll) = (wanted.since, wanted.first.poll);
+    let joined = join_filters(clients, subs, slot, &filters, since, poll);
+    if is_listed && joined.is_err() {
+        vacate(&mut clients.conns, slot, part);
+    }
+    let serial = joined?;
+    if is_listed && let Some(sub) = sub_mut(&mut clients.conns, slot, part) {
+        sub.filter = serial + 1;
+    }
+    let partitions = clients.ctx.world.partitions.into();
+    count_asked_pages(&mut clients.conns, slot, partitions);
+    Ok(part)
+}
+
+/// The request for a page of a subscription's topic. Counts the page.
+pub(crate) fn page_of<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    topics: &Topics,
+    slot: u32,
+    part: u32,
+    topic: u32,
+    since: Since,
+) -> Attach {
+    count_asked_pages(&mut clients.conns, slot, 1);
+    let name = part_name(&clients.conns, slot, part);
+    let to = clients.conns.reply_to(slot, name);
+    ask_of(clients, topics, topic, to, since)
+}

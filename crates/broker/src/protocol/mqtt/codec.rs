@@ -1,0 +1,270 @@
+//! MQTT's part in subscriptions: SUBACK codes, retained messages, and the packets of messages (MQTT 5.0 sections 3.8.4 and 3.9).
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::ReasonCode;
+
+use crate::base::ids::PartitionId;
+use crate::base::position::Position;
+use crate::base::reason::Reason;
+use crate::client::codec::{Codec, Message, Offered};
+use crate::client::list::page::catch_up;
+use crate::client::list::{name_of, sub, sub_mut};
+use crate::client::outbox::Packets;
+use crate::client::row::{HELD, State};
+use crate::io::Io;
+use crate::mail::{Frames, LatestValues, Page, Record};
+use crate::protocol::front::{
+    AllProtocols, Clients, Connections, Deliveries, Queues, Subscriptions, Topics,
+};
+use crate::protocol::mqtt::client;
+use crate::protocol::mqtt::close::end_unplaced;
+use crate::protocol::mqtt::deliver::send_waiting;
+use crate::protocol::mqtt::give::{Wants, give_packet, send_or_hold};
+use crate::protocol::mqtt::options::qos_of;
+use crate::protocol::mqtt::overlap::{
+    give_in_turn, sharers, start_all, start_anew, start_live, wants_of,
+};
+use crate::protocol::mqtt::retained_latest::{
+    ask_latest_values, begin_latest_values, end_latest_values, send_latest_values,
+};
+use crate::protocol::mqtt::shared::return_owed_credit;
+use crate::protocol::mqtt::state::RESUMED;
+use crate::protocol::mqtt::unsubscribe::leave_part;
+use crate::store::slab::NONE;
+
+/// The codec of MQTT 3.1.1 and 5.0.
+pub(crate) struct MqttCodec;
+
+impl Codec<AllProtocols> for MqttCodec {
+    /// Notes the code of a filter; with the last one of its SUBSCRIBE, sends the SUBACK.
+    fn granted<I: Io>(clients: &mut Clients, slot: u32, part: u32, io: &mut I) {
+        let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+            return clients.broken(slot);
+        };
+        let granted = core::mem::take(&mut sub.own.granted);
+        if granted == (0, 0) {
+            return;
+        }
+        let reason = ReasonCode::granted(qos_of(sub.own.options));
+        clients.grant(slot, granted, reason);
+        clients.send_reply(slot, io);
+        clients.confirm_resumed(slot, io);
+    }
+
+    /// A new subscription is refused. For a resumed one the connection ends, since MQTT has no other way to tell the client. The session keeps it, so
+    /// that the next connection tries again.
+    fn refused<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        queues: &mut Queues,
+        (slot, part): (u32, u32),
+        reason: Reason,
+        io: &mut I,
+    ) {
+        let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {
+            return clients.broken(slot);
+        };
+        let granted = core::mem::take(&mut sub.own.granted);
+        let text = name_of(&clients.conns, subs, slot, part);
+        if matches!(granted, (0, 0) | RESUMED) {
+            return end_unplaced(clients, slot, &text, reason, io);
+        }
+        let code = clients.refuse_subscription(reason, &text);
+        clients.grant(slot, granted, code);
+        leave_part(clients, subs, queues, slot, part);
+        clients.send_reply(slot, io);
+    }
+
+    fn message(
+        clients: &mut Clients,
+        subs: &Subscriptions,
+        deliveries: &Deliveries,
+        (slot, part): (u32, u32),
+        message: &Message<'_>,
+        out: &mut Packets,
+    ) -> Offered {
+        let Some(sub) = sub(&clients.conns, slot, part) else {
+            clients.broken(slot);
+            return Offered::Full;
+        };
+        let wants = Wants {
+            options: sub.own.options,
+            identifiers: &[sub.own.identifier],
+            alias: (sub.topic != NONE).then_some(part),
+            ..Wants::default()
+        };
+        let given = match message.retained {
+            true => give_packet(clients, slot, &wants, message, out),
+            false => give_in_turn(
+                clients,
+                subs,
+                deliveries,
+                (slot, part),
+                &wants,
+                message,
+                out,
+            ),
+        };
+        given.offered()
+    }
+
+    /// Sends one packet with the options of all subscriptions that match (section 3.3.4).
+    fn matched(
+        clients: &mut Clients,
+        subs: &Subscriptions,
+        deliveries: &Deliveries,
+        slot: u32,
+        parts: &mut Vec<u32>,
+        message: &Message<'_>,
+        out: &mut Packets,
+    ) {
+        let (mut all, mut waiting) = (parts.clone(), Vec::new());
+        if let Some(sharers) = sharers(clients, subs, deliveries, slot, message) {
+            let shares = |part: &u32| sharers.parts.contains(part);
+            if parts.contains(&sharers.lead) {
+                let others = sharers.parts.iter().filter(|part| !parts.contains(part));
+                all.extend(others);
+            } else {
+                waiting = parts.extract_if(.., |part| shares(part)).collect();
+                all.clone_from(parts);
+            }
+        }
+        let mut identifiers = Vec::new();
+        let options = wants_of(&clients.conns, slot, &all, message, &mut identifiers);
+        let wants = Wants {
+            options: options.unwrap_or_default(),
+            identifiers: &identifiers,
+            ..Wants::default()
+        };
+        let full = options.is_some()
+            && give_packet(clients, slot, &wants, message, out).offered() == Offered::Full;
+        if !full {
+            parts.clear();
+        }
+        waiting.append(parts);
+        *parts = waiting;
+    }
+
+    /// MQTT has no packet that tells it.
+    fn gap<I: Io>(
+        _clients: &mut Clients,
+        _subs: &Subscriptions,
+        _of: (u32, u32),
+        _from: (PartitionId, Position),
+        _io: &mut I,
+    ) {
+    }
+
+    /// The client is not told. Its subscription outlives the topic.
+    fn ended<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        (slot, part): (u32, u32),
+        (partition, offset): (PartitionId, u64),
+        _io: &mut I,
+    ) {
+        start_anew(clients, &subs.topics, slot, part, partition, offset);
+    }
+
+    /// The Receive Maximum bounds messages of QoS 1 and 2.
+    fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
+        client::places(conns, slot, part)
+    }
+
+    fn has_place(conns: &Connections, slot: u32) -> bool {
+        client::has_place(conns, slot)
+    }
+
+    fn retained<I: Io>(
+        clients: &mut Clients,
+        subs: &Subscriptions,
+        queues: &mut Queues,
+        (slot, part): (u32, u32),
+        page: &Page,
+        (messages, frames): (&[Record], &Frames),
+        io: &mut I,
+    ) {
+        let of = (slot, part);
+        if page.values == LatestValues::These {
+            let messages = (messages, frames);
+            return send_latest_values(clients, &subs.topics, queues, of, page, messages, io);
+        }
+        let Some(sub) = sub(&clients.conns, slot, part) else {
+            return clients.broken(slot);
+        };
+        let wants = Wants {
+            options: sub.own.options,
+            identifiers: &[sub.own.identifier],
+            unbound: true,
+            ..Wants::default()
+        };
+        let topic = sub.topic;
+        let position = (sub.epoch == page.epoch).then_some(sub.offset);
+        for record in messages {
+            let message = Message {
+                name: subs.topics.name(topic),
+                record,
+                frames,
+                retained: true,
+            };
+            send_or_hold(clients, slot, &wants, &message, io);
+        }
+        if page.values == LatestValues::Wait {
+            // Values after the position of a resumed session are sent by the subscription.
+            let until = position.filter(|_| !page.only_retained);
+            let until = until.unwrap_or(page.head);
+            begin_latest_values(clients, queues, slot, part, until);
+        }
+    }
+
+    fn retained_ended(
+        clients: &mut Clients,
+        queues: &mut Queues,
+        (slot, part): (u32, u32),
+        page: &Page,
+    ) -> bool {
+        page.only_retained && end_latest_values(clients, queues, slot, part)
+    }
+
+    fn is_live(
+        conns: &mut Connections,
+        (slot, part): (u32, u32),
+        partition: PartitionId,
+        offset: u64,
+    ) {
+        start_live(conns, slot, part, partition, offset);
+    }
+
+    fn falls_behind(
+        clients: &mut Clients,
+        topics: &Topics,
+        slot: u32,
+        partition: PartitionId,
+        offset: u64,
+    ) {
+        start_all(clients, topics, slot, partition, offset);
+    }
+}
+
+/// Sends what waits for room, and goes on with subscriptions that have fallen behind.
+pub(super) fn mqtt_catch_up<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    queues: &mut Queues,
+    slot: u32,
+    io: &mut I,
+) {
+    send_waiting(clients, &mut subs.lanes, queues, slot, io);
+    return_owed_credit(clients, &mut subs.lanes, slot);
+    let row = clients.conns.get(slot);
+    let full = row.outbox != NONE;
+    // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
+    if full && !row.is(HELD) || row.extra() == NONE || row.state != State::Mqtt {
+        return;
+    }
+    if !full {
+        ask_latest_values(clients, subs, slot);
+    }
+    catch_up::<MqttCodec, _>(clients, subs, slot);
+}
