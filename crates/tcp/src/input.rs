@@ -300,13 +300,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         busy.board.acknowledge(ack, &mut arrived);
         let mut is_repeat = false;
         if has_sack {
-            for (index, range) in head.options.sacks.list().iter().enumerate() {
-                if index == 0 && is_repeat_report(&head.options, ack) {
-                    is_repeat = true;
-                } else if is_after(range.1, range.0)
-                    && is_from(range.0, ack)
-                    && is_from(next, range.1)
-                {
+            is_repeat = is_repeat_report(&head.options, ack);
+            // In their order, so that only what overtook others in the network counts as reordered. A report of a repetition changes nothing here:
+            // it is before the others, or within one of them.
+            for range in head.options.sacks.sorted(ack).list() {
+                if is_after(range.1, range.0) && is_from(range.0, ack) && is_from(next, range.1) {
                     busy.board.sack(*range, &mut arrived);
                 }
             }
@@ -364,7 +362,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                 busy.duplicates = busy.duplicates.saturating_add(1);
             }
             // The acknowledgement of a part in a recovery shows the next loss (RFC 6582).
-            if busy.duplicates == DUPLICATES || is_new && is_recovering {
+            if busy.duplicates == DUPLICATES && !is_recovering || is_new && is_recovering {
                 has_lost = busy.board.mark_lost(|segment| segment.start == ack);
             }
         }

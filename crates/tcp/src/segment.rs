@@ -85,6 +85,13 @@ impl Sacks {
     pub fn list(&self) -> &[(u32, u32)] {
         &self.list[..usize::from(self.count)]
     }
+
+    /// The ranges in the order of their distance from this number.
+    pub fn sorted(mut self, from: u32) -> Sacks {
+        let list = &mut self.list[..usize::from(self.count)];
+        list.sort_unstable_by_key(|(start, _)| start.wrapping_sub(from));
+        self
+    }
 }
 
 impl Options {

@@ -336,10 +336,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let idle_ms = ((now_us / 1_000) as u32).wrapping_sub(row.heard_ms);
         let timeout_us = row.rtt.timeout_us(&self.config, 0);
         // After a pause the window begins anew (RFC 5681 §4.1).
-        let window = if row.window == 0 || u64::from(idle_ms) * 1_000 > timeout_us {
-            initial_window(bytes)
-        } else {
-            u32::from(row.window) * bytes
+        let window = match u32::from(row.window) * bytes {
+            0 => initial_window(bytes),
+            window if u64::from(idle_ms) * 1_000 > timeout_us => window.min(initial_window(bytes)),
+            window => window,
         };
         let threshold = match row.threshold {
             NO_THRESHOLD => u32::MAX,

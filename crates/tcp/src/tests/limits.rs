@@ -1,5 +1,7 @@
 //! What one peer, or a stranger, can make an endpoint keep, forget or leave undone.
 
+use alloc::vec::Vec;
+
 use super::network::Packets;
 use super::peer::{Peer, Said};
 use crate::{Config, State, flag};
@@ -167,4 +169,109 @@ fn shut_down_before_the_handshake_is_over_is_not_forgotten() {
         );
         assert_eq!(peer.state(), State::FinWait1);
     }
+}
+
+/// A connection that the endpoint has begun, whose first numbers are these.
+fn numbered(own: u32, other: u32) -> Peer {
+    let mut peer = Peer::new(Peer::config());
+    let (local, remote) = (peer.other, peer.own);
+    // The first number grows with the time.
+    let mut probe = Peer::new(Peer::config());
+    probe.now_us = 0;
+    let conn = probe.table.connect(local, remote, 0, 0).expect("room");
+    let number = probe.table.rows[conn.0 as usize].unacknowledged;
+    peer.now_us = u64::from(other.wrapping_sub(number)) * 4;
+    peer.conn = peer
+        .table
+        .connect(local, remote, 0, peer.now_us)
+        .expect("room");
+    let syn = peer.wait(0);
+    assert_eq!(syn[0].0.sequence, other);
+    (peer.next, peer.ack, peer.timestamps) = (own, other.wrapping_add(1), true);
+    peer.say_with(
+        flag::SYN | flag::ACK,
+        own,
+        peer.ack,
+        &[],
+        clock(&syn),
+        |head| {
+            head.options.sack_permitted = true;
+        },
+    );
+    peer.next = own.wrapping_add(1);
+    assert_eq!(peer.state(), State::Established);
+    peer
+}
+
+#[test]
+fn streams_cross_the_borders_of_the_numbers() {
+    let borders = [0u32, 1 << 31];
+    for own in borders {
+        for other in borders {
+            for before in [1, 2, 1_448, 5_000, 14_479, 14_480, 14_481] {
+                let mut peer = numbered(own.wrapping_sub(before), other.wrapping_sub(before));
+                let (next, ack) = (peer.next, peer.ack);
+                let bytes: Vec<u8> = (0..20_000u32).map(|n| (n / 7) as u8).collect();
+                // All but every third part arrive first, and then all overlap.
+                let parts = || bytes.chunks(1_000).enumerate();
+                for (n, part) in parts().filter(|(n, _)| n % 3 != 0) {
+                    peer.say(flag::ACK, next.wrapping_add(1_000 * n as u32), ack, part);
+                }
+                for at in (0..19_000).step_by(900) {
+                    let part = &bytes[at..at + 1_000];
+                    peer.say(flag::ACK, next.wrapping_add(at as u32), ack, part);
+                }
+                assert!(peer.read() == bytes, "{own} {other} {before}");
+                // Of what the endpoint sends the first and the sixth part are lost.
+                let next = next.wrapping_add(20_000);
+                let sent = peer.send(&bytes[..14_480]);
+                assert_eq!(sent.len(), 10);
+                let at = |n: u32| ack.wrapping_add(1_448 * n);
+                let again = peer.say_with(flag::ACK, next, ack, &[], 0, |head| {
+                    head.options.add_sack((at(6), at(10)));
+                    head.options.add_sack((at(1), at(5)));
+                });
+                let starts: Vec<u32> = again.iter().map(|(head, _)| head.sequence).collect();
+                assert_eq!(starts, [ack, at(5)], "{own} {other} {before}");
+                peer.say(flag::ACK, next, at(10), &[]);
+                assert_eq!(peer.table.account.total, 0);
+                // Far from the window nothing is taken.
+                for far in [1 << 30, 1 << 31, 3 << 30] {
+                    peer.say(flag::ACK, next.wrapping_add(far), at(10), b"evil");
+                    peer.say(flag::ACK, next, at(10).wrapping_add(far), b"evil");
+                }
+                assert_eq!(peer.read(), b"");
+            }
+        }
+    }
+}
+
+#[test]
+fn rest_does_not_widen_a_window_that_losses_made_small() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    peer.send(b"lost");
+    assert_eq!(peer.wait(1_000).len(), 1, "the timeout");
+    peer.say(flag::ACK, next, ack + 4, &[]);
+    assert!(peer.table.is_idle(peer.conn));
+    peer.wait(100_000);
+    assert_eq!(peer.send(&[1; 20_000]).len(), 1);
+}
+
+#[test]
+fn duplicates_within_a_recovery_repeat_nothing() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    assert_eq!(peer.send(&[1; 14_600]).len(), 10);
+    let mut again = Vec::new();
+    let mut acks = |peer: &mut Peer, ack: u32, count: usize| {
+        for _ in 0..count {
+            again.extend(peer.say(flag::ACK, next, ack, &[]));
+        }
+    };
+    // The first and the ninth are lost; the others tell of themselves.
+    acks(&mut peer, ack, 8);
+    acks(&mut peer, ack + 8 * 1_460, 5);
+    let starts: Vec<u32> = again.iter().map(|(head, _)| head.sequence).collect();
+    assert_eq!(starts, [ack, ack + 8 * 1_460]);
 }
