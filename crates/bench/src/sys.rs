@@ -152,7 +152,7 @@ impl Epoll {
 
 /// The addresses and options of a new connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Dial {
+pub struct DialOptions {
     /// The server.
     pub remote: SocketAddr,
     /// The local address. With port 0 the kernel chooses the port only at connect (`IP_BIND_ADDRESS_NO_PORT`), when it knows the server's
@@ -164,7 +164,7 @@ pub struct Dial {
 
 /// Opens a non-blocking connection. The flag says whether the connection is established already, as nearly always over loopback. Otherwise
 /// the descriptor becomes writable when it is.
-pub fn dial(dial: &Dial) -> io::Result<(RawFd, bool)> {
+pub fn dial(dial: &DialOptions) -> io::Result<(RawFd, bool)> {
     let family = if dial.remote.is_ipv4() {
         AddressFamily::INET
     } else {

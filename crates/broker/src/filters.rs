@@ -104,12 +104,12 @@ pub struct Filters {
     shapes: Shapes,
     seed: u64,
     steps: Steps,
-    last: Cell<Found>,
+    last: Cell<CachedMatches>,
 }
 
 /// The cached matches of a topic.
 #[derive(Default)]
-struct Found {
+struct CachedMatches {
     /// Whether no filter was opened or closed since the match.
     is_valid: bool,
     topic: Vec<u8>,

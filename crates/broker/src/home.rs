@@ -234,7 +234,7 @@ impl Home {
         core::hint::black_box(found.clone().fold(0, touch));
         log::prefetch::for_appends(found.map(|id| {
             (
-                &self.logs.partitions[self.partition_of(*id)].log,
+                &self.logs.partitions[self.topic_partition_index(*id)].log,
                 self.topics.rows.get(*id).log,
             )
         }));

@@ -1,7 +1,7 @@
 //! The logic of the Crore server: shards, topics, logs and connections.
 //!
-//! The crate is sans-io: it has no sockets, clock or threads. Bytes, readiness, mail and time arrive as [`Input`], and all effects leave through [`Io`].
-//! So the server and the simulator run the same code.
+//! The crate is sans-io: it has no sockets, clock or threads. Received bytes, the readiness of sockets, mail from other shards and the time
+//! arrive as [`Input`]. All effects leave through [`Io`]. So the server and the simulator run the same code.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ pub use base::{
 pub use budget::stats::{Accounts, COUNTERS, GAUGES, SocketBytes, Stats, Transport};
 pub use budget::world::{Offsets, World};
 pub use budget::{accept_queue, account, admission, stats, totals};
-pub use commit::record::{Beat, Note};
+pub use commit::record::{Heartbeat, Note};
 pub use commit::{Backlog, Batch, Committed, ForeignBatch, batch, log_retention};
 pub use home::STREAMS;
 pub use io::{Close, Input, Io};

@@ -13,7 +13,6 @@
 //! Deliberately not here: rights, topic names and subscribers.
 
 pub mod arrival;
-mod cursors;
 mod entry;
 mod epoch;
 mod expiry;
@@ -27,6 +26,7 @@ mod losses;
 mod orphans;
 pub mod prefetch;
 mod read;
+mod recently_read;
 pub mod removal;
 mod rules;
 pub mod seek;
@@ -42,12 +42,12 @@ use crate::base::tally::Tally;
 use crate::base::work::Steps;
 use crate::budget::admission::holdings::Holdings;
 use crate::budget::admission::{Admission, Client};
-use crate::log::cursors::Cursors;
 use crate::log::entry::{Chain, Entry, LENGTH_BYTES, flags_of, occupied_bytes, with_parts};
 use crate::log::keys::{Key, Keys};
 use crate::log::lists::Lists;
 pub use crate::log::losses::LOSS_BYTES;
 use crate::log::losses::Losses;
+use crate::log::recently_read::RecentlyRead;
 use crate::mail::message::NewMessage;
 use crate::store::blobs::Blobs;
 use crate::store::shared::{Shared, Slice};
@@ -62,7 +62,7 @@ pub struct Log {
     chains: Slab<Chain>,
     blobs: Blobs,
     keys: Keys,
-    counts: Counts,
+    counts: ByteCounts,
     lists: Lists,
     /// The entries whose message has a time to live: (chain, second of expiry, entry). This finds the expired entries of a chain without a scan.
     expiries: BTreeSet<(u32, u32, u32)>,
@@ -70,15 +70,15 @@ pub struct Log {
     orphaned: BTreeSet<u32>,
     /// Counts the steps of the shard's work.
     steps: Steps,
-    cursors: Cursors,
-    /// The losses of which readers by filter are told.
+    recently_read: RecentlyRead,
+    /// The losses that readers by filter must be told.
     pub losses: Losses,
     /// Counters of messages that were removed without being lost.
     pub unneeded: Unneeded,
 }
 
 /// Counters of kept bytes by client, for the process and for the logs of this home.
-struct Counts {
+struct ByteCounts {
     admission: Admission,
     home: HomeCounts,
 }
@@ -94,7 +94,7 @@ pub struct HomeCounts {
     pub orphans: Tally,
 }
 
-impl Counts {
+impl ByteCounts {
     fn add(&self, owner: Client, bytes: usize) {
         self.admission.keep(owner, bytes);
         self.home.holdings.add(owner, bytes);
@@ -145,12 +145,12 @@ impl Log {
             chains: Slab::default(),
             blobs: Blobs::default(),
             keys: Keys::new(seed),
-            counts: Counts { admission, home },
+            counts: ByteCounts { admission, home },
             lists: Lists::new(rules),
             expiries: BTreeSet::new(),
             orphaned: BTreeSet::new(),
             steps,
-            cursors: Cursors::new(),
+            recently_read: RecentlyRead::new(),
             losses,
             unneeded: Unneeded::default(),
         }

@@ -56,7 +56,7 @@ use crate::client::credit::release_stalled;
 use crate::client::relief::charge_turn;
 use crate::client::rights;
 use crate::client::row::{Row, State};
-use crate::commit::queue::Commits;
+use crate::commit::queue::CommitQueues;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
 use crate::io::{Close, Input, Io};
@@ -86,7 +86,7 @@ pub struct Shard {
     sessions: SessionsAtHome,
     wills: PublishedWills,
     /// Requests that wait for the engine to commit records.
-    commits: Commits<PendingRequest>,
+    commits: CommitQueues<PendingRequest>,
     /// The home's view of the cluster, if this process is a node of one.
     cluster: Option<Box<ClusterView>>,
     sys: SysTopics,
@@ -111,7 +111,7 @@ impl Shard {
             home,
             sessions: SessionsAtHome::new(world.placement(), me, world.replicates_sessions()),
             wills: PublishedWills::default(),
-            commits: Commits::new(
+            commits: CommitQueues::new(
                 world.placement(),
                 me,
                 world.writer.unwrap_or(0),

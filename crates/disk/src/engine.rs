@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
-use crate::log::{CommitError, End, Figures, Log, Reserve, bytes_in_group};
+use crate::log::{CommitError, End, Log, LogUsage, Reserve, bytes_in_group};
 use crate::storage::Storage;
 
 const POISONED: &str = "the lock of the log's queue is not poisoned";
@@ -66,7 +66,7 @@ struct Requests {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The space that the log occupies.
-    pub figures: Figures,
+    pub figures: LogUsage,
     /// There is no space for another spare file. Clients should send less, before the rest of the space is used up too.
     pub is_full: bool,
     /// Number of committed groups; each takes one sync.
@@ -82,7 +82,7 @@ pub struct State {
 
 /// The space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct LogSpace {
     /// As in [`State::is_full`].
     pub is_full: bool,
     /// Bytes that can be written before the log is full.
@@ -91,10 +91,10 @@ pub struct Room {
     pub all_bytes: u64,
 }
 
-impl Room {
-    fn of<S: Storage>(log: &Log<S>, is_full: bool) -> Room {
+impl LogSpace {
+    fn of<S: Storage>(log: &Log<S>, is_full: bool) -> LogSpace {
         let (free_bytes, all_bytes) = log.free_bytes();
-        Room {
+        LogSpace {
             is_full,
             free_bytes,
             all_bytes,
@@ -106,7 +106,7 @@ impl Room {
 pub const SYNC_TIMES: usize = 26;
 
 /// What the thread does next.
-struct Work<B> {
+struct NextWork<B> {
     requests: Option<Requests>,
     /// The batches to commit; may be empty.
     group: Vec<B>,
@@ -128,7 +128,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     pub fn start<S>(
         log: Log<S>,
         mut committed: impl FnMut(Vec<B>) + Send + 'static,
-        mut room: impl FnMut(Room) + Send + 'static,
+        mut room: impl FnMut(LogSpace) + Send + 'static,
         failed: impl FnOnce(io::Error) + Send + 'static,
     ) -> io::Result<Engine<B>>
     where
@@ -196,7 +196,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
     }
 
     /// Keeps space of the file system free for the next checkpoint: `bytes`, plus the bytes that the log has written since
-    /// [`Figures::written`] was `from`. With less free space the log counts as full ([`State::is_full`]), but can still commit into its
+    /// [`LogUsage::written`] was `from`. With less free space the log counts as full ([`State::is_full`]), but can still commit into its
     /// spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
@@ -261,13 +261,14 @@ impl<B: AsRef<[u8]>> Shared<B> {
         &self,
         mut log: Log<S>,
         committed: &mut impl FnMut(Vec<B>),
-        room: &mut impl FnMut(Room),
+        room: &mut impl FnMut(LogSpace),
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
             // While the disk is full, the clients send nothing, so no batch wakes the thread: it must look for space by itself.
             let is_prepared = log.is_prepared() && full_since.is_none();
-            let Some(Work { requests, group }) = self.next(log.group_bytes(), is_prepared) else {
+            let Some(NextWork { requests, group }) = self.next(log.group_bytes(), is_prepared)
+            else {
                 return log.mark_end();
             };
             if let Some(requests) = requests {
@@ -283,14 +284,14 @@ impl<B: AsRef<[u8]>> Shared<B> {
                     }
                     // The log can be full although the spare files exist: a batch that is longer than a spare file needs a larger file.
                     if full_since.replace(Instant::now()).is_none() {
-                        room(Room::of(&log, true));
+                        room(LogSpace::of(&log, true));
                         self.publish_state(&log, |state| state.is_full = true);
                     }
                     match self.request_within(RETRY) {
                         // The process ends: the batches are dropped without an acknowledgement, as if they had never arrived.
-                        Woken::Ends => return log.mark_end(),
-                        Woken::Requested(requests) => self.carry_out(&mut log, requests)?,
-                        Woken::TimedOut => {}
+                        WakeReason::Ends => return log.mark_end(),
+                        WakeReason::Requested(requests) => self.carry_out(&mut log, requests)?,
+                        WakeReason::TimedOut => {}
                     }
                 };
                 let bits = u128::BITS - took.as_micros().leading_zeros();
@@ -309,7 +310,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 full_since = (!log.prepare()?).then(Instant::now);
                 self.publish_state(&log, |state| state.is_full = full_since.is_some());
             }
-            room(Room::of(&log, full_since.is_some()));
+            room(LogSpace::of(&log, full_since.is_some()));
         }
     }
 
@@ -352,21 +353,21 @@ impl<B: AsRef<[u8]>> Shared<B> {
     }
 
     /// Waits for a request, at most this long.
-    fn request_within(&self, time: Duration) -> Woken {
+    fn request_within(&self, time: Duration) -> WakeReason {
         let queue = self.lock();
         let idle = |queue: &mut Queue<B>| !queue.ends && !queue.requested;
         let woken = self.filled.wait_timeout_while(queue, time, idle);
         let (mut queue, _) = woken.expect(POISONED);
         match (queue.ends, mem::take(&mut queue.requested)) {
-            (true, _) => Woken::Ends,
-            (false, true) => Woken::Requested(queue.requests),
-            (false, false) => Woken::TimedOut,
+            (true, _) => WakeReason::Ends,
+            (false, true) => WakeReason::Requested(queue.requests),
+            (false, false) => WakeReason::TimedOut,
         }
     }
 
     /// Waits for batches or requests; without spare files at most for `RETRY`, so that the thread looks for space. Takes batches up to
     /// `bytes_max` bytes, or a single longer one. Returns `None` when the engine ends and no batch is left.
-    fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<Work<B>> {
+    fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<NextWork<B>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() && !queue.requested {
             if queue.ends {
@@ -396,12 +397,12 @@ impl<B: AsRef<[u8]>> Shared<B> {
         let count = count.max(1).min(queue.waiting.len());
         let rest = queue.waiting.split_off(count);
         let group = mem::replace(&mut queue.waiting, rest).into();
-        Some(Work { requests, group })
+        Some(NextWork { requests, group })
     }
 }
 
 /// Why the wait for a request has ended.
-enum Woken {
+enum WakeReason {
     /// The engine ends.
     Ends,
     Requested(Requests),

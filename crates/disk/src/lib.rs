@@ -25,15 +25,15 @@ mod mark;
 pub mod planted;
 mod reader;
 mod scan;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod storage;
-#[cfg(feature = "torn")]
-pub mod torn;
 
 pub use damage::{Damage, DamageKind};
 pub use directory::{Directory, FileSystem, OpenError, exchange, may_write, reserve};
-pub use engine::{Engine, Room, SYNC_TIMES, State};
+pub use engine::{Engine, LogSpace, SYNC_TIMES, State};
 pub use format::{Identity, VERSION};
-pub use log::{CommitError, End, Figures, Log, Options};
+pub use log::{CommitError, End, Log, LogUsage, Options};
 pub use reader::Reader;
-pub use scan::{Place, Recovered, ScanError, ScanEvent, Torn, identity, number_of, scan};
+pub use scan::{Place, Recovered, ScanError, ScanEvent, TornGroup, identity, number_of, scan};
 pub use storage::{Entry, File, Storage};

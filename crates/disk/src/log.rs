@@ -47,7 +47,7 @@ pub struct End {
 
 /// The space that a log occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct LogUsage {
     /// Bytes of all files.
     pub bytes: u64,
     /// The number of the last sealed segment, to which nothing more is written; 0 if there is none.
@@ -71,7 +71,7 @@ struct Segment<F> {
 }
 
 /// What the next group's header needs to know about the groups before it.
-struct Tail {
+struct GroupTail {
     next_group: u64,
     /// Number of batches in all groups.
     batches: u64,
@@ -88,7 +88,7 @@ pub struct Log<S: Storage> {
     sealed: VecDeque<(u64, u64)>,
     /// The number of the newest segment.
     segments: u64,
-    tail: Tail,
+    tail: GroupTail,
     /// The file that records where the log ends (see `mark`); none if there was no space for it.
     mark: Option<MarkFile<S::File>>,
     /// The end of the log was lost, and the caller has not yet written a checkpoint of the rest.
@@ -134,7 +134,7 @@ impl<S: Storage> Log<S> {
             segment: None,
             sealed: VecDeque::new(),
             segments: options.first_segment.max(1) - 1,
-            tail: Tail {
+            tail: GroupTail {
                 next_group: 1,
                 batches: 0,
                 crc: 0,
@@ -267,8 +267,8 @@ impl<S: Storage> Log<S> {
     }
 
     /// The space that the log occupies.
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn figures(&self) -> LogUsage {
+        LogUsage {
             bytes: self.files.bytes,
             sealed: self.segments - u64::from(self.segment.is_some()),
             sealed_bytes: self.sealed.iter().map(|(_, bytes)| bytes).sum(),
@@ -288,7 +288,7 @@ impl<S: Storage> Log<S> {
         self.files.other_bytes = bytes;
     }
 
-    /// Keeps free bytes of the file system for a checkpoint: `bytes`, plus the bytes written since [`Figures::written`] was `from`; see
+    /// Keeps free bytes of the file system for a checkpoint: `bytes`, plus the bytes written since [`LogUsage::written`] was `from`; see
     /// [`prepare`](Self::prepare).
     pub fn reserve(&mut self, bytes: u64, from: u64) {
         self.files.reserve = Reserve { bytes, from };

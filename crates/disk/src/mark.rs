@@ -29,7 +29,7 @@ pub(crate) const LOST: u64 = u64::MAX;
 
 /// Where a log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct EndMark {
     /// The number of the mark. The mark with the highest number is valid.
     pub number: u64,
     /// The identity of the log.
@@ -40,7 +40,7 @@ pub(crate) struct Mark {
     pub group: u64,
 }
 
-impl Mark {
+impl EndMark {
     fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(MAGIC);
@@ -54,10 +54,10 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Mark> {
+    fn decode(bytes: &[u8]) -> Option<EndMark> {
         let bytes = bytes.get(..BYTES)?;
         let verifies = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..44]) == read_u32(bytes, 44);
-        (verifies && read_u32(bytes, 8) == VERSION).then(|| Mark {
+        (verifies && read_u32(bytes, 8) == VERSION).then(|| EndMark {
             number: read_u64(bytes, 12),
             log: read_u64(bytes, 20),
             segment: read_u64(bytes, 28),
@@ -69,7 +69,7 @@ impl Mark {
     ///
     /// # Errors
     /// If the file exists and cannot be read.
-    pub fn read<S: Storage>(storage: &S) -> io::Result<Option<Mark>> {
+    pub fn read<S: Storage>(storage: &S) -> io::Result<Option<EndMark>> {
         match storage.open(NAME) {
             Ok(file) => read_places(&file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -78,12 +78,12 @@ impl Mark {
     }
 }
 
-fn read_places(file: &impl File) -> io::Result<Option<Mark>> {
-    let mut newest: Option<Mark> = None;
+fn read_places(file: &impl File) -> io::Result<Option<EndMark>> {
+    let mut newest: Option<EndMark> = None;
     for place in 0..PLACES {
         let mut bytes = [0; BYTES];
         let len = file.read_at(&mut bytes, place * PLACE)?;
-        let later = Mark::decode(&bytes[..len])
+        let later = EndMark::decode(&bytes[..len])
             .filter(|mark| newest.is_none_or(|newest| mark.number > newest.number));
         newest = later.or(newest);
     }
@@ -119,7 +119,7 @@ impl<F: File> MarkFile<F> {
     /// Those of the disk.
     pub fn write(&mut self, log: u64, segment: u64, group: u64) -> io::Result<()> {
         let number = self.number + 1;
-        let mark = Mark {
+        let mark = EndMark {
             number,
             log,
             segment,

@@ -17,7 +17,7 @@ use crate::format::{
     ALIGNMENT, BATCH_HEADER, DATA_BEGIN, GROUP_HEADER, Group, Identity, NoSegment, PREVIOUS_CRC,
     Salts, SegmentHeader, VERSION,
 };
-use crate::mark::{self, Mark};
+use crate::mark::{self, EndMark};
 use crate::planted::{self, Fault};
 use crate::storage::{Entry, File, Storage};
 
@@ -74,7 +74,7 @@ pub enum ScanEvent<'a> {
 
 /// A group that was being written when the power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Torn {
+pub struct TornGroup {
     /// The segment that contains the group.
     pub segment: u64,
     /// The offset of the group in the segment, in bytes.
@@ -97,7 +97,7 @@ pub struct Recovered {
     /// Bytes of the batches.
     pub bytes: u64,
     /// The torn group at the end, if there is one.
-    pub torn: Option<Torn>,
+    pub torn: Option<TornGroup>,
     /// Places where batches were lost, in the order of the log.
     pub damages: Vec<Damage>,
     /// There is no segment to read, but nothing is lost. A checkpoint contains all segments before the first one to read, and the mark
@@ -204,7 +204,7 @@ pub(crate) fn scan_to_end<S: Storage>(
     // The mark is read before the segments are listed. In the other order, a running server could begin a segment in between and write
     // its mark, and the segment would seem to be lost.
     let mark = match last {
-        None => Mark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
+        None => EndMark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
     };
     let segments = scan.list_segments(storage, (first, last))?;
@@ -414,7 +414,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     /// Checks whether there is a torn group at `offset`, after the last group of the last segment.
     fn check_torn(&mut self, header: &SegmentHeader, bytes: &[u8], offset: u64) {
         let expected = self.expected.unwrap_or(header.first_group);
-        self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(Torn {
+        self.found.torn = is_torn(bytes, offset, expected, self.crc).then_some(TornGroup {
             segment: header.number,
             offset,
         });
@@ -422,13 +422,13 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
 
     /// Checks whether the log was longer, by the length of the last segment's file and by the mark. If the log was longer, records that its
     /// end is lost. The log then continues in a new segment.
-    fn check_end(&mut self, mark: Option<Mark>, end: &mut Option<ScanEnd>) {
+    fn check_end(&mut self, mark: Option<EndMark>, end: &mut Option<ScanEnd>) {
         if planted::is(Fault::LostEnd) {
             return;
         }
-        let of_this_log = |mark: &Mark| self.found.identity.is_none_or(|it| it.log == mark.log);
+        let of_this_log = |mark: &EndMark| self.found.identity.is_none_or(|it| it.log == mark.log);
         let (segment, group) = end.map_or((0, 0), |end| (end.segment, end.next_group - 1));
-        let is_lost = |mark: Mark| mark.segment > segment || mark.group > group;
+        let is_lost = |mark: EndMark| mark.segment > segment || mark.group > group;
         let is_cut = end.is_some_and(|end| end.is_cut);
         let mark = mark.filter(|mark| of_this_log(mark) && !self.found.is_replaced);
         if is_cut || mark.is_some_and(is_lost) {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::mpsc;
 
 use crore_disk::{
-    Directory, Engine, Identity, Log, OpenError, Options, Room, ScanError, ScanEvent, scan,
+    Directory, Engine, Identity, Log, LogSpace, OpenError, Options, ScanError, ScanEvent, scan,
 };
 
 const IDENTITY: Identity = Identity { log: 7, seed: 8 };
@@ -222,7 +222,7 @@ fn a_full_log_says_so_and_goes_on_when_segments_are_removed() {
     };
     let (say, said) = mpsc::channel();
     let mut was_full = false;
-    let room = move |room: Room| {
+    let room = move |room: LogSpace| {
         if std::mem::replace(&mut was_full, room.is_full) != room.is_full {
             say.send(room.is_full).expect("a listener");
         }
@@ -266,7 +266,7 @@ fn a_log_that_a_long_batch_has_filled_finds_by_itself_that_there_is_room() {
     let committed = move |group: Vec<Vec<u8>>| answer.send(group.len()).expect("a reader");
     let (say, said) = mpsc::channel();
     let mut was_full = false;
-    let room = move |room: Room| {
+    let room = move |room: LogSpace| {
         if std::mem::replace(&mut was_full, room.is_full) != room.is_full {
             say.send(room.is_full).expect("a listener");
         }

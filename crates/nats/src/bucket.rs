@@ -6,7 +6,7 @@ use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
 use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
-use crate::streams::{Field, Stream, all_fit};
+use crate::streams::{Stream, StreamField, all_fit};
 
 /// The bucket.
 pub struct Bucket {
@@ -92,7 +92,7 @@ fn check(stream: &Stream, bucket: &str, replicas: usize) -> Result<(), Error> {
         ),
     ];
     let remedy = format!("write `nats stream edit {name}`, or choose another cluster.name");
-    let fields = rows.map(|(name, fits, found, wanted)| Field {
+    let fields = rows.map(|(name, fits, found, wanted)| StreamField {
         name,
         fits,
         found,

@@ -4,10 +4,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use crate::append::{self, Append};
-use crate::connect::Connected;
+use crate::connect::Connection;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::events::{Listener, Listening};
+use crate::events::{Listener, SharedListener};
 use crate::log_state::{LogState, Status};
 use crate::peers::Peers;
 use crate::reader;
@@ -47,7 +47,7 @@ impl Cluster {
     }
 }
 
-impl Connected {
+impl Connection {
     /// Starts to read and to append. `after` has one sequence for each stream. The listener gets every batch after these sequences: first
     /// the stored ones, then new ones as they arrive.
     ///
@@ -59,14 +59,14 @@ impl Connected {
         after: &[u64],
         listener: impl Listener,
     ) -> Result<Cluster, Error> {
-        let Connected {
+        let Connection {
             driver,
             client,
             context,
             settings,
             log,
         } = self;
-        let events: Listening = Arc::new(listener);
+        let events: SharedListener = Arc::new(listener);
         log.begin(after);
         let peers = Peers::new(client.clone(), &settings);
         let (appends, handed_over) = mpsc::channel();

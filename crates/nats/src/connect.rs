@@ -8,8 +8,8 @@ use async_nats::{Client, ConnectErrorKind, Event};
 
 use crate::driver::Driver;
 use crate::error::{Error, chain};
+use crate::identity::{self, ClusterIdentity};
 use crate::log_state::LogState;
-use crate::numbers::{self, Numbers};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::streams::{self, Stream};
@@ -22,7 +22,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A connection to NATS, before the log is read.
-pub struct Connected {
+pub struct Connection {
     pub(crate) driver: Driver,
     pub(crate) client: Client,
     pub(crate) context: Context,
@@ -34,14 +34,14 @@ pub struct Connected {
 ///
 /// # Errors
 /// If no server answers, or the server refuses the credentials or is unsuitable.
-pub fn connect(settings: Settings) -> Result<Connected, Error> {
+pub fn connect(settings: Settings) -> Result<Connection, Error> {
     let driver = Driver::start()?;
     let log = Arc::new(LogState::default());
     let connecting = async || dial(&settings, &log).await;
     let client = driver.block_on(retry(settings.patience, connecting))?;
     // Runs within the runtime, because this starts a task.
     let context = driver.block_on(async { jetstream::new(client.clone()) });
-    let connected = Connected {
+    let connected = Connection {
         driver,
         client,
         context,
@@ -52,7 +52,7 @@ pub fn connect(settings: Settings) -> Result<Connected, Error> {
     Ok(connected)
 }
 
-impl Connected {
+impl Connection {
     fn check_server(&self) -> Result<(), Error> {
         let info = self.client.server_info();
         streams::check_version(&info.version)?;
@@ -76,16 +76,16 @@ impl Connected {
         self.client.max_payload()
     }
 
-    /// The numbers of the cluster: `new` if this is the first node, otherwise those of the first node. If `new` has 0 partitions, any
+    /// The identity of the cluster: `new` if this is the first node, otherwise that of the first node. If `new` has 0 partitions, any
     /// number of partitions fits, and a new cluster gets [`PARTITIONS`](crate::PARTITIONS).
     ///
     /// # Errors
-    /// If the numbers cannot be read, or do not fit this node.
-    pub fn numbers(&self, new: Numbers) -> Result<Numbers, Error> {
-        let read = async || numbers::get(&self.context, &self.settings, new).await;
-        let numbers = self.block_on(read)?;
-        self.log.begin_with(numbers.epoch, new.format);
-        Ok(numbers)
+    /// If the identity cannot be read, or does not fit this node.
+    pub fn identity(&self, new: ClusterIdentity) -> Result<ClusterIdentity, Error> {
+        let read = async || identity::get(&self.context, &self.settings, new).await;
+        let identity = self.block_on(read)?;
+        self.log.begin_with(identity.epoch, new.format);
+        Ok(identity)
     }
 
     /// Seconds since 1970 by the clock of NATS. The streams must exist.
@@ -100,17 +100,17 @@ impl Connected {
     ///
     /// # Errors
     /// If a stream cannot be created or used.
-    pub fn streams(&self, numbers: Numbers) -> Result<Vec<Stream>, Error> {
-        let made = async || numbers::has_streams(&self.context, &self.settings).await;
+    pub fn streams(&self, identity: ClusterIdentity) -> Result<Vec<Stream>, Error> {
+        let made = async || identity::has_streams(&self.context, &self.settings).await;
         let made = self.block_on(made)?;
         let mut streams = Vec::new();
-        for partition in 0..numbers.partitions {
+        for partition in 0..identity.partitions {
             let one = async || {
                 let max_payload = self.max_payload();
                 streams::open(
                     &self.context,
                     &self.settings,
-                    numbers,
+                    identity,
                     partition,
                     made,
                     max_payload,
@@ -120,7 +120,7 @@ impl Connected {
             streams.push(self.block_on(one)?);
         }
         if !made {
-            let done = async || numbers::set_streams(&self.context, &self.settings).await;
+            let done = async || identity::set_streams(&self.context, &self.settings).await;
             self.block_on(done)?;
         }
         Ok(streams)
@@ -130,8 +130,8 @@ impl Connected {
     ///
     /// # Errors
     /// If the bucket cannot be created or used.
-    pub fn store(&self, streams: &[Stream], numbers: Numbers) -> Result<Store, Error> {
-        let Connected {
+    pub fn store(&self, streams: &[Stream], identity: ClusterIdentity) -> Result<Store, Error> {
+        let Connection {
             driver,
             context,
             settings,
@@ -144,18 +144,18 @@ impl Connected {
             driver.clone(),
             bucket,
             streams.to_vec(),
-            numbers,
+            identity,
             log.clone(),
         ))
     }
 
-    /// The table with this name, which all nodes share. The numbers must exist.
+    /// The table with this name, which all nodes share. The identity of the cluster must exist.
     ///
     /// # Errors
     /// If the table cannot be read.
     pub fn table(&self, name: &'static str) -> Result<Table, Error> {
         let open = async || {
-            let store = numbers::bucket(&self.context, &self.settings).await?;
+            let store = identity::bucket(&self.context, &self.settings).await?;
             Table::open(store, name).await
         };
         let (table, follow) = self.block_on(open)?;

@@ -36,9 +36,9 @@ impl Error {
         }
     }
 
-    /// How long the caller should retry, if it waits at most `most`.
-    pub(crate) fn patience(&self, most: Duration) -> Duration {
-        self.passes_within.min(most)
+    /// How long the caller should retry, if it waits at most `maximum`.
+    pub(crate) fn patience(&self, maximum: Duration) -> Duration {
+        self.passes_within.min(maximum)
     }
 }
 

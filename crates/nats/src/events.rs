@@ -51,4 +51,4 @@ pub trait Listener: Send + Sync + 'static {
     fn backlog_bytes(&self) -> usize;
 }
 
-pub(crate) type Listening = Arc<dyn Listener>;
+pub(crate) type SharedListener = Arc<dyn Listener>;

@@ -1,10 +1,10 @@
 //! A log in NATS JetStream. It stores *batches* (opaque bytes), and every node of a cluster reads all of them in the same order.
 //!
-//! * [`connect()`] connects, or explains why it cannot. [`Connected::numbers`] creates or reads the numbers that all nodes must agree on.
-//!   [`Connected::streams`] creates or checks the streams.
-//! * [`Connected::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
-//! * [`Connected::store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
-//! * [`Connected::table`] opens a small table that all nodes share.
+//! * [`connect()`] connects, or explains why it cannot. [`Connection::identity`] creates or reads the identity that all nodes must agree on.
+//!   [`Connection::streams`] creates or checks the streams.
+//! * [`Connection::start`] starts to read all partitions and to publish batches. [`Cluster`] is the handle to the running log.
+//! * [`Connection::store`] opens the store of checkpoints, which are objects in a bucket. The log is read from the end of a checkpoint on.
+//! * [`Connection::table`] opens a small table that all nodes share.
 //! * [`Peers`] carries messages between nodes outside the log.
 //!
 //! There is one file stream for each partition, one message for each batch, and one consumer for each partition and node. When a message or
@@ -28,9 +28,9 @@ mod connect;
 mod driver;
 mod error;
 mod events;
+mod identity;
 mod log_state;
 mod monitor;
-mod numbers;
 mod peers;
 mod permissions;
 mod reader;
@@ -44,14 +44,14 @@ mod watch;
 pub use append::Append;
 pub use checkpoint::{Checkpoint, NewCheckpoint};
 pub use cluster::Cluster;
-pub use connect::{Connected, connect};
+pub use connect::{Connection, connect};
 pub use error::Error;
 pub use events::{Listener, LogEvent};
+pub use identity::{ClusterIdentity, PARTITIONS};
 pub use log_state::{PartitionStatus, Status, SyncInterval};
-pub use numbers::{Numbers, PARTITIONS};
 pub use peers::{Peers, Question};
 pub use settings::{Credentials, Settings, Tls};
 pub use store::Store;
 pub use streams::{MAX_BYTES_FACTOR, MESSAGE_BYTES_MIN, VERSION_MIN};
 pub use table::Table;
-pub use transfer::{Batches, Download, Stored, Upload};
+pub use transfer::{Batches, Download, StoredBatch, Upload};

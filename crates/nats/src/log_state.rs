@@ -8,7 +8,7 @@ use smart_default::SmartDefault;
 use tokio::sync::Notify;
 
 use crate::checkpoint::Checkpoint;
-use crate::events::{Listening, LogEvent};
+use crate::events::{LogEvent, SharedListener};
 
 /// The shortest time between two logged errors.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
@@ -262,7 +262,7 @@ impl LogState {
     }
 
     /// Tells the listener when a partition becomes full, and when no partition is full any more.
-    pub fn look_for_room(&self, events: &Listening) {
+    pub fn look_for_room(&self, events: &SharedListener) {
         let is_full = self.partitions().iter().any(Partition::is_full);
         if self.is_full.swap(is_full, Relaxed) != is_full {
             events.on_event(LogEvent::Full(is_full));

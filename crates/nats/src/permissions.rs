@@ -22,17 +22,17 @@ const ANSWER: Duration = Duration::from_secs(2);
 const NO_STREAM: &str = "crore-tries-its-rights";
 
 /// The needed permissions, in the notation of NATS' configuration.
-struct Needed {
+struct NeededPermissions {
     publish: [String; 6],
     subscribe: [String; 2],
 }
 
-impl Needed {
-    fn of(settings: &Settings) -> Needed {
+impl NeededPermissions {
+    fn of(settings: &Settings) -> NeededPermissions {
         let (name, bucket) = (&settings.name, settings.bucket());
         let ours = format!("crore.{name}.>");
         let text = String::from;
-        Needed {
+        NeededPermissions {
             publish: [
                 ours.clone(),
                 text("_INBOX.>"),
@@ -79,7 +79,7 @@ pub async fn check(client: &Client, settings: &Settings, log: &LogState) -> Resu
     if is_heard && answered.iter().all(|it| *it) {
         return Ok(());
     }
-    let needed = Needed::of(settings);
+    let needed = NeededPermissions::of(settings);
     let missing = needed.missing(&log.denied());
     if missing.is_empty() {
         let text =
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_missing_right_is_that_of_the_subject_that_nats_names() {
         let right = |text: &str| text.to_string();
-        let needed = Needed {
+        let needed = NeededPermissions {
             publish: [
                 "crore.a.>",
                 "_INBOX.>",

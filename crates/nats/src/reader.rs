@@ -11,7 +11,7 @@ use async_nats::jetstream::consumer::pull;
 use futures_util::StreamExt as _;
 
 use crate::error::chain;
-use crate::events::{Listening, LogEvent};
+use crate::events::{LogEvent, SharedListener};
 use crate::log_state::{LogState, Partition};
 use crate::settings::Settings;
 use crate::streams::{self, Stream};
@@ -28,7 +28,7 @@ struct Reader {
     partition: u16,
     settings: Settings,
     log: Arc<LogState>,
-    events: Listening,
+    events: SharedListener,
     /// The last sequence of the stream when this node started. Once that is read, the reader has caught up.
     end: Option<u64>,
 }
@@ -39,7 +39,7 @@ pub async fn read(
     partition: u16,
     settings: Settings,
     log: Arc<LogState>,
-    events: Listening,
+    events: SharedListener,
 ) {
     let mut reader = Reader {
         stream,

@@ -1,4 +1,5 @@
-//! The settings of the connection to NATS and of the streams; the options and error texts that follow from them.
+//! The settings of the connection to NATS and of the streams. Also the connection options that are made from them, and the error texts that
+//! name them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -104,8 +105,8 @@ impl Settings {
     }
 }
 
-/// After this time NATS servers know each other's free space. If NATS then still reports too little, retrying does not help.
-const ROOM_TOLD: Duration = Duration::from_secs(10);
+/// NATS servers know each other's free space only after this time. If NATS still reports too little then, retrying does not help.
+const SPACE_KNOWN_AFTER: Duration = Duration::from_secs(10);
 
 /// The error for something that NATS refused to create or to show, with the remedy if there is a known one.
 pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::Error) -> Error {
@@ -129,9 +130,9 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
         let text = format!(
             "{text}; the log asks for room for twice cluster.history_bytes = {history_bytes} at each server: write less there, or raise `max_file_store` in the section `jetstream` of each nats-server (by default three quarters of the free disk) or the limit of this account"
         );
-        // A server knows its own free space at once, but at first not that of other servers.
+        // A server knows its own free space at once. It learns the free space of other servers later.
         return match is_no_peer {
-            true => Error::brief(text, ROOM_TOLD),
+            true => Error::brief(text, SPACE_KNOWN_AFTER),
             false => Error::lasting(text),
         };
     }
@@ -146,6 +147,6 @@ pub(crate) fn refused(what: &str, settings: &Settings, error: &dyn std::error::E
         ));
     }
     Error::transient(format!(
-        "{text}; see that JetStream is on (`jetstream {{ ... }}`), that more than half of the servers run, and that the account may use it"
+        "{text}; check that JetStream is on (`jetstream {{ ... }}`), that more than half of the servers run, and that this account may use JetStream"
     ))
 }

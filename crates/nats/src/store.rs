@@ -26,8 +26,8 @@ use crate::bucket::Bucket;
 use crate::checkpoint::{Checkpoint, NewCheckpoint, name_of};
 use crate::driver::Driver;
 use crate::error::{Error, chain};
+use crate::identity::ClusterIdentity;
 use crate::log_state::LogState;
-use crate::numbers::Numbers;
 use crate::streams::{self, Stream};
 use crate::transfer::{Batches, Download, PROGRESS_TIMEOUT, Upload};
 
@@ -41,7 +41,7 @@ struct Inner {
     driver: Driver,
     bucket: Bucket,
     streams: Vec<Stream>,
-    numbers: Numbers,
+    identity: ClusterIdentity,
     log: Arc<LogState>,
 }
 
@@ -50,14 +50,14 @@ impl Store {
         driver: Driver,
         bucket: Bucket,
         streams: Vec<Stream>,
-        numbers: Numbers,
+        identity: ClusterIdentity,
         log: Arc<LogState>,
     ) -> Store {
         Store(Arc::new(Inner {
             driver,
             bucket,
             streams,
-            numbers,
+            identity,
             log,
         }))
     }
@@ -90,7 +90,7 @@ impl Store {
         let order = |it: &Checkpoint| (it.partition, std::cmp::Reverse(it.sequence));
         all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.name.cmp(&b.name)));
         for (number, partition) in (0..).zip(self.0.log.partitions()) {
-            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.numbers.epoch;
+            let of = |it: &&Checkpoint| it.partition == number && it.epoch == self.0.identity.epoch;
             let newest = all.iter().find(of);
             let mut status = partition.status.lock().expect("no holder panics");
             let known = status
@@ -165,7 +165,7 @@ impl Store {
     }
 
     fn read_info(&self, object: &ObjectInfo) -> Option<Checkpoint> {
-        Checkpoint::read(object, self.0.numbers.id)
+        Checkpoint::read(object, self.0.identity.id)
     }
 
     fn state(&self, partition: u16) -> Result<State, Error> {
@@ -205,7 +205,7 @@ impl Store {
         if of.sequence < first {
             // The checkpoint's last batch was purged, so it cannot be compared. The epoch changes when the log has lost batches, so in the
             // same epoch the log continues the checkpoint.
-            let is_other = of.epoch != self.0.numbers.epoch;
+            let is_other = of.epoch != self.0.identity.epoch;
             let why = "the log has gone back since, and its last batch is gone";
             return Ok(is_other.then(|| why.to_string()));
         }
@@ -253,7 +253,7 @@ impl Store {
 
     /// Writes a checkpoint.
     pub fn write(&self, new: &NewCheckpoint<'_>) -> Upload {
-        let of = new.metadata(self.0.numbers.id, self.0.numbers.epoch);
+        let of = new.metadata(self.0.identity.id, self.0.identity.epoch);
         Upload::new(self.0.driver.clone(), self.0.bucket.objects.clone(), of)
     }
 
@@ -388,15 +388,19 @@ impl Store {
         Ok(from)
     }
 
-    /// The sequence from which a partition's log has at most `most` bytes to its end. This is an estimate, which assumes that all batches
+    /// The sequence from which a partition's log has at most `bytes_max` bytes to its end. This is an estimate, which assumes that all batches
     /// have the same size.
     ///
     /// # Errors
     /// If NATS does not answer.
-    pub fn first_sequence_within_bytes(&self, partition: u16, most: u64) -> Result<u64, Error> {
+    pub fn first_sequence_within_bytes(
+        &self,
+        partition: u16,
+        bytes_max: u64,
+    ) -> Result<u64, Error> {
         let state = self.state(partition)?;
         let each = (state.bytes / state.messages.max(1)).max(1);
-        let needless = state.bytes.saturating_sub(most) / each;
+        let needless = state.bytes.saturating_sub(bytes_max) / each;
         Ok(state.first_sequence + needless)
     }
 }

@@ -10,7 +10,7 @@ use async_nats::jetstream::stream::{
 use async_nats::jetstream::{Context, ErrorCode, context::GetStreamErrorKind};
 
 use crate::error::{Error, chain};
-use crate::numbers::Numbers;
+use crate::identity::ClusterIdentity;
 use crate::settings::{Settings, refused};
 
 /// Seconds since 1970 by the clock of the server that leads the first stream.
@@ -88,8 +88,13 @@ fn bytes_min(max_payload: usize) -> i64 {
     i64::try_from(max_payload as u64 * MESSAGES_MIN).unwrap_or(i64::MAX)
 }
 
-fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: usize) -> Config {
-    let share = settings.history_bytes / u64::from(numbers.partitions.max(1)) * MAX_BYTES_FACTOR;
+fn config(
+    settings: &Settings,
+    identity: ClusterIdentity,
+    partition: u16,
+    max_payload: usize,
+) -> Config {
+    let share = settings.history_bytes / u64::from(identity.partitions.max(1)) * MAX_BYTES_FACTOR;
     Config {
         name: settings.stream(partition),
         description: Some(format!(
@@ -110,7 +115,7 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: us
         max_messages_per_subject: -1,
         max_consumers: -1,
         max_message_size: -1,
-        metadata: HashMap::from([(ID.to_string(), format!("{:016x}", numbers.id))]),
+        metadata: HashMap::from([(ID.to_string(), format!("{:016x}", identity.id))]),
         ..Default::default()
     }
 }
@@ -120,13 +125,13 @@ fn config(settings: &Settings, numbers: Numbers, partition: u16, max_payload: us
 pub async fn open(
     context: &Context,
     settings: &Settings,
-    numbers: Numbers,
+    identity: ClusterIdentity,
     partition: u16,
     made: bool,
     max_payload: usize,
 ) -> Result<Stream, Error> {
     let name = settings.stream(partition);
-    let wanted = config(settings, numbers, partition, max_payload);
+    let wanted = config(settings, identity, partition, max_payload);
     match context.get_stream(&name).await {
         Ok(stream) => {
             let found = &stream.cached_info().config;
@@ -192,7 +197,7 @@ async fn keep_all(
 }
 
 /// A field of a stream's configuration, compared with what it must be.
-pub struct Field {
+pub struct StreamField {
     pub name: &'static str,
     pub fits: bool,
     pub found: String,
@@ -201,11 +206,11 @@ pub struct Field {
 }
 
 /// Fails with the first field that does not fit.
-pub fn all_fit(what: &str, fields: impl IntoIterator<Item = Field>) -> Result<(), Error> {
+pub fn all_fit(what: &str, fields: impl IntoIterator<Item = StreamField>) -> Result<(), Error> {
     let Some(field) = fields.into_iter().find(|field| !field.fits) else {
         return Ok(());
     };
-    let Field {
+    let StreamField {
         name,
         found,
         wanted,
@@ -251,7 +256,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
             ANEW.to_string(),
         ),
     ];
-    let alike = alike.map(|(name, found, wanted, remedy)| Field {
+    let alike = alike.map(|(name, found, wanted, remedy)| StreamField {
         name,
         fits: found == wanted,
         found,
@@ -267,7 +272,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
     ];
     let limits = limits.map(|(field, limit)| {
         let is_enough = field == "max_msg_size" && limit >= MESSAGE_BYTES_MIN as i64;
-        Field {
+        StreamField {
             name: field,
             fits: limit <= 0 || is_enough,
             found: limit.to_string(),
@@ -288,7 +293,7 @@ fn check(found: &Config, wanted: &Config, replicas: usize) -> Result<(), Error> 
 }
 
 /// Checks the properties that a stream of the log must not have.
-fn kind(found: &Config) -> [Field; 7] {
+fn kind(found: &Config) -> [StreamField; 7] {
     let sources = found.sources.as_ref();
     let rows = [
         (
@@ -315,7 +320,7 @@ fn kind(found: &Config) -> [Field; 7] {
             "default",
         ),
     ];
-    rows.map(|(name, is_wrong, wanted)| Field {
+    rows.map(|(name, is_wrong, wanted)| StreamField {
         name,
         fits: !is_wrong,
         found: "something else".to_string(),

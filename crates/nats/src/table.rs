@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::error::{Error, chain};
-use crate::numbers::NUMBERS;
+use crate::identity::IDENTITY;
 
 /// The maximum number of rows, and the maximum size of a row in bytes. Limited, because everybody who may write to the bucket can add rows.
 const ROWS_MAX: usize = 200_000;
@@ -35,10 +35,11 @@ pub struct Table {
     store: Store,
     /// The key of a row in the bucket is this name, a dot, and the key of the row.
     name: &'static str,
-    local: Arc<Local>,
+    local: Arc<WatchedCopy>,
 }
 
-struct Local {
+/// This node's copy of the rows, with a notice of each change.
+struct WatchedCopy {
     copy: Mutex<LocalCopy>,
     changed: Notify,
 }
@@ -51,7 +52,7 @@ struct LocalCopy {
     revision: u64,
 }
 
-impl Local {
+impl WatchedCopy {
     fn copy(&self) -> MutexGuard<'_, LocalCopy> {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +65,7 @@ impl Table {
         name: &'static str,
     ) -> Result<(Table, impl Future<Output = ()> + use<>), Error> {
         let (copy, watch) = read(&store, name).await?;
-        let local = Arc::new(Local {
+        let local = Arc::new(WatchedCopy {
             copy: Mutex::new(copy),
             changed: Notify::new(),
         });
@@ -133,9 +134,9 @@ impl Table {
 async fn read(store: &Store, name: &str) -> Result<(LocalCopy, Watch), Error> {
     let failed = |why: String| Error::transient(format!("the table {name}: {why}"));
     let all = async {
-        // Also watches the key of the cluster's numbers, which always exists. So the history has a last entry (`delta` 0) even if the table
+        // Also watches the key of the cluster's identity, which always exists. So the history has a last entry (`delta` 0) even if the table
         // is empty.
-        let keys = [NUMBERS.to_string(), format!("{name}.>")];
+        let keys = [IDENTITY.to_string(), format!("{name}.>")];
         let watch = store.watch_many_with_history(keys).await;
         let mut watch = watch.map_err(|error| failed(chain(&error)))?;
         let mut copy = LocalCopy::default();
@@ -169,7 +170,7 @@ impl LocalCopy {
 }
 
 /// Keeps the node's copy up to date.
-async fn follow(store: Store, name: &'static str, local: Arc<Local>, mut watch: Watch) {
+async fn follow(store: Store, name: &'static str, local: Arc<WatchedCopy>, mut watch: Watch) {
     loop {
         while let Some(Ok(entry)) = watch.next().await {
             local.copy().apply(name, &entry);

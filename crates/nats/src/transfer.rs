@@ -66,7 +66,7 @@ pub struct Upload {
 impl Upload {
     pub(crate) fn new(driver: Driver, bucket: ObjectStore, of: ObjectMetadata) -> Upload {
         let (pieces, come) = mpsc::channel(CHUNKS_AHEAD);
-        let mut pieces_in = Pieces {
+        let mut pieces_in = PieceReader {
             come,
             rest: Bytes::new(),
             ended: false,
@@ -136,13 +136,13 @@ impl Write for Upload {
 }
 
 /// Reads the pieces of an object as one stream of bytes.
-struct Pieces {
+struct PieceReader {
     come: mpsc::Receiver<Piece>,
     rest: Bytes,
     ended: bool,
 }
 
-impl AsyncRead for Pieces {
+impl AsyncRead for PieceReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -170,7 +170,7 @@ pub struct Batches {
 }
 
 /// A batch in the log.
-pub struct Stored {
+pub struct StoredBatch {
     /// The sequence of the batch.
     pub sequence: u64,
     /// When NATS stored the batch, in seconds since 1970, by the clock of NATS.
@@ -197,7 +197,7 @@ impl Batches {
     ///
     /// # Errors
     /// If the batch does not arrive.
-    pub fn read(&mut self) -> Result<Option<Stored>, Error> {
+    pub fn read(&mut self) -> Result<Option<StoredBatch>, Error> {
         if self.next > self.to {
             return Ok(None);
         }
@@ -217,7 +217,7 @@ impl Batches {
         }
         let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
         self.next += 1;
-        Ok(Some(Stored {
+        Ok(Some(StoredBatch {
             sequence,
             unix_s,
             bytes: message.message.payload,

@@ -10,10 +10,10 @@ use async_nats::jetstream::stream::Info;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
-use crate::events::{Listening, LogEvent};
+use crate::events::{LogEvent, SharedListener};
+use crate::identity;
 use crate::log_state::LogState;
 use crate::monitor;
-use crate::numbers;
 use crate::settings::Settings;
 use crate::streams::Stream;
 
@@ -40,7 +40,7 @@ pub async fn monitor(urls: Vec<String>, log: Arc<LogState>) {
 
 /// What the checks of a partition have found so far.
 #[derive(Clone, Copy, Default)]
-struct Progress {
+struct CheckProgress {
     /// The next sequence to read, before this check.
     next: u64,
     /// The value of `next` at the previous check.
@@ -57,9 +57,9 @@ pub async fn watch(
     settings: Settings,
     streams: Vec<Stream>,
     log: Arc<LogState>,
-    events: Listening,
+    events: SharedListener,
 ) {
-    let mut found = vec![Progress::default(); streams.len()];
+    let mut found = vec![CheckProgress::default(); streams.len()];
     loop {
         for first in (0..streams.len()).step_by(TOGETHER) {
             let end = streams.len().min(first + TOGETHER);
@@ -83,7 +83,7 @@ pub async fn watch(
             log.look_for_room(&events);
             sleep(EVERY).await;
         }
-        let read = timeout(ANSWER_TIMEOUT, numbers::current(&context, &settings)).await;
+        let read = timeout(ANSWER_TIMEOUT, identity::current(&context, &settings)).await;
         let Ok(Some(found)) = read else {
             continue;
         };
@@ -104,7 +104,7 @@ fn check_partition(
     info: &Info,
     log: &LogState,
     reads: bool,
-    found: &mut Progress,
+    found: &mut CheckProgress,
 ) -> Option<String> {
     let partition = &log.partitions()[at];
     let (last, next) = (info.state.last_sequence, found.next);
@@ -149,10 +149,10 @@ async fn begin_epoch(
     context: &Context,
     settings: &Settings,
     log: &LogState,
-    events: &Listening,
+    events: &SharedListener,
     why: String,
 ) {
-    if let Err(error) = numbers::renew(context, settings, log.epoch()).await {
+    if let Err(error) = identity::renew(context, settings, log.epoch()).await {
         log.fail(&format!("the epoch cannot be changed: {error}"));
         return;
     }

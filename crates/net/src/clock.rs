@@ -39,7 +39,7 @@ static ORIGIN_NS: OnceLock<i64> = OnceLock::new();
 /// The last result of [`wall_offset_s`].
 static WALL_OFFSET_S: AtomicI32 = AtomicI32::new(0);
 
-static CORRECTIONS: Corrections = Corrections::new();
+static CORRECTIONS: ClockCorrections = ClockCorrections::new();
 
 /// The count in seconds: the Unix time of the wall clock when the count began, plus the seconds since then, plus corrections.
 pub fn counted_s() -> u64 {
@@ -75,7 +75,7 @@ pub fn follow_log(written_s: u64, stored_s: u64) -> i64 {
 }
 
 /// The corrections of a count.
-struct Corrections {
+struct ClockCorrections {
     /// The sum of all corrections, in nanoseconds.
     sum_ns: AtomicI64,
     /// The count at the last time when it was found to be ahead. The count never shows less than this, so it stands still and does not go
@@ -83,9 +83,9 @@ struct Corrections {
     stood_ns: AtomicI64,
 }
 
-impl Corrections {
-    const fn new() -> Corrections {
-        Corrections {
+impl ClockCorrections {
+    const fn new() -> ClockCorrections {
+        ClockCorrections {
             sum_ns: AtomicI64::new(0),
             stood_ns: AtomicI64::new(0),
         }
@@ -164,7 +164,7 @@ fn ns(s: u64) -> i64 {
 
 /// Whether and how well the machine's wall clock is synchronized.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Discipline {
+pub struct ClockSync {
     /// Whether a daemon of NTP or PTP, or the hypervisor, sets the clock.
     pub synchronized: bool,
     /// The maximum error of the clock in microseconds, as the kernel estimates it. It grows while nothing sets the clock.
@@ -172,12 +172,12 @@ pub struct Discipline {
 }
 
 /// Asks the kernel how the wall clock is synchronized; `None` if the kernel does not answer (a sandbox without `adjtimex`).
-pub fn discipline() -> Option<Discipline> {
+pub fn discipline() -> Option<ClockSync> {
     // SAFETY: all zeroes is a valid `timex`, which only asks to read the state.
     let mut time: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `timex` into `time`.
     let state = unsafe { libc::adjtimex(&raw mut time) };
-    (state >= 0).then(|| Discipline {
+    (state >= 0).then(|| ClockSync {
         synchronized: time.status & libc::STA_UNSYNC == 0,
         error_us_max: u64::try_from(time.maxerror).unwrap_or(0),
     })
@@ -228,7 +228,7 @@ mod tests {
             // A batch written in the future was written by another process.
             (u32::MAX.into(), 102, 95, 0),
         ] {
-            let corrections = Corrections::new();
+            let corrections = ClockCorrections::new();
             let told = corrections.follow(ns(now_s), written_s, stored_s);
             assert_eq!(told, by_s, "{written_s} {now_s} {stored_s}");
         }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn count_that_is_ahead_of_the_log_stands_still_and_one_that_is_behind_jumps() {
-        let corrections = Corrections::new();
+        let corrections = ClockCorrections::new();
         let count_s = |begun_s| seconds(corrections.count_ns(ns(begun_s)));
         let follow = |begun_s, written_s, stored_s| {
             let by_s = corrections.follow(ns(begun_s), written_s, stored_s);

@@ -24,12 +24,12 @@
 use std::io;
 
 use crate::sys::Fd;
-use bell::{Arc, Bell, Mutex, MutexGuard};
+use waker::{Arc, Mutex, MutexGuard, Waker};
 
 /// The state that sender and reader share.
 struct Shared<T> {
     state: Mutex<State<T>>,
-    bell: Bell,
+    waker: Waker,
 }
 
 struct State<T> {
@@ -53,7 +53,7 @@ impl<T> Shared<T> {
         // The reader is woken after the lock is released, so that it does not wait for the lock.
         drop(state);
         if asleep {
-            self.bell.ring();
+            self.waker.ring();
         }
     }
 }
@@ -95,7 +95,7 @@ pub struct Inbox<T> {
 impl<T: Send> Inbox<T> {
     /// The eventfd that ends a sleep. Each thread that posts to this inbox must keep it in its descriptor table.
     pub fn fd(&self) -> Fd {
-        self.shared.bell.fd()
+        self.shared.waker.fd()
     }
 
     /// Takes all mail. If `into` is empty it is swapped with the mail, so that nothing is copied or allocated. Otherwise the mail is
@@ -128,7 +128,7 @@ impl<T: Send> Inbox<T> {
     /// For the loom model, in place of `Transport::wait`: blocks until a sender wakes the reader.
     #[cfg(feature = "loom")]
     pub fn block(&self) {
-        self.shared.bell.block();
+        self.shared.waker.block();
     }
 }
 
@@ -143,7 +143,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
     });
     let shared = Arc::new(Shared {
         state,
-        bell: Bell::new()?,
+        waker: Waker::new()?,
     });
     let sender = Sender {
         shared: Arc::clone(&shared),
@@ -159,7 +159,7 @@ pub fn mailbox<T: Send>() -> io::Result<(Sender<T>, Inbox<T>)> {
 
 /// The eventfd of a mailbox.
 #[cfg(not(feature = "loom"))]
-mod bell {
+mod waker {
     use std::io;
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -171,14 +171,14 @@ mod bell {
     /// The only reason why a write to the eventfd can fail.
     const GONE: &str = "this thread's table has no eventfd of the mailbox";
 
-    pub(super) struct Bell {
+    pub(super) struct Waker {
         fd: Fd,
     }
 
-    impl Bell {
-        pub(super) fn new() -> io::Result<Bell> {
+    impl Waker {
+        pub(super) fn new() -> io::Result<Waker> {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into();
-            Ok(Bell { fd })
+            Ok(Waker { fd })
         }
 
         pub(super) fn fd(&self) -> Fd {
@@ -195,20 +195,20 @@ mod bell {
 
 /// For the loom model: a flag in place of the eventfd and its poller.
 #[cfg(feature = "loom")]
-mod bell {
+mod waker {
     pub(super) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     use std::io;
 
     use crate::sys::Fd;
 
-    pub(super) struct Bell {
+    pub(super) struct Waker {
         has_event: Mutex<bool>,
         rung: Condvar,
     }
 
-    impl Bell {
-        pub(super) fn new() -> io::Result<Bell> {
-            Ok(Bell {
+    impl Waker {
+        pub(super) fn new() -> io::Result<Waker> {
+            Ok(Waker {
                 has_event: Mutex::new(false),
                 rung: Condvar::new(),
             })

@@ -23,7 +23,7 @@ pub enum Event {
     /// Something happened to a connection.
     Link(Readiness),
     /// A connection may wait at this listener.
-    Arrival(usize),
+    AcceptResult(usize),
     /// Another thread has woken this one, because there is mail.
     Woken,
 }
@@ -43,7 +43,7 @@ pub struct Readiness {
 
 /// The result of an attempt to accept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arrival {
+pub enum AcceptResult {
     /// A connection, and the address of its peer.
     Connection(Link, IpAddr),
     /// There is no room (`errno`), so one connection was answered and closed. More may wait.
@@ -102,7 +102,7 @@ pub trait Transport {
         listener: usize,
         now_ms: u64,
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
-    ) -> Arrival;
+    ) -> AcceptResult;
 
     /// Accepts no connections, and reports no arrivals, until this time of the monotonic clock. New connections wait in the accept queue.
     fn pause(&mut self, until_ms: u64);

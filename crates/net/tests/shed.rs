@@ -13,10 +13,12 @@ use std::time::Duration;
 use crore_net::Fd;
 use crore_net::kernel::acceptor::{Acceptor, Limits};
 use crore_net::kernel::driver::{self, Driver};
-use crore_net::kernel::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
+use crore_net::kernel::listener::{
+    Accepted, Listener, ShedOutcome, SocketOptions, SpareDescriptor,
+};
 use crore_net::kernel::steering::{Group, Level};
 use crore_net::kernel::{fd_table, socket};
-use crore_net::transport::Arrival;
+use crore_net::transport::AcceptResult;
 
 const TABLE: u64 = 64;
 const ANSWER: &[u8] =
@@ -56,14 +58,14 @@ fn a_full_table_answers_and_recovers() {
         fd_table::unshare(&[]).unwrap();
         let addr = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(addr, 16, &SocketOptions::default()).unwrap();
-        let mut reserve = Reserve::new().unwrap();
+        let mut reserve = SpareDescriptor::new().unwrap();
         let mut driver = Driver::new(1).unwrap();
         driver.add(listener.fd(), driver::listener(0)).unwrap();
         let mut filling: Vec<Driver> = std::iter::from_fn(|| Driver::new(1).ok()).collect();
         assert!(filling.len() > 32);
 
         let answer = |_: &[u8]| ANSWER.to_vec();
-        assert_eq!(reserve.shed(&listener, answer), Shed::Nobody);
+        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::Nobody);
         tell.send(listener.local_addr().unwrap()).unwrap();
         step.recv().unwrap();
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
@@ -72,13 +74,13 @@ fn a_full_table_answers_and_recovers() {
             assert!(request.iter().all(|byte| *byte == b'x') && request.len() > 1_000);
             ANSWER.to_vec()
         };
-        assert_eq!(reserve.shed(&listener, seen), Shed::Done);
+        assert_eq!(reserve.shed(&listener, seen), ShedOutcome::Done);
         assert_eq!(
             reserve.shed(&listener, answer),
-            Shed::Done,
+            ShedOutcome::Done,
             "the spare was taken back"
         );
-        assert_eq!(reserve.shed(&listener, answer), Shed::Nobody);
+        assert_eq!(reserve.shed(&listener, answer), ShedOutcome::Nobody);
         assert!(Driver::new(1).is_err(), "the spare is not free for others");
 
         tell.send(listener.local_addr().unwrap()).unwrap();
@@ -138,9 +140,9 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         assert_eq!(driver.wait(Some(1_000)).unwrap(), 1);
         assert_eq!(
             acceptor.accept(0, 1_000, never),
-            Arrival::Stuck(libc::EMFILE)
+            AcceptResult::Stuck(libc::EMFILE)
         );
-        assert_eq!(acceptor.accept(0, 1_000, never), Arrival::Nobody);
+        assert_eq!(acceptor.accept(0, 1_000, never), AcceptResult::Nobody);
         acceptor.settle(&mut driver, 5, 1_000).unwrap();
         assert_eq!(driver.wait(Some(50)).unwrap(), 0, "it spins");
         let later_ms = acceptor.paused_until_ms().unwrap();
@@ -151,7 +153,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
         assert_eq!(
             acceptor.accept(0, later_ms, never),
-            Arrival::Stuck(libc::EMFILE)
+            AcceptResult::Stuck(libc::EMFILE)
         );
         acceptor.settle(&mut driver, 5, later_ms).unwrap();
         assert_eq!(driver.wait(Some(0)).unwrap(), 0);
@@ -161,7 +163,7 @@ fn entrance_that_cannot_shed_pauses_and_recovers() {
         acceptor.settle(&mut driver, 4, later_ms + 1).unwrap();
         assert_eq!(acceptor.paused_until_ms(), None);
         assert_eq!(driver.wait(Some(50)).unwrap(), 1);
-        let Arrival::Connection(link, _) = acceptor.accept(0, later_ms + 1, never) else {
+        let AcceptResult::Connection(link, _) = acceptor.accept(0, later_ms + 1, never) else {
             panic!("no recovery")
         };
         socket::send(Fd(link.0), b"welcome");

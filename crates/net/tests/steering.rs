@@ -11,7 +11,7 @@ use crore_net::kernel::acceptor::{Acceptor, Limits};
 use crore_net::kernel::driver::Driver;
 use crore_net::kernel::socket;
 use crore_net::kernel::steering::{Group, Level};
-use crore_net::transport::Arrival;
+use crore_net::transport::AcceptResult;
 
 const ROOM: u32 = 320;
 /// Number of clients: so many that no shard is left without connections by chance.
@@ -42,7 +42,7 @@ impl Shard {
     /// Accepts all connections in the queue. Returns their number.
     fn take(&mut self) -> usize {
         let before = self.open.len();
-        while let Arrival::Connection(link, _) = self.acceptor.accept(0, 1, |_| Vec::new()) {
+        while let AcceptResult::Connection(link, _) = self.acceptor.accept(0, 1, |_| Vec::new()) {
             self.open.push(Fd(link.0));
         }
         self.open.len() - before

@@ -17,10 +17,10 @@ use crore_net::signal::Signals;
 use crore_net::{Fd, Sender, affinity, mailbox, memory};
 use crore_settings::ClientFilter;
 use crore_shard_loop::counters::{Counters, Meter};
-use crore_shard_loop::{Appender, ControlLetter, Letter, ShardLoop, Start};
+use crore_shard_loop::{Appender, ControlLetter, Letter, ShardLoop, ShardStart};
 
 use crate::access::{self, VerdictSender};
-use crate::config::{ALL_TOPICS, DEFAULT_FILE, Effective, ServeArgs};
+use crate::config::{ALL_TOPICS, DEFAULT_FILE, EffectiveSettings, ServeArgs};
 use crate::control;
 use crate::doctor::{USUAL_CONNECTIONS, formula};
 use crate::engine::{Engine, start_disk};
@@ -37,7 +37,11 @@ use crate::tls;
 const STACK_BYTES: usize = 1 << 20;
 
 /// Serves until the control plane stops.
-pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow::Result<()> {
+pub fn serve(
+    args: &ServeArgs,
+    effective: EffectiveSettings,
+    signals: Signals,
+) -> anyhow::Result<()> {
     // Ports and files come first, so that faulty settings end the start early.
     let file = &effective.file;
     let (listen, held) = resolve_ports(&file.listen)?;
@@ -47,11 +51,11 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let cores = affinity::cores();
     let node = this_node(&listen, admin_listener.as_ref());
     let revoked = lifecycle::revoke::listed(&effective, None).map_err(anyhow::Error::msg)?;
-    let new_world = |numbers: state::Numbers| {
-        let placement = Placement::of_server(numbers.partitions, shards, cores.len());
+    let new_world = |identity: state::StateIdentity| {
+        let placement = Placement::of_server(identity.partitions, shards, cores.len());
         let mut settings = effective.settings(node.clone());
         settings.access.revoked = Arc::clone(&revoked);
-        new_world(file, settings, placement, &numbers)
+        new_world(file, settings, placement, &identity)
     };
 
     // Next the state is read, which may take long. Meanwhile the admin port answers that the server is starting.
@@ -86,7 +90,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
     let (ready, started) = mpsc::channel();
     let logged_clients: Arc<[ClientFilter]> = file.log.clients.clone().into();
     for ((id, inbox), questions) in inboxes.into_iter().enumerate().zip(question_senders) {
-        let start = Start {
+        let start = ShardStart {
             id: id as ShardId,
             world: world.clone(),
             restored: begun.shards.pop_front(),
@@ -111,7 +115,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
 
     warn_of_little_room(shards as u64, &world.settings.limits);
     log_start(&listen, admin_listener.as_ref(), &effective)?;
-    control::run(control::Start {
+    control::run(control::ControlArgs {
         listener: admin_listener,
         admin: file.admin.clone(),
         counters,
@@ -120,7 +124,7 @@ pub fn serve(args: &ServeArgs, effective: Effective, signals: Signals) -> anyhow
         listen: listen.clone(),
         data_port: control::DataPort::new(&listen, tls.as_ref().filter(|_| file.tls.required)),
         signals,
-        lifecycle: lifecycle::Start {
+        lifecycle: lifecycle::LifecycleArgs {
             args: args.clone(),
             effective,
             world,
@@ -169,9 +173,9 @@ fn new_world(
     file: &File,
     settings: Settings,
     placement: Placement,
-    numbers: &state::Numbers,
+    identity: &state::StateIdentity,
 ) -> Arc<World> {
-    let admission = Admission::new(&settings, numbers.seed);
+    let admission = Admission::new(&settings, identity.seed);
     if file.state.is_durable() {
         admission.count_logs();
     }
@@ -182,14 +186,14 @@ fn new_world(
         shards: file.shards as ShardId,
         homes: placement.homes(),
         partitions: placement.partitions(),
-        epoch: numbers.epoch,
+        epoch: identity.epoch,
         // The writer number is new at each start.
         writer: (file.state.is_durable() || file.cluster.is_on()).then(|| memory::random_u64() | 1),
         offsets: match file.cluster.is_on() {
             true => Offsets::ByLog,
             false => Offsets::ByWriter,
         },
-        seed: numbers.seed,
+        seed: identity.seed,
     })
 }
 
@@ -230,7 +234,7 @@ fn this_node(listen: &[SocketAddr], admin: Option<&TcpListener>) -> Node {
 /// Joins the cluster, or restores the state in the state directory, and starts the engine.
 fn begin_log(
     file: &File,
-    new_world: impl Fn(state::Numbers) -> Arc<World>,
+    new_world: impl Fn(state::StateIdentity) -> Arc<World>,
     shards: &[Sender<Letter>],
 ) -> anyhow::Result<RestoredServer> {
     if file.cluster.is_on() {
@@ -239,7 +243,7 @@ fn begin_log(
     let resumed = state::resume(&file.state, file.partitions, new_world)?;
     let start = |log| {
         let (world, admission) = (&resumed.world, resumed.world.admission.clone());
-        let room = move |room: crore_disk::Room| {
+        let room = move |room: crore_disk::LogSpace| {
             admission.set_disk_full(room.is_full);
             admission.set_disk_room(room.free_bytes, room.all_bytes);
         };
@@ -258,7 +262,7 @@ fn begin_log(
 
 /// Starts a shard's thread, which reports through `ready` whether its sockets are open.
 fn spawn(
-    start: Start,
+    start: ShardStart,
     setup: ShardSetup,
     core: Option<usize>,
     ready: mpsc::Sender<anyhow::Result<()>>,
@@ -296,7 +300,7 @@ struct ShardSetup {
 
 /// Gives the calling thread a descriptor table of its own and opens a shard's sockets there.
 fn open_shard(
-    start: Start,
+    start: ShardStart,
     setup: &ShardSetup,
     core: Option<usize>,
 ) -> anyhow::Result<ShardLoop<Kernel>> {
@@ -350,7 +354,7 @@ fn resolve_ports(listen: &[SocketAddr]) -> anyhow::Result<(Vec<SocketAddr>, Vec<
 fn log_start(
     listen: &[SocketAddr],
     admin: Option<&TcpListener>,
-    effective: &Effective,
+    effective: &EffectiveSettings,
 ) -> anyhow::Result<()> {
     log_addresses(listen, &effective.file.tls);
     if let Some(admin) = admin {

@@ -9,15 +9,15 @@ use clap::{Arg, Command, Error};
 
 use crate::http_client::server::without_password;
 
-const CLIENTS: &[&str] = &["pub", "sub", "history"];
-const OF_A_TOPIC: &[&str] = &[
+const CLIENT_COMMANDS: &[&str] = &["pub", "sub", "history"];
+const TOPIC_COMMANDS: &[&str] = &[
     "admin topic",
     "admin purge",
     "admin delete",
     "admin messages",
 ];
 
-const MINT: &[&str] = &["token mint"];
+const MINT_COMMANDS: &[&str] = &["token mint"];
 
 /// A flag of other tools.
 struct ForeignFlag {
@@ -52,9 +52,9 @@ const FLAGS: &[ForeignFlag] = &[
     flag(&["pub"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
     flag(&["sub"], None, "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
     flag(&["history"], Some('p'), "port", "the port stands in the URL: --server http://127.0.0.1:{}"),
-    flag(CLIENTS, None, "host", "the host stands in the URL: --server http://{}:8800"),
-    flag(CLIENTS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
-    flag(CLIENTS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
+    flag(CLIENT_COMMANDS, None, "host", "the host stands in the URL: --server http://{}:8800"),
+    flag(CLIENT_COMMANDS, Some('u'), "user", "a token says who you are: --token or CRORE_TOKEN (crore token mint --user {})"),
+    flag(CLIENT_COMMANDS, Some('P'), "password", "a token says who you are: --token or CRORE_TOKEN (crore token mint)"),
     flag(&["sub"], Some('t'), "topic", "the topic stands by itself: crore sub {}"),
     flag(&["sub"], Some('f'), "filter", "a filter stands by itself: crore sub '{}'"),
     flag(&["sub"], Some('q'), "qos", "messages come once and in order, also after a lost connection; leave it out"),
@@ -71,8 +71,8 @@ const FLAGS: &[ForeignFlag] = &[
     flag(&["pub"], None, "count", "each call publishes one message; --lines makes one of each line: seq {} | crore pub TOPIC --lines"),
     flag(&["doctor"], None, "", "the number has a flag: crore doctor --connections {}"),
     flag(&["pub"], None, "stdin", "without a message stdin is read; leave it out (--lines makes a message of each line)"),
-    flag(CLIENTS, Some('b'), "broker", "the server is a URL: --server http://{}"),
-    flag(CLIENTS, Some('i'), "id", "connections have no names here; leave it out"),
+    flag(CLIENT_COMMANDS, Some('b'), "broker", "the server is a URL: --server http://{}"),
+    flag(CLIENT_COMMANDS, Some('i'), "id", "connections have no names here; leave it out"),
     flag(&["sub", "history"], None, "last", "that is --since -{}"),
     flag(&["sub", "history"], None, "tail", "write --since -{} for the newest {}"),
     flag(&["sub"], None, "from-beginning", "that is --since oldest"),
@@ -86,15 +86,15 @@ const FLAGS: &[ForeignFlag] = &[
     flag(&["admin messages"], None, "last", "that is --newest --limit {}"),
     flag(&["admin topics"], Some('f'), "filter", "the filter stands by itself: crore admin topics '{}'"),
     flag(&["admin messages"], Some('S'), "since", "write --newest with --limit N for the newest N, or --after OFFSET"),
-    flag(OF_A_TOPIC, Some('t'), "topic", "the topic stands by itself"),
+    flag(TOPIC_COMMANDS, Some('t'), "topic", "the topic stands by itself"),
     flag(&["admin publish"], Some('t'), "topic", "the topic stands by itself: crore admin publish {} MESSAGE"),
     flag(&["admin publish"], Some('m'), "message", "the message stands behind the topic: crore admin publish TOPIC {}"),
-    flag(MINT, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
-    flag(MINT, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
-    flag(MINT, None, "name", "that is --user {}"),
-    flag(MINT, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
-    flag(MINT, None, "exp", "the claim is made of how long the token holds: --ttl 8h"),
-    flag(MINT, None, "expires", "write how long it holds: --ttl {}"),
+    flag(MINT_COMMANDS, None, "secret", "the secret stands in a file, which the server reads too: --key secret.txt (openssl rand -hex 32 > secret.txt)"),
+    flag(MINT_COMMANDS, None, "sub", "the user is --user {}; topics that may be subscribed to are --subscribe FILTER"),
+    flag(MINT_COMMANDS, None, "name", "that is --user {}"),
+    flag(MINT_COMMANDS, None, "topic", "name what is allowed there: --subscribe '{}', --publish '{}', or both"),
+    flag(MINT_COMMANDS, None, "exp", "the claim is made from the time that the token is valid: --ttl 8h"),
+    flag(MINT_COMMANDS, None, "expires", "write how long it holds: --ttl {}"),
 ];
 
 /// Commands of other tools. Each row has the command of `crore` below which people try them, their names, and what to write instead.
@@ -165,7 +165,9 @@ fn add_flag(command: Command, path: &[&'static str], flag: &'static ForeignFlag)
 /// Whether `-h HOST` follows a client command. If so, prints an error, because clap would show the help and say nothing about the host.
 pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     let args = to_text(args);
-    let is_client = args.get(1).is_some_and(|name| CLIENTS.contains(&&name[..]));
+    let is_client = args
+        .get(1)
+        .is_some_and(|name| CLIENT_COMMANDS.contains(&&name[..]));
     let mut pairs = args.windows(2).filter(|pair| pair[0] == "-h");
     let Some(pair) = pairs.find(|pair| is_client && !pair[1].starts_with('-')) else {
         return false;
@@ -252,8 +254,8 @@ fn argument_tip(error: &Error, program: &Command, args: &[String]) -> Option<Str
     }
 }
 
-/// The tip that names the commands that have this flag, among the siblings of the command in `args`. If `args` name no command, among all
-/// commands.
+/// The tip that names the commands that have this flag. Looks among the siblings of the command in `args`, or among all commands if `args`
+/// name none.
 fn flag_tip(program: &Command, args: &[String], flag: &str) -> Option<String> {
     let mut path = vec![program];
     for arg in args.iter().take_while(|arg| *arg != flag) {

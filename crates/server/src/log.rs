@@ -127,9 +127,9 @@ mod tests {
     use super::*;
 
     /// A writer that blocks while the lock is held.
-    struct Stuck(Arc<Mutex<()>>);
+    struct StuckWriter(Arc<Mutex<()>>);
 
-    impl io::Write for Stuck {
+    impl io::Write for StuckWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             drop(self.0.lock().expect("nobody panics"));
             Ok(bytes.len())
@@ -144,7 +144,7 @@ mod tests {
     fn lines_past_the_limit_are_dropped_and_counted() {
         let lock = Arc::new(Mutex::new(()));
         let held = lock.lock().expect("nobody panics");
-        let (mut lines, guard) = bounded(Stuck(Arc::clone(&lock)));
+        let (mut lines, guard) = bounded(StuckWriter(Arc::clone(&lock)));
         for _ in 0..LINES + 10 {
             io::Write::write_all(&mut lines, b"a line\n").expect("it is dropped in silence");
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use crore_net::stream::{self, Clients, ConfigError, Handle, Source, Streams};
+use crore_net::stream::{self, Clients, ConfigError, Handle, Source, TlsStreams};
 use crore_shard_loop::{FailureCounts, FailureLog};
 
 use crate::settings::file::File;
@@ -26,7 +26,7 @@ impl Shared {
     /// The TLS of a shard.
     pub fn of_shard(&self) -> crore_shard_loop::Tls {
         crore_shard_loop::Tls {
-            streams: Box::new(Streams::new(self.handle.clone(), self.limits)),
+            streams: Box::new(TlsStreams::new(self.handle.clone(), self.limits)),
             failures: FailureLog::new(self.failure_counts.clone()),
         }
     }

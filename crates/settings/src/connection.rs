@@ -15,22 +15,22 @@ const MIN_HEARTBEAT_S: u32 = 5;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Timeouts {
-    /// From the first byte of a request (or from the connection) to the end of its headers; 408 past it.
+    /// How long the headers of a request may take, from its first byte or from the beginning of the connection. A slower request gets 408.
     #[default(10)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub head_s: u32,
-    /// By how many seconds a body, a frame or an MQTT packet may fall behind `progress_bytes_per_s`. Also how long a peer may take
-    /// nothing of what is sent.
+    /// How far a body, a frame or an MQTT packet may fall behind `progress_bytes_per_s`, in seconds. Also how long a peer may read none of
+    /// the bytes that the server sends.
     ///
-    /// It may fall behind by as many bytes as that rate gives in so many seconds. Past it a request ends with 408, a WebSocket with
-    /// 1001, an MQTT 5 connection with 0x83.
+    /// It may lack as many bytes as that rate brings in these seconds. If it lacks more, a request ends with 408, a WebSocket with 1001, an
+    /// MQTT 5 connection with 0x83.
     #[default(20)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub body_s: u32,
     /// The least rate at which a body, a frame or an MQTT packet that has begun must arrive. Seconds in which the server does not read
     /// do not count.
     ///
-    /// Bytes that came faster before make up for slow ones by `body_s` at most, as with Apache's mod_reqtimeout.
+    /// Bytes that arrived faster than that make up for later slow ones, but for at most `body_s`, as with Apache's mod_reqtimeout.
     #[default(500)]
     #[schemars(range(min = 1, max = 1 << 20))]
     #[schemars(extend("x-share" = "none: it bounds one connection"))]
@@ -45,7 +45,7 @@ pub struct Timeouts {
     pub drain_s: u32,
 }
 
-/// Heartbeats: WebSocket pings and SSE comments, to connections that nothing was sent to.
+/// Heartbeats: WebSocket pings and SSE comments, to connections on which the server has been silent.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Heartbeat {
@@ -88,8 +88,7 @@ pub struct Drain {
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
     pub rate_per_s: u32,
-    /// How long moving clients off may take. Connections that are left after that are closed. 0: all are closed at once, without a
-    /// word.
+    /// How long moving clients off may take. Then the remaining connections are closed. 0: all are closed at once, without a notice.
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]
     pub deadline_s: u32,

@@ -39,10 +39,12 @@ pub struct Http {
     /// frames](PROXIES.md#pages-of-other-origins) too: list it for trying things out only.
     #[schemars(extend("x-flag" = "--allowed-origin ORIGIN", "format" = "origins, `null` or `*`"))]
     pub allowed_origins: Vec<String>,
-    /// Names that requests may have in `Host` while the server listens on the loopback only, besides those of the loopback.
+    /// Further names that requests may have in `Host`, besides those of the loopback. Used only while the server listens on the loopback
+    /// only.
     ///
-    /// As browsers write them: with a port unless it is that of the scheme. A proxy on the same machine that passes its own name on needs that name here. Without the
-    /// list a page whose name was rebound to 127.0.0.1 could [read and publish](PROXIES.md#403).
+    /// Write them as browsers do: with a port, unless it is the default port of the scheme. If a proxy on the same machine passes its own
+    /// name on, list that name here. If any `Host` were accepted, a web page whose name was rebound to 127.0.0.1 could [read and
+    /// publish](PROXIES.md#403).
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
     /// Accept only those `Host`s, and names of the loopback (DNS rebinding). The server sets this while it listens on the loopback only.

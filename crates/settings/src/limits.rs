@@ -50,12 +50,12 @@ const LITTLE_PART: usize = 32;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Request line and headers of one request; 431 past it.
+    /// Bytes of the request line and the headers of one request. A larger request gets 431.
     #[default(8 << 10)]
     #[schemars(range(min = MIN_HEAD_BYTES, max = MAX_HEAD_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
     pub head_bytes: usize,
-    /// Bytes of data of one message. Past it the answer is 413, or WebSocket close code 1009.
+    /// Bytes of data of one message. A larger message gets 413, or the WebSocket close code 1009.
     ///
     /// While a message is copied and encoded as JSON or as an event, other clients of the shard wait: some 5 ms for each MiB of the worst
     /// content.
@@ -78,7 +78,8 @@ pub struct Limits {
     #[schemars(range(min = 1, max = MAX_TOPIC_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one name; topics and filters have shares"))]
     pub topic_bytes: usize,
-    /// Bytes of all subscriptions of one connection: the names of its topics and filters, and 64 B for each. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
+    /// Bytes of all subscriptions of one connection: the names of its topics and filters, and 64 B for each. A further subscription gets
+    /// 400 (MQTT 0x97, 3.1.1: 0x80).
     ///
     /// 256 KiB have room for some 3,000 topics with names of 20 B. Over HTTP, all names and positions must also fit into three quarters of `head_bytes`, so that a
     /// client can resume: by default some 140 topics of 20 B. That does not apply if `topics_per_connection` is set. A
@@ -87,49 +88,49 @@ pub struct Limits {
     #[schemars(range(min = 1 << 10, max = MAX_SUBSCRIPTION_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
     pub subscription_bytes: usize,
-    /// Number of topics and filters that one connection may subscribe to. Past it 400 (MQTT 0x97, 3.1.1: 0x80).
+    /// Number of topics and filters that one connection may subscribe to. A further one gets 400 (MQTT 0x97, 3.1.1: 0x80).
     #[schemars(range(min = 1, max = u16::MAX), extend("x-zero" = "as many as `subscription_bytes` has room for"))]
     #[schemars(extend("x-share" = "none: it bounds one connection; topics and filters have shares"))]
     pub topics_per_connection: usize,
-    /// Topics that exist at once on all shards together; a new one gets 503 past it.
+    /// Topics that exist at once on all shards together. At the limit, a new topic gets 503.
     ///
     /// Each shard that keeps topics has an equal part of the limit. Names are hashed, so the parts fill evenly.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "only `topics_per_shard`"))]
     #[schemars(extend("x-share" = "of an address from half on: fewer than are free; past it its own idle topics go"))]
     pub topics_max: usize,
-    /// Topics that exist at once on one shard; a new one gets 503 past it. [Shared](#shares).
+    /// Topics that exist at once on one shard. At the limit, a new topic gets 503. [Shared](#shares).
     #[default(2_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS))]
     #[schemars(extend("x-share" = "of an address from half on: fewer than are free; past it its own idle topics go"))]
     pub topics_per_shard: usize,
-    /// Different filters that the connections of one shard subscribe to at once; a new one gets 503 past it. [Shared](#shares).
+    /// Different filters that the connections of one shard subscribe to at once. At the limit, a new filter gets 503. [Shared](#shares).
     #[default(2_000_000)]
     #[schemars(range(min = 1, max = MAX_ROWS))]
     #[schemars(extend("x-share" = "of an address from half on: fewer than are free"))]
     pub filters_per_shard: usize,
-    /// Connections of all shards together; 503 past it. [Shared](#shares).
+    /// Connections of all shards together. At the limit, a new connection gets 503. [Shared](#shares).
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as four fifths of the memory hold, at 4,274 B each"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free"))]
     pub connections_max: usize,
-    /// Connections of one client address to all shards together; 429 past it. 0: no limit.
+    /// Connections of one client address to all shards together. At the limit, a new connection gets 429. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub connections_per_address_max: u32,
     /// Connections that all shards together accept in a second. More connections wait; none is refused. 0: 5,000 for each core that has a
     /// shard.
     ///
-    /// For each shard, up to 512 connections wait, and a 16th of those that it has room for; addresses take turns. The others wait in the
-    /// queues of the sockets (`backlog`). A connection that is turned away at once counts a quarter.
+    /// For each shard, up to 512 connections wait, but at most a 16th of the connections that it has room for; addresses take turns. The
+    /// others wait in the queues of the sockets (`backlog`). A connection that is turned away at once counts as a quarter of one.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "addresses take turns"))]
     pub accepts_per_s: u32,
-    /// Messages published in a second by all clients together; 503 past it. 0: no limit.
+    /// Messages published in a second by all clients together. Further ones get 503. 0: no limit.
     #[schemars(extend("x-share" = "none: who comes first in a second has them; `publishes_per_address_per_s` bounds an address, and neither is set by default"))]
     pub publishes_per_s: u32,
     /// The burst for `publishes_per_s`: messages that are accepted at once after a quiet time. 0: as many as in one second.
     #[schemars(extend("x-share" = "none: as `publishes_per_s`"))]
     pub publishes_burst: u32,
-    /// Messages published in a second from one client address; 429 past it. 0: no limit.
+    /// Messages published in a second from one client address. Further ones get 429. 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_per_s: u32,
@@ -137,7 +138,7 @@ pub struct Limits {
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub publishes_per_address_burst: u32,
-    /// New topics that one client address may make in a second; 429 past it ([below](#what-one-address-can-take)). 0: no limit.
+    /// New topics that one client address may make in a second. Further ones get 429 ([below](#what-one-address-can-take)). 0: no limit.
     ///
     /// A client makes a topic when it publishes to, subscribes to or creates (`PUT`) one that does not exist.
     #[schemars(extend("x-changes" = "restart"))]
@@ -147,7 +148,7 @@ pub struct Limits {
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub topics_per_address_burst: u32,
-    /// Memory, in all logs together, of the messages published from one client address; past it a publish gets 429
+    /// Memory, in all logs together, of the messages published from one client address. At the limit, a publish gets 429
     /// ([below](#what-one-address-can-take)). 0: no limit.
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
@@ -182,15 +183,15 @@ pub struct Limits {
     #[schemars(range(min = 1, max = MAX_OUTBOX_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_bytes: usize,
-    /// Memory for everything that clients make the server hold, except rows, names and logs ([below](#what-clients-make-the-server-hold)). 0:
-    /// an eighth of the machine's memory, or of the control group's limit if that is lower.
+    /// Memory for everything that the server holds for clients, except rows, names and logs ([below](#what-clients-make-the-server-hold)).
+    /// 0: an eighth of the machine's memory, or of the control group's limit if that is lower.
     #[schemars(extend("x-share" = "of an address or user, past seven eighths: a 32nd, and no more than the largest message; then what holds most ends first"))]
     pub memory_bytes: usize,
-    /// Bytes of publishes in flight from one shard to another. Past it no further publish begins: its connection is not read until there is
-    /// room.
+    /// Bytes of publishes in flight from one shard to another. At the limit no further publish begins: its connection is not read until
+    /// there is room.
     ///
     /// Each publish counts 4 KiB more than its bytes, so 1 MiB has room for 256 small ones. Received bytes of a connection that waits count
-    /// towards `memory_bytes`. The last publish may exceed the limit, a batch as a whole.
+    /// towards `memory_bytes`. The last publish may exceed the limit; a batch may do so as a whole.
     #[default(4 << 20)]
     #[schemars(extend("x-share" = "addresses and users take turns when there is credit again"))]
     pub publish_credit_bytes: usize,

@@ -10,28 +10,30 @@ use crate::bounds::MAX_KEYS;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Mqtt {
-    /// The longest keep alive: a client of MQTT 5 that asks for more, or for none, gets this one. MQTT 3.1.1 has no field for it,
-    /// and its clients keep theirs. 0: any.
+    /// The longest keep alive. A client of MQTT 5 that asks for a longer one, or for none, gets this one. MQTT 3.1.1 has no field for that,
+    /// so its clients use their own. 0: no limit.
     #[default(3600)]
     pub keep_alive_max_s: u16,
-    /// QoS 1 and 2 messages that a client may have under way to the server. A client with more is not read until they are answered.
+    /// QoS 1 and 2 messages that a client may have in flight to the server. If a client sends more, the server reads no more of its
+    /// connection until they are answered.
     ///
     /// A client of MQTT 5 that does not release its QoS 2 messages is disconnected (0x93, [MQTT.md](MQTT.md#limits)).
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
     #[schemars(extend("x-share" = "none: it bounds one connection"))]
     pub receive_max: u16,
-    /// QoS 1 and 2 messages in flight to one client, even if the client allows more. Each is a copy until it is acknowledged.
+    /// QoS 1 and 2 messages in flight to one client, even if the client allows more. The server holds a copy of each until it is
+    /// acknowledged.
     #[default(100)]
     #[schemars(range(min = 1, max = u16::MAX))]
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub inflight_max: u16,
-    /// Topic aliases that a client may set, and that are set for one. 0: none.
+    /// Topic aliases that a client may set, and also that the server sets for a client. 0: none.
     #[default(16)]
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub topic_aliases_max: u16,
     /// Messages that a topic keeps for sessions that subscribe with QoS 1 or 2, if its rule keeps fewer. `log_bytes`, `log_age_s` and
-    /// `limits.log_bytes` hold for them too.
+    /// `limits.log_bytes` apply to them too.
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
     #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
@@ -45,12 +47,13 @@ pub struct Mqtt {
     /// This is being built ([what is missing](MQTT.md#durable-sessions)).
     #[schemars(extend("x-changes" = "restart"))]
     pub durable_sessions: bool,
-    /// Sessions of all shards together, with and without a connection; past it 0x97 (3.1.1: 3). [Shared](#shares).
+    /// Sessions of all shards together, with and without a connection. At the limit, a new session gets 0x97 (3.1.1: 3). [Shared](#shares).
     #[default(1_000_000)]
     #[schemars(range(min = 1, max = u32::MAX))]
     #[schemars(extend("x-share" = "of an address: four times as many as are free"))]
     pub sessions_max: u32,
-    /// Sessions of the clients of one address, with and without a connection; past it 0x97 (3.1.1: 3). 0: no limit.
+    /// Sessions of the clients of one address, with and without a connection. At the limit, a new session gets 0x97 (3.1.1: 3). 0: no
+    /// limit.
     ///
     /// A session counts for the last address of its client. The client can resume it from any address.
     #[schemars(extend("x-changes" = "restart"))]

@@ -12,7 +12,7 @@ const MAX_DEBOUNCE_S: u32 = 3_600;
 /// The most followers: each change of a topic is compared with the filter of every follower.
 const MAX_FOLLOWERS: u32 = 65_536;
 
-/// Retries of publishes that bring an `Idempotency-Key`.
+/// Retries of publishes that have an `Idempotency-Key`.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Publishing {
@@ -20,11 +20,12 @@ pub struct Publishing {
     #[default(600)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub idempotency_window_s: u32,
-    /// Answers kept by all shards together, some 56 B each. Past it the oldest go before their time; with a log on disk
-    /// (`state.durable`) publishes with a key are refused (503).
+    /// Answers kept by all shards together, some 56 B each. At the limit, the oldest are forgotten before their time. With a log on disk
+    /// (`state.durable`), publishes with a key are refused instead (503).
     ///
-    /// Without a log on disk the oldest answers of the user or address that has most of them go first. With one no answer goes before
-    /// its time, and a user or address that has four fifths of what the others leave is refused too, until keys have run out.
+    /// Without a log on disk, the user or address that has most answers loses its oldest ones first. With a log on disk no answer is
+    /// forgotten before its time. A user or address that holds four fifths of what the others leave is refused too, until some of its keys
+    /// have expired.
     #[schemars(range(min = 1, max = MAX_ROWS), extend("x-zero" = "as many as a quarter of `limits.memory_bytes` holds"))]
     #[schemars(extend("x-share" = "of a user or address: without a log on disk the oldest of the one with most go; with one, four fifths of what the others leave"))]
     pub idempotency_keys: usize,
@@ -46,7 +47,7 @@ pub struct Interest {
     #[default(5)]
     #[schemars(range(max = MAX_DEBOUNCE_S))]
     pub debounce_s: u32,
-    /// Connections of all shards together that follow; 503 past it. [Shared](#shares).
+    /// Connections of all shards together that follow. At the limit, a new follower gets 503. [Shared](#shares).
     #[default(64)]
     #[schemars(range(min = 1, max = MAX_FOLLOWERS))]
     #[schemars(extend("x-share" = "of an address: as many as are free"))]

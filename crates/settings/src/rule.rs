@@ -29,8 +29,8 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Begin", into = "Begin")]
 pub enum First {
-    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one; all of them with
-    /// the oldest where only the newest message of each key is kept.
+    /// Long-poll begins with the oldest message of the log, SSE and WebSocket with the next one. If only the newest message of each key is
+    /// kept, all of them begin with the oldest.
     #[default]
     ByTransport,
     /// All that the log holds.
@@ -94,15 +94,15 @@ pub enum Concurrency {
     Last,
 }
 
-/// How a subscriber is treated that does not read, once its outbox is full and the log no longer reaches back.
+/// What happens to a subscriber that does not read, once its outbox is full and the log no longer has the messages that it lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Slow {
     /// It is disconnected, and may resume from its position.
     #[default]
     Disconnect,
-    /// It goes on with the messages still kept, and is told of the gap. A subscriber that cannot be told in band, such
-    /// as a WebSocket with plain frames, is disconnected all the same.
+    /// It continues with the messages that are still kept, and gets a gap notice. A subscriber that cannot be told in band, such as a
+    /// WebSocket with plain frames, is disconnected all the same.
     Skip,
 }
 
@@ -125,16 +125,16 @@ pub struct Rule {
     #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
-    /// Messages kept per topic; 0 turns the log off. By default bytes and age decide. Does not count with `keep = "latest"`.
+    /// Messages kept per topic; 0 turns the log off. By default only bytes and age limit the log. Not used with `keep = "latest"`.
     #[default(1_000_000)]
     #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub log_messages: u32,
-    /// Keys kept per topic with `keep = "latest"`; past it the key goes that was not published for the longest.
+    /// Keys kept per topic with `keep = "latest"`. Above that, the key whose last message is oldest is removed.
     #[default(1000)]
     #[schemars(range(min = 1, max = MAX_KEYS))]
     #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub keys_max: u32,
-    /// Bytes kept per topic. One message is kept whatever its size. Does not count with `keep = "latest"`.
+    /// Bytes kept per topic. One message is kept whatever its size. Not used with `keep = "latest"`.
     ///
     /// Each message counts with its data, its fields and 48 bytes. 256 KiB are some 2,000 tokens of a streamed answer, or 440 messages
     /// of 512 B. A topic without messages needs none of it, and all topics together keep at most `limits.log_bytes`.
@@ -142,8 +142,8 @@ pub struct Rule {
     #[schemars(range(max = MAX_OUTBOX_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one topic; `limits.log_bytes` has the shares"))]
     pub log_bytes: usize,
-    /// How long a message is kept. A subscriber that resumes from before messages that were removed for their age gets a gap. Does not
-    /// count with `keep = "latest"`: there `ttl_s` bounds how long a value stays.
+    /// How long a message is kept. A subscriber that has not seen messages which were removed for their age gets a gap when it resumes. Not
+    /// used with `keep = "latest"`: there `ttl_s` limits how long a value is kept.
     #[default(3600)]
     pub log_age_s: u32,
     /// How long a message lives. Then it is not sent any more, and its absence is no gap ([time to live](PROTOCOLS.md#time-to-live)).
@@ -180,11 +180,11 @@ pub struct Rule {
     /// these topics. 0: `limits.outbox_bytes`.
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_bytes: usize,
-    /// Messages that may wait, likewise. 0: any number.
+    /// Messages that may wait for a connection before its client counts as slow. 0: any number.
     #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
     pub outbox_messages: u32,
-    /// The treatment of a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) once the log no longer reaches back. `"disconnect"`: it
-    /// is disconnected, and may resume. `"skip"`: it gets a gap and goes on, if its connection has a place for that.
+    /// What happens to a [slow subscriber](PROTOCOL-DETAILS.md#slow-subscribers) once the log no longer has the messages that it lacks.
+    /// `"disconnect"`: it is disconnected, and may resume. `"skip"`: it gets a gap and continues, if its protocol can tell a gap.
     pub slow: Slow,
     /// Rights of every client to these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
     /// `"interest"`. Only with a table [`[access]`](#access).

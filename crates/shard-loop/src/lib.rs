@@ -16,11 +16,11 @@ use crore_net::kernel::Kernel;
 pub use appender::{Appender, Engine};
 pub use letters::{ControlLetter, Letter};
 pub use shard_io::AskVerifier;
-pub use shard_loop::{ShardLoop, Start};
+pub use shard_loop::{ShardLoop, ShardStart};
 pub use tls::{FailureCounts, FailureLog, Tls};
 
 /// Makes the loop of a shard, in its thread, over the sockets that the thread has opened.
-pub fn begin(start: Start, sockets: Kernel) -> ShardLoop<Kernel> {
+pub fn begin(start: ShardStart, sockets: Kernel) -> ShardLoop<Kernel> {
     ShardLoop::new(start, sockets)
 }
 

@@ -8,7 +8,7 @@ use crore_broker::{
     Batch, ClientEvent, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, SocketBytes, Ticket,
 };
 use crore_net::Sender;
-use crore_net::stream::Streams;
+use crore_net::stream::TlsStreams;
 use crore_net::transport::{self, Sent, Transport};
 
 use crate::appender::Appender;
@@ -22,7 +22,7 @@ pub type AskVerifier = Box<dyn Fn(ConnId, Question) -> bool + Send>;
 /// All outputs of a shard: to sockets, other shards, the control thread, the verifier and the engine.
 pub struct ShardIo<T> {
     pub transport: T,
-    pub tls: Option<Box<Streams>>,
+    pub tls: Option<Box<TlsStreams>>,
     pub peers: Vec<Sender<Letter>>,
     pub reports: Sender<ControlLetter>,
     pub ask_verifier: AskVerifier,

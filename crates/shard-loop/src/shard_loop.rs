@@ -46,7 +46,7 @@ const WRITE_BYTES: usize = 256 << 10;
 const TICK_OFFSET_MS: u64 = 618;
 
 /// Everything that a shard thread needs to begin.
-pub struct Start {
+pub struct ShardStart {
     /// The shard's number.
     pub id: ShardId,
     /// The state that all shards share.
@@ -107,7 +107,7 @@ struct RefusalLog {
 
 impl<T: Transport> ShardLoop<T> {
     /// The loop of a shard. Must be called in the thread that made the transport.
-    pub fn new(start: Start, transport: T) -> Self {
+    pub fn new(start: ShardStart, transport: T) -> Self {
         let offset_ms = u64::from(start.id) * TICK_OFFSET_MS % 1000;
         let began_ms = clock::monotonic_ms().saturating_sub(offset_ms);
         let world = &start.world;
@@ -240,7 +240,7 @@ impl<T: Transport> ShardLoop<T> {
                         writable += usize::from(ready.writable);
                         shard.party_of(ConnId::from_token(ready.token))
                     }
-                    Event::Arrival(_) | Event::Woken => 0,
+                    Event::AcceptResult(_) | Event::Woken => 0,
                 });
         }
         let write_bytes = (WRITES_BYTES / writable.max(1)).max(WRITE_BYTES);
@@ -262,7 +262,7 @@ impl<T: Transport> ShardLoop<T> {
             }
             match self.io.transport.event(n) {
                 Event::Link(ready) => self.handle_connection_event(ready, write_bytes, now),
-                Event::Arrival(listener) => self.accept(Some(listener), until_ns, now),
+                Event::AcceptResult(listener) => self.accept(Some(listener), until_ns, now),
                 Event::Woken => {}
             }
         }

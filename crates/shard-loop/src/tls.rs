@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crore_net::stream::{Streams, Trouble};
+use crore_net::stream::{TlsFailure, TlsStreams};
 
 /// The least time between two log lines with the same reason, for all shards together.
 const LOG_EVERY_S: u32 = 60;
@@ -11,14 +11,14 @@ const LOG_EVERY_S: u32 = 60;
 /// The TLS connections of a shard, and their log.
 pub struct Tls {
     /// The TLS connections.
-    pub streams: Box<Streams>,
+    pub streams: Box<TlsStreams>,
     /// The log of failed connections.
     pub failures: FailureLog,
 }
 
 /// The numbers of connections that TLS ended, by reason. All shards share this table.
 #[derive(Debug, Default)]
-pub struct FailureCounts([FailureCount; Trouble::COUNT]);
+pub struct FailureCounts([FailureCount; TlsFailure::COUNT]);
 
 /// The count for one reason.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ struct FailureCount {
 pub struct FailureLog {
     counts: Arc<FailureCounts>,
     /// The connections that this shard has already added, by reason.
-    counted: [u64; Trouble::COUNT],
+    counted: [u64; TlsFailure::COUNT],
 }
 
 impl FailureLog {
@@ -41,12 +41,12 @@ impl FailureLog {
     pub fn new(counts: Arc<FailureCounts>) -> FailureLog {
         FailureLog {
             counts,
-            counted: [0; Trouble::COUNT],
+            counted: [0; TlsFailure::COUNT],
         }
     }
 
     /// Logs new failures with their remedy, each reason at most once in [`LOG_EVERY_S`].
-    pub(crate) fn log(&mut self, tls: &mut Streams, now_s: u32) {
+    pub(crate) fn log(&mut self, tls: &mut TlsStreams, now_s: u32) {
         let stats = tls.stats();
         for (trouble, what) in tls.take_troubles() {
             let reason = &self.counts.0[trouble as usize];
@@ -74,29 +74,31 @@ impl FailureLog {
     }
 }
 
-fn remedy(trouble: Trouble) -> &'static str {
+fn remedy(trouble: TlsFailure) -> &'static str {
     match trouble {
-        Trouble::Garbage => "see who speaks something else than TLS to this port",
-        Trouble::Incompatible => {
+        TlsFailure::Garbage => "see who speaks something else than TLS to this port",
+        TlsFailure::Incompatible => {
             "clients need TLS 1.2 with ECDHE, or 1.3 (tls.min_version), and http/1.1 or mqtt if they use ALPN"
         }
-        Trouble::Certificate => {
+        TlsFailure::Certificate => {
             "clients must show a certificate that leads to tls.client_ca (tls.client_certificates)"
         }
-        Trouble::Distrust => {
+        TlsFailure::Distrust => {
             "clients must trust the root of tls.certificate, whose file also holds those in between, and ask by a name in it"
         }
-        Trouble::Gone => "probes of the port do this, and clients that gave up",
-        Trouble::Slow => "raise timeouts.head_s if clients are that far away",
-        Trouble::Evicted => {
+        TlsFailure::Gone => "probes of the port do this, and clients that gave up",
+        TlsFailure::Slow => "raise timeouts.head_s if clients are that far away",
+        TlsFailure::Evicted => {
             "raise tls.handshakes_max, or keep those away who leave handshakes hanging"
         }
-        Trouble::TooLong => "see who says more than a handshake needs",
-        Trouble::Internal => "`crore serve --check` reads the files of [tls] again",
-        Trouble::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
-        Trouble::Record => "see what changes bytes on their way, or which client is broken",
-        Trouble::Room => "raise limits.memory_bytes",
-        Trouble::Key => "the client has only to come again; with TLS 1.3 keys are changed",
-        Trouble::Plain => "clients need https://, wss:// or mqtts://, or tls.required must be off",
+        TlsFailure::TooLong => "see who says more than a handshake needs",
+        TlsFailure::Internal => "`crore serve --check` reads the files of [tls] again",
+        TlsFailure::Renegotiation => "the client must not ask for it; with TLS 1.3 it cannot",
+        TlsFailure::Record => "see what changes bytes on their way, or which client is broken",
+        TlsFailure::Room => "raise limits.memory_bytes",
+        TlsFailure::Key => "the client has only to come again; with TLS 1.3 keys are changed",
+        TlsFailure::Plain => {
+            "clients need https://, wss:// or mqtts://, or tls.required must be off"
+        }
     }
 }

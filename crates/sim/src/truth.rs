@@ -98,7 +98,7 @@ pub struct Topic {
     pub rule: Rule,
     /// The step of the last damage to its log. The damage may have removed messages that were sent in this step or before.
     pub damage_step: Option<u32>,
-    /// For each delete the step in which it was sent, and the step in which it was answered, if it was.
+    /// For each delete: the step in which it was sent, and the step in which it was answered (if it was answered).
     pub deletes: Vec<(u32, Option<u32>)>,
     /// The numbers of the messages with a known offset, by offset.
     pub by_offset: BTreeMap<u64, u32>,
@@ -115,7 +115,7 @@ impl Topic {
 
 /// An acknowledged message whose offset is not known exactly.
 #[derive(Clone, Copy, Debug)]
-pub struct Unplaced {
+pub struct UnplacedMessage {
     /// The number of the message.
     pub number: u32,
     /// The message's topic.
@@ -426,7 +426,7 @@ impl Truth {
     }
 
     /// Acknowledged messages whose offset never became known.
-    pub fn unplaced(&self) -> Vec<Unplaced> {
+    pub fn unplaced(&self) -> Vec<UnplacedMessage> {
         let mut found = Vec::new();
         for (number, message) in self.messages.iter().enumerate() {
             let Some(acked) = message.acked_step else {
@@ -450,7 +450,7 @@ impl Truth {
                     high = high.min(*offset);
                 }
             }
-            found.push(Unplaced {
+            found.push(UnplacedMessage {
                 number: number as u32,
                 topic: message.topic,
                 low,

@@ -244,8 +244,8 @@ impl Inflater {
         if self.filled > self.limit {
             return Err(InflateError::TooBig);
         }
-        let most = self.limit.saturating_add(1);
-        let size = (self.out.len() * 2).clamp(INFLATE_START.min(most), most);
+        let size_max = self.limit.saturating_add(1);
+        let size = (self.out.len() * 2).clamp(INFLATE_START.min(size_max), size_max);
         self.out.resize(size, 0);
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use crore_wire::mqtt::Version::V5;
 use crore_wire::mqtt::{
-    Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, USER_PROPERTIES_MAX, Unfit,
-    Version, decode, encode, fixed_header,
+    Error, Packet, PacketType, Properties, PropertyBuf, ReasonCode, USER_PROPERTIES_MAX,
+    Unencodable, Version, decode, encode, fixed_header,
 };
 
 const MAX: usize = 1 << 20;
@@ -50,16 +50,19 @@ fn server_only_packets_are_refused_from_clients() {
 fn values_that_do_not_fit_are_not_written() {
     let long = "x".repeat(65_536);
     let mut set = PropertyBuf::new();
-    assert_eq!(set.reason_string(&long).err(), Some(Unfit));
-    assert_eq!(set.content_type("a\0").err(), Some(Unfit));
-    assert_eq!(set.correlation_data(long.as_bytes()).err(), Some(Unfit));
-    assert_eq!(set.user_property("n", &long).err(), Some(Unfit));
-    assert_eq!(set.user_property("\0", "v").err(), Some(Unfit));
+    assert_eq!(set.reason_string(&long).err(), Some(Unencodable));
+    assert_eq!(set.content_type("a\0").err(), Some(Unencodable));
+    assert_eq!(
+        set.correlation_data(long.as_bytes()).err(),
+        Some(Unencodable)
+    );
+    assert_eq!(set.user_property("n", &long).err(), Some(Unencodable));
+    assert_eq!(set.user_property("\0", "v").err(), Some(Unencodable));
     assert_eq!(set.properties(), Properties::NONE);
     for _ in 0..USER_PROPERTIES_MAX {
         set.user_property("n", "v").unwrap();
     }
-    assert_eq!(set.user_property("n", "v").err(), Some(Unfit));
+    assert_eq!(set.user_property("n", "v").err(), Some(Unencodable));
     set.clear();
     assert_eq!(set.properties(), Properties::NONE);
     set.content_type(&long[1..]).unwrap();

@@ -18,7 +18,7 @@ const Z_95: f64 = 1.959_963_984_540;
 
 /// Mean and variance in one pass (Welford 1962), with minimum and maximum.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moments {
+pub struct RunningStats {
     count: u64,
     mean: f64,
     /// Sum of the squared distances from the mean.
@@ -27,9 +27,9 @@ pub struct Moments {
     max: u64,
 }
 
-impl Default for Moments {
+impl Default for RunningStats {
     fn default() -> Self {
-        Moments {
+        RunningStats {
             count: 0,
             mean: 0.0,
             squares: 0.0,
@@ -39,7 +39,7 @@ impl Default for Moments {
     }
 }
 
-impl Moments {
+impl RunningStats {
     /// Adds one value.
     pub fn add(&mut self, value: u64) {
         self.count += 1;
@@ -51,7 +51,7 @@ impl Moments {
     }
 
     /// Adds the values of another stream (Chan's pairwise form of the same recurrence).
-    pub fn merge(&mut self, other: &Moments) {
+    pub fn merge(&mut self, other: &RunningStats) {
         if other.count == 0 {
             return;
         }
@@ -155,7 +155,7 @@ impl Histogram {
 /// The statistics of a stream of latencies.
 #[derive(Clone, Default)]
 pub struct Latency {
-    moments: Moments,
+    moments: RunningStats,
     histogram: Histogram,
     last_ns: u64,
 }
@@ -299,7 +299,7 @@ mod tests {
             cut in 0usize..200,
         ) {
             let cut = cut.min(values.len());
-            let (mut left, mut right) = (Moments::default(), Moments::default());
+            let (mut left, mut right) = (RunningStats::default(), RunningStats::default());
             values[..cut].iter().for_each(|v| left.add(*v));
             values[cut..].iter().for_each(|v| right.add(*v));
             left.merge(&right);

@@ -10,7 +10,7 @@ use super::stats::Latency;
 
 /// The known reason why messages are missing before a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gap {
+pub enum GapReason {
     /// There is no known reason.
     Unexplained,
     /// The client had no connection when the missing messages were published.
@@ -114,7 +114,7 @@ impl Tally {
 
     /// Compares a message's number, `sequence`, with `last`, the number of the last message of the same topic on the same connection.
     /// `cause` is the reason, if it is known, why messages between the two are missing.
-    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, cause: Gap) {
+    pub fn in_sequence(&mut self, last: &mut u32, sequence: u32, cause: GapReason) {
         if sequence <= *last {
             self.doubled += 1;
             return;
@@ -126,9 +126,9 @@ impl Tally {
             u64::from(sequence - *last - 1)
         };
         match cause {
-            Gap::Unexplained => self.lost += gap,
-            Gap::Away => self.missed_away += gap,
-            Gap::Told => self.told_lost += gap,
+            GapReason::Unexplained => self.lost += gap,
+            GapReason::Away => self.missed_away += gap,
+            GapReason::Told => self.told_lost += gap,
         }
         *last = sequence;
     }
@@ -194,12 +194,12 @@ mod tests {
     fn gaps_and_repeats_are_counted() {
         let (mut tally, mut last) = (Tally::default(), 0);
         for sequence in [5, 6, 9, 9, 8, 10] {
-            tally.in_sequence(&mut last, sequence, Gap::Unexplained);
+            tally.in_sequence(&mut last, sequence, GapReason::Unexplained);
         }
         assert_eq!((tally.lost, tally.doubled, last), (2, 2, 10));
-        tally.in_sequence(&mut last, 14, Gap::Away);
+        tally.in_sequence(&mut last, 14, GapReason::Away);
         assert_eq!((tally.lost, tally.missed_away), (2, 3));
-        tally.in_sequence(&mut last, 20, Gap::Told);
+        tally.in_sequence(&mut last, 20, GapReason::Told);
         assert_eq!((tally.lost, tally.missed_away, tally.told_lost), (2, 3, 5));
     }
 

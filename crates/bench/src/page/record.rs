@@ -30,7 +30,7 @@ impl Record {
     }
 
     /// Whether each connection had a topic of its own: in the scenario `million`, and in `hold` with the preset `million`.
-    pub fn is_million(&self) -> bool {
+    pub fn has_topic_per_connection(&self) -> bool {
         match self.scenario() {
             "Million" => true,
             "Hold" => self.result()["preset"] == "million",

@@ -60,7 +60,10 @@ pub fn memory(records: &[Record]) -> Result<String> {
 /// out, except for long-poll, which needs a log.
 fn best(records: &[Record]) -> Vec<&Record> {
     let mut found: Vec<&Record> = Vec::new();
-    for record in records.iter().filter(|record| record.is_million()) {
+    for record in records
+        .iter()
+        .filter(|record| record.has_topic_per_connection())
+    {
         let keeps = record.number("/log_messages") > Some(0.0) && record.protocol() != "poll";
         if keeps || record.bytes_per_connection().is_none() {
             continue;
@@ -105,7 +108,10 @@ fn rows(records: &[Record]) -> Vec<Vec<String>> {
             text(one.cores),
         ]);
     }
-    for record in records.iter().filter(|record| record.is_million()) {
+    for record in records
+        .iter()
+        .filter(|record| record.has_topic_per_connection())
+    {
         let (Some(n), Some(rate)) = (record.number("/connections"), record.number("/rate_per_s"))
         else {
             continue;

@@ -15,7 +15,7 @@ use super::mqtt_acks::{Answers, MqttAcks};
 use crate::client::parse::{self, Response};
 use crate::client::request;
 use crate::client::tls::Tls;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, DialOptions, Epoll, Interest};
 use crore_wire::mqtt::PacketId;
 
 /// The maximum size of one read of answers, in bytes.
@@ -48,7 +48,7 @@ impl Link {
         tls: Option<&Arc<ClientConfig>>,
         epoll: &Epoll,
     ) -> Result<Link> {
-        let dial = Dial {
+        let dial = DialOptions {
             remote,
             local: None,
             receive_buffer: None,

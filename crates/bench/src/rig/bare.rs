@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 const LOST: Duration = Duration::from_secs(2);
 
 /// The results of a run.
-pub struct Bare {
+pub struct BareResult {
     /// Answered batches a second.
     pub per_s: f64,
     /// The duration of the run.
@@ -29,7 +29,7 @@ pub fn publish(
     bytes: usize,
     in_flight: u64,
     seconds: f64,
-) -> Result<Bare> {
+) -> Result<BareResult> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -43,7 +43,7 @@ async fn run(
     bytes: usize,
     in_flight: u64,
     seconds: f64,
-) -> Result<Bare> {
+) -> Result<BareResult> {
     let client = async_nats::connect(urls).await.context("NATS")?;
     let context = jetstream::new(client.clone());
     for number in 0..streams {
@@ -95,7 +95,7 @@ async fn run(
         "NATS took none of {sent} batches in {seconds} s"
     );
     let seconds = began.elapsed().as_secs_f64();
-    Ok(Bare {
+    Ok(BareResult {
         per_s: answered as f64 / seconds,
         seconds,
         stalls,

@@ -95,7 +95,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// The result of a fill.
-struct Filled {
+struct FillResult {
     reached: u64,
     samples: Vec<Value>,
 }
@@ -107,7 +107,7 @@ fn fill(
     group: &Group,
     protocol: Protocol,
     estimate: u64,
-) -> Result<Filled> {
+) -> Result<FillResult> {
     let clients = (estimate as f64 * CLIENTS_PART) as u32;
     let args = &RunArgs {
         connect_rate: args.connect_rate.or(Some(RATE_PER_S)),
@@ -135,7 +135,7 @@ fn fill(
         }
         pause(POLL_S);
     }
-    Ok(Filled { reached, samples })
+    Ok(FillResult { reached, samples })
 }
 
 /// Runs the doctor in the group, with the server's settings. Returns its report.

@@ -30,7 +30,7 @@ const PER_PORT: u32 = 10_000;
 const EVERY_S: f64 = 60.0;
 
 /// The parameters of a run: those of the preset, with the changes by the flags.
-struct Shape {
+struct HoldParameters {
     preset: Preset,
     connections: u32,
     ports: u16,
@@ -43,7 +43,7 @@ struct Shape {
     duration_s: f64,
 }
 
-fn shape(args: &RunArgs) -> Shape {
+fn shape(args: &RunArgs) -> HoldParameters {
     let connections = args.connections.unwrap_or(1_000_000);
     let (comet, tcp) = (
         args.preset == Preset::CometMillion,
@@ -69,7 +69,7 @@ fn shape(args: &RunArgs) -> Shape {
         Preset::Tcp => Protocol::Mqtt,
         Preset::Million | Preset::OneHost => Protocol::Ws,
     };
-    Shape {
+    HoldParameters {
         preset: args.preset,
         connections,
         ports,
@@ -125,7 +125,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// The results of serving the connections.
-struct Served {
+struct ServeResult {
     samples: Vec<Value>,
     published: Value,
     received: Value,
@@ -136,7 +136,12 @@ struct Served {
 }
 
 /// Publishes for the duration, or makes the clients publish.
-fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -> Result<Served> {
+fn serve(
+    args: &RunArgs,
+    shape: &HoldParameters,
+    topics: &str,
+    audience: &mut Audience,
+) -> Result<ServeResult> {
     let Audience {
         server, subscriber, ..
     } = audience;
@@ -158,7 +163,7 @@ fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -
     pause(REST_S);
     let received = subscriber.ask("report")?;
     let tool = subscriber.sample()?;
-    Ok(Served {
+    Ok(ServeResult {
         samples,
         published,
         received,
@@ -168,8 +173,13 @@ fn serve(args: &RunArgs, shape: &Shape, topics: &str, audience: &mut Audience) -
     })
 }
 
-fn result(shape: &Shape, setting: Setting, audience: &Audience, served: Served) -> Result<Value> {
-    let Served {
+fn result(
+    shape: &HoldParameters,
+    setting: Setting,
+    audience: &Audience,
+    served: ServeResult,
+) -> Result<Value> {
+    let ServeResult {
         samples,
         published,
         received,

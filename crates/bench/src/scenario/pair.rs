@@ -20,7 +20,7 @@ use crate::report;
 use crate::rig::{Kind, RunArgs, versions};
 use crate::subscribe::Protocol;
 use fan_out::fan_out_with;
-use measure::Windows;
+use measure::WindowResults;
 
 /// A server counts as saturated if it needs at least this share of its core, in the median of the rounds.
 const SATURATED: f64 = 0.95;
@@ -30,23 +30,23 @@ enum Measure {
     /// One server after another, each alone on the machine.
     Alone(fn(&RunArgs, Kind) -> Result<Value>),
     /// All servers run at the same time, and are measured in turn, in short windows.
-    SideBySide(fn(&RunArgs, &[Kind]) -> Vec<Windows>),
+    SideBySide(fn(&RunArgs, &[Kind]) -> Vec<WindowResults>),
 }
 
 /// A row: its name, how it is measured, and which values are compared.
 struct Row {
     name: &'static str,
     measure: Measure,
-    values: Values,
+    values: RowValues,
 }
 
-type Values = &'static [&'static str];
+type RowValues = &'static [&'static str];
 
 impl Row {
     const fn alone(
         name: &'static str,
         measure: fn(&RunArgs, Kind) -> Result<Value>,
-        values: Values,
+        values: RowValues,
     ) -> Row {
         Row {
             name,
@@ -55,7 +55,7 @@ impl Row {
         }
     }
 
-    const fn at_rate(values: Values) -> Row {
+    const fn at_rate(values: RowValues) -> Row {
         Row {
             name: "rate",
             measure: Measure::SideBySide(measure::at_rate),

@@ -13,7 +13,7 @@ use super::connection::Assignment;
 use crate::client::mqtt::{self, Dialect};
 use crate::client::{request, tls};
 use crate::measure::pattern::{self, Pattern};
-use crate::sys::{self, Dial};
+use crate::sys::{self, DialOptions};
 
 /// The maximum number of requests of a worker's grid clients at the same time. Each request has a connection of its own.
 pub const GRID_REQUESTS_MAX: usize = 32;
@@ -104,12 +104,12 @@ impl Plan {
 
     /// The addresses of connection `number`. Successive connections use the servers in turn. When all servers have had a connection, the
     /// next local address is used.
-    pub fn dial(&self, number: u32) -> Dial {
+    pub fn dial(&self, number: u32) -> DialOptions {
         let number = number as usize;
         let round = number / self.servers.len();
         let local = (!self.local_addresses.is_empty())
             .then(|| self.local_addresses[round % self.local_addresses.len()]);
-        Dial {
+        DialOptions {
             remote: self.servers[number % self.servers.len()],
             local: local.map(|address| SocketAddr::new(address, 0)),
             receive_buffer: self.receive_buffer,

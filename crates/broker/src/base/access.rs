@@ -56,23 +56,23 @@ impl core::error::Error for GrantError {}
 
 /// The token that grants come from, and its age. Revocations name both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Issue {
+pub struct TokenIssue {
     /// The token's number ([`Revoked::token`]); 0 without a token.
     pub token: u64,
     /// The Unix second of the token's `iat` claim; 0 if the token has no `iat`. `u32::MAX` without a token, since a password has no age.
     pub issued_unix_s: u32,
 }
 
-impl Issue {
+impl TokenIssue {
     /// No token.
-    pub const NONE: Issue = Issue {
+    pub const NONE: TokenIssue = TokenIssue {
         token: 0,
         issued_unix_s: u32::MAX,
     };
     const BYTES: usize = 12;
 
-    fn bytes(self) -> [u8; Issue::BYTES] {
-        let mut bytes = [0; Issue::BYTES];
+    fn bytes(self) -> [u8; TokenIssue::BYTES] {
+        let mut bytes = [0; TokenIssue::BYTES];
         bytes[..8].copy_from_slice(&self.token.to_le_bytes());
         bytes[8..].copy_from_slice(&self.issued_unix_s.to_le_bytes());
         bytes
@@ -81,7 +81,7 @@ impl Issue {
 
 /// The grants of a client, with the user's name. One allocation, since each of a million connections may have its own grants.
 ///
-/// Layout: the [`Issue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
+/// Layout: the [`TokenIssue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
 /// text.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Grants(Box<[u8]>);
@@ -123,7 +123,7 @@ impl Grants {
             }
         }
         let mut bytes = Vec::with_capacity(
-            Issue::BYTES
+            TokenIssue::BYTES
                 + 1
                 + user.len()
                 + filters
@@ -131,7 +131,7 @@ impl Grants {
                     .map(|(filter, _)| 3 + filter.len())
                     .sum::<usize>(),
         );
-        bytes.extend_from_slice(&Issue::NONE.bytes());
+        bytes.extend_from_slice(&TokenIssue::NONE.bytes());
         bytes.push(user.len() as u8);
         bytes.extend_from_slice(user.as_bytes());
         for (filter, rights) in filters {
@@ -144,15 +144,15 @@ impl Grants {
 
     /// The same grants, issued by this token.
     #[must_use]
-    pub fn issued(mut self, issue: Issue) -> Grants {
-        self.0[..Issue::BYTES].copy_from_slice(&issue.bytes());
+    pub fn issued(mut self, issue: TokenIssue) -> Grants {
+        self.0[..TokenIssue::BYTES].copy_from_slice(&issue.bytes());
         self
     }
 
     /// The token that the grants come from.
-    pub fn issue(&self) -> Issue {
-        let (token, issued) = self.0[..Issue::BYTES].split_at(8);
-        Issue {
+    pub fn issue(&self) -> TokenIssue {
+        let (token, issued) = self.0[..TokenIssue::BYTES].split_at(8);
+        TokenIssue {
             token: u64::from_le_bytes(token.try_into().expect("8 bytes")),
             issued_unix_s: u32::from_le_bytes(issued.try_into().expect("4 bytes")),
         }
@@ -166,11 +166,11 @@ impl Grants {
 
     /// The bytes from the length of the name on.
     fn named(&self) -> &[u8] {
-        &self.0[Issue::BYTES..]
+        &self.0[TokenIssue::BYTES..]
     }
 
     fn name_len(&self) -> usize {
-        usize::from(self.0[Issue::BYTES])
+        usize::from(self.0[TokenIssue::BYTES])
     }
 
     /// Each filter with its rights.
@@ -400,7 +400,7 @@ mod tests {
             let token = Revoked::token(name.as_bytes());
             Grants::new(user, [(Right::Info, "a/#")])
                 .unwrap()
-                .issued(Issue {
+                .issued(TokenIssue {
                     token,
                     issued_unix_s,
                 })

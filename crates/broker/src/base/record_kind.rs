@@ -61,7 +61,7 @@ kinds! {
     PurgeSome, 5, Fact, "purge_some";
     ForgetLatest, 6, Fact, "forget_latest";
     Mark, 7, Note, "mark";
-    Beat, 8, Note, "beat";
+    Heartbeat, 8, Note, "beat";
     Dead, 9, Note, "dead";
     Steward, 10, Note, "steward";
     SessionClaim, 11, Session, "session_claim";

@@ -47,7 +47,7 @@ impl core::fmt::Display for Damaged {
     }
 }
 
-/// The first block of a snapshot. Only `home` differs between the snapshots of one stop of the server.
+/// The first block of a snapshot. A stop of the server writes one snapshot for each home. Their heads differ only in `home`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Identifies the stop of the server.
@@ -226,14 +226,14 @@ pub(crate) mod kind {
     pub const LOSS: u8 = 5;
     /// The last loss of a forgotten topic, with the topic's name.
     pub const FORGOTTEN: u8 = 6;
-    /// The last loss of those forgotten topics of a rule whose names are no longer remembered.
+    /// For one rule: the last loss of the forgotten topics whose names are not remembered.
     pub const RULE_LOSS: u8 = 7;
     pub const MESSAGE: u8 = 8;
     /// The answer to an idempotency key.
     pub const ANSWER: u8 = 9;
     /// An MQTT session whose client is absent.
     pub const SESSION: u8 = 10;
-    /// A row of the session table without such a session. The record keeps the row's serial.
+    /// A row of the session table that has no session of an absent client. The record keeps the row's serial.
     pub const NO_SESSION: u8 = 11;
     /// The end of the snapshot.
     pub const END: u8 = 12;

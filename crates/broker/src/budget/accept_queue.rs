@@ -27,7 +27,7 @@ const BURST_MS: u64 = 50;
 pub struct AcceptQueue {
     waiting: FairQueue<(Link, IpAddr)>,
     waiting_max: usize,
-    rate: Rate,
+    rate: AcceptRate,
     paused_until_ms: u64,
     seed: u64,
 }
@@ -38,7 +38,7 @@ impl AcceptQueue {
         AcceptQueue {
             waiting: FairQueue::default(),
             waiting_max: WAITING_MAX.min((room / WAITING_PART) as usize).max(1),
-            rate: Rate::new(per_s),
+            rate: AcceptRate::new(per_s),
             paused_until_ms: 0,
             seed,
         }
@@ -91,7 +91,7 @@ impl AcceptQueue {
 
     /// Removes the rate limit. Called when the shard stops accepting, so that it admits all waiting connections at once.
     pub fn lift_rate(&mut self) {
-        self.rate = Rate::new(0);
+        self.rate = AcceptRate::new(0);
         self.paused_until_ms = 0;
     }
 
@@ -108,7 +108,7 @@ impl AcceptQueue {
 
 /// A token bucket in units of a thousandth of a connection.
 #[derive(Debug)]
-struct Rate {
+struct AcceptRate {
     per_s: u64,
     filled: u64,
     at_ms: u64,
@@ -117,12 +117,12 @@ struct Rate {
 /// The units of the bucket that one connection costs.
 const TOKEN: u64 = 1_000;
 
-impl Rate {
-    fn new(per_s: u32) -> Rate {
+impl AcceptRate {
+    fn new(per_s: u32) -> AcceptRate {
         let per_s = u64::from(per_s);
-        Rate {
+        AcceptRate {
             per_s,
-            filled: Rate::room(per_s),
+            filled: AcceptRate::room(per_s),
             at_ms: 0,
         }
     }
@@ -140,7 +140,7 @@ impl Rate {
         let filled = self
             .filled
             .saturating_add(passed_ms.saturating_mul(self.per_s));
-        self.filled = filled.min(Rate::room(self.per_s));
+        self.filled = filled.min(AcceptRate::room(self.per_s));
         self.filled >= TOKEN
     }
 
@@ -149,7 +149,7 @@ impl Rate {
     }
 
     fn give_back(&mut self, part: u64) {
-        self.filled = (self.filled + part).min(Rate::room(self.per_s));
+        self.filled = (self.filled + part).min(AcceptRate::room(self.per_s));
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn rate_holds_over_time_and_a_quiet_time_saves_little() {
         for (per_s, step_ms) in [(1, 10), (7, 10), (1_000, 1), (30_000, 4), (30_000, 100)] {
-            let mut rate = Rate::new(per_s);
+            let mut rate = AcceptRate::new(per_s);
             let mut taken = 0;
             for ms in (50_000..60_000).step_by(step_ms) {
                 while rate.has(ms) {
@@ -179,13 +179,13 @@ mod tests {
                 "{taken} at {per_s}/s by {step_ms} ms"
             );
         }
-        let mut free = Rate::new(0);
+        let mut free = AcceptRate::new(0);
         assert!((0..1_000).all(|_| free.has(1)));
     }
 
     #[test]
     fn token_that_is_given_back_is_taken_again_and_no_more() {
-        let mut rate = Rate::new(1_000);
+        let mut rate = AcceptRate::new(1_000);
         for _ in 0..1_000 {
             assert!(rate.has(1));
             rate.take();

@@ -3,7 +3,7 @@
 //!
 //! Counters by address are a count-min sketch: the keyed hash of an address selects one counter in each of two tables, and the lower count is used.
 //! Addresses that share both counters share one limit, so a client may be refused too early, but never too late. The tables are large enough to make
-//! this rare (`client::LOAD_PART`). The key of the hash is secret, so nobody can aim at another client's counters.
+//! this rare (`client::COUNTERS_PER_PLACE`). The key of the hash is secret, so nobody can aim at another client's counters.
 //!
 //! Invariants: each successful `enter` is followed by one `leave`, and a refused `enter` changes nothing. Of two concurrent `enter`s, both may be refused
 //! although there is room for one. Two messages that are kept at the same time may exceed a limit together.
@@ -68,7 +68,7 @@ pub struct Counts {
     sessions: Quota<CountsByClient>,
     /// Followers of interest (which topics have subscribers).
     followers: Quota<CountsByClient>,
-    kept: Kept,
+    kept: KeptByClient,
     /// Bytes of absent MQTT sessions (sessions without a connection), by party (address or user).
     absent: Option<CountsByClient>,
     rates: Rates,
@@ -132,7 +132,7 @@ impl<C> Quota<C> {
 
 /// Bytes of kept messages by client.
 #[derive(Debug)]
-struct Kept {
+struct KeptByClient {
     by_client: CountsByClient,
     /// Whether the bytes are counted: only if each client has a limit, or the messages are on disk.
     is_counted: AtomicBool,
@@ -182,7 +182,7 @@ impl Admission {
                 .unwrap_or_else(CountsByClient::without_limit),
             ),
             followers: Quota::new(CountsByClient::without_limit()),
-            kept: Kept {
+            kept: KeptByClient {
                 by_client: CountsByClient::new(limits.log_bytes_per_address_max, limits.log_bytes)
                     .unwrap_or_else(CountsByClient::without_limit),
                 is_counted: AtomicBool::new(limits.log_bytes_per_address_max > 0),
@@ -284,7 +284,7 @@ impl Counts {
         }
         // `enter` has counted the connection itself, so its place counts as free.
         let free = self.free_connections() + 1;
-        if !shares::may_take(owners.held_by(client), free, shares::NEARLY_ALL) {
+        if !shares::may_take(owners.count(client) as usize, free, shares::NEARLY_ALL) {
             return Err(Reason::ConnectionsFull);
         }
         match owners.enter(client) {
@@ -327,7 +327,9 @@ impl Counts {
             self.sessions.most.load(Relaxed),
         );
         let free = most.saturating_sub(taken) as usize;
-        match shares::may_take(owners.held_by(client), free, shares::MOST) && owners.enter(client) {
+        match shares::may_take(owners.count(client) as usize, free, shares::MOST)
+            && owners.enter(client)
+        {
             true => Ok(()),
             false => Err(Reason::SessionsOfAddress),
         }
@@ -388,7 +390,7 @@ impl Counts {
         let taken = self.followers.taken.fetch_add(1, Relaxed);
         let free = self.followers.most.load(Relaxed).saturating_sub(taken) as usize;
         let held = if client.is_known() {
-            owners.held_by(client)
+            owners.count(client) as usize
         } else {
             0
         };

@@ -12,15 +12,15 @@ use crate::base::access::{Grants, Known};
 /// The rows of a page. A page has 6 KiB.
 const ROWS_PER_PAGE: usize = 512;
 
-struct Page {
+struct GrantsPage {
     grants: [Option<Arc<Grants>>; ROWS_PER_PAGE],
     until_unix_s: [u32; ROWS_PER_PAGE],
     used: u32,
 }
 
-impl Page {
-    fn new() -> Box<Page> {
-        Box::new(Page {
+impl GrantsPage {
+    fn new() -> Box<GrantsPage> {
+        Box::new(GrantsPage {
             grants: [const { None }; ROWS_PER_PAGE],
             until_unix_s: [0; ROWS_PER_PAGE],
             used: 0,
@@ -31,9 +31,9 @@ impl Page {
 /// The table of grants, by connection.
 #[derive(Default)]
 pub struct ConnectionGrants {
-    pages: Vec<Option<Box<Page>>>,
+    pages: Vec<Option<Box<GrantsPage>>>,
     /// A spare page, so that single requests with credentials do not allocate a page each time.
-    spare: Option<Box<Page>>,
+    spare: Option<Box<GrantsPage>>,
     used: u32,
 }
 
@@ -51,7 +51,7 @@ impl ConnectionGrants {
         self.used == 0
     }
 
-    fn page(&self, slot: u32) -> Option<(&Page, usize)> {
+    fn page(&self, slot: u32) -> Option<(&GrantsPage, usize)> {
         let (page, row) = page_and_row(slot);
         Some((self.pages.get(page)?.as_deref()?, row))
     }
@@ -68,7 +68,8 @@ impl ConnectionGrants {
             self.pages.resize_with(page + 1, || None);
         }
         let spare = &mut self.spare;
-        let page = self.pages[page].get_or_insert_with(|| spare.take().unwrap_or_else(Page::new));
+        let page =
+            self.pages[page].get_or_insert_with(|| spare.take().unwrap_or_else(GrantsPage::new));
         if page.grants[row].replace(known.grants).is_none() {
             page.used += 1;
             self.used += 1;
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_page_exists_while_somebody_on_it_is_known() {
-        assert!(size_of::<Page>() <= ROWS_PER_PAGE * 12 + 8);
+        assert!(size_of::<GrantsPage>() <= ROWS_PER_PAGE * 12 + 8);
         let mut table = ConnectionGrants::default();
         let known = |until_unix_s| Known {
             grants: Arc::new(Grants::default()),

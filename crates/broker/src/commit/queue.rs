@@ -112,7 +112,7 @@ fn bytes_of(foreign: Option<&ForeignBatch>) -> usize {
 }
 
 /// The queues of all partitions of a home.
-pub(crate) struct Commits<T> {
+pub(crate) struct CommitQueues<T> {
     is_replicated: bool,
     queues: Vec<Queue<T>>,
     /// The requests that concern all partitions of the home.
@@ -193,9 +193,14 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Commits<T> {
+impl<T> CommitQueues<T> {
     /// Empty queues for the partitions of a home. A shard without a home has no queues.
-    pub fn new(placement: Placement, home: u16, writer: u64, is_replicated: bool) -> Commits<T> {
+    pub fn new(
+        placement: Placement,
+        home: u16,
+        writer: u64,
+        is_replicated: bool,
+    ) -> CommitQueues<T> {
         let all = (home < placement.homes()).then(|| placement.of_home(home));
         let queue = |partition| Queue {
             line: RequestQueue::new(),
@@ -203,7 +208,7 @@ impl<T> Commits<T> {
             committed: VecDeque::new(),
             current: None,
         };
-        Commits {
+        CommitQueues {
             is_replicated,
             queues: all.into_iter().flatten().map(queue).collect(),
             all_partitions: RequestQueue::new(),
@@ -219,20 +224,23 @@ impl<T> Commits<T> {
     }
 
     /// Whether a request that writes nothing can take effect at once.
-    pub fn is_free(&self, place: Scope) -> bool {
-        match place {
-            Scope::Partition(at) => self.queues[at].line.entries.is_empty(),
+    pub fn is_free(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Partition(partition_index) => {
+                self.queues[partition_index].line.entries.is_empty()
+            }
             Scope::All => self.requests == 0,
         }
     }
 
     /// Whether an unlogged fact can take effect at once in the partition at this index. `sequence` is the last offset of the partition.
-    pub fn is_free_unlogged(&self, at: usize, sequence: u64) -> bool {
-        self.is_free(Scope::Partition(at)) && !self.queues[at].batches.needs_mark(sequence)
+    pub fn is_free_unlogged(&self, partition_index: usize, sequence: u64) -> bool {
+        self.is_free(Scope::Partition(partition_index))
+            && !self.queues[partition_index].batches.needs_mark(sequence)
     }
 
-    fn enqueue(&mut self, place: Scope, writes: bool, request: T, bytes: usize, now: Now) {
-        let parts = match place {
+    fn enqueue(&mut self, scope: Scope, writes: bool, request: T, bytes: usize, now: Now) {
+        let parts = match scope {
             Scope::Partition(_) => 1,
             Scope::All => self.queues.len(),
         };
@@ -244,8 +252,8 @@ impl<T> Commits<T> {
             request,
             bytes,
         };
-        let line = match place {
-            Scope::Partition(at) => &mut self.queues[at].line,
+        let line = match scope {
+            Scope::Partition(partition_index) => &mut self.queues[partition_index].line,
             Scope::All => {
                 for queue in &mut self.queues {
                     queue.line.entries.push_back(entry(None, 0));
@@ -259,8 +267,8 @@ impl<T> Commits<T> {
     }
 
     /// Queues a request that writes nothing and holds `bytes`.
-    pub fn push(&mut self, place: Scope, request: T, bytes: usize, now: Now) {
-        self.enqueue(place, false, request, bytes, now);
+    pub fn push(&mut self, scope: Scope, request: T, bytes: usize, now: Now) {
+        self.enqueue(scope, false, request, bytes, now);
         self.may_have_due = true;
     }
 
@@ -268,23 +276,23 @@ impl<T> Commits<T> {
     /// the first offset of the batch. `sequence` is the last offset of the partition. Returns the length of the record.
     pub fn write(
         &mut self,
-        at: usize,
+        partition_index: usize,
         request: T,
         now: Now,
         sequence: u64,
         encode: impl FnOnce(&mut Vec<u8>, u32),
     ) -> usize {
-        let batches = &mut self.queues[at].batches;
+        let batches = &mut self.queues[partition_index].batches;
         let len = batches.write(now.unix_s, sequence, &mut self.record, encode);
         self.record.shrink_to(RECORD_KEPT_BYTES);
-        self.enqueue(Scope::Partition(at), true, request, len, now);
+        self.enqueue(Scope::Partition(partition_index), true, request, len, now);
         len
     }
 
     /// Adds a note to the open batch of a replicated log. No request waits for the note.
-    pub fn note(&mut self, at: usize, now: Now, sequence: u64, note: &Note<'_>) {
+    pub fn note(&mut self, partition_index: usize, now: Now, sequence: u64, note: &Note<'_>) {
         let encode = |out: &mut Vec<u8>, offset_delta| note.encode(out, offset_delta);
-        let batches = &mut self.queues[at].batches;
+        let batches = &mut self.queues[partition_index].batches;
         batches.write(now.unix_s, sequence, &mut self.record, encode);
         self.has_buffers = true;
     }
@@ -293,13 +301,13 @@ impl<T> Commits<T> {
     /// of a new mark. After a crash the partition continues above the last mark, so that no offset is assigned twice.
     pub fn push_unlogged(
         &mut self,
-        at: usize,
+        partition_index: usize,
         request: T,
         bytes: usize,
         now: Now,
         sequence: u64,
     ) -> usize {
-        let batches = &mut self.queues[at].batches;
+        let batches = &mut self.queues[partition_index].batches;
         let mark = batches.mark(sequence);
         if let Some(until) = mark {
             let encode =
@@ -307,7 +315,13 @@ impl<T> Commits<T> {
             batches.write(now.unix_s, sequence, &mut self.record, encode);
         }
         batches.skip_offset();
-        self.enqueue(Scope::Partition(at), mark.is_some(), request, bytes, now);
+        self.enqueue(
+            Scope::Partition(partition_index),
+            mark.is_some(),
+            request,
+            bytes,
+            now,
+        );
         self.may_have_due = true;
         bytes
     }
@@ -323,14 +337,14 @@ impl<T> Commits<T> {
             return None;
         }
         for n in 0..self.queues.len() {
-            let at = (self.next + n) % self.queues.len();
-            let (queue, held) = (&mut self.queues[at], &mut self.bytes);
-            let is_valid = |writer, number| is_valid(at, writer, number);
+            let partition_index = (self.next + n) % self.queues.len();
+            let (queue, held) = (&mut self.queues[partition_index], &mut self.bytes);
+            let is_valid = |writer, number| is_valid(partition_index, writer, number);
             let Some(next) = queue.next(held, now.s, self.is_replicated, is_valid) else {
                 continue;
             };
             // After a batch it is the next queue's turn, so that a queue that fills again and again does not delay the others.
-            self.next = at + usize::from(queue.current.is_none());
+            self.next = partition_index + usize::from(queue.current.is_none());
             return Some(match next {
                 (Some(entry), record, _) => Next::Request(self.takes_effect(entry)?, record),
                 (None, record, is_own) => Next::Record {
@@ -379,13 +393,15 @@ impl<T> Commits<T> {
     }
 
     /// The number of this process among the writers of the partition at this index.
-    pub fn writer(&self, at: usize) -> u64 {
-        self.queues[at].batches.writer
+    pub fn writer(&self, partition_index: usize) -> u64 {
+        self.queues[partition_index].batches.writer
     }
 
     /// Continues as the next writer of the partition at this index, after its log declared this one dead.
-    pub fn restart_as_next_writer(&mut self, at: usize) {
-        self.queues[at].batches.restart_as_next_writer();
+    pub fn restart_as_next_writer(&mut self, partition_index: usize) {
+        self.queues[partition_index]
+            .batches
+            .restart_as_next_writer();
     }
 
     /// The second of the oldest record that is not applied, or the present second. No record that is applied later has an earlier second.
@@ -410,9 +426,9 @@ impl<T> Commits<T> {
         if self.is_empty() && !self.is_replicated {
             return;
         }
-        for at in 0..self.queues.len() {
-            let batches = &mut self.queues[at].batches;
-            batches.send(now.s, || sequence(at), &mut append);
+        for partition_index in 0..self.queues.len() {
+            let batches = &mut self.queues[partition_index].batches;
+            batches.send(now.s, || sequence(partition_index), &mut append);
             if self.requests == 0 {
                 // If no request waits, the partition writes only a note each second, so its buffer is not kept.
                 batches.free();
@@ -423,15 +439,15 @@ impl<T> Commits<T> {
                     header,
                     batch: None,
                 });
-                all.for_each(|of| self.committed(at, of));
+                all.for_each(|of| self.committed(partition_index, of));
             }
         }
     }
 
     /// Queues a committed batch of the partition at this index.
-    pub fn committed(&mut self, at: usize, of: Committed) {
-        self.bytes += bytes_of(of.batch.as_ref());
-        self.queues[at].committed.push_back(of);
+    pub fn committed(&mut self, partition_index: usize, committed: Committed) {
+        self.bytes += bytes_of(committed.batch.as_ref());
+        self.queues[partition_index].committed.push_back(committed);
         self.may_have_due = true;
     }
 

@@ -108,7 +108,7 @@ pub enum Note<'a> {
     /// A mark: unlogged facts may have offsets up to this offset.
     Mark(u64),
     /// The writer of the batch is alive.
-    Beat(Beat<'a>),
+    Heartbeat(Heartbeat<'a>),
     /// This writer is dead: its batches after this record are void.
     Dead(u64),
     /// This writer becomes the steward (the node that runs wills, expiry and checkpoints for the partition), unless another living writer is the
@@ -133,7 +133,7 @@ pub struct GroupPosition<'a> {
 
 /// A heartbeat of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beat<'a> {
+pub struct Heartbeat<'a> {
     /// The name of the node, or empty.
     pub name: &'a [u8],
     /// The address of the node's admin API, or empty.
@@ -147,7 +147,7 @@ impl<'a> Note<'a> {
     pub(crate) fn kind(&self) -> RecordKind {
         match self {
             Note::Mark(_) => RecordKind::Mark,
-            Note::Beat(_) => RecordKind::Beat,
+            Note::Heartbeat(_) => RecordKind::Heartbeat,
             Note::Dead(_) => RecordKind::Dead,
             Note::Steward(_) => RecordKind::Steward,
             Note::Release(_) => RecordKind::Release,
@@ -162,7 +162,7 @@ impl<'a> Note<'a> {
         out.number(offset_delta.into());
         match self {
             Note::Mark(until) => out.number(*until),
-            Note::Beat(beat) => {
+            Note::Heartbeat(beat) => {
                 out.field(beat.name);
                 out.field(beat.admin_address);
                 out.number(beat.connections);
@@ -197,14 +197,14 @@ impl<'a> Note<'a> {
         let offset_delta = from.number32()?;
         let note = match kind {
             RecordKind::Mark => Note::Mark(from.number()?),
-            RecordKind::Beat => {
+            RecordKind::Heartbeat => {
                 // A later version may append fields to a heartbeat. They are ignored.
-                let beat = Beat {
+                let beat = Heartbeat {
                     name: from.field()?,
                     admin_address: from.field()?,
                     connections: from.number()?,
                 };
-                return Ok(Some((offset_delta, Note::Beat(beat))));
+                return Ok(Some((offset_delta, Note::Heartbeat(beat))));
             }
             RecordKind::Dead => Note::Dead(from.word()?),
             RecordKind::Release => Note::Release(Release {
@@ -252,7 +252,7 @@ pub(crate) fn check(
         None => {}
     }
     if let Some((offset_delta, note)) = Note::decode(record)? {
-        if let Note::Beat(beat) = note {
+        if let Note::Heartbeat(beat) = note {
             // The admin console and terminals show both fields, so control characters are refused.
             check_fields(beat.name, b"", beat.admin_address).map_err(Damaged)?;
         }
@@ -281,8 +281,8 @@ pub(crate) fn check(
 
 /// Whether a record is a note that a node of a cluster writes by itself, so that no request waits for it.
 pub(crate) fn is_of_cluster(record: &[u8]) -> bool {
-    use RecordKind::{Beat, Dead, Mark, Steward};
-    RecordKind::of(record).is_some_and(|kind| matches!(kind, Mark | Beat | Dead | Steward))
+    use RecordKind::{Dead, Heartbeat, Mark, Steward};
+    RecordKind::of(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.

@@ -43,7 +43,7 @@ pub struct Set {
 }
 
 /// A filter whose members a walk visits, to deliver a message to them. Members may join and leave during the walk.
-struct Walked {
+struct WalkedFilter {
     set: u32,
     /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the
     /// end. When a member leaves, the last member takes its place. So the walk misses no old member, but it may visit some of them twice
@@ -81,7 +81,7 @@ pub struct Matching {
     /// The clients that opened filters while the table was more than half full.
     holders: Holders,
     /// By home: the filters that the walk for the home's current message has not finished. The last one in the list is next.
-    walks: BTreeMap<ShardId, Vec<Walked>>,
+    walks: BTreeMap<ShardId, Vec<WalkedFilter>>,
     /// By partition: the offset up to which all live subscribers have read.
     pub seen: Vec<u64>,
 }
@@ -222,7 +222,7 @@ impl Matching {
 
     /// Begins a walk over the members of these filters, for a message of this home. Each home has at most one walk at a time.
     pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
-        let walked = sets.map(|set| Walked {
+        let walked = sets.map(|set| WalkedFilter {
             set: set.members,
             left: self.members(set).len() as u32,
         });

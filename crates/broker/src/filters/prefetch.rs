@@ -10,7 +10,7 @@ use crate::base::turn_limits::PREFETCHED;
 
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
-struct Descent<'a> {
+struct TrieDescent<'a> {
     /// The remaining levels; `None` when the descent has ended.
     rest: Option<&'a [u8]>,
     /// The current node; [`NONE`] above the first level.
@@ -26,7 +26,7 @@ impl Filters {
         if self.is_empty() {
             return;
         }
-        let mut descents = [Descent {
+        let mut descents = [TrieDescent {
             rest: None,
             at: NONE,
             hash: 0,
@@ -44,7 +44,7 @@ impl Filters {
     }
 
     /// Prefetches one level of each topic: first all buckets, then all nodes, then all texts.
-    fn prefetch_level(&self, descents: &mut [Descent<'_>]) {
+    fn prefetch_level(&self, descents: &mut [TrieDescent<'_>]) {
         let mut ended = [false; PREFETCHED];
         for (descent, ended) in descents.iter_mut().zip(&mut ended) {
             let Some(rest) = descent.rest else { continue };

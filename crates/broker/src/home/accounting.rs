@@ -41,17 +41,17 @@ impl Home {
         self.logs.of_home.losses.get() * LOSS_BYTES
     }
 
-    /// Limits the losses that are remembered by topic to `most` topics. For further topics, which are those with the oldest losses, only
+    /// Limits the losses that are remembered by topic to `losses_max` topics. For further topics, which are those with the oldest losses, only
     /// the rule is remembered from now on. One call handles at most `at_once` topics. Returns whether there are still too many.
-    pub(crate) fn trim_losses(&mut self, most: usize, mut at_once: usize) -> bool {
-        let most = most / self.logs.partitions.len().max(1);
+    pub(crate) fn trim_losses(&mut self, losses_max: usize, mut at_once: usize) -> bool {
+        let losses_max = losses_max / self.logs.partitions.len().max(1);
         // This function is called in each turn (a pass of the shard's loop). It returns early in the usual case, in which all partitions
         // together have no more losses than one partition may have.
-        if self.logs.of_home.losses.get() <= most {
+        if self.logs.of_home.losses.get() <= losses_max {
             return false;
         }
         for Partition { log, forgotten, .. } in &mut self.logs.partitions {
-            while log.losses.topics() > most {
+            while log.losses.topics() > losses_max {
                 if at_once == 0 {
                     return true;
                 }

@@ -111,7 +111,7 @@ chained!(AnswerRow, |row| row.answer.key as u32);
 
 /// The answers to a group of publishers, from oldest to newest.
 #[derive(Clone, Copy)]
-struct Group {
+struct AnswersOfGroup {
     oldest: u32,
     newest: u32,
     answers: u32,
@@ -119,8 +119,8 @@ struct Group {
     reserved: u32,
 }
 
-impl Group {
-    const EMPTY: Group = Group {
+impl AnswersOfGroup {
+    const EMPTY: AnswersOfGroup = AnswersOfGroup {
         oldest: NONE,
         newest: NONE,
         answers: 0,
@@ -132,7 +132,7 @@ impl Group {
 pub(super) struct Answers {
     rows: Slab<AnswerRow>,
     index: Index,
-    groups: Box<[Group; GROUPS]>,
+    groups: Box<[AnswersOfGroup; GROUPS]>,
     /// Reservations of all groups.
     reserved: u32,
     admission: Admission,
@@ -145,7 +145,7 @@ impl Answers {
         Answers {
             rows: Slab::default(),
             index: Index::default(),
-            groups: Box::new([Group::EMPTY; GROUPS]),
+            groups: Box::new([AnswersOfGroup::EMPTY; GROUPS]),
             reserved: 0,
             admission,
             window_s,
@@ -161,9 +161,9 @@ impl Answers {
         self.rows.len() + self.reserved == 0
     }
 
-    /// Reserves room for an answer in this group. Returns false if the group has used its share of the `most` places of all homes.
-    pub fn reserve(&mut self, group: usize, most: usize) -> bool {
-        let may = self.admission.keys.reserve(group, most);
+    /// Reserves room for an answer in this group. Returns false if the group has used its share of the `limit` places of all homes.
+    pub fn reserve(&mut self, group: usize, limit: usize) -> bool {
+        let may = self.admission.keys.reserve(group, limit);
         self.groups[group].reserved += u32::from(may);
         self.reserved += u32::from(may);
         may
@@ -262,9 +262,9 @@ impl Answers {
         None
     }
 
-    /// Drops a group's answers that have expired by this second, at most `most`. Returns how many more may be dropped.
-    pub fn expire(&mut self, group: usize, unix_s: u32, most: usize) -> usize {
-        for left in (1..=most).rev() {
+    /// Drops a group's answers that have expired by this second, at most `limit`. Returns how many more may be dropped.
+    pub fn expire(&mut self, group: usize, unix_s: u32, limit: usize) -> usize {
+        for left in (1..=limit).rev() {
             let oldest = self.groups[group].oldest;
             if oldest == NONE || !self.has_expired(self.rows.get(oldest), unix_s) {
                 return left;

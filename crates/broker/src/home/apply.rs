@@ -42,9 +42,9 @@ impl Home {
     pub(crate) fn apply_now(&mut self, fact: &Fact<'_>, context: &mut HomeContext<'_>) -> Outcome {
         match self.admit(fact, context) {
             Ok(admitted) => {
-                let at = self.partition_of_fact(admitted.row, fact);
-                let offset = self.logs.partitions[at].sequence + 1;
-                self.apply_at(at, fact, offset, admitted, context)
+                let partition_index = self.fact_partition_index(admitted.row, fact);
+                let offset = self.logs.partitions[partition_index].sequence + 1;
+                self.apply_at(partition_index, fact, offset, admitted, context)
             }
             Err(outcome) => outcome,
         }
@@ -74,34 +74,34 @@ impl Home {
         self.reset_published_count();
     }
 
-    /// Begins a new epoch of partition `at`, whose log is damaged and may have lost records before its end. The epoch begins after all
+    /// Begins a new epoch of this partition, whose log is damaged and may have lost records before its end. The epoch begins after all
     /// offsets that were given, and the messages that are left get offsets of the new epoch. So a subscriber that has received some of
     /// these messages gets a gap, and then receives them again.
     ///
     /// `base` is the first offset of the life that has just ended. The new offsets come after `base`, so they belong to that life. They
     /// must not belong to an earlier life: a position of an earlier life is invalid beyond the last offset of that life, so a client at a
     /// new offset would get a gap each time that it comes back.
-    pub(crate) fn begin_epoch(&mut self, at: usize, base: u64, rules: &Rules) {
-        let Partition { sequence, mark, .. } = self.logs.partitions[at];
+    pub(crate) fn begin_epoch(&mut self, partition_index: usize, base: u64, rules: &Rules) {
+        let Partition { sequence, mark, .. } = self.logs.partitions[partition_index];
         let until = sequence.max(mark).max(base) + EPOCH_OFFSETS;
-        self.lose(at, until, rules);
-        let partition = &mut self.logs.partitions[at];
+        self.lose(partition_index, until, rules);
+        let partition = &mut self.logs.partitions[partition_index];
         partition.sequence = partition.log.begin_epoch(until);
         for id in 0..self.topics.rows.end() {
             let row = self.topics.rows.get(id);
-            if row.name == Blob::NONE || self.logs.place_of(row) != at {
+            if row.name == Blob::NONE || self.logs.partition_index_of(row) != partition_index {
                 continue;
             }
-            let log = &self.logs.partitions[at].log;
+            let log = &self.logs.partitions[partition_index].log;
             let shown = self.logs.retained.get(&id).copied().unwrap_or(NONE);
             let last = log.last_offset(row.log).max(log.last_offset(shown));
             self.topics.rows.get_mut(id).set_last(last.max(until));
         }
     }
 
-    /// Records that the log of partition `at` has lost its records up to offset `until`. Topics without messages begin after that offset.
-    pub(crate) fn lose(&mut self, at: usize, until: u64, rules: &Rules) {
-        let partition = &mut self.logs.partitions[at];
+    /// Records that the log of this partition has lost its records up to offset `until`. Topics without messages begin after that offset.
+    pub(crate) fn lose(&mut self, partition_index: usize, until: u64, rules: &Rules) {
+        let partition = &mut self.logs.partitions[partition_index];
         partition.note_offset(until);
         partition.applied_to = until;
         partition.writer_set.set_lost();
@@ -109,7 +109,7 @@ impl Home {
             partition.forgotten.note(rule, until, 0);
         }
         for slot in 0..SLOTS {
-            if usize::from(self.logs.places[slot]) == at {
+            if usize::from(self.logs.partition_index_by_slot[slot]) == partition_index {
                 self.logs.floors[slot] = self.logs.floors[slot].max(until);
             }
         }
@@ -125,9 +125,9 @@ impl Home {
     ) -> Outcome {
         let (hash, name, _) = fact.topic();
         let row = self.topics.find(hash, name);
-        let at = self.partition_of_fact(row, fact);
+        let partition_index = self.fact_partition_index(row, fact);
         let is_replicated = self.logs.is_replicated();
-        let partition = &mut self.logs.partitions[at];
+        let partition = &mut self.logs.partitions[partition_index];
         let offset = logged.unwrap_or(partition.sequence + 1);
         if logged.is_none() && offset > partition.unlogged_max {
             // The partition has no free offset left before the next batch, so the fact cannot be applied.
@@ -140,8 +140,8 @@ impl Home {
                 None => partition.time_s,
             };
         }
-        let outcome = self.apply_once(fact, at, row, offset, context);
-        let partition = &mut self.logs.partitions[at];
+        let outcome = self.apply_once(fact, partition_index, row, offset, context);
+        let partition = &mut self.logs.partitions[partition_index];
         // The fact has used the offset, even if the fact has changed nothing.
         match logged {
             Some(offset) => partition.note_offset(offset),
@@ -150,12 +150,12 @@ impl Home {
         outcome
     }
 
-    /// Applies a fact of partition `at`, unless its idempotency key was used before.
+    /// Applies a fact of this partition, unless its idempotency key was used before.
     #[inline]
     fn apply_once(
         &mut self,
         fact: &Fact<'_>,
-        at: usize,
+        partition_index: usize,
         row: Option<u32>,
         offset: u64,
         context: &mut HomeContext<'_>,
@@ -167,7 +167,7 @@ impl Home {
             Fact::Topic { .. } => Ok(None),
         };
         if let (Fact::Publish(message), Ok(_) | Err(Outcome::Replayed(_))) = (fact, &key) {
-            self.note_claim_of(message, at);
+            self.note_claim_of(message, partition_index);
         }
         match key {
             Ok(key) => {
@@ -176,30 +176,40 @@ impl Home {
                     max: u32::MAX,
                     ..key
                 });
-                self.apply_at(at, fact, offset, Admitted { row, key }, context)
+                self.apply_at(
+                    partition_index,
+                    fact,
+                    offset,
+                    Admitted { row, key },
+                    context,
+                )
             }
-            Err(_) if planted::is(Fault::KeyTwice) => {
-                self.apply_at(at, fact, offset, Admitted { row, key: None }, context)
-            }
+            Err(_) if planted::is(Fault::KeyTwice) => self.apply_at(
+                partition_index,
+                fact,
+                offset,
+                Admitted { row, key: None },
+                context,
+            ),
             Err(known) => known,
         }
     }
 
-    /// Applies a fact to partition `at`: all rows that change get this offset.
+    /// Applies a fact to this partition: all rows that change get this offset.
     #[inline(always)] // most facts are messages
     fn apply_at(
         &mut self,
-        at: usize,
+        partition_index: usize,
         fact: &Fact<'_>,
         offset: u64,
         admitted: Admitted,
         context: &mut HomeContext<'_>,
     ) -> Outcome {
-        context.now = self.logs.partitions[at].effective_time(context.now);
+        context.now = self.logs.partitions[partition_index].effective_time(context.now);
         match fact {
             Fact::Publish(message) => {
                 self.topics.idle_topics.published += 1;
-                let info = self.publish(message, admitted.row, at, offset, context);
+                let info = self.publish(message, admitted.row, partition_index, offset, context);
                 self.keep_answer(admitted.key, message, &info);
                 Outcome::Done(info)
             }
@@ -250,10 +260,12 @@ impl Home {
 
     /// The index of the partition of a fact's topic. `row` is the topic's row, if it exists.
     #[inline]
-    fn partition_of_fact(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
+    fn fact_partition_index(&self, row: Option<u32>, fact: &Fact<'_>) -> usize {
         match row {
-            Some(id) => self.partition_of(id),
-            None => self.logs.places[usize::from(topic::slot(fact.topic().1))].into(),
+            Some(id) => self.topic_partition_index(id),
+            None => {
+                self.logs.partition_index_by_slot[usize::from(topic::slot(fact.topic().1))].into()
+            }
         }
     }
 
@@ -283,8 +295,11 @@ impl Home {
     /// messages.
     fn apply_delete(&mut self, id: u32, offset: u64, now: Now, lanes: &mut Lanes) -> Outcome {
         let info = self.topic_info(id, now);
-        let at = self.partition_of(id);
-        let (row, partition) = (self.topics.rows.get_mut(id), &mut self.logs.partitions[at]);
+        let partition_index = self.topic_partition_index(id);
+        let (row, partition) = (
+            self.topics.rows.get_mut(id),
+            &mut self.logs.partitions[partition_index],
+        );
         partition.sequence = offset;
         let log = &mut partition.log;
         let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
@@ -311,10 +326,10 @@ impl Home {
     /// Subscribers stay. A subscriber that has not received the removed messages gets a gap. Returns how many messages were removed from
     /// the log.
     fn purge_topic(&mut self, id: u32, until: u64, most: u32, now: Now) -> u32 {
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         let (row, log) = (
             self.topics.rows.get_mut(id),
-            &mut self.logs.partitions[at].log,
+            &mut self.logs.partitions[partition_index].log,
         );
         let purged;
         (row.log, purged) = log.drop_until(row.log, until, most, now.unix_s);
@@ -335,11 +350,17 @@ impl Home {
 }
 
 impl Logs {
-    /// Notes the offset and time of a record of partition `at` that changes no topic. Raises the partition's mark to `mark`: offsets up to
+    /// Notes the offset and time of a record of this partition that changes no topic. Raises the partition's mark to `mark`: offsets up to
     /// it may have been given to facts that are not logged.
-    pub(crate) fn note_record(&mut self, at: usize, offset: u64, unix_s: u32, mark: u64) {
+    pub(crate) fn note_record(
+        &mut self,
+        partition_index: usize,
+        offset: u64,
+        unix_s: u32,
+        mark: u64,
+    ) {
         let is_replicated = self.is_replicated();
-        let partition = &mut self.partitions[at];
+        let partition = &mut self.partitions[partition_index];
         partition.note_offset(offset);
         partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
         if is_replicated {
@@ -347,9 +368,9 @@ impl Logs {
         }
     }
 
-    /// Notes a batch that was read from the log of partition `at`: its writer and its number.
-    pub(crate) fn note_batch_read(&mut self, at: usize, batch: (u64, u64)) {
-        self.partitions[at].batch = batch;
+    /// Notes a batch that was read from the log of this partition: its writer and its number.
+    pub(crate) fn note_batch_read(&mut self, partition_index: usize, batch: (u64, u64)) {
+        self.partitions[partition_index].batch = batch;
     }
 
     /// The partitions, each with writer and number of the last batch read.
@@ -358,13 +379,13 @@ impl Logs {
         all.zip(self.partitions.iter().map(|it| it.batch))
     }
 
-    /// The time of the log of partition `at`, in a cluster.
-    pub(crate) fn time_s(&self, at: usize) -> u32 {
-        self.partitions[at].time_s
+    /// The time of the log of this partition, in a cluster.
+    pub(crate) fn time_s(&self, partition_index: usize) -> u32 {
+        self.partitions[partition_index].time_s
     }
 
-    /// The last offset of partition `at`.
-    pub(crate) fn sequence(&self, at: usize) -> u64 {
-        self.partitions[at].sequence
+    /// The last offset of this partition.
+    pub(crate) fn sequence(&self, partition_index: usize) -> u64 {
+        self.partitions[partition_index].sequence
     }
 }

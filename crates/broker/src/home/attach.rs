@@ -20,8 +20,8 @@ use crate::mail::lanes::Lanes;
 use crate::mail::{Attach, Attached, Page, Tell};
 
 impl Home {
-    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live ones. `found` is the
-    /// progress of the search for the first message, if the request was queued before.
+    /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live ones. A request that was
+    /// queued before comes with `found`, the progress of the search for its first message.
     pub(crate) fn attach(
         &mut self,
         from: ShardId,
@@ -32,12 +32,13 @@ impl Home {
     ) {
         self.steps.add(1);
         let (rules, now) = (context.rules, context.now);
-        let at = usize::from(self.logs.places[usize::from(topic::slot(name))]);
+        let partition_index =
+            usize::from(self.logs.partition_index_by_slot[usize::from(topic::slot(name))]);
         let ask = &Attach {
-            since: self.logs.in_present_life(ask.since, at),
+            since: self.logs.in_current_life(ask.since, partition_index),
             ..*ask
         };
-        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, at) {
+        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, partition_index) {
             let reading = PendingPage::Topic {
                 from,
                 ask: *ask,
@@ -45,7 +46,7 @@ impl Home {
                 progress: SearchProgress::Unknown,
                 counted: false,
             };
-            return self.wait_for_log(reading, at, offset);
+            return self.wait_for_log(reading, partition_index, offset);
         }
         let must_queue = found.is_none() && self.page_queue.must_queue(&self.turn_limits);
         // A long-poll is counted only when it is known to wait. A request for the next page is not counted either: its subscriber was
@@ -70,10 +71,10 @@ impl Home {
                 return self.tell_not_attached(from, ask, name, attached, context.lanes);
             }
         };
-        if must_queue && !self.is_at_head(id, ask, rules) {
+        if must_queue && !self.has_nothing_to_read(id, ask, rules) {
             self.count_subscriber(id, from, ask);
-            // Nothing is read now: a live subscription begins when its page is read. Until then another subscription may deliver the
-            // messages to the client.
+            // Nothing is read now. A live subscription begins when its page is read, because until then another subscription of the client
+            // may deliver the messages.
             return self.page_queue.queue_topic(
                 from,
                 ask,
@@ -156,10 +157,10 @@ impl Home {
     }
 
     /// Whether the log has nothing that the subscriber must read.
-    fn is_at_head(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
+    fn has_nothing_to_read(&self, id: u32, ask: &Attach, rules: &Rules) -> bool {
         let row = self.topics.rows.get(id);
         let nothing = self.logs.messages_of(row) == 0 && !row.has(HAS_RETAINED);
-        nothing || !ask.retained && by_rule(ask, rules.get(row.rule)) == Since::Live
+        nothing || !ask.retained && first_position(ask, rules.get(row.rule)) == Since::Live
     }
 
     fn count_subscriber(&mut self, id: u32, from: ShardId, ask: &Attach) {
@@ -212,7 +213,7 @@ impl Home {
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
                     return Err(Attached::Gone);
                 }
-                // A waiting poll does not recreate the topic.
+                // A long-poll that has waited before does not create the topic again.
                 _ if ask.poll && ask.is_next_page => return Err(Attached::Gone),
                 _ => row.flags &= !DELETED,
             }
@@ -244,21 +245,21 @@ fn tell_page(from: ShardId, ask: &Attach, page: Page, lanes: &mut Lanes) {
     let (topic, to) = (ask.topic, ask.to);
     lanes
         .frames()
-        .weights
+        .visits_by_group
         .add(ask.party, page_visits(page.count));
     lanes.tell(from, Tell::Page { topic, to, page });
 }
 
 /// Where the subscription begins: at the position in the request, or by the rule's default.
-pub(super) fn by_rule(ask: &Attach, rule: &Rule) -> Since {
-    let by_rule = match (rule.first, ask.poll) {
+pub(super) fn first_position(ask: &Attach, rule: &Rule) -> Since {
+    let first_position = match (rule.first, ask.poll) {
         (First::ByTransport, true) | (First::Oldest, _) => Since::Oldest,
         (First::ByTransport, false) if rule.keep == Keep::Latest => Since::Oldest,
         (First::ByTransport, false) | (First::Live, _) => Since::Live,
         (First::Newest(n), _) => Since::Newest(n),
     };
     match ask.since {
-        Since::Default => by_rule,
+        Since::Default => first_position,
         since => since,
     }
 }

@@ -14,9 +14,9 @@
 //! whole budget.
 //!
 //! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last
-//! message. So the bytes of the chunks have a limit of their own: one and a half times the budget, plus what each empty log keeps. If the
-//! chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics, because the
-//! chunks that are nearly empty may contain none of them.
+//! message. So the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty log
+//! keeps. If the chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics,
+//! because the chunks that are nearly empty may contain none of them.
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
 //! log grows again, or when the budget is enforced.
@@ -31,7 +31,7 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::base::turn_limits::TurnLimits;
 use crate::log::Log;
-use crate::log::removal::Search;
+use crate::log::removal::SearchOutcome;
 
 impl Home {
     /// Removes some messages if the logs or a topic exceed their limits. Returns whether more must be removed before the next publish.
@@ -50,13 +50,19 @@ impl Home {
         }
     }
 
-    /// Counts the growth of the log of partition `at`. Enforces the budget if it may be exceeded, in about `steps_max` steps.
-    pub(super) fn log_grew(&mut self, at: usize, rules: &Rules, now: Now, steps_max: usize) {
-        self.logs.count_log(at);
+    /// Counts the growth of the log of this partition. Enforces the budget if it may be exceeded, in about `steps_max` steps.
+    pub(super) fn log_grew(
+        &mut self,
+        partition_index: usize,
+        rules: &Rules,
+        now: Now,
+        steps_max: usize,
+    ) {
+        self.logs.count_log(partition_index);
         let most = self.logs.budget.held_max;
         if most.messages > self.logs.budget.bytes_max
             || most.chunks > self.logs.chunk_bytes_max()
-            || self.logs.partitions[at].log.is_full()
+            || self.logs.partitions[partition_index].log.is_full()
         {
             self.enforce_budget(rules, now, steps_max);
         }
@@ -87,11 +93,11 @@ impl Home {
             self.logs
                 .empty_chunks(rules.retained(), now, drops, &mut emptied);
         }
-        for at in 0..self.logs.partitions.len() {
-            self.logs.count_log(at);
+        for partition_index in 0..self.logs.partitions.len() {
+            self.logs.count_log(partition_index);
         }
-        for (topic, number, left) in emptied {
-            self.chain_emptied(topic, number, left, rules, now);
+        for (topic, rule_number, empty_chain) in emptied {
+            self.chain_emptied(topic, rule_number, empty_chain, rules, now);
         }
         must_go_on
     }
@@ -130,9 +136,9 @@ impl Logs {
         self.budget.bytes_max.saturating_add(free)
     }
 
-    /// Updates `held_max` with the present bytes of the log of partition `at`.
-    fn count_log(&mut self, at: usize) {
-        let Partition { log, counted, .. } = &mut self.partitions[at];
+    /// Updates `held_max` with the present bytes of the log of this partition.
+    fn count_log(&mut self, partition_index: usize) {
+        let Partition { log, counted, .. } = &mut self.partitions[partition_index];
         let before = core::mem::replace(counted, log.held());
         let most = &mut self.budget.held_max;
         most.messages = most.messages - before.messages + counted.messages;
@@ -147,18 +153,18 @@ impl Logs {
             let excess = bytes.saturating_sub(self.budget.bytes_max);
             let full = self.iter().position(Log::is_full);
             let partition_to_trim = match (full, excess) {
-                (Some(at), _) => Some(at),
+                (Some(partition_index), _) => Some(partition_index),
                 (None, 0) => None,
                 (None, _) => self.partition_to_trim(retained, |log| log.held().messages),
             };
-            let Some(at) = partition_to_trim else {
+            let Some(partition_index) = partition_to_trim else {
                 return false;
             };
             if full.is_none() && self.steps.count() >= until {
                 return true;
             }
             let share = excess.div_ceil(self.partitions.len());
-            let log = &mut self.partitions[at].log;
+            let log = &mut self.partitions[partition_index].log;
             let before = log.bytes();
             let spares = log.enforce_budget(
                 before.saturating_sub(share),
@@ -166,15 +172,15 @@ impl Logs {
                 all_bytes,
                 now.unix_s,
                 retained,
-                |topic, number, left| emptied.push((topic, number, left)),
+                |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
             );
             if spares {
                 match remove_unspared(self, retained, until, now, emptied) {
-                    Search::Removed => {}
-                    Search::Spent => return true,
-                    Search::Ended => all_bytes = NOBODY_SPARED,
+                    SearchOutcome::Removed => {}
+                    SearchOutcome::Spent => return true,
+                    SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
                 }
-            } else if self.partitions[at].log.bytes() == before {
+            } else if self.partitions[partition_index].log.bytes() == before {
                 return false;
             }
         }
@@ -189,11 +195,11 @@ impl Logs {
                 break;
             }
             let free = |log: &Log| log.held().chunks.saturating_sub(log.held().messages);
-            let Some(at) = self.partition_to_trim(retained, free) else {
+            let Some(partition_index) = self.partition_to_trim(retained, free) else {
                 break;
             };
             let share = excess.div_ceil(self.partitions.len());
-            let log = &mut self.partitions[at].log;
+            let log = &mut self.partitions[partition_index].log;
             let chunks_max = log.held().chunks - share.min(log.held().chunks);
             let (gone, spares) = log.empty_chunks(
                 chunks_max,
@@ -201,15 +207,15 @@ impl Logs {
                 all_bytes,
                 now.unix_s,
                 retained,
-                |topic, number, left| emptied.push((topic, number, left)),
+                |topic, rule_number, empty_chain| emptied.push((topic, rule_number, empty_chain)),
             );
             drops -= gone;
             if spares {
                 let until = self.steps.count() + drops as u64;
                 match remove_unspared(self, retained, until, now, emptied) {
-                    Search::Removed => drops -= 1,
-                    Search::Spent => break,
-                    Search::Ended => all_bytes = NOBODY_SPARED,
+                    SearchOutcome::Removed => drops -= 1,
+                    SearchOutcome::Spent => break,
+                    SearchOutcome::Ended => all_bytes = NOBODY_SPARED,
                 }
             } else if gone == 0 {
                 break;
@@ -221,13 +227,13 @@ impl Logs {
     /// first. A partition with only retained messages comes last. Among equals it is the one with the most `bytes`. `None` if no log has
     /// messages.
     fn partition_to_trim(&self, retained: u8, bytes: impl Fn(&Log) -> usize) -> Option<usize> {
-        let log = |at: usize| &self.partitions[at].log;
-        let rank = |at: &usize| {
-            let log = log(*at);
+        let log = |partition_index: usize| &self.partitions[partition_index].log;
+        let rank = |partition_index: &usize| {
+            let log = log(*partition_index);
             (log.has_orphans(), log.has_besides(retained), bytes(log))
         };
         (0..self.partitions.len())
-            .filter(|at| log(*at).len() > 0)
+            .filter(|partition_index| log(*partition_index).len() > 0)
             .max_by_key(rank)
     }
 }
@@ -240,24 +246,27 @@ fn remove_unspared(
     until: u64,
     now: Now,
     emptied: &mut Emptied,
-) -> Search {
+) -> SearchOutcome {
     let all_bytes = logs.budget.bytes_max;
     loop {
-        for number in 0..=retained {
+        for rule_number in 0..=retained {
             for Partition { log, .. } in &mut logs.partitions {
-                let emptied = |topic, number, left| emptied.push((topic, number, left));
-                let search = log.remove_unspared(number, all_bytes, until, now.unix_s, emptied);
-                if matches!(search, Search::Removed) {
+                let emptied = |topic, rule_number, empty_chain| {
+                    emptied.push((topic, rule_number, empty_chain))
+                };
+                let search =
+                    log.remove_unspared(rule_number, all_bytes, until, now.unix_s, emptied);
+                if matches!(search, SearchOutcome::Removed) {
                     logs.budget.searches_again = false;
                 }
-                if !matches!(search, Search::Ended) {
+                if !matches!(search, SearchOutcome::Ended) {
                     return search;
                 }
             }
         }
         logs.budget.searches_again ^= true;
         if !logs.budget.searches_again {
-            return Search::Ended;
+            return SearchOutcome::Ended;
         }
         let all = logs.partitions.iter_mut();
         all.for_each(|partition| partition.log.restart_search());
@@ -273,11 +282,11 @@ fn trim(logs: &mut Logs, topics: &TopicTable, rules: &Rules, until: u64) -> bool
     let Some(row) = topics.rows.try_get(untrimmed.topic) else {
         return false;
     };
-    let (at, number, chain) = (logs.place_of(row), row.rule, row.log);
-    let log = &mut logs.partitions[at].log;
+    let (partition_index, rule_number, chain) = (logs.partition_index_of(row), row.rule, row.log);
+    let log = &mut logs.partitions[partition_index].log;
     let must_go_on = log.trim(
         chain,
-        rules.get(number),
+        rules.get(rule_number),
         untrimmed.messages_max,
         untrimmed.frame_bytes,
         untrimmed.time_s,

@@ -45,14 +45,14 @@ impl Home {
         self.queue_if_idle(id, now);
     }
 
-    /// Forgets the topics of a rule that have been idle for long enough. Examines at most `most` topics; returns how many it has examined.
-    fn forget_idle(&mut self, number: u8, rules: &Rules, now: Now, most: usize) -> usize {
-        let age_s = rules.get(number).position_age_s;
-        for looked_at in 0..most {
+    /// Forgets the topics of a rule that have been idle for long enough. Examines at most `limit` topics; returns how many it has examined.
+    fn forget_idle(&mut self, rule_number: u8, rules: &Rules, now: Now, limit: usize) -> usize {
+        let age_s = rules.get(rule_number).position_age_s;
+        for looked_at in 0..limit {
             let Some(until_s) = now.unix_s.checked_sub(age_s) else {
                 return looked_at;
             };
-            let Some(id) = self.topics.idle_topics.take_until(number, until_s) else {
+            let Some(id) = self.topics.idle_topics.take_until(rule_number, until_s) else {
                 return looked_at;
             };
             self.steps.add(1);
@@ -74,9 +74,11 @@ impl Home {
             };
             row.flags |= IN_IDLE_QUEUE;
             let client = self.topics.makers.holder(id);
-            self.topics.idle_topics.queue(number, client, id, since_s);
+            self.topics
+                .idle_topics
+                .queue(rule_number, client, id, since_s);
         }
-        most
+        limit
     }
 
     /// Evicts an idle topic to make room for a new one: preferably a topic of this client, otherwise a topic of any client that has been
@@ -109,8 +111,8 @@ impl Home {
         self.topics.index.remove(&mut self.topics.rows, id);
         let row = self.topics.rows.remove(id);
         self.topics.makers.freed(id);
-        let at = self.logs.place_of(&row);
-        let Partition { log, forgotten, .. } = &mut self.logs.partitions[at];
+        let partition_index = self.logs.partition_index_of(&row);
+        let Partition { log, forgotten, .. } = &mut self.logs.partitions[partition_index];
         let lost = log.last_lost_offset(row.log).unwrap_or(row.last());
         if let Some(number) = log.losses.forget_topic(id, lost) {
             forgotten.add(row.rule, lost, number, self.topics.names.get(row.name));
@@ -123,20 +125,20 @@ impl Home {
         self.topics.names.remove(row.name);
     }
 
-    /// Handles a topic whose chain (its list of messages) under this rule has become empty. `left` is the empty chain, or `NONE`.
+    /// Handles a topic whose chain (its list of messages) under this rule has become empty. `empty_chain` is that chain, or `NONE`.
     pub(super) fn chain_emptied(
         &mut self,
         id: u32,
-        number: u8,
-        left: u32,
+        rule_number: u8,
+        empty_chain: u32,
         rules: &Rules,
         now: Now,
     ) {
-        if number == rules.retained() {
-            self.logs.retained.insert(id, left);
+        if rule_number == rules.retained() {
+            self.logs.retained.insert(id, empty_chain);
             self.unretain(id);
         } else {
-            self.topics.rows.get_mut(id).log = left;
+            self.topics.rows.get_mut(id).log = empty_chain;
         }
         self.log_emptied(id, now);
     }
@@ -144,22 +146,28 @@ impl Home {
     /// Drops a partition's expired messages of a rule, at most `limit`; returns the number dropped.
     pub(super) fn expire_rule(
         &mut self,
-        at: usize,
-        number: u8,
+        partition_index: usize,
+        rule_number: u8,
         rules: &Rules,
         now: Now,
         limit: usize,
     ) -> usize {
         let mut emptied = Vec::new();
-        let age_s = rules.get(number).log_age_s;
-        let log = &mut self.logs.partitions[at].log;
-        let expired = log.expire(number, age_s, now.unix_s, limit, |topic, left| {
-            emptied.push((topic, left));
-        });
+        let age_s = rules.get(rule_number).log_age_s;
+        let log = &mut self.logs.partitions[partition_index].log;
+        let expired = log.expire(
+            rule_number,
+            age_s,
+            now.unix_s,
+            limit,
+            |topic, empty_chain| {
+                emptied.push((topic, empty_chain));
+            },
+        );
         // This comes before topics are forgotten. A topic that is already queued as idle may just have lost its last message, and then its
         // idle time begins again.
-        for (topic, left) in emptied {
-            self.chain_emptied(topic, number, left, rules, now);
+        for (topic, empty_chain) in emptied {
+            self.chain_emptied(topic, rule_number, empty_chain, rules, now);
         }
         expired
     }
@@ -185,23 +193,23 @@ impl Home {
     /// are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published);
-        let mut most = self.turn_limits.forgets_per_turn + published;
+        let mut limit = self.turn_limits.forgets_per_turn + published;
         let has_orphans = self.logs.of_home.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {
-                most -= partition.log.clear_orphans(most);
+                limit -= partition.log.clear_orphans(limit);
             }
         }
         if !self.topics.idle_topics.due {
             return has_orphans && self.logs.of_home.orphans.get() > 0;
         }
         for _ in 0..rules.count() {
-            let number = self.topics.idle_topics.rule();
-            for at in 0..self.logs.partitions.len() {
-                most -= self.expire_rule(at, number, rules, now, most);
+            let rule_number = self.topics.idle_topics.rule();
+            for partition_index in 0..self.logs.partitions.len() {
+                limit -= self.expire_rule(partition_index, rule_number, rules, now, limit);
             }
-            most -= self.forget_idle(number, rules, now, most);
-            if most == 0 {
+            limit -= self.forget_idle(rule_number, rules, now, limit);
+            if limit == 0 {
                 return true;
             }
             self.topics.idle_topics.next_rule();

@@ -24,7 +24,7 @@ use crate::base::time::Now;
 use crate::base::turn_limits::TurnLimits;
 use crate::filters::overlap;
 use crate::log::Log;
-use crate::log::arrival::{Arrival, Arrivals};
+use crate::log::arrival::{Arrival, ArrivalCursor};
 use crate::mail::{AttachFilters, Attached, FilterPage, Frames};
 
 /// Rows read for each message of a page: entry, chain, topic, and the topic's name.
@@ -40,10 +40,10 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) -> Option<FilterPage> {
         let (rules, now) = (context.rules, context.now);
-        let place = self.logs.placement.place_at_home(reader.partition);
-        self.expire_some(place, rules, now);
+        let partition_index = self.logs.placement.place_at_home(reader.partition);
+        self.expire_some(partition_index, rules, now);
         let matching_rules = matching_rules(filters, rules);
-        let partition = &self.logs.partitions[place];
+        let partition = &self.logs.partitions[partition_index];
         let log = &partition.log;
         let (mut at, lost) = begin_filters(log, &matching_rules, reader, rules);
         let large_waits = self.page_queue.must_wait(usize::MAX, context.lanes);
@@ -54,7 +54,7 @@ impl Home {
                 .forgotten
                 .lost_behind(lost, reader.losses_before, &matching_rules, filters);
         self.steps.add(forgotten.len() + matching_rules.len());
-        let mut draft = Draft::new(ask, filters, reader, forgotten, large_waits);
+        let mut draft = UnfinishedPage::new(ask, filters, reader, forgotten, large_waits);
         let (mut head, mut visits) = (reader.start, 0);
         let steps_before = self.steps.count();
         let at_head = loop {
@@ -113,7 +113,7 @@ impl Home {
         &self,
         log: &Log,
         arrival: &Arrival,
-        draft: &mut Draft<'_>,
+        draft: &mut UnfinishedPage<'_>,
         rules: &Rules,
         now: Now,
         frames: &mut Frames,
@@ -182,10 +182,10 @@ impl Home {
     }
 
     /// Drops expired messages of a partition before a page is read: at most as many as a page may examine.
-    fn expire_some(&mut self, place: usize, rules: &Rules, now: Now) {
+    fn expire_some(&mut self, partition_index: usize, rules: &Rules, now: Now) {
         let mut limit = self.turn_limits.page_entries;
         for number in 0..rules.retained() {
-            limit -= self.expire_rule(place, number, rules, now, limit);
+            limit -= self.expire_rule(partition_index, number, rules, now, limit);
         }
     }
 }
@@ -222,7 +222,7 @@ impl Reports {
 }
 
 /// A page that is being read.
-struct Draft<'a> {
+struct UnfinishedPage<'a> {
     ask: &'a AttachFilters,
     filters: &'a [&'a [u8]],
     reader: Reader,
@@ -250,15 +250,15 @@ enum ItemResult {
     Large,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> UnfinishedPage<'a> {
     fn new(
         ask: &'a AttachFilters,
         filters: &'a [&'a [u8]],
         reader: Reader,
         forgotten: VecDeque<u64>,
         large_waits: bool,
-    ) -> Draft<'a> {
-        Draft {
+    ) -> UnfinishedPage<'a> {
+        UnfinishedPage {
             ask,
             filters,
             reader,
@@ -329,7 +329,7 @@ fn begin_filters(
     matching_rules: &[u8],
     reader: Reader,
     rules: &Rules,
-) -> (Arrivals, u64) {
+) -> (ArrivalCursor, u64) {
     let start = |latest| match latest || reader.newest > 0 {
         true => reader.start,
         false => reader.start.max(reader.snapshot_end),

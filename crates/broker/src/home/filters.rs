@@ -62,7 +62,7 @@ impl Home {
             names,
             ask.partition.map_or(self.logs.partitions.len(), |_| 1),
         );
-        for (at, partition) in self.logs.placement.of_home(self.logs.me).enumerate() {
+        for (partition_index, partition) in self.logs.placement.of_home(self.logs.me).enumerate() {
             if ask.partition.is_some_and(|one| one != partition) {
                 continue;
             }
@@ -71,11 +71,11 @@ impl Home {
                     .refuse_filters(from, ask, partition, reason, context.lanes);
                 continue;
             }
-            let since = each.and_then(|each| each.get(at));
+            let since = each.and_then(|each| each.get(partition_index));
             let since = since.copied().unwrap_or(ask.since);
             let ask = AttachFilters {
                 partition: Some(partition),
-                since: self.logs.in_present_life(since, at),
+                since: self.logs.in_current_life(since, partition_index),
                 ..*ask
             };
             self.attach_filters_to(partition, from, &ask, &mut names, &filters, context);
@@ -92,10 +92,10 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) {
         self.steps.add(1);
-        let at = self.logs.placement.place_at_home(partition);
-        self.logs.partitions[at].log.losses.watch();
+        let partition_index = self.logs.placement.place_at_home(partition);
+        self.logs.partitions[partition_index].log.losses.watch();
         let reader = self.logs.reader(ask, partition);
-        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, at) {
+        if let Some(offset) = self.logs.offset_to_wait_for(ask.since, partition_index) {
             let reading = PendingPage::Filters {
                 from,
                 ask: *ask,
@@ -109,10 +109,10 @@ impl Home {
                     ..reader
                 },
             };
-            return self.wait_for_log(reading, at, offset);
+            return self.wait_for_log(reading, partition_index, offset);
         }
         // A subscriber that begins with live messages reads no past ones, so it need not wait for the pages of others.
-        if reader.start < self.logs.partitions[at].sequence
+        if reader.start < self.logs.partitions[partition_index].sequence
             && self.page_queue.must_queue(&self.turn_limits)
         {
             let names = names.share();
@@ -143,7 +143,7 @@ impl Home {
         context
             .lanes
             .frames()
-            .weights
+            .visits_by_group
             .add(ask.party, page_visits(page.count));
         context.lanes.tell(from, Tell::Matches { to, serial, page });
         true
@@ -169,19 +169,19 @@ impl Logs {
         let (to, serial) = (ask.to, ask.serial);
         lanes
             .frames()
-            .weights
+            .visits_by_group
             .add(ask.party, page_visits(page.count));
         lanes.tell(from, Tell::Matches { to, serial, page });
     }
 
     pub(super) fn reader(&mut self, ask: &AttachFilters, partition: PartitionId) -> Reader {
-        let at = self.placement.place_at_home(partition);
+        let partition_index = self.placement.place_at_home(partition);
         let Partition {
             log,
             sequence,
             applied_to,
             ..
-        } = &mut self.partitions[at];
+        } = &mut self.partitions[partition_index];
         let applied_to = (*applied_to).max(*sequence);
         let (sequence, losses) = (*sequence, log.losses.count());
         let reader = |start, snapshot_end, losses_before, gap, retained| Reader {

@@ -21,7 +21,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Home;
-use super::followers::{Cursor, Follower, FollowerKey};
+use super::followers::{Follower, FollowerKey, SnapshotCursor};
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::base::work::FILTERS_PER_STEP;
@@ -81,17 +81,17 @@ impl Home {
             }
             self.steps.add(1);
             follower.cursor = match &follower.cursor {
-                Cursor::Whole => return,
-                Cursor::Row(id) if *id < self.topics.rows.end() => {
+                SnapshotCursor::Whole => return,
+                SnapshotCursor::Row(id) if *id < self.topics.rows.end() => {
                     let id = *id;
                     if self.has_interest(id) {
                         follower.push(true, self.topics.names.get(self.topics.rows.get(id).name));
                     }
-                    Cursor::Row(id + 1)
+                    SnapshotCursor::Row(id + 1)
                 }
-                Cursor::Row(_) if follower.is_node() => Cursor::Whole,
-                Cursor::Row(_) => self.next_name(follower, &[]),
-                Cursor::Name(last) => {
+                SnapshotCursor::Row(_) if follower.is_node() => SnapshotCursor::Whole,
+                SnapshotCursor::Row(_) => self.next_name(follower, &[]),
+                SnapshotCursor::Name(last) => {
                     let last = last.clone();
                     self.next_name(follower, &last)
                 }
@@ -101,14 +101,14 @@ impl Home {
 
     /// Tells the follower the next topic of another node, unless the topic has interest here, too: then the follower was told when the
     /// cursor passed the topic's row. Returns the cursor after that topic.
-    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> Cursor {
+    fn next_name(&self, follower: &mut Follower, last: &[u8]) -> SnapshotCursor {
         let Some(name) = self.interest.remote.behind(last) else {
-            return Cursor::Whole;
+            return SnapshotCursor::Whole;
         };
         if !self.has_interest_here(name) {
             follower.push(true, name);
         }
-        Cursor::Name(name.into())
+        SnapshotCursor::Name(name.into())
     }
 
     /// Whether the topic in this row has interest at this node.

@@ -39,7 +39,7 @@ impl FollowerKey {
 }
 
 /// The progress of a follower's snapshot.
-pub(super) enum Cursor {
+pub(super) enum SnapshotCursor {
     /// The next row to examine.
     Row(u32),
     /// All rows are done, and the topics of other nodes up to this name.
@@ -51,7 +51,7 @@ pub(super) enum Cursor {
 pub(super) struct Follower {
     key: FollowerKey,
     filters: Vec<Box<[u8]>>,
-    pub cursor: Cursor,
+    pub cursor: SnapshotCursor,
     pub news: InterestChanges,
     /// Whether `news` has live changes, or a page of the snapshot.
     part: InterestPart,
@@ -68,17 +68,17 @@ impl Follower {
     /// Whether the snapshot has passed this row.
     fn is_past_row(&self, topic: u32) -> bool {
         match self.cursor {
-            Cursor::Row(next) => topic < next,
-            Cursor::Name(_) | Cursor::Whole => true,
+            SnapshotCursor::Row(next) => topic < next,
+            SnapshotCursor::Name(_) | SnapshotCursor::Whole => true,
         }
     }
 
     /// Whether the snapshot has passed this name among the topics of other nodes.
     fn is_past_name(&self, name: &[u8]) -> bool {
         match &self.cursor {
-            Cursor::Row(_) => false,
-            Cursor::Name(last) => name <= &last[..],
-            Cursor::Whole => !self.is_node(),
+            SnapshotCursor::Row(_) => false,
+            SnapshotCursor::Name(last) => name <= &last[..],
+            SnapshotCursor::Whole => !self.is_node(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Follower {
 
     /// Takes the news; says whether more of the snapshot is left. `None` if news was lost.
     pub fn take_news(&mut self) -> Option<(InterestChanges, bool)> {
-        let more = !matches!(self.cursor, Cursor::Whole);
+        let more = !matches!(self.cursor, SnapshotCursor::Whole);
         (!self.lost).then(|| (core::mem::take(&mut self.news), more))
     }
 }
@@ -141,7 +141,7 @@ impl Followers {
         self.list.push(Follower {
             key,
             filters,
-            cursor: Cursor::Row(0),
+            cursor: SnapshotCursor::Row(0),
             news: InterestChanges::default(),
             part: InterestPart::Live,
             lost: false,
@@ -170,8 +170,8 @@ impl Followers {
     /// Puts back a follower whose news now has a page of its snapshot.
     pub fn put_page(&mut self, mut follower: Follower) {
         follower.part = match follower.cursor {
-            Cursor::Whole => InterestPart::Last,
-            Cursor::Row(_) | Cursor::Name(_) => InterestPart::More,
+            SnapshotCursor::Whole => InterestPart::Last,
+            SnapshotCursor::Row(_) | SnapshotCursor::Name(_) => InterestPart::More,
         };
         self.has_news = true;
         self.put(follower);

@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use super::page_queue::PendingPage;
 
 /// Partition, offset, and number of the page.
-pub(super) type Key = (usize, u64, u64);
+pub(super) type FuturePageKey = (usize, u64, u64);
 
 /// The pages that wait for the log.
 #[derive(Default)]
 pub(crate) struct FuturePages {
     /// The pages by partition, and by the offset at which they begin.
-    waiting: BTreeMap<Key, PendingPage>,
+    waiting: BTreeMap<FuturePageKey, PendingPage>,
     /// The number of the newest page.
     count: u64,
     names_bytes: usize,
@@ -22,39 +22,46 @@ pub(crate) struct FuturePages {
 impl FuturePages {
     /// Heap bytes of all pages.
     pub fn bytes(&self) -> usize {
-        let each = size_of::<(Key, PendingPage)>();
+        let each = size_of::<(FuturePageKey, PendingPage)>();
         self.waiting.len() * each + self.names_bytes
     }
 
-    /// Adds a page that waits until the log of partition `at` has reached this offset.
-    pub fn push(&mut self, reading: PendingPage, at: usize, offset: u64) {
+    /// Adds a page that waits until the log of this partition has reached this offset.
+    pub fn push(&mut self, reading: PendingPage, partition_index: usize, offset: u64) {
         self.count += 1;
         self.names_bytes += reading.names_bytes();
-        self.waiting.insert((at, offset, self.count), reading);
+        self.waiting
+            .insert((partition_index, offset, self.count), reading);
     }
 
-    /// The number of the newest page, if any page waits for partition `at`.
-    pub fn last_of(&self, at: usize) -> Option<u64> {
-        let mut of_partition = self.waiting.range((at, 0, 0)..(at + 1, 0, 0));
+    /// The number of the newest page, if any page waits for this partition.
+    pub fn last_of(&self, partition_index: usize) -> Option<u64> {
+        let mut of_partition = self
+            .waiting
+            .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
         of_partition.next().map(|_| self.count)
     }
 
-    /// At most `most` pages that wait for partition `at`, none newer than page `number`.
-    pub fn up_to(&self, at: usize, number: u64, most: usize) -> Vec<Key> {
-        let of_partition = self.waiting.range((at, 0, 0)..(at + 1, 0, 0));
+    /// At most `limit` pages that wait for this partition, none newer than page `number`.
+    pub fn up_to(&self, partition_index: usize, number: u64, limit: usize) -> Vec<FuturePageKey> {
+        let of_partition = self
+            .waiting
+            .range((partition_index, 0, 0)..(partition_index + 1, 0, 0));
         let due = of_partition.map(|(due, _)| *due);
         due.filter(|(_, _, count)| *count <= number)
-            .take(most)
+            .take(limit)
             .collect()
     }
 
-    /// The first page for partition `at` that begins at this offset or before it.
-    pub fn first_until(&self, at: usize, offset: u64) -> Option<Key> {
-        let mut due = self.waiting.range((at, 0, 0)..=(at, offset, u64::MAX));
+    /// The first page for this partition that begins at this offset or before it.
+    pub fn first_until(&self, partition_index: usize, offset: u64) -> Option<FuturePageKey> {
+        let mut due = self
+            .waiting
+            .range((partition_index, 0, 0)..=(partition_index, offset, u64::MAX));
         due.next().map(|(due, _)| *due)
     }
 
-    pub fn take(&mut self, due: &Key) -> Option<PendingPage> {
+    pub fn take(&mut self, due: &FuturePageKey) -> Option<PendingPage> {
         let reading = self.waiting.remove(due)?;
         self.names_bytes -= reading.names_bytes();
         Some(reading)

@@ -30,7 +30,7 @@ impl Home {
     fn shortened_by(&self, id: u32, rules: &Rules) -> String {
         let row = self.topics.rows.get(id);
         let rule = rules.get(row.rule);
-        let partition = &self.logs.partitions[self.logs.place_of(row)];
+        let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
         let log = &partition.log;
         let last_lost = log.last_lost_offset(row.log).unwrap_or(row.last());
         if !self.logs.is_replicated() && last_lost <= partition.applied_to {

@@ -17,7 +17,7 @@ pub(crate) type GroupKey = (Box<[u8]>, Box<[u8]>);
 /// Memory of an entry, without the bytes of its key and of its positions.
 const ENTRY_BYTES: usize = 2 * (size_of::<GroupKey>() + size_of::<Box<[Option<u64>]>>());
 
-/// The positions in the log, by group and by the place of the partition at this home.
+/// The positions in the log, by group and by the index of the partition at this home.
 #[derive(Default)]
 pub(crate) struct GroupPositions {
     all: BTreeMap<GroupKey, Box<[Option<u64>]>>,
@@ -26,16 +26,16 @@ pub(crate) struct GroupPositions {
 
 /// A position to record. `None`: the group has ended.
 pub(crate) struct DuePosition {
-    /// The place of the partition.
-    pub at: usize,
+    /// The index of the partition at its home.
+    pub partition_index: usize,
     /// The group.
     pub group: GroupKey,
     /// Messages up to this offset are done.
     pub offset: Option<u64>,
 }
 
-fn bytes_of(key: &GroupKey, places: usize) -> usize {
-    ENTRY_BYTES + key.0.len() + key.1.len() + places * size_of::<Option<u64>>()
+fn bytes_of(key: &GroupKey, partitions: usize) -> usize {
+    ENTRY_BYTES + key.0.len() + key.1.len() + partitions * size_of::<Option<u64>>()
 }
 
 impl GroupPositions {
@@ -44,22 +44,28 @@ impl GroupPositions {
         self.bytes
     }
 
-    /// The recorded positions of a group, by place. Empty if none is recorded.
+    /// The recorded positions of a group, by index of the partition. Empty if none is recorded.
     pub fn of(&self, group: &GroupKey) -> &[Option<u64>] {
-        self.all.get(group).map_or(&[], |places| places)
+        self.all.get(group).map_or(&[], |positions| positions)
     }
 
-    /// Sets the position of a group in the partition at place `at` of `places`; `None`: the group has ended.
-    pub fn set(&mut self, group: GroupKey, at: usize, places: usize, offset: Option<u64>) {
-        let bytes = bytes_of(&group, places);
+    /// Sets the position of a group in one of `partitions` partitions; `None`: the group has ended.
+    pub fn set(
+        &mut self,
+        group: GroupKey,
+        partition_index: usize,
+        partitions: usize,
+        offset: Option<u64>,
+    ) {
+        let bytes = bytes_of(&group, partitions);
         if offset.is_none() && !self.all.contains_key(&group) {
             return;
         }
         let positions = self.all.entry(group.clone()).or_insert_with(|| {
             self.bytes += bytes;
-            alloc::vec![None; places].into_boxed_slice()
+            alloc::vec![None; partitions].into_boxed_slice()
         });
-        if let Some(position) = positions.get_mut(at) {
+        if let Some(position) = positions.get_mut(partition_index) {
             *position = offset;
         }
         if positions.iter().all(Option::is_none) {
@@ -68,7 +74,7 @@ impl GroupPositions {
         }
     }
 
-    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are those of the places. Returns the group to continue after, if
+    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are the partitions in the order of their indexes. Returns the group to continue after, if
     /// any are left.
     pub fn save<P: Iterator<Item = PartitionId>>(
         &self,
@@ -78,11 +84,11 @@ impl GroupPositions {
     ) -> Option<Option<GroupKey>> {
         let mut last = after.clone();
         let is_left = |group: &GroupKey| after.as_ref().is_none_or(|after| group > after);
-        for (group, places) in self.all.iter().filter(|(group, _)| is_left(group)) {
+        for (group, positions) in self.all.iter().filter(|(group, _)| is_left(group)) {
             if block.is_full() {
                 return Some(last);
             }
-            for (partition, offset) in partitions().zip(places) {
+            for (partition, offset) in partitions().zip(positions) {
                 let Some(offset) = offset else { continue };
                 let mut out = block.record(kind::GROUP_POSITION);
                 out.number(partition.into());
@@ -100,7 +106,7 @@ impl GroupPositions {
         self.all.retain(|group, _| keeps(group));
         let entries = self.all.iter();
         self.bytes = entries
-            .map(|(group, places)| bytes_of(group, places.len()))
+            .map(|(group, positions)| bytes_of(group, positions.len()))
             .sum();
     }
 }

@@ -22,13 +22,13 @@ use crate::base::work::{STEPS_PER_VISIT, Steps};
 use crate::budget::admission::Party;
 use crate::filters::{Filters, RESTORED};
 use crate::mail::{LeaveGroup, Unacked};
-use lists::Lists;
+use lists::GroupsByFilter;
 pub(super) use members::Member;
 use members::Members;
 
 /// A group's read position in a partition.
 #[derive(Clone, Copy)]
-pub(super) struct Cursor {
+pub(super) struct GroupCursor {
     /// Messages up to this offset were given to a member, were skipped, or are older than the group.
     pub offset: u64,
     /// Whether the log may have later messages for the group.
@@ -45,14 +45,14 @@ pub(super) struct Group {
     sessions: u32,
     members: Members,
     /// The cursors, by partition of the home.
-    pub cursors: Box<[Cursor]>,
+    pub cursors: Box<[GroupCursor]>,
     /// The partition that is read first next time.
     next_partition: usize,
     /// Whether the group is in the queue of pages (bounded runs of messages to read).
     is_queued: bool,
     /// Messages that members gave back.
     returned: VecDeque<Unacked>,
-    /// If positions are recorded: the messages that were given to members and whose delivery is not complete, by place of the partition and offset.
+    /// If positions are recorded: the messages that were given to members and whose delivery is not complete, by index of the partition and offset.
     given: BTreeMap<(usize, u64), Member>,
 }
 
@@ -62,21 +62,34 @@ impl Group {
         self.members.next()
     }
 
-    /// Notes that a member was given the message with this offset of the partition at place `at`, if positions are recorded.
-    pub fn note_given(&mut self, records: bool, at: usize, offset: u64, member: Member) {
+    /// Notes that a member was given the message with this offset of this partition, if positions are recorded.
+    pub fn note_given(
+        &mut self,
+        records: bool,
+        partition_index: usize,
+        offset: u64,
+        member: Member,
+    ) {
         if records {
-            self.given.insert((at, offset), member);
+            self.given.insert((partition_index, offset), member);
         }
     }
 
-    /// The offset up to which all messages of the partition at place `at` are done. `place_of` gives the place of a topic's partition.
-    fn done_until(&self, at: usize, place_of: impl Fn(&[u8]) -> usize) -> u64 {
-        let given = self.given.range((at, 0)..=(at, u64::MAX));
+    /// The offset up to which all messages of this partition are done. `partition_index_of` gives the index of a topic's partition.
+    fn done_until(
+        &self,
+        partition_index: usize,
+        partition_index_of: impl Fn(&[u8]) -> usize,
+    ) -> u64 {
+        let given = self
+            .given
+            .range((partition_index, 0)..=(partition_index, u64::MAX));
         let given = given.map(|((_, offset), _)| *offset).next();
         let returned = self.returned.iter();
-        let returned = returned.filter(|unacked| place_of(&unacked.topic) == at);
+        let returned =
+            returned.filter(|unacked| partition_index_of(&unacked.topic) == partition_index);
         let open = returned.map(|unacked| unacked.offset).chain(given).min();
-        let cursor = self.cursors[at].offset;
+        let cursor = self.cursors[partition_index].offset;
         open.map_or(cursor, |open| cursor.min(open.saturating_sub(1)))
     }
 
@@ -87,7 +100,8 @@ impl Group {
         let first = self.next_partition;
         self.next_partition = (first + 1) % count;
         let all = (0..count).map(move |n| (first + n) % count);
-        all.filter(|at| self.cursors[*at].behind).collect()
+        all.filter(|partition_index| self.cursors[*partition_index].behind)
+            .collect()
     }
 
     pub fn has_credit(&self) -> bool {
@@ -135,7 +149,7 @@ const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
 /// Bytes of a group with one member at one home, if no other group has the same filter.
 pub(crate) fn bytes_alone(name: &[u8], filter: &[u8]) -> usize {
-    let member = size_of::<Member>() + size_of::<Cursor>();
+    let member = size_of::<Member>() + size_of::<GroupCursor>();
     ROW_BYTES
         + lists::LIST_BYTES
         + member
@@ -175,7 +189,7 @@ pub(super) struct Saved<'a> {
 /// The groups of a home.
 pub(super) struct Groups {
     filters: Filters,
-    lists: Lists,
+    lists: GroupsByFilter,
     all: BTreeMap<u64, Group>,
     /// The number of the home's partitions.
     partitions: usize,
@@ -206,7 +220,7 @@ impl Groups {
     pub fn new(seed: u64, partitions: usize, records: bool, steps: &Steps) -> Self {
         Groups {
             filters: Filters::new(seed, steps),
-            lists: Lists::default(),
+            lists: GroupsByFilter::default(),
             all: BTreeMap::new(),
             partitions,
             ids: 0,
@@ -285,7 +299,7 @@ impl Groups {
         let name: Arc<[u8]> = name.into();
         let list = (self.lists).add(self.filters.value(row), Arc::clone(&name), id);
         self.filters.set_value(row, list);
-        let cursor = |offset| Cursor {
+        let cursor = |offset| GroupCursor {
             offset,
             behind: false,
         };
@@ -352,7 +366,7 @@ impl Groups {
         group.sessions += 1;
         for (cursor, offset) in group.cursors.iter_mut().zip(recorded) {
             if let Some(offset) = offset.filter(|_| is_new) {
-                *cursor = Cursor {
+                *cursor = GroupCursor {
                     offset: cursor.offset.min(offset),
                     behind: true,
                 };
@@ -361,11 +375,16 @@ impl Groups {
     }
 
     /// The delivery of this message to a member is complete: gives the member a credit back. Returns false if the member has left.
-    pub fn credit(&mut self, id: u64, member: Member, (at, offset): (usize, u64)) -> bool {
+    pub fn credit(
+        &mut self,
+        id: u64,
+        member: Member,
+        (partition_index, offset): (usize, u64),
+    ) -> bool {
         let Some(group) = self.all.get_mut(&id) else {
             return false;
         };
-        let was_given = group.given.remove(&(at, offset)).is_some();
+        let was_given = group.given.remove(&(partition_index, offset)).is_some();
         self.bytes -= usize::from(was_given) * GIVEN_BYTES;
         group.members.add_credit(member, 1)
     }
@@ -375,21 +394,21 @@ impl Groups {
         self.id_of(filter, name).is_some()
     }
 
-    /// See [`Home::take_due_positions`](super::Home::take_due_positions). `place_of` gives the place of a topic's partition.
+    /// See [`Home::take_due_positions`](super::Home::take_due_positions). `partition_index_of` gives the index of a topic's partition.
     pub fn take_due_positions(
         &mut self,
         moved: bool,
-        place_of: impl Fn(&[u8]) -> usize,
+        partition_index_of: impl Fn(&[u8]) -> usize,
     ) -> Vec<DuePosition> {
         let mut due = Vec::new();
         for group in core::mem::take(&mut self.changed) {
             match self.id_of(&group.0, &group.1) {
-                Some(id) => self.find_moved(id, &place_of, &mut due),
+                Some(id) => self.find_moved(id, &partition_index_of, &mut due),
                 None => {
-                    let places = self.positions.of(&group).iter().enumerate();
-                    let recorded = places.filter(|(_, position)| position.is_some());
-                    due.extend(recorded.map(|(at, _)| DuePosition {
-                        at,
+                    let positions = self.positions.of(&group).iter().enumerate();
+                    let recorded = positions.filter(|(_, position)| position.is_some());
+                    due.extend(recorded.map(|(partition_index, _)| DuePosition {
+                        partition_index,
                         group: group.clone(),
                         offset: None,
                     }));
@@ -404,14 +423,19 @@ impl Groups {
                 _ => 0,
             };
             for id in ids {
-                self.find_moved(id, &place_of, &mut due);
+                self.find_moved(id, &partition_index_of, &mut due);
             }
         }
         due
     }
 
     /// Adds the positions of a group that are not recorded as they are now.
-    fn find_moved(&self, id: u64, place_of: &impl Fn(&[u8]) -> usize, due: &mut Vec<DuePosition>) {
+    fn find_moved(
+        &self,
+        id: u64,
+        partition_index_of: &impl Fn(&[u8]) -> usize,
+        due: &mut Vec<DuePosition>,
+    ) {
         let Some(group) = self.all.get(&id) else {
             return;
         };
@@ -419,17 +443,21 @@ impl Groups {
         let recorded = self.positions.of(&key);
         let only = match topic::has_wildcard(&group.filter) {
             true => None,
-            false => Some(place_of(&group.filter)),
+            false => Some(partition_index_of(&group.filter)),
         };
         self.steps.add(group.cursors.len() + group.returned.len());
-        for at in 0..group.cursors.len() {
-            if only.is_some_and(|only| only != at) {
+        for partition_index in 0..group.cursors.len() {
+            if only.is_some_and(|only| only != partition_index) {
                 continue;
             }
-            let offset = Some(group.done_until(at, place_of));
-            if recorded.get(at).copied().flatten() != offset {
+            let offset = Some(group.done_until(partition_index, partition_index_of));
+            if recorded.get(partition_index).copied().flatten() != offset {
                 let group = key.clone();
-                due.push(DuePosition { at, group, offset });
+                due.push(DuePosition {
+                    partition_index,
+                    group,
+                    offset,
+                });
             }
         }
     }
@@ -479,7 +507,7 @@ impl Groups {
     /// an entry for [late groups](Groups::mark_late_behind).
     pub fn give_due(
         &mut self,
-        at: usize,
+        partition_index: usize,
         offset: u64,
         may_give: bool,
         mut give: impl FnMut(u64, Member),
@@ -494,14 +522,14 @@ impl Groups {
             match if waits { None } else { group.next() } {
                 Some(member) => {
                     give(*id, member);
-                    group.note_given(self.records, at, offset, member);
+                    group.note_given(self.records, partition_index, offset, member);
                     self.bytes += usize::from(self.records) * GIVEN_BYTES;
-                    group.cursors[at].offset = offset;
+                    group.cursors[partition_index].offset = offset;
                 }
-                None => group.cursors[at].behind = true,
+                None => group.cursors[partition_index].behind = true,
             }
         }
-        (self.late.iter()).for_each(|list| self.lists.note_message(*list, at));
+        (self.late.iter()).for_each(|list| self.lists.note_message(*list, partition_index));
         !self.late.is_empty() && !core::mem::replace(&mut self.late_queued, true)
     }
 
@@ -514,8 +542,8 @@ impl Groups {
             let Some(group) = self.all.get_mut(id) else {
                 continue;
             };
-            for at in &partitions {
-                group.cursors[*at].behind = true;
+            for partition_index in &partitions {
+                group.cursors[*partition_index].behind = true;
             }
         }
         ids
@@ -639,8 +667,8 @@ impl Groups {
         self.grow(id, |group| {
             // Each home has counted the same sessions, so the counts must not be added up.
             group.sessions = saved.sessions.max(group.sessions);
-            for (at, offset) in cursors {
-                group.cursors[at] = Cursor {
+            for (partition_index, offset) in cursors {
+                group.cursors[partition_index] = GroupCursor {
                     offset,
                     behind: true,
                 };
@@ -667,7 +695,7 @@ mod tests {
         let alone = groups.bytes();
         let trie = groups.filters.bytes();
         let row = ROW_BYTES + lists::LIST_BYTES;
-        assert_eq!(alone, row + 3 + 7 + size_of::<Cursor>() + trie);
+        assert_eq!(alone, row + 3 + 7 + size_of::<GroupCursor>() + trie);
         groups.grow(id, |group| {
             let unacked = Unacked {
                 topic: [b'x'; 1000].into(),
@@ -687,10 +715,10 @@ mod tests {
         let id = groups
             .make(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
             .expect("there is room");
-        let (place_of, member) = (|_: &[u8]| 1, (0, ReplyTo::of_will(1)));
+        let (partition_index_of, member) = (|_: &[u8]| 1, (0, ReplyTo::of_will(1)));
         let position = |groups: &Groups| {
             let group = &groups.all[&id];
-            [0, 1].map(|at| group.done_until(at, place_of))
+            [0, 1].map(|partition_index| group.done_until(partition_index, partition_index_of))
         };
         assert_eq!(position(&groups), [10, 20]);
         groups.grow(id, |group| {
@@ -701,8 +729,11 @@ mod tests {
             3
         });
         assert_eq!(position(&groups), [6, 14]);
-        let due = groups.take_due_positions(false, place_of);
-        let due: Vec<_> = due.iter().map(|due| (due.at, due.offset)).collect();
+        let due = groups.take_due_positions(false, partition_index_of);
+        let due: Vec<_> = due
+            .iter()
+            .map(|due| (due.partition_index, due.offset))
+            .collect();
         assert_eq!(due, [(0, Some(6)), (1, Some(14))]);
         groups.credit(id, member, (0, 7));
         assert_eq!(position(&groups), [8, 14]);

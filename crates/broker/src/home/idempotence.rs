@@ -216,7 +216,7 @@ impl Home {
             }
             claims.note(key.session, claim, time_s);
         }
-        let places = &self.logs.places;
+        let places = &self.logs.partition_index_by_slot;
         let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
         self.retries.unreleased.release(key, is_here);
         true
@@ -226,7 +226,7 @@ impl Home {
     pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
         let slots = self.retries.unreleased.slots_of(key).into_iter();
         let mut places: Vec<usize> = slots
-            .map(|slot| self.logs.places[usize::from(slot)].into())
+            .map(|slot| self.logs.partition_index_by_slot[usize::from(slot)].into())
             .collect();
         places.sort_unstable();
         places.dedup();
@@ -270,7 +270,7 @@ impl Home {
             return Err(Damaged("a claim belongs elsewhere"));
         }
         if world.replicates_sessions()
-            && let Some(at) = self.logs.place_here(partition)
+            && let Some(at) = self.logs.partition_index_here(partition)
         {
             self.retries.newest_claims[at].insert(session, claim, since_s);
         }

@@ -9,8 +9,8 @@ use crate::mail::{Info, Outcome};
 impl Home {
     /// The index of the partition of the topic in this row.
     #[inline]
-    pub(super) fn partition_of(&self, id: u32) -> usize {
-        self.logs.place_of(self.topics.rows.get(id))
+    pub(super) fn topic_partition_index(&self, id: u32) -> usize {
+        self.logs.partition_index_of(self.topics.rows.get(id))
     }
 
     pub(super) fn topic_info(&self, id: u32, now: Now) -> Info {
@@ -42,10 +42,10 @@ impl Home {
         else {
             return Outcome::Missing;
         };
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         let (row, log) = (
             self.topics.rows.get_mut(id),
-            &mut self.logs.partitions[at].log,
+            &mut self.logs.partitions[partition_index].log,
         );
         if log.count(row.log) > 0 {
             // The other expired messages are dropped later, a few in each turn of the shard's loop.

@@ -1,7 +1,7 @@
 //! The partitions of a home (the part of a shard that keeps topics): their logs and retained messages, and the highest offsets of forgotten
 //! topics.
 //!
-//! In all files of the home, a parameter `at` is the index of a partition in `Logs::partitions`.
+//! In all files of the home, a parameter `partition_index` is the index of a partition in `Logs::partitions`.
 //!
 //! Each start of a server on a log begins a *life* of the log, with a new epoch (`base/lives.rs`).
 //!
@@ -31,19 +31,19 @@ use crate::log::{HomeCounts, Log, LogBytes};
 use crore_wire::topic;
 
 /// The byte budget of the logs (`budget.rs`).
-pub(super) struct Budget {
+pub(super) struct LogBudget {
     /// The maximum number of bytes that the messages of all partitions may take.
     pub bytes_max: usize,
     /// An upper bound of the bytes that the logs hold.
     pub held_max: LogBytes,
     /// The topic of the last publish, if its log still exceeds the topic's limits.
-    pub untrimmed: Option<Untrimmed>,
+    pub untrimmed: Option<UntrimmedTopic>,
     /// Whether the search for a message that may be removed has started over at the beginning of the log, and has found none since then.
     pub searches_again: bool,
 }
 
 /// A topic whose log exceeds its limits.
-pub(super) struct Untrimmed {
+pub(super) struct UntrimmedTopic {
     pub topic: u32,
     /// The maximum number of messages that the topic may keep.
     pub messages_max: u32,
@@ -54,9 +54,9 @@ pub(super) struct Untrimmed {
     pub time_s: u32,
 }
 
-impl Budget {
-    pub fn new(bytes_max: usize) -> Budget {
-        Budget {
+impl LogBudget {
+    pub fn new(bytes_max: usize) -> LogBudget {
+        LogBudget {
             bytes_max,
             held_max: LogBytes::default(),
             untrimmed: None,
@@ -69,12 +69,12 @@ pub(crate) struct Logs {
     pub(super) partitions: Vec<Partition>,
     pub(super) of_home: HomeCounts,
     /// By slot: the index in `partitions`.
-    pub(super) places: [u8; SLOTS],
+    pub(super) partition_index_by_slot: [u8; SLOTS],
     /// By slot: the highest last offset of the slot's forgotten topics.
     pub(super) floors: Vec<u64>,
     pub(super) placement: Placement,
     pub(super) me: ShardId,
-    pub(super) budget: Budget,
+    pub(super) budget: LogBudget,
     /// By topic row: the chain of the topic's retained message.
     pub(super) retained: BTreeMap<u32, u32>,
     /// The epoch of the present life of the logs.
@@ -111,15 +111,15 @@ impl Logs {
                 steps.clone(),
             )
         };
-        let place = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
+        let index_of_slot = |slot: u8| placement.place_at_home(placement.of_slot(slot)) as u8;
         Logs {
             partitions: (0..count).map(partition).collect(),
             of_home,
-            places: core::array::from_fn(|slot| place(slot as u8)),
+            partition_index_by_slot: core::array::from_fn(|slot| index_of_slot(slot as u8)),
             floors: alloc::vec![0; SLOTS],
             placement,
             me,
-            budget: Budget::new(log_bytes_max),
+            budget: LogBudget::new(log_bytes_max),
             retained: BTreeMap::new(),
             epoch,
             lives: Arc::new(Lives::first(epoch)),
@@ -132,18 +132,20 @@ impl Logs {
     /// The highest offset that a topic with this name and rule may have had, if it has no row now.
     pub(super) fn floor_of(&self, name: &[u8], rule: u8, rules: &Rules) -> u64 {
         let slot = usize::from(topic::slot(name));
-        let place = usize::from(self.places[slot]);
+        let partition_index = usize::from(self.partition_index_by_slot[slot]);
         match rules.get(rule).durable {
             true => self.floors[slot],
             // A crash loses messages that are not durable. Such a loss is noted for the topic's rule.
-            false => self.floors[slot].max(self.partitions[place].forgotten.lost_by(rule)),
+            false => {
+                self.floors[slot].max(self.partitions[partition_index].forgotten.lost_by(rule))
+            }
         }
     }
 
-    /// The position at which a subscription to partition `at` begins. If `since` is of an earlier life that this log knows, the position
+    /// The position at which a subscription to this partition begins. If `since` is of an earlier life that this log knows, the position
     /// stays valid: the result has the epoch of the present life.
-    pub(super) fn in_present_life(&self, since: Since, at: usize) -> Since {
-        let partition = || self.placement.of_home(self.me).nth(at);
+    pub(super) fn in_current_life(&self, since: Since, partition_index: usize) -> Since {
+        let partition = || self.placement.of_home(self.me).nth(partition_index);
         let knows = |seen| {
             planted::is(Fault::OneLife)
                 || partition().is_some_and(|it| self.lives.has_position(it, seen))
@@ -172,8 +174,8 @@ impl Logs {
 
     /// The index of a topic's partition.
     #[inline]
-    pub(super) fn place_of(&self, row: &TopicRow) -> usize {
-        self.places[usize::from(row.slot())].into()
+    pub(super) fn partition_index_of(&self, row: &TopicRow) -> usize {
+        self.partition_index_by_slot[usize::from(row.slot())].into()
     }
 
     /// Whether other processes write to the log, too (in a cluster).
@@ -187,6 +189,8 @@ impl Logs {
 
     /// The number of messages in a topic's log.
     pub(super) fn messages_of(&self, row: &TopicRow) -> u32 {
-        self.partitions[self.place_of(row)].log.count(row.log)
+        self.partitions[self.partition_index_of(row)]
+            .log
+            .count(row.log)
     }
 }

@@ -50,7 +50,7 @@ impl Home {
         Topic {
             name: self.topics.names.get(row.name).into(),
             info: self.topic_info(id, now),
-            bytes: self.logs.partitions[self.logs.place_of(row)]
+            bytes: self.logs.partitions[self.logs.partition_index_of(row)]
                 .log
                 .chain_bytes(row.log),
             rule: row.rule,
@@ -67,10 +67,10 @@ impl Home {
             return None;
         }
         let chain = row.log;
-        let at = self.logs.place_of(row);
+        let partition_index = self.logs.partition_index_of(row);
         let mut frames = Frames::default();
         let most = page.most as usize;
-        let log = &mut self.logs.partitions[at].log;
+        let log = &mut self.logs.partitions[partition_index].log;
         let newest = (log.seek_newest(chain, page.most, usize::MAX)).filter(|_| page.newest);
         let after = match newest {
             Some(SeekBack::Found(before)) => before.max(page.after),

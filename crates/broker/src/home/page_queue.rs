@@ -36,15 +36,15 @@ pub(crate) enum SearchProgress {
 }
 
 /// A page that cannot be read yet.
-pub(crate) struct Deferred {
+pub(crate) struct DeferredPage {
     pub progress: SearchProgress,
     /// Whether the page's first message exceeds the page size.
     pub is_large: bool,
 }
 
-impl From<SearchProgress> for Deferred {
-    fn from(progress: SearchProgress) -> Deferred {
-        Deferred {
+impl From<SearchProgress> for DeferredPage {
+    fn from(progress: SearchProgress) -> DeferredPage {
+        DeferredPage {
             progress,
             is_large: false,
         }
@@ -161,14 +161,14 @@ const LATE_GROUPS: u64 = 1 << 59;
 
 /// The kinds of throttled pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PageKind {
     /// For members of groups.
     Group,
     /// Pages whose first message exceeds the page size.
     Large,
 }
 
-const KINDS: [Kind; 2] = [Kind::Group, Kind::Large];
+const KINDS: [PageKind; 2] = [PageKind::Group, PageKind::Large];
 
 /// The queue of a throttled kind of pages.
 #[derive(Default)]
@@ -181,10 +181,10 @@ struct ThrottledQueue {
 /// All queued pages.
 pub(crate) struct PageQueue {
     queue: FairQueue<PendingPage>,
-    /// By [`Kind`].
+    /// By [`PageKind`].
     throttled: [ThrottledQueue; KINDS.len()],
     /// The kind of the page being read; `None` for a page that is not throttled.
-    served: Option<Kind>,
+    served: Option<PageKind>,
     /// Heap bytes of the names and filters in the queued pages.
     names_bytes: usize,
     /// The count of steps at the end of the last turn.
@@ -210,7 +210,7 @@ impl PageQueue {
     pub fn push(&mut self, reading: PendingPage) {
         self.names_bytes += reading.names_bytes();
         let queue = match reading {
-            PendingPage::Group(..) => &mut self.throttled[Kind::Group as usize].queue,
+            PendingPage::Group(..) => &mut self.throttled[PageKind::Group as usize].queue,
             _ => &mut self.queue,
         };
         queue.push(reading.party(), reading);
@@ -219,14 +219,14 @@ impl PageQueue {
     /// Queues a page that begins with a large message.
     pub fn push_large(&mut self, reading: PendingPage) {
         self.names_bytes += reading.names_bytes();
-        let queue = &mut self.throttled[Kind::Large as usize].queue;
+        let queue = &mut self.throttled[PageKind::Large as usize].queue;
         queue.push(reading.party(), reading);
     }
 
     /// Takes the next page. Skips a throttled kind while carriers have enough pages of that kind to deliver.
     pub fn pop(&mut self, lanes: &mut Lanes) -> Option<PendingPage> {
         let may_go = self.may_go(lanes);
-        let may_go = |kind: &Kind| may_go[*kind as usize];
+        let may_go = |kind: &PageKind| may_go[*kind as usize];
         if !self.has_unthrottled() {
             let ahead = |kind| self.throttled[kind as usize].ahead;
             let least = KINDS.into_iter().filter(may_go).map(ahead).min();
@@ -234,7 +234,7 @@ impl PageQueue {
                 throttled.ahead = throttled.ahead.saturating_sub(least.unwrap_or(u64::MAX));
             }
         }
-        let is_due = |kind: &Kind| may_go(kind) && self.throttled[*kind as usize].ahead == 0;
+        let is_due = |kind: &PageKind| may_go(kind) && self.throttled[*kind as usize].ahead == 0;
         self.served = KINDS.into_iter().find(is_due);
         let queue = match self.served {
             Some(kind) => &mut self.throttled[kind as usize].queue,
@@ -255,16 +255,16 @@ impl PageQueue {
         KINDS.map(|kind| {
             self.has(kind)
                 && match kind {
-                    Kind::Group => lanes.may_tell_group_members(),
-                    Kind::Large => lanes.may_tell_large(),
+                    PageKind::Group => lanes.may_tell_group_members(),
+                    PageKind::Large => lanes.may_tell_large(),
                 }
         })
     }
 
     /// Whether a page that begins with a message of this size has to wait in the queue of pages with large messages.
     pub fn must_wait(&self, bytes: usize, lanes: &mut Lanes) -> bool {
-        let is_next =
-            self.served == Some(Kind::Large) || !self.has(Kind::Large) && lanes.may_tell_large();
+        let is_next = self.served == Some(PageKind::Large)
+            || !self.has(PageKind::Large) && lanes.may_tell_large();
         bytes > lanes.turn_limits.page_bytes && !is_next
     }
 
@@ -286,7 +286,7 @@ impl PageQueue {
     }
 
     /// Whether pages of this kind wait.
-    fn has(&self, kind: Kind) -> bool {
+    fn has(&self, kind: PageKind) -> bool {
         !self.throttled[kind as usize].queue.is_empty()
     }
 

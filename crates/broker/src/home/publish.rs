@@ -9,7 +9,7 @@ use super::Home;
 use super::budget::room_steps;
 use super::compression::opcode_of;
 use super::context::HomeContext;
-use super::logs::Untrimmed;
+use super::logs::UntrimmedTopic;
 use super::subscribers::Recipients;
 use super::topic_row::{CREATED, DELETED};
 use crate::base::settings::Keep;
@@ -22,13 +22,13 @@ use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `at` the index of its partition.
+    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `partition_index` the index of its partition.
     #[inline]
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
         found: Option<u32>,
-        at: usize,
+        partition_index: usize,
         offset: u64,
         context: &mut HomeContext<'_>,
     ) -> Info {
@@ -38,7 +38,7 @@ impl Home {
         let id = found.unwrap_or_else(|| {
             self.insert_topic(message.hash, message.name, message.client, rules, now)
         });
-        self.logs.partitions[at].sequence = offset;
+        self.logs.partitions[partition_index].sequence = offset;
         let row = self.topics.rows.get_mut(id);
         let previous = row.last();
         row.set_last(offset);
@@ -57,18 +57,18 @@ impl Home {
         };
         let (name, local_filters, me) = (message.name, context.local_filters, context.lanes.me);
         let recipients = self.find_subscribers(id, name, local_filters, me);
-        let most = match recipients.needs_log {
+        let messages_max = match recipients.needs_log {
             true => rule
                 .messages_max()
                 .max(context.settings.mqtt.session_messages),
             false => rule.messages_max(),
         };
-        let keep = most > 0;
+        let keep = messages_max > 0;
         if !keep {
             // The topic keeps no messages now. It may still have a log that an earlier subscription needed. That log is dropped, since this
             // message is not appended to it.
             let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
-            let kept = &mut self.logs.partitions[at].log;
+            let kept = &mut self.logs.partitions[partition_index].log;
             let before = match log {
                 NONE => previous,
                 log => kept.discard(log, now.unix_s).unwrap_or(previous),
@@ -76,11 +76,11 @@ impl Home {
             kept.losses.add(id, before, offset);
         }
         if keep || message.headers.retain || recipients.is_anybody() {
-            self.keep_and_tell(message, &new, most, &recipients, context);
+            self.keep_and_tell(message, &new, messages_max, &recipients, context);
         }
         if keep || message.headers.retain {
             let steps_max = room_steps(&self.turn_limits);
-            self.log_grew(at, rules, now, steps_max);
+            self.log_grew(partition_index, rules, now, steps_max);
         }
         if !keep || message.headers.retain {
             self.queue_if_idle(id, now);
@@ -91,13 +91,13 @@ impl Home {
         info
     }
 
-    /// Builds the message's frame once: for the topic's log (which keeps at most `most` messages), for the retained message, and for the
+    /// Builds the message's frame once: for the topic's log (which keeps at most `messages_max` messages), for the retained message, and for the
     /// recipients.
     fn keep_and_tell(
         &mut self,
         message: &Publish<'_>,
         new: &NewMessage<'_>,
-        most: u32,
+        messages_max: u32,
         recipients: &Recipients,
         context: &mut HomeContext<'_>,
     ) {
@@ -124,18 +124,19 @@ impl Home {
             whole,
             ..*new
         };
-        if most > 0 {
-            let at = self.partition_of(id);
+        if messages_max > 0 {
+            let partition_index = self.topic_partition_index(id);
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
-            let log = &mut self.logs.partitions[at].log;
+            let log = &mut self.logs.partitions[partition_index].log;
             let steps_max = room_steps(&self.turn_limits);
-            let (chain, must_trim) = log.append(row.log, row.rule, rule, most, steps_max, &kept);
+            let (chain, must_trim) =
+                log.append(row.log, row.rule, rule, messages_max, steps_max, &kept);
             row.log = chain;
             if must_trim {
-                self.logs.budget.untrimmed = Some(Untrimmed {
+                self.logs.budget.untrimmed = Some(UntrimmedTopic {
                     topic: id,
-                    messages_max: most,
+                    messages_max,
                     frame_bytes: kept.frame.len(),
                     time_s: kept.time_s,
                 });
@@ -146,7 +147,7 @@ impl Home {
         }
         let visits = 1 + self.topics.subscribers(id) + recipients.shards;
         let publisher = Party::of_address(message.client);
-        frames.weights.add(publisher, visits);
+        frames.visits_by_group.add(publisher, visits);
         if recipients.is_anybody() {
             frames.read_at(read_at);
             let record = self

@@ -59,8 +59,8 @@ impl Home {
             if chain == NONE || self.is_needed(id) {
                 continue;
             }
-            let at = self.partition_of(id);
-            let log = &mut self.logs.partitions[at].log;
+            let partition_index = self.topic_partition_index(id);
+            let log = &mut self.logs.partitions[partition_index].log;
             let excess = match (log.count(chain).saturating_sub(most), most) {
                 (0, _) => continue,
                 (_, 0) => u32::MAX,

@@ -12,7 +12,7 @@
 
 use super::Home;
 use super::context::HomeContext;
-use super::page_queue::{Deferred, PageQueue, PendingPage, Reader, SharedFilterNames};
+use super::page_queue::{DeferredPage, PageQueue, PendingPage, Reader, SharedFilterNames};
 use super::shard_filters::split;
 use super::topic_row::DELETED;
 use crate::base::ids::ShardId;
@@ -110,7 +110,7 @@ impl PageQueue {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        later: Deferred,
+        later: DeferredPage,
         counted: bool,
     ) {
         self.waited += 1;

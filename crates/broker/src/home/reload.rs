@@ -108,7 +108,7 @@ mod tests {
     const FILTERS: [&[&str]; 4] = [&["#"], &["a/#", "#"], &["b/+", "a/1", "a/#"], &[]];
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ReloadStep {
         Create(u8, u8),
         Forget(usize),
         Turn,
@@ -116,13 +116,13 @@ mod tests {
         Change(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = ReloadStep> {
         prop_oneof![
-            6 => (0u8..3, 0u8..6).prop_map(|(first, second)| Step::Create(first, second)),
-            2 => any::<usize>().prop_map(Step::Forget),
-            1 => Just(Step::Turn),
-            3 => Just(Step::PrepareRules),
-            1 => (0..FILTERS.len()).prop_map(Step::Change),
+            6 => (0u8..3, 0u8..6).prop_map(|(first, second)| ReloadStep::Create(first, second)),
+            2 => any::<usize>().prop_map(ReloadStep::Forget),
+            1 => Just(ReloadStep::Turn),
+            3 => Just(ReloadStep::PrepareRules),
+            1 => (0..FILTERS.len()).prop_map(ReloadStep::Change),
         ]
     }
 
@@ -139,7 +139,7 @@ mod tests {
             // The steps are like an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
                 match step {
-                    Step::Create(first, second) => {
+                    ReloadStep::Create(first, second) => {
                         let name = alloc::format!("{}/{second}", ["a", "b", "c"][usize::from(first)]);
                         let hash = home.topics.hash_of(name.as_bytes());
                         if home.topics.find(hash, name.as_bytes()).is_none() {
@@ -148,15 +148,15 @@ mod tests {
                             home.insert_topic(hash, name.as_bytes(), Client::NOBODY, &here.rules, now);
                         }
                     }
-                    Step::Forget(any) if home.topics.rows.end() > 0 => {
+                    ReloadStep::Forget(any) if home.topics.rows.end() > 0 => {
                         let id = (any % home.topics.rows.end() as usize) as u32;
                         if home.topics.rows.get(id).name != Blob::NONE {
                             home.queue_if_idle(id, now);
                             prop_assert!(home.evict_idle_topic(Client::NOBODY, u32::MAX));
                         }
                     }
-                    Step::Forget(_) => {}
-                    Step::Turn => {
+                    ReloadStep::Forget(_) => {}
+                    ReloadStep::Turn => {
                         for id in 0..home.topics.rows.end() {
                             if home.topics.rows.get(id).name != Blob::NONE {
                                 home.queue_if_idle(id, now);
@@ -165,8 +165,8 @@ mod tests {
                         home.tick(now.unix_s);
                         home.forget(&here.rules, now);
                     }
-                    Step::PrepareRules => drop(home.topics.prepare_rules(&worlds[next])),
-                    Step::Change(to) => {
+                    ReloadStep::PrepareRules => drop(home.topics.prepare_rules(&worlds[next])),
+                    ReloadStep::Change(to) => {
                         home.change(&worlds[to], &here.rules, now);
                         here = worlds[to].clone();
                     }

@@ -36,8 +36,8 @@ impl Home {
         }
     }
 
-    /// Notes that a record of partition `at` was applied. `ends`: the record is the last one of its batch.
-    pub(crate) fn note_applied(&mut self, at: usize, offset: u64, ends: bool) {
+    /// Notes that a record of this partition was applied. `ends`: the record is the last one of its batch.
+    pub(crate) fn note_applied(&mut self, partition_index: usize, offset: u64, ends: bool) {
         let Some(future_pages) = &mut self.logs.future_pages else {
             return;
         };
@@ -45,27 +45,27 @@ impl Home {
             return;
         }
         let applied_to = offset | (OFFSETS_PER_BATCH - 1);
-        self.logs.partitions[at].applied_to = applied_to;
-        while let Some(due) = future_pages.first_until(at, applied_to) {
+        self.logs.partitions[partition_index].applied_to = applied_to;
+        while let Some(due) = future_pages.first_until(partition_index, applied_to) {
             if let Some(reading) = future_pages.take(&due) {
                 self.page_queue.push(reading);
             }
         }
     }
 
-    /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of partition `at`, if any waits.
-    pub(crate) fn waits_for_log(&self, at: usize) -> Option<u64> {
-        self.logs.future_pages.as_ref()?.last_of(at)
+    /// The number of the newest page (a run of past messages for a subscriber) that waits for the log of this partition, if any waits.
+    pub(crate) fn waits_for_log(&self, partition_index: usize) -> Option<u64> {
+        self.logs.future_pages.as_ref()?.last_of(partition_index)
     }
 
-    /// Gives up the positions of pages up to page `number` that still wait for the log of partition `at`, so that their subscribers get a
+    /// Gives up the positions of pages up to page `number` that still wait for the log of this partition, so that their subscribers get a
     /// gap. The caller knows that these positions do not exist in this log: this node has read a record that it wrote after those pages
     /// came.
-    pub(crate) fn give_up_positions(&mut self, at: usize, number: u64) {
+    pub(crate) fn give_up_positions(&mut self, partition_index: usize, number: u64) {
         let Some(future_pages) = &self.logs.future_pages else {
             return;
         };
-        let due = future_pages.up_to(at, number, GIVEN_UP_MAX);
+        let due = future_pages.up_to(partition_index, number, GIVEN_UP_MAX);
         self.steps.add(due.len());
         for due in due {
             let future_pages = self.logs.future_pages.as_mut();
@@ -91,31 +91,38 @@ impl Home {
         }
     }
 
-    /// Queues a page once the log of partition `at` has reached this offset.
-    pub(super) fn wait_for_log(&mut self, reading: PendingPage, at: usize, offset: u64) {
+    /// Queues a page once the log of this partition has reached this offset.
+    pub(super) fn wait_for_log(
+        &mut self,
+        reading: PendingPage,
+        partition_index: usize,
+        offset: u64,
+    ) {
         self.page_queue.waited += 1;
         if let Some(future_pages) = &mut self.logs.future_pages {
-            future_pages.push(reading, at, offset);
+            future_pages.push(reading, partition_index, offset);
         }
     }
 }
 
 impl Logs {
-    /// Whether the next batch in the log of partition `at` is valid: its writer is alive, and the batch number follows that of the writer's
+    /// Whether the next batch in the log of this partition is valid: its writer is alive, and the batch number follows that of the writer's
     /// last batch. Notes the number of a valid batch.
-    pub(crate) fn accept(&mut self, at: usize, writer: u64, number: u64) -> bool {
-        self.partitions[at].writer_set.accept(writer, number)
+    pub(crate) fn accept(&mut self, partition_index: usize, writer: u64, number: u64) -> bool {
+        self.partitions[partition_index]
+            .writer_set
+            .accept(writer, number)
     }
 
-    /// The writers of partition `at`.
-    pub(crate) fn writer_set(&mut self, at: usize) -> &mut WriterSet {
-        &mut self.partitions[at].writer_set
+    /// The writers of this partition.
+    pub(crate) fn writer_set(&mut self, partition_index: usize) -> &mut WriterSet {
+        &mut self.partitions[partition_index].writer_set
     }
 
-    /// The offset that partition `at` must reach before a subscription with this position begins; `None` if it has reached the offset.
-    pub(super) fn offset_to_wait_for(&self, since: Since, at: usize) -> Option<u64> {
+    /// The offset that this partition must reach before a subscription with this position begins; `None` if it has reached the offset.
+    pub(super) fn offset_to_wait_for(&self, since: Since, partition_index: usize) -> Option<u64> {
         self.future_pages.as_ref()?;
-        let partition = &self.partitions[at];
+        let partition = &self.partitions[partition_index];
         match since {
             Since::At(Position { epoch, offset }) if epoch == self.epoch => {
                 (offset > partition.sequence.max(partition.applied_to)).then_some(offset)
@@ -158,11 +165,11 @@ impl Logs {
             writer_set.set_lost();
         }
         if partition < self.placement.partitions()
-            && let Some(at) = self.place_here(partition)
+            && let Some(partition_index) = self.partition_index_here(partition)
             && self.is_replicated()
             && !planted::is(Fault::ForgottenWriters)
         {
-            let partition = &mut self.partitions[at];
+            let partition = &mut self.partitions[partition_index];
             (partition.time_s, partition.applied_to) = (time_s, applied_to);
             partition.unlogged_max = writer_set.last | (OFFSETS_PER_BATCH - 1);
             partition.writer_set = writer_set;

@@ -18,7 +18,7 @@ pub(crate) struct Reserved {
 
 /// The records in flight for one topic.
 #[derive(Default)]
-struct Records {
+struct RecordsOfTopic {
     count: u32,
     /// Whether room for the topic is reserved, because it does not exist yet.
     makes: bool,
@@ -27,7 +27,7 @@ struct Records {
 /// The topics of records in flight.
 #[derive(Default)]
 pub(super) struct Reservations {
-    topics: BTreeMap<u32, Records>,
+    topics: BTreeMap<u32, RecordsOfTopic>,
     to_make: usize,
 }
 

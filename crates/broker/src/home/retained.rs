@@ -23,11 +23,11 @@ impl Home {
         is_empty: bool,
         rules: &Rules,
     ) {
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         if new.latest {
             // The topic's log is the retained state.
             if is_empty {
-                self.logs.partitions[at]
+                self.logs.partitions[partition_index]
                     .log
                     .remove_key(self.topics.rows.get(id).log, new.headers.key);
             }
@@ -38,7 +38,7 @@ impl Home {
         }
         let number = rules.retained();
         let chain = self.logs.retained.get(&id).copied().unwrap_or(NONE);
-        let log = &mut self.logs.partitions[at].log;
+        let log = &mut self.logs.partitions[partition_index].log;
         let chain = log
             .append(chain, number, rules.get(number), 1, usize::MAX, new)
             .0;
@@ -49,16 +49,18 @@ impl Home {
     /// Removes the message without a key from a topic that keeps latest values. This does not count as a loss.
     pub(super) fn forget_latest(&mut self, id: u32, now: Now) {
         let row = self.topics.rows.get(id);
-        let at = self.logs.place_of(row);
-        self.logs.partitions[at].log.remove_key(row.log, b"");
+        let partition_index = self.logs.partition_index_of(row);
+        self.logs.partitions[partition_index]
+            .log
+            .remove_key(row.log, b"");
         self.queue_if_idle(id, now);
     }
 
     /// Removes the retained message.
     pub(super) fn unretain(&mut self, id: u32) {
         if let Some(chain) = self.logs.retained.remove(&id) {
-            let at = self.partition_of(id);
-            self.logs.partitions[at].log.clear(chain);
+            let partition_index = self.topic_partition_index(id);
+            self.logs.partitions[partition_index].log.clear(chain);
             self.topics.rows.get_mut(id).flags &= !HAS_RETAINED;
         }
     }
@@ -73,8 +75,8 @@ impl Home {
         lanes: &mut Lanes,
     ) -> Option<Record> {
         let chain = *self.logs.retained.get(&id)?;
-        let at = self.partition_of(id);
-        let log = &mut self.logs.partitions[at].log;
+        let partition_index = self.topic_partition_index(id);
+        let log = &mut self.logs.partitions[partition_index].log;
         // The chain has one message.
         let (chain, _) = log.remove_expired(chain, u32::MAX, now.unix_s, usize::MAX);
         if log.count(chain) == 0 {

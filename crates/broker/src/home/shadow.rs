@@ -27,12 +27,12 @@ impl Home {
         offset: u64,
         names: &[Box<[u8]>],
     ) -> Option<Vec<Option<u64>>> {
-        let at = self.logs.place_here(partition)?;
-        (self.logs.partitions[at].sequence >= offset).then(|| {
+        let partition_index = self.logs.partition_index_here(partition)?;
+        (self.logs.partitions[partition_index].sequence >= offset).then(|| {
             let floor = |name: &[u8]| {
                 let id = self.topics.find(self.topics.hash_of(name), name)?;
                 let row = self.topics.rows.get(id);
-                let log = &self.logs.partitions[self.logs.place_of(row)].log;
+                let log = &self.logs.partitions[self.logs.partition_index_of(row)].log;
                 Some(log.last_lost_offset(row.log).unwrap_or(row.last()))
             };
             names.iter().map(|name| floor(name)).collect()
@@ -45,10 +45,10 @@ impl Home {
             self.unretain(id);
             return self.forget_topic(id);
         };
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         let (row, log) = (
             self.topics.rows.get_mut(id),
-            &mut self.logs.partitions[at].log,
+            &mut self.logs.partitions[partition_index].log,
         );
         (row.log, _) = log.drop_until(row.log, floor, u32::MAX, now.unix_s);
         if planted::is(Fault::DroppedLive) {
@@ -58,12 +58,17 @@ impl Home {
 
     /// Drops all messages that have expired at `now`, and all answers that have expired at `answers_s`.
     pub(crate) fn expire_all(&mut self, rules: &Rules, now: Now, answers_s: u32) {
-        for at in 0..self.logs.partitions.len() {
+        for partition_index in 0..self.logs.partitions.len() {
             for number in 0..rules.count() as u8 {
-                while self.expire_rule(at, number, rules, now, EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {
-                }
+                while self.expire_rule(partition_index, number, rules, now, EXPIRED_AT_ONCE)
+                    == EXPIRED_AT_ONCE
+                {}
             }
-            while self.logs.partitions[at].log.clear_orphans(EXPIRED_AT_ONCE) == EXPIRED_AT_ONCE {}
+            while self.logs.partitions[partition_index]
+                .log
+                .clear_orphans(EXPIRED_AT_ONCE)
+                == EXPIRED_AT_ONCE
+            {}
         }
         // Also drops expired messages that come after older ones which have not expired. A serving home drops such messages only when it
         // reads them.
@@ -92,8 +97,8 @@ impl Home {
             return;
         }
         let (chain, age_s) = (row.log, rules.get(row.rule).log_age_s);
-        let at = self.logs.place_of(row);
-        let log = &mut self.logs.partitions[at].log;
+        let partition_index = self.logs.partition_index_of(row);
+        let log = &mut self.logs.partitions[partition_index].log;
         if log.count(chain) > 0 {
             let (left, _) = log.remove_expired(chain, age_s, now.unix_s, usize::MAX);
             let is_empty = log.count(left) == 0;
@@ -102,7 +107,7 @@ impl Home {
                 self.log_emptied(id, now);
             }
         }
-        let log = &mut self.logs.partitions[at].log;
+        let log = &mut self.logs.partitions[partition_index].log;
         if let Some(chain) = self.logs.retained.get_mut(&id) {
             (*chain, _) = log.remove_expired(*chain, u32::MAX, now.unix_s, usize::MAX);
             if log.count(*chain) == 0 {
@@ -113,11 +118,11 @@ impl Home {
 }
 
 impl TopicTable {
-    /// At most `most` topics from row `from` on, with their rows, and the row to continue with.
-    pub(crate) fn names(&self, from: u32, most: usize) -> (Vec<(u32, &[u8])>, u32) {
+    /// At most `limit` topics from row `from` on, with their rows, and the row to continue with.
+    pub(crate) fn names(&self, from: u32, limit: usize) -> (Vec<(u32, &[u8])>, u32) {
         let mut found = Vec::new();
         let mut id = from;
-        while id < self.rows.end() && found.len() < most {
+        while id < self.rows.end() && found.len() < limit {
             let row = self.rows.get(id);
             if row.name != Blob::NONE {
                 found.push((id, self.names.get(row.name)));

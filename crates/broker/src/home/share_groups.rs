@@ -15,7 +15,7 @@ use super::Home;
 use super::context::HomeContext;
 use super::filter_pages::ROWS;
 use super::group_positions::{DuePosition, GroupKey};
-use super::groups::{Cursor, Group, GroupJoin, Groups};
+use super::groups::{Group, GroupCursor, GroupJoin, Groups};
 use super::partition::Partition;
 use super::subscriptions::Subscriptions;
 use alloc::boxed::Box;
@@ -57,7 +57,7 @@ impl Home {
             .iter()
             .map(|partition| partition.sequence);
         let (id, is_new_subscriber) = self.subscriptions.groups.join(join, offsets);
-        lanes.frames().weights.add(join.party, 1);
+        lanes.frames().visits_by_group.add(join.party, 1);
         lanes.tell(
             from,
             Tell::GroupJoined {
@@ -79,13 +79,13 @@ impl Home {
         to: ReplyTo,
         (partition, offset): (PartitionId, u64),
     ) {
-        let Some(at) = self.logs.place_here(partition) else {
+        let Some(partition_index) = self.logs.partition_index_here(partition) else {
             return;
         };
         if self
             .subscriptions
             .groups
-            .credit(id, (from, to), (at, offset))
+            .credit(id, (from, to), (partition_index, offset))
         {
             self.queue_group_if_ready(id);
         }
@@ -102,17 +102,17 @@ impl Home {
     /// the message from the log.
     pub(super) fn tell_groups(
         &mut self,
-        at: usize,
+        partition_index: usize,
         name: &[u8],
         record: Record,
         lanes: &mut Lanes,
     ) {
         let may_give = lanes.may_tell_group_members();
         let give = |group, member| lanes.tell_group_member(member, group, name, record);
-        let is_late = self
-            .subscriptions
-            .groups
-            .give_due(at, record.offset, may_give, give);
+        let is_late =
+            self.subscriptions
+                .groups
+                .give_due(partition_index, record.offset, may_give, give);
         let due = if may_give {
             0
         } else {
@@ -183,12 +183,12 @@ impl Home {
         let Some(mut group) = self.subscriptions.groups.take(id) else {
             return;
         };
-        let mut most = self.turn_limits.page_messages;
+        let mut messages_left = self.turn_limits.page_messages;
         // Looking up a returned message takes steps even if it is no longer in the log.
         let until = self.steps.count() + self.turn_limits.page_entries as u64;
         while group.has_credit()
             && context.lanes.may_tell_group_members()
-            && most > 0
+            && messages_left > 0
             && self.steps.count() < until
         {
             let Some(Unacked { topic, offset }) =
@@ -196,51 +196,65 @@ impl Home {
             else {
                 break;
             };
-            most -= 1;
+            messages_left -= 1;
             self.steps.add(STEPS_PER_VISIT);
             let lanes = &mut *context.lanes;
             let partition = self.logs.placement.partition_of(&topic);
             if let Some(record) = self.message_at(&topic, offset, lanes)
-                && let Some(at) = self.logs.place_here(partition)
+                && let Some(partition_index) = self.logs.partition_index_here(partition)
             {
                 let records = self.subscriptions.groups.records();
-                give(&mut group, (id, at, records), &topic, record, lanes);
+                give(
+                    &mut group,
+                    (id, partition_index, records),
+                    &topic,
+                    record,
+                    lanes,
+                );
             }
         }
         let mut visits = self.turn_limits.page_entries;
         if !group.has_returned() {
-            for at in group.behind() {
-                self.read_on(id, &mut group, at, &mut most, &mut visits, context);
+            for partition_index in group.behind() {
+                self.read_on(
+                    id,
+                    &mut group,
+                    partition_index,
+                    &mut messages_left,
+                    &mut visits,
+                    context,
+                );
             }
         }
         self.subscriptions.groups.put(id, group);
         self.queue_group_if_ready(id);
     }
 
-    /// Gives at most `most` messages of partition `at` to members. Examines at most `visits` entries of the log.
+    /// Gives at most `messages_left` messages of this partition to members. Examines at most `visits` entries of the log.
     fn read_on(
         &mut self,
         id: u64,
         group: &mut Group,
-        at: usize,
-        most: &mut usize,
+        partition_index: usize,
+        messages_left: &mut usize,
         visits: &mut usize,
         context: &mut HomeContext<'_>,
     ) {
         let (rules, now) = (context.rules, context.now);
-        let Partition { log, sequence, .. } = &self.logs.partitions[at];
-        let seen = group.cursors[at].offset;
+        let Partition { log, sequence, .. } = &self.logs.partitions[partition_index];
+        let seen = group.cursors[partition_index].offset;
         let lists = (0..rules.retained()).map(|number| (number, seen));
         let mut arrivals = log.arrivals(lists, seen);
         while *visits > 0 {
             *visits -= 1;
             self.steps.add(1 + ROWS);
-            if !group.has_credit() || *most == 0 || !context.lanes.may_tell_group_members() {
+            if !group.has_credit() || *messages_left == 0 || !context.lanes.may_tell_group_members()
+            {
                 return;
             }
             let offset = match log.next_arrival(&mut arrivals) {
                 None => {
-                    group.cursors[at] = Cursor {
+                    group.cursors[partition_index] = GroupCursor {
                         offset: *sequence,
                         behind: false,
                     };
@@ -267,14 +281,20 @@ impl Home {
                     } else if matches && !log.is_expired(entry, now.unix_s) {
                         let record = log.copy(entry, context.lanes.frames());
                         self.steps.add(STEPS_PER_VISIT);
-                        *most -= 1;
+                        *messages_left -= 1;
                         let records = self.subscriptions.groups.records();
-                        give(group, (id, at, records), name, record, context.lanes);
+                        give(
+                            group,
+                            (id, partition_index, records),
+                            name,
+                            record,
+                            context.lanes,
+                        );
                     }
                     offset
                 }
             };
-            group.cursors[at].offset = offset;
+            group.cursors[partition_index].offset = offset;
         }
     }
 
@@ -282,18 +302,23 @@ impl Home {
     fn message_at(&self, name: &[u8], offset: u64, lanes: &mut Lanes) -> Option<Record> {
         let hash = self.topics.hash_of(name);
         let id = self.topics.find(hash, name)?;
-        let log = &self.logs.partitions[self.partition_of(id)].log;
+        let log = &self.logs.partitions[self.topic_partition_index(id)].log;
         let entry = log.entry_at(self.topics.rows.get(id).log, offset)?;
         Some(log.copy(entry, lanes.frames()))
     }
 }
 
 impl Home {
-    /// Applies the record of a group's position from the log of the partition at place `at`.
-    pub(crate) fn apply_group_position(&mut self, group: GroupKey, at: usize, offset: Option<u64>) {
-        let places = self.logs.partitions.len();
+    /// Applies the record of a group's position from the log of this partition.
+    pub(crate) fn apply_group_position(
+        &mut self,
+        group: GroupKey,
+        partition_index: usize,
+        offset: Option<u64>,
+    ) {
+        let partitions = self.logs.partitions.len();
         let positions = &mut self.subscriptions.groups.positions;
-        positions.set(group, at, places, offset);
+        positions.set(group, partition_index, partitions, offset);
     }
 
     /// Writes the positions of the groups after `after` (`None`: of all). Returns the group to continue after, if any are left.
@@ -325,24 +350,24 @@ impl Home {
         if !is_of_origin {
             return Err(Damaged("a group's position belongs elsewhere"));
         }
-        if let Some(at) = self.logs.place_here(partition)
+        if let Some(partition_index) = self.logs.partition_index_here(partition)
             && world.recovers_sessions()
         {
-            self.apply_group_position(group, at, Some(offset));
+            self.apply_group_position(group, partition_index, Some(offset));
         }
         Ok(())
     }
 
-    /// Takes the positions that must be recorded: those of groups that have begun or ended, and with `moved` those of some other groups whose position
-    /// has moved.
+    /// Takes the positions that must be recorded: those of groups that have begun or ended. With `moved` also those of some groups whose
+    /// position has moved.
     pub(crate) fn take_due_positions(&mut self, moved: bool) -> Vec<DuePosition> {
         let logs = &self.logs;
-        let place_of = |topic: &[u8]| {
+        let partition_index_of = |topic: &[u8]| {
             let partition = logs.placement.partition_of(topic);
             logs.placement.place_at_home(partition)
         };
         let groups = &mut self.subscriptions.groups;
-        let due = groups.take_due_positions(moved, place_of);
+        let due = groups.take_due_positions(moved, partition_index_of);
         self.steps.add(due.len());
         due
     }
@@ -357,15 +382,15 @@ impl Subscriptions {
     }
 }
 
-/// Gives a message of the partition at place `at` to the next member of the group with this number. `records`: the log has positions of groups.
+/// Gives a message of this partition to the next member of the group with this number. `records`: the log has positions of groups.
 fn give(
     group: &mut Group,
-    (id, at, records): (u64, usize, bool),
+    (id, partition_index, records): (u64, usize, bool),
     name: &[u8],
     record: Record,
     lanes: &mut Lanes,
 ) {
     let member = group.next().expect("a member has credit");
-    group.note_given(records, at, record.offset, member);
+    group.note_given(records, partition_index, record.offset, member);
     lanes.tell_group_member(member, id, name, record);
 }

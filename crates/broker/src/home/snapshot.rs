@@ -49,8 +49,10 @@ impl Home {
     pub(crate) fn finish_restore(&mut self, newest_removed: &[u32], rules: &Rules, now: Now) {
         for id in newest_removed {
             let row = self.topics.rows.get(*id);
-            let at = self.logs.place_of(row);
-            self.logs.partitions[at].log.note_newest_removed(row.log);
+            let partition_index = self.logs.partition_index_of(row);
+            self.logs.partitions[partition_index]
+                .log
+                .note_newest_removed(row.log);
         }
         for id in 0..self.topics.rows.end() {
             let touched_s = self.topics.rows.get(id).touched_s;
@@ -96,7 +98,7 @@ impl Home {
             if row.name == Blob::NONE {
                 continue;
             }
-            let past = self.logs.partitions[self.logs.place_of(row)]
+            let past = self.logs.partitions[self.logs.partition_index_of(row)]
                 .log
                 .chain_state(row.log);
             let (form, lost) = match past {
@@ -150,8 +152,9 @@ impl Home {
         }
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
-        let at = self.logs.place_of(&row);
-        if last > self.logs.partitions[at].sequence || form & LOST != 0 && lost > last {
+        let partition_index = self.logs.partition_index_of(&row);
+        if last > self.logs.partitions[partition_index].sequence || form & LOST != 0 && lost > last
+        {
             return Err(Damaged("a topic is ahead of its partition"));
         }
         row.hash = self.topics.hash_of(name);
@@ -173,7 +176,7 @@ impl Home {
         }
         if form & LOST != 0 {
             let latest = rules.get(number).keep == Keep::Latest;
-            let log = &mut self.logs.partitions[at].log;
+            let log = &mut self.logs.partitions[partition_index].log;
             self.topics.rows.get_mut(id).log = log.empty_chain(id, number, latest, lost);
         }
         Ok((former, id, form & NEWEST_REMOVED != 0))
@@ -190,8 +193,8 @@ impl Home {
         if topic == NONE {
             return Ok(());
         }
-        let at = self.partition_of(topic);
-        self.logs.partitions[at]
+        let partition_index = self.topic_partition_index(topic);
+        self.logs.partitions[partition_index]
             .log
             .losses
             .restore(offset, topic, number);
@@ -226,7 +229,7 @@ impl Logs {
     }
 
     /// The index of a partition, if this is its home.
-    pub(crate) fn place_here(&self, partition: PartitionId) -> Option<usize> {
+    pub(crate) fn partition_index_here(&self, partition: PartitionId) -> Option<usize> {
         let is_here = self.placement.home_of(partition) == self.me;
         is_here.then(|| self.placement.place_at_home(partition))
     }
@@ -245,8 +248,8 @@ impl Logs {
             if sequence.max(mark) > Slotted::OFFSET_MAX {
                 return Err(Damaged("a sequence is too large"));
             }
-            if let Some(at) = self.place_here(partition) {
-                let partition = &mut self.partitions[at];
+            if let Some(partition_index) = self.partition_index_here(partition) {
+                let partition = &mut self.partitions[partition_index];
                 (partition.sequence, partition.mark) = (sequence, mark);
                 partition.batch = batch;
             }
@@ -254,15 +257,21 @@ impl Logs {
         for slot in 0..=u8::MAX {
             let is_its = former.home_of(former.of_slot(slot)) == origin.home;
             let floor = if is_its { from.number()? } else { 0 };
-            if is_its && let Some(at) = self.place_here(former.of_slot(slot)) {
-                self.check_given(at, floor)?;
+            if is_its && let Some(partition_index) = self.partition_index_here(former.of_slot(slot))
+            {
+                self.check_given(partition_index, floor)?;
                 self.floors[usize::from(slot)] = floor;
             }
         }
         for partition in former.of_home(origin.home) {
             let counted = read_counted(from)?;
-            if let (Some(at), Some(counted)) = (self.place_here(partition), counted) {
-                self.partitions[at].log.losses.watch_from(counted);
+            if let (Some(partition_index), Some(counted)) =
+                (self.partition_index_here(partition), counted)
+            {
+                self.partitions[partition_index]
+                    .log
+                    .losses
+                    .watch_from(counted);
             }
         }
         if !origin.local {
@@ -273,12 +282,12 @@ impl Logs {
         Ok(rows)
     }
 
-    /// Checks that partition `at` has given this offset. Otherwise the next message of a topic with this offset would get a lower offset.
+    /// Checks that this partition has given this offset. Otherwise the next message of a topic with this offset would get a lower offset.
     ///
     /// # Errors
     /// The partition has not given the offset.
-    fn check_given(&self, at: usize, offset: u64) -> Result<(), Damaged> {
-        let Partition { sequence, mark, .. } = self.partitions[at];
+    fn check_given(&self, partition_index: usize, offset: u64) -> Result<(), Damaged> {
+        let Partition { sequence, mark, .. } = self.partitions[partition_index];
         match offset <= sequence.max(mark) {
             true => Ok(()),
             false => Err(Damaged("an offset is ahead of its partition")),
@@ -291,10 +300,10 @@ impl Logs {
         (first, mut offset): (usize, u64),
         block: &mut Block<'_>,
     ) -> Option<(usize, u64)> {
-        for (at, log) in self.iter().enumerate().skip(first) {
+        for (partition_index, log) in self.iter().enumerate().skip(first) {
             for (offset, topic, number) in log.losses.from(core::mem::take(&mut offset)) {
                 if block.is_full() {
-                    return Some((at, offset));
+                    return Some((partition_index, offset));
                 }
                 let mut out = block.record(kind::LOSS);
                 out.number(offset);
@@ -336,9 +345,9 @@ impl Logs {
         }
         let mut row = TopicRow::vacant(NONE);
         row.set_slot(topic::slot(name));
-        let at = self.place_of(&row);
-        self.check_given(at, lost)?;
-        let forgotten = &mut self.partitions[at].forgotten;
+        let partition_index = self.partition_index_of(&row);
+        self.check_given(partition_index, lost)?;
+        let forgotten = &mut self.partitions[partition_index].forgotten;
         forgotten.add(rules.number_for(name), lost, number, name);
         Ok(())
     }
@@ -350,10 +359,10 @@ impl Logs {
     ) -> Result<(), Damaged> {
         let (partition, lost, filter) = (from.number16()?, from.number()?, from.field()?);
         if partition < self.placement.partitions()
-            && let Some(at) = self.place_here(partition)
+            && let Some(partition_index) = self.partition_index_here(partition)
         {
-            self.check_given(at, lost)?;
-            self.partitions[at]
+            self.check_given(partition_index, lost)?;
+            self.partitions[partition_index]
                 .forgotten
                 .note_for_filter(filter, lost, rules);
         }
@@ -377,6 +386,6 @@ fn read_counted(from: &mut FieldReader<'_>) -> Result<Option<u64>, Damaged> {
 
 /// The present row of a topic, by its former row; [`NONE`] if the topic belongs to another home now.
 fn topic_of(former: u32, topics: &[(u32, u32)]) -> Result<u32, Damaged> {
-    let at = topics.binary_search_by_key(&former, |(former, _)| *former);
-    at.map(|at| topics[at].1).map_err(|_| NO_TOPIC)
+    let found = topics.binary_search_by_key(&former, |(former, _)| *former);
+    found.map(|index| topics[index].1).map_err(|_| NO_TOPIC)
 }

@@ -116,7 +116,7 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         if recipients.groups {
-            self.tell_groups(self.partition_of(id), name, record, lanes);
+            self.tell_groups(self.topic_partition_index(id), name, record, lanes);
         }
         if recipients.shards > 0 {
             return self.tell_matched(id, name, record, lanes);

@@ -8,10 +8,10 @@
 //! Words: a *home* is the part of a shard that keeps topics; a *gap* is the notice that messages are lost.
 
 use super::Home;
-use super::attach::by_rule;
+use super::attach::first_position;
 use super::context::HomeContext;
 use super::logs::Logs;
-use super::page_queue::{Deferred, SearchProgress};
+use super::page_queue::{DeferredPage, SearchProgress};
 use crate::base::position::{Position, Since};
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
@@ -27,19 +27,19 @@ impl Home {
         ask: &Attach,
         progress: SearchProgress,
         context: &mut HomeContext<'_>,
-    ) -> Result<Page, Deferred> {
+    ) -> Result<Page, DeferredPage> {
         let (rules, now) = (context.rules, context.now);
         let limit = self.turn_limits.page_entries;
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         let row = self.topics.rows.get_mut(id);
         let rule = rules.get(row.rule);
-        let log = &mut self.logs.partitions[at].log;
+        let log = &mut self.logs.partitions[partition_index].log;
         let (chain, fresh) = log.remove_expired(row.log, rule.log_age_s, now.unix_s, limit);
         row.log = chain;
         if !fresh {
             return Err(progress.into());
         }
-        let since = by_rule(ask, rule);
+        let since = first_position(ask, rule);
         let (start, mut gap, mut promised) = self.begin_page(id, since, progress, limit)?;
         let latest = rule.keep == Keep::Latest;
         if latest && ask.reads_values() {
@@ -47,7 +47,7 @@ impl Home {
             (gap, promised) = (false, false);
         }
         let last = self.topics.rows.get(id).last();
-        let log = &mut self.logs.partitions[at].log;
+        let log = &mut self.logs.partitions[partition_index].log;
         let oldest = log.last_lost_offset(chain).unwrap_or(last);
         let is_short = promised && start < oldest;
         gap |= is_short;
@@ -65,7 +65,7 @@ impl Home {
         };
         let bytes = self.first_bytes(id, ask, first_entry);
         if self.page_queue.must_wait(bytes, context.lanes) {
-            return Err(Deferred {
+            return Err(DeferredPage {
                 progress,
                 is_large: true,
             });
@@ -98,7 +98,7 @@ impl Home {
             self.topics.rows.get(id).log,
             self.topics.rows.get(id).last(),
         );
-        let at = self.partition_of(id);
+        let partition_index = self.topic_partition_index(id);
         let shown = if ask.retained && !latest {
             self.read_retained(id, start, context.now, context.lanes)
         } else {
@@ -113,7 +113,7 @@ impl Home {
         };
         let bytes_max = self.turn_limits.page_bytes;
         let at_head = ask.poll && shown.is_some()
-            || self.logs.partitions[at].log.read_from(
+            || self.logs.partitions[partition_index].log.read_from(
                 first_entry,
                 start,
                 messages_max,
@@ -141,7 +141,9 @@ impl Home {
             count,
             head,
             epoch: self.logs.epoch,
-            newest_s: self.logs.partitions[at].log.newest_time_s(chain),
+            newest_s: self.logs.partitions[partition_index]
+                .log
+                .newest_time_s(chain),
             at_head,
             is_next_page: ask.is_next_page,
             retained: u32::from(shown.is_some()),
@@ -162,7 +164,7 @@ impl Home {
     ) -> Result<(u64, bool, bool), SearchProgress> {
         let row = self.topics.rows.get(id);
         let (chain, last) = (row.log, row.last());
-        let partition = &self.logs.partitions[self.logs.place_of(row)];
+        let partition = &self.logs.partitions[self.logs.partition_index_of(row)];
         let log = &partition.log;
         let oldest = log.last_lost_offset(chain).unwrap_or(last);
         let back = match (progress, since) {
@@ -209,7 +211,7 @@ impl Home {
 
     /// Bytes of the larger of the page's first message and the topic's retained message.
     fn first_bytes(&self, id: u32, ask: &Attach, first_entry: u32) -> usize {
-        let log = &self.logs.partitions[self.partition_of(id)].log;
+        let log = &self.logs.partitions[self.topic_partition_index(id)].log;
         let first = match first_entry {
             NONE => 0,
             entry => log.bytes_of(entry),

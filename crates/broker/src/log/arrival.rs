@@ -23,7 +23,7 @@ impl Arrival {
 }
 
 /// The position of a reader: the next entry of each list with its offset, and the last loss that was read.
-pub struct Arrivals {
+pub struct ArrivalCursor {
     heads: Vec<(u64, u32)>,
     lost: u64,
 }
@@ -62,20 +62,20 @@ pub enum Arrival {
 impl Log {
     /// Begins to read lists and losses. Each list comes with its number and the offset after which to begin; losses begin after the offset
     /// `lost`.
-    pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> Arrivals {
+    pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> ArrivalCursor {
         let heads = lists.filter_map(|(number, offset)| {
             let (entries, steps) = (&self.entries, &self.steps);
             let id = self.lists.first_after(entries, number, offset, steps);
             (id != NONE).then(|| (self.entries.get(id).offset, id))
         });
-        Arrivals {
+        ArrivalCursor {
             heads: heads.collect(),
             lost,
         }
     }
 
     /// The next item, if there is one.
-    pub fn next_arrival(&self, at: &mut Arrivals) -> Option<Arrival> {
+    pub fn next_arrival(&self, at: &mut ArrivalCursor) -> Option<Arrival> {
         // If a message is in two lists, the copy of the first list is returned first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
         if let Some((offset, topic, number)) = self.losses.next(at.lost)

@@ -89,7 +89,7 @@ pub fn occupied_bytes(len: usize) -> usize {
 }
 
 /// The fields in an entry's bytes.
-pub(super) struct Parts<'a> {
+pub(super) struct EntryFields<'a> {
     pub key: &'a [u8],
     pub content_type: &'a [u8],
     pub event: &'a [u8],
@@ -155,7 +155,7 @@ impl Entry {
         Client::from_number(u32::from_le_bytes(number))
     }
     /// Splits the entry's bytes, `place`, into fields.
-    pub fn parts<'a>(&self, place: &'a [u8]) -> Parts<'a> {
+    pub fn parts<'a>(&self, place: &'a [u8]) -> EntryFields<'a> {
         let rest = &place[self.begin().1..];
         let (key, rest) = rest.split_at(self.key as usize);
         let (content_type, rest) = rest.split_at(self.content_type as usize);
@@ -167,7 +167,7 @@ impl Entry {
             }
             _ => rest.split_at(0),
         };
-        Parts {
+        EntryFields {
             key,
             content_type,
             event,

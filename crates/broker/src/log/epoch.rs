@@ -40,7 +40,7 @@ impl Log {
             }
         }
         self.lists.update_marks(&self.entries);
-        self.cursors = Cursors::new();
+        self.recently_read = RecentlyRead::new();
         if let Some(count) = self.losses.counted() {
             self.losses.watch_from(count);
         }

@@ -4,7 +4,7 @@
 //!
 //! A *chain* is the list of a topic's messages.
 
-use super::removal::Cause;
+use super::removal::RemovalCause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
@@ -112,7 +112,7 @@ impl Log {
                 return false;
             }
             self.unneeded.expired += 1;
-            self.remove_entry(self.before(id), id, Cause::Unneeded);
+            self.remove_entry(self.before(id), id, RemovalCause::Unneeded);
             if self.count(chain) == 0 {
                 return true;
             }

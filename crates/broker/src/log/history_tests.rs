@@ -24,7 +24,7 @@ use plain::{Kept, Plain, TOPICS};
 const RULES: usize = 3;
 
 /// The plain list and a log with the same messages, and the log's chains by topic.
-struct World {
+struct Fixture {
     plain: Plain,
     log: Log,
     chains: [u32; TOPICS],
@@ -79,9 +79,9 @@ fn new<'a>(
 
 const KEYS: [&[u8]; 3] = [b"", b"a", b"bb"];
 
-impl World {
-    fn new(rules: Rules, of: [u8; TOPICS]) -> World {
-        World {
+impl Fixture {
+    fn new(rules: Rules, of: [u8; TOPICS]) -> Fixture {
+        Fixture {
             log: Log::new(
                 &rules,
                 7,
@@ -105,7 +105,7 @@ impl World {
 
     /// Removes up to `limit` messages of a rule that are older than its age or whose time to live is over.
     fn expire(&mut self, number: u8, limit: usize) {
-        let World {
+        let Fixture {
             plain, log, chains, ..
         } = self;
         plain.expire(number, limit);
@@ -279,23 +279,23 @@ fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
         made(&alloc::vec![rule; RULES])
     });
     for restarts in 0..4 {
-        let mut world = World::new(latest.clone(), [0, 1, 2, 3]);
+        let mut fixture = Fixture::new(latest.clone(), [0, 1, 2, 3]);
         for key in 0..3 {
-            world.publish(0, key, None, false);
+            fixture.publish(0, key, None, false);
         }
-        world.remove(0, 2);
+        fixture.remove(0, 2);
         // From now on the topic keeps a history, whose messages are removed by age.
-        world.change(log.clone(), [0, 1, 2, 3]);
+        fixture.change(log.clone(), [0, 1, 2, 3]);
         if restarts & 1 > 0 {
-            world.write_down_and_read();
+            fixture.write_down_and_read();
         }
-        world.plain.now_s += 10;
-        world.expire(0, 9);
+        fixture.plain.now_s += 10;
+        fixture.expire(0, 9);
         if restarts & 2 > 0 {
-            world.write_down_and_read();
+            fixture.write_down_and_read();
         }
-        world.check(&[], 0, 0);
-        assert_eq!((world.plain.lost[0], world.plain.last[0]), (2, 3));
+        fixture.check(&[], 0, 0);
+        assert_eq!((fixture.plain.lost[0], fixture.plain.last[0]), (2, 3));
     }
 }
 
@@ -308,15 +308,15 @@ fn a_restart_keeps_what_stands_behind_messages_that_are_being_removed() {
         ..Rule::default()
     };
     let rules = alloc::vec![none; RULES];
-    let mut world = World::new(made(&rules), [RULES as u8; TOPICS]);
+    let mut fixture = Fixture::new(made(&rules), [RULES as u8; TOPICS]);
     for _ in 0..3 {
-        world.publish(1, 0, None, false);
+        fixture.publish(1, 0, None, false);
     }
-    world.change(made(&rules), [0; TOPICS]);
-    world.publish(1, 0, None, true);
-    world.write_down_and_read();
-    world.check(&[], 0, 0);
-    assert_eq!(world.plain.offsets(1, true), [4]);
+    fixture.change(made(&rules), [0; TOPICS]);
+    fixture.publish(1, 0, None, true);
+    fixture.write_down_and_read();
+    fixture.check(&[], 0, 0);
+    assert_eq!(fixture.plain.offsets(1, true), [4]);
 }
 
 #[test]
@@ -328,11 +328,11 @@ fn a_list_has_a_mark_for_so_many_messages() {
         };
         RULES
     ]);
-    let mut world = World::new(rules, [0; TOPICS]);
+    let mut fixture = Fixture::new(rules, [0; TOPICS]);
     for n in 0..100 {
-        let marks = world.log.lists.marks(0).count();
+        let marks = fixture.log.lists.marks(0).count();
         assert_eq!(marks as u32, n / MARK_EVERY);
-        world.publish(n as usize % TOPICS, 0, None, false);
+        fixture.publish(n as usize % TOPICS, 0, None, false);
     }
 }
 
@@ -405,47 +405,47 @@ proptest! {
         lists in prop::sample::subsequence((0..RULES as u8 + 2).collect::<Vec<_>>(), 0..RULES + 3),
     ) {
         let (mut rules, made_rules) = (rules.clone(), made(&rules));
-        let mut world = World::new(made_rules, of);
+        let mut fixture = Fixture::new(made_rules, of);
         for (op, at) in ops {
-            let now_s = world.plain.now_s;
-            let plain = &mut world.plain;
+            let now_s = fixture.plain.now_s;
+            let plain = &mut fixture.plain;
             match op {
                 Op::Clock(seconds) => plain.now_s += seconds,
-                Op::Publish(topic, key, ttl_s, retain) => world.publish(topic, key, ttl_s, retain),
+                Op::Publish(topic, key, ttl_s, retain) => fixture.publish(topic, key, ttl_s, retain),
                 Op::Freshen(topic) => {
                     plain.remove_all_expired(topic);
                     let age_s = plain.rules.get(plain.of[topic]).log_age_s;
-                    world.chains[topic] = world.log.remove_all_expired(world.chains[topic], age_s, now_s);
+                    fixture.chains[topic] = fixture.log.remove_all_expired(fixture.chains[topic], age_s, now_s);
                 }
-                Op::Upkeep(number, limit) => world.expire(number, limit),
-                Op::Remove(topic, key) => world.remove(topic, key),
-                Op::Forget(topic) => world.forget(topic),
+                Op::Upkeep(number, limit) => fixture.expire(number, limit),
+                Op::Remove(topic, key) => fixture.remove(topic, key),
+                Op::Forget(topic) => fixture.forget(topic),
                 Op::Watch => {
-                    world.log.losses.watch();
+                    fixture.log.losses.watch();
                     plain.watches = true;
                     plain.count = plain.count.max(1);
-                    prop_assert_eq!(world.log.losses.count(), plain.count);
+                    prop_assert_eq!(fixture.log.losses.count(), plain.count);
                     // A second call changes nothing.
-                    world.log.losses.watch();
+                    fixture.log.losses.watch();
                 }
                 Op::Change(others, of) => {
                     rules = others;
-                    world.change(made(&rules), of);
+                    fixture.change(made(&rules), of);
                 }
                 Op::Times(times_s) => {
                     for (rule, ttl_s) in rules.iter_mut().zip(times_s) {
                         rule.ttl_s = ttl_s;
                     }
                     plain.rules = made(&rules);
-                    world.log.change_times(&plain.rules);
+                    fixture.log.change_times(&plain.rules);
                 }
-                Op::Restart => world.write_down_and_read(),
+                Op::Restart => fixture.write_down_and_read(),
             }
-            let plain = &world.plain;
+            let plain = &fixture.plain;
             let some = |n: u64| at.index(plain.offset as usize + 2) as u64 * n % (plain.offset + 2);
             let starts: Vec<_> = lists.iter().map(|number| (*number, some(u64::from(*number) + 1))).collect();
             let time_s = plain.now_s - at.index(12) as u32;
-            world.check(&starts, some(7), time_s);
+            fixture.check(&starts, some(7), time_s);
         }
     }
 }

@@ -458,7 +458,7 @@ fn two_keys_of_one_hash_are_two_keys() {
     }
 }
 
-/// Tests the highest number of rules: the number of the last list is the greatest that fits one byte.
+/// Tests the maximum number of rules: then the number of the last list is 255, the largest that fits into a byte.
 #[test]
 fn as_many_rules_as_there_may_be_are_read() {
     let rules = alloc::vec![rule(); crate::base::rules::RULES_MAX];

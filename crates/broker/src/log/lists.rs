@@ -26,21 +26,21 @@ struct List {
     youngest: u32,
     /// The rule's time to live; 0: none.
     ttl_s: u32,
-    marks: Marks,
+    marks: ListMarks,
     /// The entry that `Log::remove_unspared` examines next, or `NONE`.
     next_searched: u32,
 }
 
 /// The marks of one list.
 #[derive(Default)]
-struct Marks {
+struct ListMarks {
     /// Offset and entry of each mark.
     all: VecDeque<(u64, u32)>,
     /// The number of entries added since the last mark. Removals do not change this number.
     unmarked: u32,
 }
 
-impl Marks {
+impl ListMarks {
     /// Counts an added entry. Returns whether it becomes a mark.
     fn add(&mut self, offset: u64, id: u32) -> bool {
         self.unmarked += 1;
@@ -70,16 +70,16 @@ impl Marks {
 }
 
 /// How entries move between lists when the rules change.
-pub(super) struct Moves {
+pub(super) struct ListMoves {
     lists: usize,
     /// Item `n`: whether entries move from list `n / lists` to list `n % lists`.
     moved: Vec<bool>,
 }
 
-impl Moves {
-    pub fn new(former: usize, lists: usize) -> Moves {
+impl ListMoves {
+    pub fn new(former: usize, lists: usize) -> ListMoves {
         let moved = alloc::vec![false; former * lists];
-        Moves { lists, moved }
+        ListMoves { lists, moved }
     }
 
     pub fn add(&mut self, from: u8, to: u8) {
@@ -103,7 +103,7 @@ impl Lists {
             oldest: NONE,
             youngest: NONE,
             ttl_s: rules.get(number as u8).ttl_s,
-            marks: Marks::default(),
+            marks: ListMarks::default(),
             next_searched: NONE,
         };
         Lists((0..rules.count()).map(list).collect())
@@ -253,7 +253,7 @@ impl Lists {
         entries: &mut Slab<Entry>,
         chains: &Slab<Chain>,
         rules: &Rules,
-        moves: &Moves,
+        moves: &ListMoves,
     ) {
         let former = core::mem::replace(self, Lists::new(rules));
         let mut rest = Vec::new();

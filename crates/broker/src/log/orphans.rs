@@ -4,7 +4,7 @@
 //!
 //! Invariant: an orphaned chain has messages, and no topic's row refers to it.
 
-use super::removal::Cause;
+use super::removal::RemovalCause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
@@ -76,7 +76,7 @@ impl Log {
                 return dropped;
             };
             let oldest = self.chains.get(chain).oldest();
-            self.remove_entry(NONE, oldest, Cause::Unneeded);
+            self.remove_entry(NONE, oldest, RemovalCause::Unneeded);
         }
         limit
     }

@@ -12,7 +12,7 @@ const LINE_BYTES: usize = 64;
 const AHEAD_BYTES: usize = 1 << 10;
 
 /// The oldest message of a chain. The next message probably reuses its memory.
-struct Oldest<'a> {
+struct OldestMessage<'a> {
     log: &'a Log,
     older: u32,
     younger: u32,
@@ -34,7 +34,7 @@ pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
     let mut all = [const { None }; PREFETCHED];
     for (oldest, (log, first, last)) in all.iter_mut().zip(ends.into_iter().flatten()) {
         let entry = log.entries.get(first);
-        *oldest = Some(Oldest {
+        *oldest = Some(OldestMessage {
             log,
             older: entry.older,
             younger: entry.younger,

@@ -67,7 +67,7 @@ impl Log {
             if messages == messages_max || (messages > 0 && bytes + entry.bytes() > bytes_max) {
                 return false;
             }
-            self.cursors.put(entry.chain, entry.offset, id);
+            self.recently_read.put(entry.chain, entry.offset, id);
             messages += 1;
             bytes += entry.bytes();
             self.steps.add(1);

@@ -20,9 +20,9 @@ type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 
 /// The list where the last victim was found. The removal of a message changes no other list, so the other lists need not be compared again
 /// each time.
-struct Victim {
+struct VictimList {
     /// The number of the list.
-    number: u8,
+    rule_number: u8,
     /// The urgency of the most urgent chain in all other lists.
     others: Option<Urgency>,
 }
@@ -31,7 +31,7 @@ struct Victim {
 const MESSAGES_PER_RUN: usize = 64;
 
 /// The result of a bounded search for a message that is not spared (`Log::is_spared`).
-pub enum Search {
+pub enum SearchOutcome {
     /// A message was removed.
     Removed,
     /// The steps are used up.
@@ -42,7 +42,7 @@ pub enum Search {
 
 /// Why an entry is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum RemovalCause {
     /// A limit removes the message: a reader that has not read it is told of a gap.
     Lost,
     /// The message was superseded, has expired, or its topic is removed: no reader misses it.
@@ -56,8 +56,8 @@ impl Log {
     }
 
     /// Whether the log has messages of rules other than this one.
-    pub fn has_besides(&self, number: u8) -> bool {
-        let mut others = (0..=self.lists.retained()).filter(|other| *other != number);
+    pub fn has_besides(&self, rule_number: u8) -> bool {
+        let mut others = (0..=self.lists.retained()).filter(|other| *other != rule_number);
         others.any(|other| self.lists.oldest(other) != NONE)
     }
 
@@ -87,10 +87,11 @@ impl Log {
                 if self.is_spared(self.chains.get(chain).oldest(), all_bytes) {
                     return true;
                 }
-                let (topic, number) = (self.chains.get(chain).topic, self.chains.get(chain).rule);
+                let (topic, rule_number) =
+                    (self.chains.get(chain).topic, self.chains.get(chain).rule);
                 let chain = self.drop_oldest(chain, now_s);
                 if self.count(chain) == 0 {
-                    emptied(topic, number, chain);
+                    emptied(topic, rule_number, chain);
                 }
             }
             if self.steps.count() >= until && !self.blobs.is_full() {
@@ -118,11 +119,11 @@ impl Log {
                 gone += 1;
                 continue;
             }
-            let Some(number) = self.rule_of_oldest(last) else {
+            let Some(rule_number) = self.rule_of_oldest(last) else {
                 break;
             };
             for _ in 0..MESSAGES_PER_RUN {
-                let oldest = self.lists.oldest(number);
+                let oldest = self.lists.oldest(rule_number);
                 if oldest == NONE || gone == limit || self.held().chunks <= bytes_max {
                     break;
                 }
@@ -134,7 +135,7 @@ impl Log {
                 let topic = self.chains.get(chain).topic;
                 let chain = self.drop_oldest(chain, now_s);
                 if self.count(chain) == 0 {
-                    emptied(topic, number, chain);
+                    emptied(topic, rule_number, chain);
                 }
                 gone += 1;
             }
@@ -156,7 +157,7 @@ impl Log {
                 self.chains.remove(chain);
                 return;
             }
-            self.remove_entry(NONE, oldest, Cause::Unneeded);
+            self.remove_entry(NONE, oldest, RemovalCause::Unneeded);
         }
     }
 
@@ -199,9 +200,9 @@ impl Log {
         let oldest = self.chains.get(chain).oldest();
         if self.is_expired(oldest, now_s) {
             self.unneeded.expired += 1;
-            return self.remove_entry(NONE, oldest, Cause::Unneeded);
+            return self.remove_entry(NONE, oldest, RemovalCause::Unneeded);
         }
-        self.remove_entry(NONE, oldest, Cause::Lost)
+        self.remove_entry(NONE, oldest, RemovalCause::Lost)
     }
 
     /// Removes the message with this key from a chain that keeps latest values, if there is one.
@@ -216,13 +217,13 @@ impl Log {
         if let Some(row) = self.keys.row(&self.entries, &self.blobs, chain, key) {
             let Key { entry, before, .. } = *self.keys.get(row);
             self.unneeded.superseded += 1;
-            self.remove_entry(before, entry, Cause::Unneeded);
+            self.remove_entry(before, entry, RemovalCause::Unneeded);
         }
     }
 
     /// Removes an entry from its chain, in which it follows `before` (`NONE` if it is the oldest). Returns the chain, or `NONE` if the
     /// chain is removed too: because it was an orphan, or because even the topic's last message is lost.
-    pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: Cause) -> u32 {
+    pub(super) fn remove_entry(&mut self, before: u32, id: u32, cause: RemovalCause) -> u32 {
         let chain = self.entries.get(id).chain;
         self.steps.add(1);
         let latest = self.chains.get(chain).latest;
@@ -230,8 +231,8 @@ impl Log {
             self.keys
                 .remove(self.keys.row_of(&self.entries, &self.blobs, id));
         }
-        let number = self.chains.get(chain).rule;
-        self.lists.remove(&mut self.entries, number, id);
+        let rule_number = self.chains.get(chain).rule;
+        self.lists.remove(&mut self.entries, rule_number, id);
         let entry = self.entries.remove(id);
         if let Some(end_s) = entry.end_s(&self.blobs) {
             self.expiries.remove(&(chain, end_s, id));
@@ -242,13 +243,13 @@ impl Log {
         let owner = entry.owner(self.blobs.get(entry.blob));
         self.counts.subtract(owner, occupied_bytes(entry.bytes()));
         self.blobs.remove(entry.blob);
-        let retained = number == self.lists.retained();
+        let retained = rule_number == self.lists.retained();
         let orphaned = row.topic == ORPHANED;
-        if cause == Cause::Lost && !retained && !orphaned {
+        if cause == RemovalCause::Lost && !retained && !orphaned {
             self.losses.add(row.topic, entry.previous, entry.offset);
         }
         if row.count == 0 {
-            let lost = cause == Cause::Lost;
+            let lost = cause == RemovalCause::Lost;
             if orphaned {
                 self.orphaned.remove(&chain);
                 self.counts.home.orphans.subtract(1);
@@ -271,7 +272,7 @@ impl Log {
             row.newest_removed = true;
             return chain;
         }
-        if cause == Cause::Unneeded {
+        if cause == RemovalCause::Unneeded {
             self.entries.get_mut(entry.next).previous = entry.previous;
         }
         if latest {
@@ -319,22 +320,22 @@ impl Log {
     /// than others, however many other clients there are. `all_bytes` and `emptied` are those of [`Log::enforce_budget`].
     pub fn remove_unspared(
         &mut self,
-        number: u8,
+        rule_number: u8,
         all_bytes: usize,
         until: u64,
         now_s: u32,
         mut emptied: impl FnMut(u32, u8, u32),
-    ) -> Search {
+    ) -> SearchOutcome {
         loop {
-            let id = self.lists.next_searched(number);
+            let id = self.lists.next_searched(rule_number);
             if id == NONE {
-                return Search::Ended;
+                return SearchOutcome::Ended;
             }
             self.steps.add(1);
             if self.is_spared(id, all_bytes) {
-                self.lists.advance_search(&self.entries, number);
+                self.lists.advance_search(&self.entries, rule_number);
                 if self.steps.count() >= until {
-                    return Search::Spent;
+                    return SearchOutcome::Spent;
                 }
                 continue;
             }
@@ -342,9 +343,9 @@ impl Log {
             let topic = self.chains.get(chain).topic;
             let chain = self.drop_oldest(chain, now_s);
             if self.count(chain) == 0 {
-                emptied(topic, number, chain);
+                emptied(topic, rule_number, chain);
             }
-            return Search::Removed;
+            return SearchOutcome::Removed;
         }
     }
 
@@ -357,19 +358,22 @@ impl Log {
 
     /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` has the result of the last call: other lists are
     /// compared again only if one of them may have a more urgent chain now.
-    fn victim(&self, share: usize, last: u8, found: &mut Option<Victim>) -> Option<u32> {
-        if let Some(Victim { number, others }) = *found
-            && let Some((urgency, chain)) = self.most_urgent(number, share)
+    fn victim(&self, share: usize, last: u8, found: &mut Option<VictimList>) -> Option<u32> {
+        if let Some(VictimList {
+            rule_number,
+            others,
+        }) = *found
+            && let Some((urgency, chain)) = self.most_urgent(rule_number, share)
             && others.is_none_or(|others| urgency > others)
         {
             return Some(chain);
         }
         let (mut best, mut second): (Option<(Urgency, u32)>, _) = (None, None);
-        for number in 0..=self.lists.retained() {
-            if number == last && best.is_some() {
+        for rule_number in 0..=self.lists.retained() {
+            if rule_number == last && best.is_some() {
                 continue;
             }
-            let of_list = self.most_urgent(number, share);
+            let of_list = self.most_urgent(rule_number, share);
             let urgency = of_list.map(|(urgency, _)| urgency);
             let most = best.map(|(most, _)| most);
             if urgency > most {
@@ -378,17 +382,17 @@ impl Log {
                 second = second.max(urgency);
             }
         }
-        let ((_, _, Reverse(number)), chain) = best?;
-        *found = Some(Victim {
-            number,
+        let ((_, _, Reverse(rule_number)), chain) = best?;
+        *found = Some(VictimList {
+            rule_number,
             others: second,
         });
         Some(chain)
     }
 
     /// The most urgent chain among those of the oldest entries of a list.
-    fn most_urgent(&self, number: u8, share: usize) -> Option<(Urgency, u32)> {
-        let mut id = self.lists.oldest(number);
+    fn most_urgent(&self, rule_number: u8, share: usize) -> Option<(Urgency, u32)> {
+        let mut id = self.lists.oldest(rule_number);
         if id == NONE {
             return None;
         }
@@ -400,7 +404,7 @@ impl Log {
             }
             let entry = self.entries.get(id);
             let over = (self.chains.get(entry.chain).bytes as usize).saturating_sub(share);
-            let urgency = (over, Reverse(entry.time_s), Reverse(number));
+            let urgency = (over, Reverse(entry.time_s), Reverse(rule_number));
             if best.is_none_or(|(most, _)| urgency > most) {
                 best = Some((urgency, entry.chain));
             }
@@ -411,9 +415,11 @@ impl Log {
 
     /// The rule with the oldest message; `last` only if no other rule has messages.
     fn rule_of_oldest(&self, last: u8) -> Option<u8> {
-        let all = (0..=self.lists.retained()).map(|number| (number, self.lists.oldest(number)));
+        let all = (0..=self.lists.retained())
+            .map(|rule_number| (rule_number, self.lists.oldest(rule_number)));
         let all = all.filter(|(_, id)| *id != NONE);
-        let age = |(number, id): &(u8, u32)| (*number == last, self.entries.get(*id).offset);
+        let age =
+            |(rule_number, id): &(u8, u32)| (*rule_number == last, self.entries.get(*id).offset);
         Some(all.min_by_key(age)?.0)
     }
 }

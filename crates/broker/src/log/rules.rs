@@ -8,12 +8,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Log;
-use super::removal::Cause;
+use super::removal::RemovalCause;
 use crate::base::rules::Rules;
 use crate::base::settings::Keep;
 use crate::log::entry::ORPHANED;
 use crate::log::keys::key_of;
-use crate::log::lists::Moves;
+use crate::log::lists::ListMoves;
 use crate::store::slab::NONE;
 
 impl Log {
@@ -26,7 +26,7 @@ impl Log {
     /// of messages in lists that are split or merged.
     pub fn change_rules(&mut self, rules: &Rules, number_of: impl Fn(u32) -> u8) {
         let retained = self.lists.retained();
-        let mut moves = Moves::new(self.lists.len(), rules.count());
+        let mut moves = ListMoves::new(self.lists.len(), rules.count());
         for chain in 0..self.chains.end() {
             let row = self.chains.try_get(chain);
             let Some(row) = row.filter(|row| row.topic != NONE) else {
@@ -80,7 +80,7 @@ impl Log {
                 before = id;
             } else {
                 self.unneeded.superseded += 1;
-                self.remove_entry(before, id, Cause::Unneeded);
+                self.remove_entry(before, id, RemovalCause::Unneeded);
             }
             id = next;
         }

@@ -41,7 +41,7 @@ impl Log {
         if self.entries.get(by_chain).offset > offset {
             return SeekResult::Found(by_chain);
         }
-        if let Some(entry) = self.entries.try_get(self.cursors.get(chain, offset))
+        if let Some(entry) = self.entries.try_get(self.recently_read.get(chain, offset))
             && entry.chain == chain
             && entry.offset == offset
         {

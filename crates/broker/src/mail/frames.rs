@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame;
 
 use crate::budget::admission::Admission;
-use crate::budget::admission::valve::Weights;
+use crate::budget::admission::valve::VisitsByGroup;
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
 
@@ -77,7 +77,7 @@ pub struct Frames {
     /// Bytes of the messages that are larger than a page, and so are the first message of their page.
     pub large_page_bytes: usize,
     /// The number of subscribers that the carriers (the shards with subscribers) must visit, by the party that caused the visits.
-    pub weights: Weights,
+    pub visits_by_group: VisitsByGroup,
 }
 
 /// A turn's buffers are freed, not reused, if they have more bytes than this.
@@ -353,7 +353,7 @@ impl Frames {
             + self.large.capacity() * size_of::<Slice>()
             + self.pages.capacity() * size_of::<Record>()
             + self.names.capacity() * size_of::<u32>()
-            + self.weights.own_bytes()
+            + self.visits_by_group.own_bytes()
     }
 
     /// Whether the turn has no messages and no pages.
@@ -375,7 +375,7 @@ impl Frames {
         self.stamp = 0;
         self.group_messages = 0;
         self.large_page_bytes = 0;
-        self.weights.clear();
+        self.visits_by_group.clear();
     }
 
     /// Records the time at which a message was read. The field `stamp` keeps the earliest time.

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use crate::base::ids::{ShardId, Ticket};
 use crate::base::planted::{self, Fault};
 use crate::base::turn_limits::TurnLimits;
-use crate::budget::admission::valve::{Heavy, Valve};
+use crate::budget::admission::valve::{StoppedGroups, Valve};
 use crate::mail::orders::Report;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
@@ -80,7 +80,7 @@ pub struct Lanes {
     /// The lane whose waiting asks are handled next.
     pub next: usize,
     /// The parties that must wait until the carriers of this home have caught up.
-    heavy: Heavy,
+    stopped: StoppedGroups,
     /// Reports to send to the operator.
     pub reports: Vec<(Ticket, Report)>,
     /// An upper bound of the messages for members of shared subscriptions in the turns in flight. Turns that carriers have dropped are
@@ -103,7 +103,7 @@ impl Lanes {
             stamp: 0,
             read_at: 0,
             next: 0,
-            heavy: Heavy::default(),
+            stopped: StoppedGroups::default(),
             reports: Vec::new(),
             group_messages: 0,
             large_page_bytes: 0,
@@ -362,29 +362,29 @@ impl Lanes {
         if self.under_way.len() < self.turn_limits.turns_under_way && !self.is_behind() {
             return;
         }
-        let heavy = self.find_heavy();
-        valve.change(&self.heavy, &heavy);
-        self.heavy = heavy;
+        let stopped = self.find_stopped();
+        valve.change(&self.stopped, &stopped);
+        self.stopped = stopped;
     }
 
     /// Whether a party waits for the carriers of this home. The shard must check this again and again, since no event reports that carriers
     /// have caught up.
     #[inline]
     pub fn is_behind(&self) -> bool {
-        self.heavy.is_any()
+        self.stopped.is_any()
     }
 
-    fn find_heavy(&mut self) -> Heavy {
+    fn find_stopped(&mut self) -> StoppedGroups {
         let most = self.turn_limits.turns_under_way;
         if self.under_way.len() < most || planted::is(Fault::NoCredit) {
-            return Heavy::default();
+            return StoppedGroups::default();
         }
         self.under_way
             .retain_mut(|frames| Arc::get_mut(frames).is_none());
         match self.under_way.len() {
-            held if held < most => Heavy::default(),
-            held if held >= ALL_WAIT_FACTOR * most => Heavy::ALL,
-            _ => Heavy::of(self.under_way.iter().map(|turn| &turn.weights)),
+            held if held < most => StoppedGroups::default(),
+            held if held >= ALL_WAIT_FACTOR * most => StoppedGroups::ALL,
+            _ => StoppedGroups::of(self.under_way.iter().map(|turn| &turn.visits_by_group)),
         }
     }
 }

@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 
 use crate::base::ids::OFFSETS_PER_BATCH;
 use crate::commit::batch::StoredHeader;
-use crate::commit::queue::Commits;
-use crate::commit::record::{Beat, Note};
+use crate::commit::queue::CommitQueues;
+use crate::commit::record::{Heartbeat, Note};
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::Ask;
 use crate::mail::orders::{ClusterState, NodeState, PartitionState};
@@ -46,7 +46,7 @@ const NODES_MAX: usize = 256;
 /// The parts of a cluster node's shard that write and apply notes.
 pub(super) struct NodeContext<'a> {
     cluster: &'a mut ClusterView,
-    commits: &'a mut Commits<PendingRequest>,
+    commits: &'a mut CommitQueues<PendingRequest>,
     home: &'a mut Home,
     ctx: &'a Context,
     lanes: &'a mut Lanes,
@@ -90,7 +90,7 @@ impl Shard {
                 home.logs.writer_set(at).apply_as_steward(*writer);
                 self.note_steward(at);
             }
-            Note::Beat(beat) => {
+            Note::Heartbeat(beat) => {
                 if let Some(mut node) = self.node_context() {
                     node.apply_heartbeat(at, stored, beat, offset);
                 }
@@ -162,12 +162,12 @@ impl NodeContext<'_> {
     fn write_heartbeat(&mut self, at: usize) {
         let world = self.ctx.world.clone();
         let node = &world.settings.node;
-        let beat = Beat {
+        let beat = Heartbeat {
             name: node.name.as_bytes(),
             admin_address: node.admin_address.as_bytes(),
             connections: world.admission.connections().into(),
         };
-        self.write_note(at, &Note::Beat(beat));
+        self.write_note(at, &Note::Heartbeat(beat));
         let (own, now_s) = (self.commits.writer(at), self.ctx.now.s);
         let cluster = &self.cluster;
         let hears = cluster.own_beat_s > 0 && now_s - cluster.own_beat_s <= HEARTBEAT_GAP_S;
@@ -281,7 +281,13 @@ impl NodeContext<'_> {
         }
     }
 
-    fn apply_heartbeat(&mut self, at: usize, stored: &StoredHeader, beat: &Beat<'_>, offset: u64) {
+    fn apply_heartbeat(
+        &mut self,
+        at: usize,
+        stored: &StoredHeader,
+        beat: &Heartbeat<'_>,
+        offset: u64,
+    ) {
         let header = &stored.header;
         let (now, own) = (self.ctx.now, self.commits.writer(at));
         let cluster = &mut self.cluster;

@@ -368,5 +368,5 @@ impl Shard {
 /// The index of a partition at this home; `None` if another home keeps the partition.
 fn part(home: &mut Option<Home>, partition: PartitionId) -> Option<(usize, &mut Home)> {
     let home = home.as_mut()?;
-    Some((home.logs.place_here(partition)?, home))
+    Some((home.logs.partition_index_here(partition)?, home))
 }

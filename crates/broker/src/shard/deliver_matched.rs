@@ -9,22 +9,22 @@
 //! * A connection is *live* in a partition when it has received the older messages that it asked for. Only then it gets new messages.
 //! * The *exact subscribers* of a topic subscribe to the topic by name.
 //!
-//! A run has two parts. First, each message goes to the exact subscribers of its topic, as if there were no filters. Second, the messages
-//! go to the connections with filters. An MQTT connection may subscribe to a topic by name and by filter. Then the first part leaves it out
-//! (`Clients::has_match`), so that it gets the message once, in the second part.
+//! A run has two parts. First, each message goes to the exact subscribers of its topic. Second, the messages go to the connections with
+//! filters. An MQTT connection may subscribe to a topic by name and by filter. Then the first part leaves it out (`Clients::has_match`), so
+//! that it gets the message once, in the second part.
 //!
-//! Before the first visit of the second part, the pairs of message and connection are collected and sorted by connection: at most about
-//! as many as four turns can visit. If the messages of a single topic have more pairs, these messages become a *broad run*. A broad run has
-//! no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members may leave and
-//! join meanwhile.
+//! Before the first visit of the second part, the pairs of message and connection are collected and sorted by connection. The list has
+//! about as many pairs as four turns can visit. If the messages of a single topic have more pairs, these messages become a *broad run*. A
+//! broad run has no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members
+//! may leave and join meanwhile.
 //!
 //! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`). So the busier a topic is, the more
 //! messages go into one write.
 //!
 //! Invariants:
 //! * Messages are not reordered. The second part of a run visits a connection once.
-//! * After a visit, the connection's position has the message's offset in the message's partition, and in each other partition the last
-//!   offset that the connection has seen.
+//! * After a visit, the position of the connection has the message's offset for the message's partition. For every other partition it has
+//!   the last offset that the connection has seen.
 //! * A connection that joins during a run becomes live in the partitions of the run's messages only after the run, and gets none of these
 //!   messages.
 
@@ -47,10 +47,10 @@ use crate::store::slab::NONE;
 
 /// The maximum number of messages of a run.
 const RUN_MAX: usize = 64;
-/// The number of pairs whose collection and sorting costs as much as one visit. Skipping this many pairs costs as much, too.
-const DUE_PER_VISIT: usize = 16;
-/// A run collects at most as many pairs as this many turns can visit. One turn would be enough, but a longer run has more messages for each
-/// connection, so fewer writes are needed.
+/// Collecting and sorting this many pairs costs as much as one visit. So does skipping this many pairs.
+const PAIRS_PER_VISIT: usize = 16;
+/// A run collects as many pairs as this many turns can visit. One turn would be enough, but a longer run has more messages for each
+/// connection, and so needs fewer writes.
 const TURNS_OF_RUN: usize = 4;
 
 impl Front {
@@ -66,7 +66,7 @@ impl Front {
             let before = self.clients.meter.work.count();
             begin_run(&self.clients, &mut self.subs.matching, delivery, frames);
             charge_matching(&self.clients.meter.work, before, budget);
-            *budget = budget.saturating_sub((delivery.run.due.len() / DUE_PER_VISIT) as u32);
+            *budget = budget.saturating_sub((delivery.run.due.len() / PAIRS_PER_VISIT) as u32);
         }
         if !self.deliver_exact(delivery, frames, budget, io) {
             return false;
@@ -163,7 +163,7 @@ impl Front {
                 return true;
             }
             // A connection with several matching filters occurs several times. It is visited once, but skipping it also costs time.
-            *budget = budget.saturating_sub(next.len().div_ceil(DUE_PER_VISIT) as u32);
+            *budget = budget.saturating_sub(next.len().div_ceil(PAIRS_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
             due.extend(next.iter().map(|member| Addressee::of(member, 0)));
@@ -198,8 +198,8 @@ impl Front {
     }
 }
 
-/// Message `n` of the run. The home names the message's topic by a row of this shard's table of topics. If another topic uses that row by
-/// now, this shard has no exact subscriber of the message's topic any more, so the row of the result is `NONE`.
+/// Message `n` of the run. The home names the message's topic by a row of this shard's table of topics. If another topic has that row by
+/// now, the message's topic has no exact subscriber here any more. Then the row of the result is `NONE`.
 fn message_of(topics: &Topics, delivery: &Delivery, n: usize) -> Matched {
     let mut message = delivery.matched(n);
     if let Tell::Match { topic, serial, .. } = *delivery.tell(n)
@@ -222,8 +222,8 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     (run.exact, run.at) = (0, 0);
     let enough = pairs_max(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
-        let most = PREFETCHED.min(RUN_MAX - run.len);
-        if extend_run(clients, matching, &mut run, most, delivery, frames) == 0 {
+        let messages_max = PREFETCHED.min(RUN_MAX - run.len);
+        if extend_run(clients, matching, &mut run, messages_max, delivery, frames) == 0 {
             break;
         }
     }
@@ -286,13 +286,13 @@ fn begin_broad(
     }
 }
 
-/// Adds up to `most` messages to a run, with a pair for each member of a matching filter, or turns the run into a broad one. Returns the
+/// Adds up to `messages_max` messages to a run, with a pair for each member of a matching filter, or turns the run into a broad one. Returns the
 /// number of messages added. All filters are read before the members, so that cache misses overlap.
 fn extend_run(
     clients: &Clients,
     matching: &mut Matching,
     run: &mut Run,
-    most: usize,
+    messages_max: usize,
     delivery: &Delivery,
     frames: &Frames,
 ) -> usize {
@@ -303,11 +303,11 @@ fn extend_run(
     };
     if delivery.home != clients.ctx.me {
         // If the home is on this shard, nothing is prefetched: the home has just read the same rows, so they are in the cache.
-        matching.prefetch((0..most).map_while(of));
+        matching.prefetch((0..messages_max).map_while(of));
     }
-    let mut sets = Vec::with_capacity(most);
+    let mut sets = Vec::with_capacity(messages_max);
     let enough = pairs_max(clients);
-    for (message, name) in (first as u32..).zip((0..most).map_while(of)) {
+    for (message, name) in (first as u32..).zip((0..messages_max).map_while(of)) {
         matching.sets(name, |set| sets.push((message, set)));
         run.len += 1;
         // Each filter has at least one member, so the run has enough pairs without further messages.

@@ -27,19 +27,19 @@ impl Front {
         while *budget > 0
             && let Some((flow, mut parked)) = self.feed.deliveries.next()
         {
-            let most = match self.feed.deliveries.has_next() {
+            let visits_max = match self.feed.deliveries.has_next() {
                 true => FLOW_VISITS.min(*budget),
                 false => *budget,
             };
-            let mut left = most;
+            let mut left = visits_max;
             let is_done = match flow.row() {
                 Some(topic) => self.continue_topic_flow(topic, &mut parked, &mut left, io),
                 None => self.continue_first_delivery(flow, &mut parked, &mut left, io),
             };
-            *budget -= most - left;
+            *budget -= visits_max - left;
             let party = party_of_flow(&self.clients, &self.subs.topics, flow);
             let deliveries = &mut self.feed.deliveries;
-            deliveries.put_back(flow, party, most - left, parked, is_done);
+            deliveries.put_back(flow, party, visits_max - left, parked, is_done);
         }
     }
 

@@ -176,7 +176,11 @@ impl Shard {
     pub(super) fn record_group_positions(&mut self, moved: bool) {
         let Some(home) = &mut self.home else { return };
         for due in home.take_due_positions(moved) {
-            let DuePosition { at, group, offset } = due;
+            let DuePosition {
+                partition_index: at,
+                group,
+                offset,
+            } = due;
             let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::Answered);
             let (filter, name) = (&group.0[..], &group.1[..]);
             let note = Note::Group(GroupPosition {
@@ -321,8 +325,8 @@ fn change_by_claim<'a>(
     }
 }
 
-/// The change to record when a connection gives its session back. If another connection waits for the session, the record gives the session to that one:
-/// in the log the records of the former connection may stand behind that of the claim.
+/// The change to record when a connection gives its session back. If another connection waits for the session, the record gives the session
+/// to that one: in the log, the records of the former connection may follow the record of the claim.
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     claim: Option<&Claim>,

@@ -42,7 +42,7 @@ impl Shard {
         let will = opened(clients, &mut front.subs, (shard, to), owner, opening);
         self.publish_will_once(client.1.into(), None, will);
         if let Some(token) = token.filter(|_| is_refused) {
-            // The record of the claim has begun a session.
+            // The record of the claim has already begun a session in the log, so the log must end it.
             self.record_state_or_end(client.1, Some(token), 0);
         }
     }
@@ -208,7 +208,7 @@ fn end_session(
     (will, token)
 }
 
-/// Publishes a will; `to` gets the outcome. Under its token the home of the topic publishes it once.
+/// Publishes a will; `to` gets the outcome. The home of the topic recognises a repeated will by its token, and publishes it only once.
 pub(super) fn publish_will(
     clients: &mut Clients,
     subs: &mut Subscriptions,

@@ -103,11 +103,11 @@ impl Shadow {
         self.home().expire_all(&world.rules, now, answers_s);
     }
 
-    /// The order that asks the serving home about the next topics, at most `most` of them; `None` after the last topic.
-    pub fn ask(&mut self, most: usize) -> Option<Control> {
+    /// The order that asks the serving home about the next topics, at most `limit` of them; `None` after the last topic.
+    pub fn ask(&mut self, limit: usize) -> Option<Control> {
         let asked = self.asked;
         let home = self.home();
-        let (found, next) = home.topics.names(asked, most);
+        let (found, next) = home.topics.names(asked, limit);
         let names: Vec<Box<[u8]>> = found.iter().map(|(_, name)| (*name).into()).collect();
         let rows = found.iter().map(|(id, _)| *id).collect();
         let sequence = home.logs.sequence(0);

@@ -12,7 +12,7 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::home::sessions::SessionsAtHome;
 use crate::home::{GroupKey, Home};
-use crate::log::arrival::Arrivals;
+use crate::log::arrival::ArrivalCursor;
 use crate::mail::message::SessionKey;
 
 /// The kind of record to write next, with the cursor from which to continue within that kind.
@@ -23,7 +23,7 @@ enum Stage {
     Groups(u64),
     Losses((usize, u64)),
     Forgotten,
-    Messages(Option<(usize, Arrivals)>),
+    Messages(Option<(usize, ArrivalCursor)>),
     Answers((usize, Option<u32>)),
     Unreleased(Option<SessionKey>),
     NewestClaims((usize, Option<Party>)),

@@ -5,7 +5,7 @@ use core::ops::Range;
 use crate::budget::stats::Transport;
 
 /// Connections by transport.
-pub(super) type Tally = [u32; Transport::ALL.len()];
+pub(super) type ConnectionCounts = [u32; Transport::ALL.len()];
 
 /// A sweep over the table of connections. It begins at most once a second, and takes many ticks for a large table.
 pub(super) struct Sweep {
@@ -14,7 +14,7 @@ pub(super) struct Sweep {
     /// The second in which the last sweep began.
     began_s: u32,
     /// The connections counted by the present sweep, and by the last complete one.
-    tally: [Tally; 2],
+    tally: [ConnectionCounts; 2],
     /// Whether the last tick ended as many connections as one tick may end. Then the next tick follows soon.
     pub is_crowded: bool,
 }
@@ -53,13 +53,13 @@ impl Sweep {
     /// Continues after the rows before `until`, of a table that ends at `end`.
     pub fn advance(&mut self, until: u32, end: u32) {
         if until == end {
-            self.tally = [Tally::default(), self.tally[0]];
+            self.tally = [ConnectionCounts::default(), self.tally[0]];
         }
         self.next = if until == end { 0 } else { until };
     }
 
     /// Connections by transport, as of the last complete sweep.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> ConnectionCounts {
         self.tally[1]
     }
 }
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(sweep.rows(2, 3), 0..2);
         sweep.count(Transport::Http);
         sweep.advance(2, 3);
-        assert!(sweep.is_under_way() && sweep.tally() == Tally::default());
+        assert!(sweep.is_under_way() && sweep.tally() == ConnectionCounts::default());
         assert_eq!(sweep.rows(2, 3), 2..3);
         sweep.count(Transport::Http);
         sweep.advance(3, 3);

@@ -177,13 +177,13 @@ impl<R: Default> Chunks<R> {
         self.all[at].used == 0
     }
 
-    /// Whether at most `most` places of chunk `at` are in use, and the next place will be taken from another chunk.
-    pub fn is_sparse(&self, at: usize, most: usize) -> bool {
+    /// Whether at most `used_max` places of chunk `at` are in use, and the next place will be taken from another chunk.
+    pub fn is_sparse(&self, at: usize, used_max: usize) -> bool {
         let next = match self.reusable {
             NONE => self.filling,
             reusable => reusable,
         };
-        self.all[at].used as usize <= most && next != NONE && next as usize != at
+        self.all[at].used as usize <= used_max && next != NONE && next as usize != at
     }
 
     /// Keeps the empty chunk `at` as the spare chunk, or frees it if there is a spare chunk already. Returns whether it was freed.

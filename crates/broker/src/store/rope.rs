@@ -241,9 +241,9 @@ impl Queue {
         self.pieces.push_back(Waiting::Share(slice));
     }
 
-    /// Writes the first pieces into `parts`, at most `most` bytes. Returns the number of parts.
-    pub fn parts<'a>(&'a self, most: usize, parts: &mut [Part<'a>]) -> usize {
-        let (mut gone, mut left, mut used) = (self.gone, most, 0);
+    /// Writes the first pieces into `parts`, at most `bytes_max` bytes. Returns the number of parts.
+    pub fn parts<'a>(&'a self, bytes_max: usize, parts: &mut [Part<'a>]) -> usize {
+        let (mut gone, mut left, mut used) = (self.gone, bytes_max, 0);
         for (part, piece) in parts.iter_mut().zip(&self.pieces) {
             if left == 0 {
                 break;
@@ -322,7 +322,7 @@ mod tests {
             steps in prop::collection::vec(step(), 1..12),
             cut in (0..100_000usize, 0..100_000usize),
             takes in prop::collection::vec(1..20_000usize, 1..8),
-            most in 1..100_000usize,
+            bytes_max in 1..100_000usize,
         ) {
             let admission = Admission::new(&Settings::default(), 7);
             let bytes: Vec<u8> = (0..4 * SHARED_MIN).map(|n| (n % 251) as u8).collect();
@@ -362,10 +362,10 @@ mod tests {
             let mut left = [b"first", &plain[from..to], b"last"].concat();
             for take in takes {
                 let mut parts = [Part::Bytes(&[]); 16];
-                let used = queue.parts(most, &mut parts);
+                let used = queue.parts(bytes_max, &mut parts);
                 let seen = flat(&parts[..used]);
                 prop_assert!(left.starts_with(&seen));
-                prop_assert!(seen.len() == left.len().min(most) || used == 16 && seen.len() < most);
+                prop_assert!(seen.len() == left.len().min(bytes_max) || used == 16 && seen.len() < bytes_max);
                 let take = take.min(seen.len());
                 queue.sent(take);
                 left.drain(..take);

@@ -190,14 +190,14 @@ struct FormKey {
 /// in the table. So the number of entries is bounded by the number of encodings in use, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
-    all: BTreeMap<FormKey, Made>,
+    all: BTreeMap<FormKey, CachedEncoding>,
     /// The last examined entry.
     seen: Option<FormKey>,
     /// Bytes encoded since the last [`Forms::take_made_bytes`].
     made_bytes: usize,
 }
 
-struct Made {
+struct CachedEncoding {
     /// Keeps the message's address from being reused.
     _of: Weak<Inner>,
     form: Weak<Inner>,
@@ -220,7 +220,7 @@ impl Forms {
         let made = Shared::new(bytes, &of.of.0.admission);
         self.all.insert(
             key,
-            Made {
+            CachedEncoding {
                 _of: Arc::downgrade(&of.of.0),
                 form: Arc::downgrade(&made.0),
             },

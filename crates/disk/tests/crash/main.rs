@@ -1,7 +1,7 @@
 //! Tests of the log on a disk that loses power at any moment. Each acknowledged batch must come back once and in order, and nothing may
 //! come back that was not written. The tests must also detect each fault that is planted in the disk.
 
-use crore_disk::torn::{Disk, Fault};
+use crore_disk::simulated::{Disk, Fault};
 use crore_disk::{CommitError, DamageKind, Identity, Log, Options, Reader, ScanEvent, scan};
 use crore_rng::Rng;
 

@@ -81,7 +81,9 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
-    let numbers = connected.numbers(crate::node::numbers()).expect("numbers");
-    assert_ne!(numbers.epoch, 1);
-    assert_eq!(numbers.partitions, PARTITIONS);
+    let identity = connected
+        .identity(crate::node::identity())
+        .expect("identity");
+    assert_ne!(identity.epoch, 1);
+    assert_eq!(identity.partitions, PARTITIONS);
 }

@@ -13,7 +13,7 @@ mod secured;
 mod servers;
 mod store;
 
-use node::{Node, PARTITIONS, begin, numbers, settings};
+use node::{Node, PARTITIONS, begin, identity, settings};
 use servers::{Servers, until};
 
 /// Waits until both nodes have read up to the same batch, and compares what they have read.
@@ -82,7 +82,7 @@ fn nothing_is_read_while_too_much_is_not_applied() {
         backlog_bytes_max: 100,
         ..settings(&servers)
     };
-    let slow = begin(small, numbers()).expect("it begins");
+    let slow = begin(small, identity()).expect("it begins");
     until("the first batches", || slow.backlog_bytes() > 100);
     std::thread::sleep(std::time::Duration::from_millis(300));
     let bytes = slow.backlog_bytes();

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crore_nats::{
-    Append, Cluster, Credentials, Error, Listener, LogEvent, Numbers, Settings, Store, connect,
+    Append, Cluster, ClusterIdentity, Credentials, Error, Listener, LogEvent, Settings, Store,
+    connect,
 };
 
 use crate::servers::{Servers, until};
@@ -82,8 +83,8 @@ pub fn settings(servers: &Servers) -> Settings {
     }
 }
 
-pub fn numbers() -> Numbers {
-    Numbers {
+pub fn identity() -> ClusterIdentity {
+    ClusterIdentity {
         id: 7,
         epoch: 1,
         seed: 3,
@@ -92,12 +93,12 @@ pub fn numbers() -> Numbers {
     }
 }
 
-pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
+pub fn begin(settings: Settings, identity: ClusterIdentity) -> Result<Node, Error> {
     let connected = connect(settings)?;
-    let numbers = connected.numbers(numbers)?;
-    let streams = connected.streams(numbers)?;
+    let identity = connected.identity(identity)?;
+    let streams = connected.streams(identity)?;
     let recorder = Arc::new(Recorder::default());
-    let store = connected.store(&streams, numbers)?;
+    let store = connected.store(&streams, identity)?;
     let after = vec![0; streams.len()];
     let cluster = connected.start(streams, &after, RecordingListener(recorder.clone()))?;
     Ok(Node {
@@ -108,8 +109,8 @@ pub fn begin(settings: Settings, numbers: Numbers) -> Result<Node, Error> {
 }
 
 /// Why a node refuses to start.
-pub fn refusal(settings: Settings, numbers: Numbers) -> String {
-    match begin(settings, numbers) {
+pub fn refusal(settings: Settings, identity: ClusterIdentity) -> String {
+    match begin(settings, identity) {
         Ok(_) => panic!("it begins"),
         Err(error) => error.to_string(),
     }
@@ -117,7 +118,7 @@ pub fn refusal(settings: Settings, numbers: Numbers) -> String {
 
 impl Node {
     pub fn start(servers: &Servers) -> Node {
-        begin(settings(servers), numbers()).expect("it begins")
+        begin(settings(servers), identity()).expect("it begins")
     }
 
     /// Counts all delivered batches as applied.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
-use crore_nats::{Credentials, Numbers, Settings};
+use crore_nats::{ClusterIdentity, Credentials, Settings};
 
 use crate::jetstream::JetStream;
-use crate::node::{Node, PARTITIONS, begin, numbers, refusal, settings};
+use crate::node::{Node, PARTITIONS, begin, identity, refusal, settings};
 use crate::servers::{self, Servers, until};
 
 /// Settings with a short timeout for servers that are starting.
@@ -41,16 +41,16 @@ fn wrong_credentials_are_refused() {
         Credentials::Token("guess".to_string()),
     ] {
         assert_says(
-            &refusal(with(wrong), numbers()),
+            &refusal(with(wrong), identity()),
             &["refuses our credentials", "cluster.user", "cluster.nkey"],
         );
     }
     let missing = Credentials::File("/nonexistent/a.creds".into());
     assert_says(
-        &refusal(with(missing), numbers()),
+        &refusal(with(missing), identity()),
         &["cluster.credentials", "/nonexistent/a.creds"],
     );
-    begin(with(user("secret")), numbers()).expect("the right password is taken");
+    begin(with(user("secret")), identity()).expect("the right password is taken");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn no_server_is_told_with_its_url() {
         return;
     };
     servers.kill(0);
-    let text = refusal(at_once(&servers), numbers());
+    let text = refusal(at_once(&servers), identity());
     assert_says(
         &text,
         &[
@@ -75,7 +75,7 @@ fn a_small_max_payload_is_refused() {
     let Some(servers) = Servers::with(1, "", "") else {
         return;
     };
-    let text = refusal(settings(&servers), numbers());
+    let text = refusal(settings(&servers), identity());
     assert_says(
         &text,
         &["max_payload", "1048576", "2097152", "max_payload: 2MB"],
@@ -92,7 +92,7 @@ fn three_replicas_at_one_server_are_refused() {
         ..at_once(&servers)
     };
     assert_says(
-        &refusal(three, numbers()),
+        &refusal(three, identity()),
         &["cluster.replicas = 3", "cluster.replicas = 1"],
     );
 }
@@ -111,7 +111,7 @@ fn a_history_larger_than_the_room_of_nats_is_refused() {
             ..settings(&servers)
         };
         assert_says(
-            &refusal(large, numbers()),
+            &refusal(large, identity()),
             &["cluster.history_bytes = 8589934592", "max_file_store"],
         );
     }
@@ -127,7 +127,7 @@ fn stream_of_others_with_the_subjects_of_the_log_is_named_as_the_reason() {
         subjects: vec!["crore.>".to_string()],
         ..Config::default()
     });
-    let text = refusal(at_once(&servers), numbers());
+    let text = refusal(at_once(&servers), identity());
     assert_says(
         &text,
         &["another stream", "crore.test.log.*", "cluster.name"],
@@ -141,21 +141,21 @@ fn another_count_of_partitions_is_refused() {
         return;
     };
     drop(Node::start(&servers));
-    let other = Numbers {
+    let other = ClusterIdentity {
         partitions: 8,
-        ..numbers()
+        ..identity()
     };
     let text = refusal(settings(&servers), other);
     assert_says(&text, &["partitions = 8", "partitions = 4", "test"]);
-    let any = Numbers {
+    let any = ClusterIdentity {
         partitions: 0,
-        ..numbers()
+        ..identity()
     };
     let node = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(node.numbers(any).expect("numbers"), numbers());
-    let old = Numbers {
+    assert_eq!(node.identity(any).expect("identity"), identity());
+    let old = ClusterIdentity {
         format: 0,
-        ..numbers()
+        ..identity()
     };
     let text = refusal(settings(&servers), old);
     assert_says(&text, &["format 1", "up to format 0", "install"]);
@@ -176,9 +176,9 @@ fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
     assert_says(&why, &["write format 2", "up to format 1", "install"]);
     drop(node);
     // Keys that another version has written are kept.
-    let newer = Numbers {
+    let newer = ClusterIdentity {
         format: 2,
-        ..numbers()
+        ..identity()
     };
     let node = begin(settings(&servers), newer).expect("it begins");
     node.write(0, 1..=20);
@@ -188,20 +188,20 @@ fn a_node_ends_when_the_format_becomes_one_that_it_does_not_read() {
 }
 
 #[test]
-fn the_numbers_of_the_first_node_are_those_of_all() {
+fn nodes_share_the_identity_of_the_first_node() {
     let Some(servers) = Servers::start(1) else {
         return;
     };
     let first = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(first.numbers(numbers()).expect("numbers"), numbers());
-    let other = Numbers {
+    assert_eq!(first.identity(identity()).expect("identity"), identity());
+    let other = ClusterIdentity {
         id: 8,
         epoch: 9,
         seed: 10,
-        ..numbers()
+        ..identity()
     };
     let second = crore_nats::connect(settings(&servers)).expect("a connection");
-    assert_eq!(second.numbers(other).expect("numbers"), numbers());
+    assert_eq!(second.identity(other).expect("identity"), identity());
 }
 
 #[test]
@@ -230,11 +230,11 @@ fn a_stream_that_does_not_fit_is_refused_with_its_field() {
         let mut config = right.clone();
         change(&mut config);
         jetstream.make_anew(config);
-        let text = refusal(settings(&servers), numbers());
+        let text = refusal(settings(&servers), identity());
         assert_says(&text, &["CRORE_TEST_1", words, "must be"]);
     }
     jetstream.remove("CRORE_TEST_1");
-    let text = refusal(settings(&servers), numbers());
+    let text = refusal(settings(&servers), identity());
     assert_says(&text, &["stream CRORE_TEST_1 is gone", "nats kv del"]);
     assert_eq!(PARTITIONS, 4);
 }
@@ -249,7 +249,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
         history_bytes: 64 << 20,
         ..settings(&servers)
     };
-    drop(begin(limited.clone(), numbers()).expect("it begins"));
+    drop(begin(limited.clone(), identity()).expect("it begins"));
     let jetstream = JetStream::of(&servers);
     let made = jetstream.config(1);
     assert_eq!(
@@ -262,7 +262,7 @@ fn stream_that_drops_batches_is_changed_so_that_nats_drops_none() {
     before.max_age = Duration::from_secs(3600);
     before.max_bytes = 1000;
     jetstream.edit(before);
-    drop(begin(limited, numbers()).expect("it begins"));
+    drop(begin(limited, identity()).expect("it begins"));
     let changed = jetstream.config(1);
     assert_eq!(changed.discard, DiscardPolicy::New);
     assert!(changed.max_age.is_zero());
@@ -280,7 +280,7 @@ fn partition_that_is_full_is_told_and_keeps_what_it_has() {
         backlog_bytes_max: usize::MAX,
         ..settings(&servers)
     };
-    let node = begin(limited, numbers()).expect("it begins");
+    let node = begin(limited, identity()).expect("it begins");
     let jetstream = JetStream::of(&servers);
     assert_eq!(jetstream.fill(1, 20, 1_000_000), 20);
     until("all of them", || {
@@ -306,7 +306,7 @@ fn the_sync_interval_is_read_where_a_server_tells_it() {
             monitoring: servers.monitoring(),
             ..settings(&servers)
         };
-        let node = begin(monitored, numbers()).expect("it begins");
+        let node = begin(monitored, identity()).expect("it begins");
         let found = node.cluster.status().sync;
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].always, Ok(always));

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use crore_nats::{Checkpoint, NewCheckpoint, Store};
 
 use crate::jetstream::JetStream;
-use crate::node::{Node, numbers, settings};
+use crate::node::{Node, identity, settings};
 use crate::servers::{Servers, until};
 
 fn new(partition: u16, sequence: u64, batch: &[u8]) -> NewCheckpoint<'_> {
@@ -112,13 +112,13 @@ fn a_checkpoint_of_a_log_that_has_gone_back_does_not_count() {
     node.write(1, 1..=20);
     write(&node, 0, 9, b"of the first log");
     write(&node, 1, 9, b"of a log that stays");
-    let numbers = numbers();
+    let identity = identity();
     let all = node.store.list_and_update_status().expect("checkpoints");
     let jetstream = JetStream::of(&servers);
     jetstream.make_anew(jetstream.config(0));
     until("the news", || node.log().ended.is_some());
     let connected = crore_nats::connect(settings(&servers)).expect("a connection");
-    let renewed = connected.numbers(numbers).expect("numbers");
+    let renewed = connected.identity(identity).expect("identity");
     let streams = connected.streams(renewed).expect("streams");
     let store = connected.store(&streams, renewed).expect("a store");
     assert_eq!(store.list_and_update_status().expect("checkpoints"), all);

@@ -5,7 +5,7 @@
 //! * The caller pauses accepting, because the connection rate is used up ([`Acceptor::pause`]). New connections wait in the accept
 //!   queue.
 //! * A shard that is nearly full gets no new connections while other shards have more room ([`steering`](super::steering)). It still
-//!   accepts the connections in its queue. When the shard is full it answers and closes them ([`Reserve`]).
+//!   accepts the connections in its queue. When the shard is full it answers and closes them ([`SpareDescriptor`]).
 //! * If even that fails, because the machine is out of descriptors, the listeners are ignored until a connection has ended or
 //!   `STUCK_PAUSE_MS` have passed. Otherwise every wait would report them as ready.
 //!
@@ -19,21 +19,21 @@ use std::sync::Arc;
 
 use super::driver::{self, Driver};
 use super::fd_table;
-use super::listener::{Accepted, Listener, Reserve, Shed, SocketOptions};
+use super::listener::{Accepted, Listener, ShedOutcome, SocketOptions, SpareDescriptor};
 use super::steering::{Group, Level, Member};
-use crate::transport::{Arrival, Link};
+use crate::transport::{AcceptResult, Link};
 
 /// The pause after an accept failed for lack of a descriptor or memory, and the refusal failed too.
 const STUCK_PAUSE_MS: u64 = 100;
 /// The pause after another failure, which may be permanent. It is the smallest step of a coarse clock.
 const FAILED_PAUSE_MS: u64 = 10;
-/// A shard is nearly full if at most 1/16 of its room is left. Half of that 1/16 is for connections in its accept queue.
+/// A shard is nearly full if at most 1/16 of its room is left. The last half of that is kept for the connections in its accept queue.
 const QUEUE_PART: u32 = 16;
 
 /// A shard reserves 1/64 of its descriptors, but at most 256, for connections that it refuses: it needs a descriptor to read the request
 /// and answer it.
-const TURNED_AWAY_PART: u64 = 64;
-const TURNED_AWAY_MAX: u64 = 256;
+const REFUSAL_PART: u64 = 64;
+const REFUSAL_MAX: u64 = 256;
 
 /// The limits of a shard's connections, and their socket options.
 #[derive(Clone, Default, Debug)]
@@ -48,7 +48,7 @@ pub struct Limits {
 
 /// The number of connections that a shard with this many free descriptors accepts. The other descriptors are for refused connections.
 pub fn room(descriptors: u64) -> u64 {
-    descriptors.saturating_sub((descriptors / TURNED_AWAY_PART).clamp(1, TURNED_AWAY_MAX))
+    descriptors.saturating_sub((descriptors / REFUSAL_PART).clamp(1, REFUSAL_MAX))
 }
 
 /// A pause in accepting.
@@ -63,7 +63,7 @@ struct Pause {
 #[derive(Debug)]
 pub struct Acceptor {
     listeners: Vec<Listener>,
-    reserve: Reserve,
+    reserve: SpareDescriptor,
     member: Member,
     limits: Limits,
     room: u32,
@@ -80,7 +80,7 @@ impl Acceptor {
     /// has its descriptors, since it counts the free ones.
     ///
     /// # Errors
-    /// Those of [`Listener::bind`] (which name the address), [`Driver::add`] and [`Reserve::new`].
+    /// Those of [`Listener::bind`] (which name the address), [`Driver::add`] and [`SpareDescriptor::new`].
     pub fn open(
         listen: &[SocketAddr],
         limits: Limits,
@@ -96,7 +96,7 @@ impl Acceptor {
         for (n, listener) in listeners.iter().enumerate() {
             driver.add(listener.fd(), driver::listener(n))?;
         }
-        let reserve = Reserve::new()?;
+        let reserve = SpareDescriptor::new()?;
         let descriptors = fd_table::limit().saturating_sub(fd_table::open_count());
         let room = u32::try_from(room(descriptors)).unwrap_or(u32::MAX);
         Ok(Acceptor {
@@ -148,16 +148,16 @@ impl Acceptor {
         listener: usize,
         now_ms: u64,
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
-    ) -> Arrival {
+    ) -> AcceptResult {
         if self.pause.is_some() {
-            return Arrival::Nobody;
+            return AcceptResult::Nobody;
         }
         match self.listeners[listener].accept() {
-            Accepted::Connection(fd, peer) => Arrival::Connection(Link(fd.0), peer.ip()),
-            Accepted::Again => Arrival::Nobody,
+            Accepted::Connection(fd, peer) => AcceptResult::Connection(Link(fd.0), peer.ip()),
+            Accepted::Again => AcceptResult::Nobody,
             Accepted::Failed(errno) => {
                 self.begin_pause(now_ms + FAILED_PAUSE_MS, false);
-                Arrival::Failed(errno)
+                AcceptResult::Failed(errno)
             }
             Accepted::Full(errno) => self.shed(listener, errno, now_ms, answer),
         }
@@ -170,14 +170,14 @@ impl Acceptor {
         errno: i32,
         now_ms: u64,
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
-    ) -> Arrival {
+    ) -> AcceptResult {
         self.out_of_descriptors |= errno == libc::EMFILE;
         match self.reserve.shed(&self.listeners[listener], answer) {
-            Shed::Done => Arrival::Shed(errno),
-            Shed::Nobody => Arrival::Nobody,
-            Shed::Unable => {
+            ShedOutcome::Done => AcceptResult::Shed(errno),
+            ShedOutcome::Nobody => AcceptResult::Nobody,
+            ShedOutcome::Unable => {
                 self.begin_pause(now_ms + STUCK_PAUSE_MS, true);
-                Arrival::Stuck(errno)
+                AcceptResult::Stuck(errno)
             }
         }
     }

@@ -102,7 +102,7 @@ impl Driver {
         }
         match token {
             WAKE => Event::Woken,
-            listener => Event::Arrival((listener & !SPECIAL) as usize),
+            listener => Event::AcceptResult((listener & !SPECIAL) as usize),
         }
     }
 

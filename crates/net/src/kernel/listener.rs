@@ -38,7 +38,7 @@ pub enum Accepted {
     /// No connection waits.
     Again,
     /// There is no descriptor or no memory for a connection (`EMFILE`, `ENFILE`, `ENOBUFS`, `ENOMEM`). Perhaps no connection waits at all.
-    /// See [`Reserve`].
+    /// See [`SpareDescriptor`].
     Full(i32),
     /// The waiting connection or the listener is broken (`errno`). The next accept may succeed.
     Failed(i32),
@@ -193,9 +193,9 @@ const DISCARD_MAX: usize = 64 * 1024;
 /// The maximum number of bytes of a refused request that are read: enough to reach the `Accept` field of a browser.
 const SHED_HEAD_BYTES: usize = 2048;
 
-/// The result of [`Reserve::shed`].
+/// The result of [`SpareDescriptor::shed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shed {
+pub enum ShedOutcome {
     /// One connection was answered and closed.
     Done,
     /// No connection waits.
@@ -208,17 +208,17 @@ pub enum Shed {
 ///
 /// Without it the clients in the queue would wait in vain, and every wait of the poller would report the listener as ready.
 #[derive(Debug)]
-pub struct Reserve {
+pub struct SpareDescriptor {
     spare: Option<Owned>,
 }
 
-impl Reserve {
+impl SpareDescriptor {
     /// Reserves a descriptor.
     ///
     /// # Errors
     /// If the table is already full.
-    pub fn new() -> io::Result<Reserve> {
-        Ok(Reserve {
+    pub fn new() -> io::Result<SpareDescriptor> {
+        Ok(SpareDescriptor {
             spare: Some(spare()?),
         })
     }
@@ -228,7 +228,11 @@ impl Reserve {
     ///
     /// Discards the bytes that the client has sent so far. With these bytes unread, the close would reset the connection, perhaps before
     /// the client has read the answer. Bytes that arrive later still cause a reset.
-    pub fn shed(&mut self, listener: &Listener, answer: impl FnOnce(&[u8]) -> Vec<u8>) -> Shed {
+    pub fn shed(
+        &mut self,
+        listener: &Listener,
+        answer: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> ShedOutcome {
         self.spare = None;
         let shed = match listener.accept() {
             Accepted::Connection(fd, _) => {
@@ -241,10 +245,10 @@ impl Reserve {
                 socket::shutdown_write(fd);
                 discard(fd);
                 socket::close(fd);
-                Shed::Done
+                ShedOutcome::Done
             }
-            Accepted::Again => Shed::Nobody,
-            Accepted::Full(_) | Accepted::Failed(_) => Shed::Unable,
+            Accepted::Again => ShedOutcome::Nobody,
+            Accepted::Full(_) | Accepted::Failed(_) => ShedOutcome::Unable,
         };
         // This fails only if the machine is out of descriptors or memory. Then the next call tries again.
         self.spare = spare().ok();

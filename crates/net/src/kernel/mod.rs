@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::clock;
 use crate::mailbox::Inbox;
 use crate::sys::Fd;
-use crate::transport::{Arrival, Event, Link, Received, Sent, Transport};
+use crate::transport::{AcceptResult, Event, Link, Received, Sent, Transport};
 use acceptor::Acceptor;
 use driver::Driver;
 use steering::Group;
@@ -87,7 +87,7 @@ impl Transport for Kernel {
         listener: usize,
         now_ms: u64,
         answer: impl FnOnce(&[u8]) -> Vec<u8>,
-    ) -> Arrival {
+    ) -> AcceptResult {
         self.acceptor.accept(listener, now_ms, answer)
     }
 

@@ -5,12 +5,12 @@
 //! [`forget`](Cache::forget).
 
 use super::cipher::ExpandedKey;
-use super::keys::Place;
+use super::keys::KeyPlace;
 
 /// Number of cached keys, half a kilobyte each.
 const SLOTS: usize = 32;
 
-type Slot = Option<(Place, ExpandedKey)>;
+type Slot = Option<(KeyPlace, ExpandedKey)>;
 
 /// The cache of expanded keys of one direction.
 pub struct Cache {
@@ -25,7 +25,7 @@ impl Cache {
     }
 
     /// The expanded key for the connection at `place`, whose secret is `secret`.
-    pub fn get(&mut self, place: Place, secret: &[u8]) -> &ExpandedKey {
+    pub fn get(&mut self, place: KeyPlace, secret: &[u8]) -> &ExpandedKey {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_none_or(|(of, _)| *of != place) {
             *slot = Some((place, place.cipher.expand_key(secret)));
@@ -34,7 +34,7 @@ impl Cache {
         key
     }
 
-    pub fn forget(&mut self, place: Place) {
+    pub fn forget(&mut self, place: KeyPlace) {
         let slot = &mut self.slots[place.row as usize % SLOTS];
         if slot.as_ref().is_some_and(|(of, _)| *of == place) {
             *slot = None;

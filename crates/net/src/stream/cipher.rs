@@ -98,7 +98,7 @@ impl Drop for Secret {
 }
 
 /// The secret of one direction, and the sequence number of its next record.
-pub struct Start {
+pub struct DirectionStart {
     pub secret: Secret,
     pub seq: u64,
 }

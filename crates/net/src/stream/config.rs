@@ -66,7 +66,7 @@ pub enum Error {
 
 /// The settings of new handshakes.
 #[derive(Debug)]
-struct Loaded {
+struct HandshakeSettings {
     source: Source,
     config: Arc<ServerConfig>,
 }
@@ -74,7 +74,7 @@ struct Loaded {
 /// The current settings for the handshakes of all shards.
 #[derive(Debug)]
 pub struct Handle {
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<HandshakeSettings>,
     /// Counts how often the settings were replaced.
     serial: AtomicU64,
 }
@@ -88,7 +88,7 @@ impl Handle {
             tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?;
         let config = Arc::new(config(&source, tickets)?);
         Ok(Arc::new(Handle {
-            loaded: Mutex::new(Loaded { source, config }),
+            loaded: Mutex::new(HandshakeSettings { source, config }),
             serial: AtomicU64::new(0),
         }))
     }
@@ -107,7 +107,7 @@ impl Handle {
             tickets.map_err(|error| Error::Other(format!("no tickets: {}", message(&error))))?
         };
         let config = Arc::new(config(&source, tickets)?);
-        *loaded = Loaded { source, config };
+        *loaded = HandshakeSettings { source, config };
         self.serial.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -129,21 +129,21 @@ impl Handle {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Loaded> {
+    fn lock(&self) -> MutexGuard<'_, HandshakeSettings> {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A shard's copy of the settings, so that a handshake needs no lock.
-pub struct Current {
+pub struct ShardSettings {
     handle: Arc<Handle>,
     config: HandshakeConfig,
     serial: u64,
 }
 
-impl Current {
-    pub fn new(handle: Arc<Handle>) -> Current {
-        Current {
+impl ShardSettings {
+    pub fn new(handle: Arc<Handle>) -> ShardSettings {
+        ShardSettings {
             serial: handle.serial.load(Ordering::Acquire),
             config: handle.get(),
             handle,

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::handshake::Handshake;
 use super::messages::message;
-use super::state::{Early, PlainReceived, StreamState, Streams};
-use super::stats::Trouble;
+use super::state::{PlainReceived, StreamState, TlsStreams, UnfinishedHandshake};
+use super::stats::TlsFailure;
 use super::table::Entry;
 use crate::transport::{Link, Received, Sent, Transport};
 use crate::{clock, memory};
@@ -31,7 +31,7 @@ const TRIM_AFTER: usize = 128;
 /// The address of a peer that has disconnected.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-impl Streams {
+impl TlsStreams {
     /// Begins a handshake with its first bytes.
     pub(super) fn begin<T: Transport>(
         &mut self,
@@ -40,7 +40,7 @@ impl Streams {
         token: u64,
         bytes: &[u8],
     ) {
-        let mut early = Early {
+        let mut early = UnfinishedHandshake {
             token,
             // If the peer has disconnected, it has no address; the first step notices that.
             peer: transport.peer(link).unwrap_or(NO_ADDRESS),
@@ -55,10 +55,10 @@ impl Streams {
                 early.handshake = Some(Box::new(handshake));
             }
             // No client sends this much before it gets an answer.
-            Ok(_) => self.refuse_early(token, Trouble::TooLong, TOO_LONG),
-            Err(error) => self.refuse_early(token, Trouble::Internal, &message(&error)),
+            Ok(_) => self.refuse_early(token, TlsFailure::TooLong, TOO_LONG),
+            Err(error) => self.refuse_early(token, TlsFailure::Internal, &message(&error)),
         }
-        self.table.set(link.0, Entry::Early);
+        self.table.set(link.0, Entry::UnfinishedHandshake);
         if early.handshake.is_some() {
             self.make_room();
             self.handshakes.under_way += 1;
@@ -116,7 +116,7 @@ impl Streams {
             self.handshakes.begun.pop_front();
             if alive {
                 self.count_trouble(
-                    Trouble::Evicted,
+                    TlsFailure::Evicted,
                     "tls.handshakes_max is reached, and this is the oldest",
                 );
                 self.give_up(Link(link));
@@ -137,12 +137,12 @@ impl Streams {
     /// Ends an unfinished handshake because its deadline has passed or the server stops, and counts it as slow.
     pub(super) fn abandon(&mut self, link: Link) {
         if self.give_up(link) {
-            self.count_trouble(Trouble::Slow, "its handshake was not over in time");
+            self.count_trouble(TlsFailure::Slow, "its handshake was not over in time");
         }
     }
 
     /// Reports a connection as ended because of its handshake.
-    fn refuse_early(&mut self, token: u64, trouble: Trouble, why: &str) {
+    fn refuse_early(&mut self, token: u64, trouble: TlsFailure, why: &str) {
         self.count_trouble(trouble, why);
         self.ended.push(token);
     }
@@ -177,13 +177,13 @@ impl Streams {
                 return PlainReceived::NOTHING;
             }
             self.give_up(link);
-            self.count_trouble(Trouble::TooLong, TOO_LONG);
+            self.count_trouble(TlsFailure::TooLong, TOO_LONG);
             return PlainReceived::CLOSED;
         }
         let received = transport.receive(link, &mut buffer[..room]);
         let Received::Bytes(len) = received else {
             if received != Received::Again && self.give_up(link) {
-                self.count_trouble(Trouble::Gone, DISCONNECTED);
+                self.count_trouble(TlsFailure::Gone, DISCONNECTED);
             }
             return PlainReceived::of(received);
         };
@@ -244,7 +244,7 @@ impl Streams {
         match finished {
             Ok(false) if handshake.has_too_many_records() => {
                 self.handshakes.under_way -= 1;
-                self.count_trouble(Trouble::TooLong, TOO_LONG);
+                self.count_trouble(TlsFailure::TooLong, TOO_LONG);
                 PlainReceived::CLOSED
             }
             Ok(false) if is_open => {
@@ -261,18 +261,18 @@ impl Streams {
             }
             Ok(_) => {
                 self.handshakes.under_way -= 1;
-                self.count_trouble(Trouble::Gone, DISCONNECTED);
+                self.count_trouble(TlsFailure::Gone, DISCONNECTED);
                 PlainReceived::CLOSED
             }
             Err(error) => {
                 self.handshakes.under_way -= 1;
-                self.count_trouble(Trouble::of(&error), &message(&error));
+                self.count_trouble(TlsFailure::of(&error), &message(&error));
                 PlainReceived::CLOSED
             }
         }
     }
 
-    fn early_mut(&mut self, link: Link) -> &mut Early {
+    fn early_mut(&mut self, link: Link) -> &mut UnfinishedHandshake {
         self.handshakes.early.get_mut(&link.0).expect("it is early")
     }
 
@@ -289,7 +289,7 @@ impl Streams {
         let (keys, rest) = match handshake.establish() {
             Ok(established) => established,
             Err(error) => {
-                self.count_trouble(Trouble::Internal, &message(&error));
+                self.count_trouble(TlsFailure::Internal, &message(&error));
                 return PlainReceived::CLOSED;
             }
         };
@@ -324,7 +324,7 @@ impl Streams {
         let waits = match self.table.get(link.0) {
             Entry::Sealed(_) => self
                 .records
-                .busy
+                .by_link
                 .get(&link.0)
                 .is_some_and(|busy| !busy.sealed.is_empty()),
             _ => self

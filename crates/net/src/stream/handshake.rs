@@ -14,7 +14,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ConnectionTrafficSecrets, Error, HandshakeKind, KeyLog, ServerConfig};
 
-use super::cipher::{Cipher, HEADER_BYTES, SEALED_MAX, Secret, Start};
+use super::cipher::{Cipher, DirectionStart, HEADER_BYTES, SEALED_MAX, Secret};
 
 /// The maximum number of received bytes that a handshake holds if clients send certificates: enough for a long chain of certificates.
 pub const INCOMING_MAX: usize = 1 << 16;
@@ -64,9 +64,9 @@ impl KeyLog for SecretLog {
 pub struct Established {
     pub cipher: Cipher,
     /// The secret and sequence number with which sending starts after the handshake.
-    pub to: Start,
+    pub to: DirectionStart,
     /// The secret and sequence number with which receiving starts after the handshake.
-    pub from: Start,
+    pub from: DirectionStart,
     /// Whether the handshake resumed an earlier session.
     pub resumed: bool,
 }
@@ -252,11 +252,11 @@ impl Handshake {
         self.incoming.drain(..self.shown);
         let established = Established {
             cipher,
-            to: Start {
+            to: DirectionStart {
                 secret: to,
                 seq: secrets.tx.0,
             },
-            from: Start {
+            from: DirectionStart {
                 secret: from,
                 seq: secrets.rx.0,
             },

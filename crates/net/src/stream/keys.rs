@@ -7,7 +7,7 @@
 
 use zeroize::Zeroize as _;
 
-use super::cipher::{Cipher, SECRET_MAX, Start};
+use super::cipher::{Cipher, DirectionStart, SECRET_MAX};
 
 /// Number of rows of a chunk. A chunk takes a few pages, little compared with the memory of its connections.
 const CHUNK_ROWS: usize = 256;
@@ -18,21 +18,21 @@ const NONE: u32 = u32::MAX;
 /// The lower bits of `Direction::count` are the record count. The bits above are the flags of the direction and two small counts.
 const FLAGS: u32 = 48;
 
-/// This direction has an entry in `busy`: a record that was sent or received in part.
-pub const BUSY: u16 = 1;
+/// This direction has an entry in `Records::by_link`: a record that was sent or received in part.
+pub const HAS_PARTIAL: u16 = 1;
 /// This direction is closed: we sent an alert, or received `close_notify`.
-pub const OVER: u16 = 2;
+pub const DIRECTION_CLOSED: u16 = 2;
 /// The peer has asked for a new key, which must be sent before the next data.
-pub const UPDATE: u16 = 4;
+pub const KEY_UPDATE_DUE: u16 = 4;
 /// The caller was told that the last sealed byte was not taken, so that the caller tries again.
-pub const HELD: u16 = 8;
+pub const RETRY_EXPECTED: u16 = 8;
 /// The position, above the flags, of the peer's key updates as counted by [`Direction::count_update`].
 const UPDATES_AT: u32 = FLAGS + 4;
 /// The position, above the key updates, of the peer's consecutive empty records as counted by [`Direction::count_content`].
 const EMPTY_AT: u32 = UPDATES_AT + 6;
 /// The maximum number of a peer's key updates, if too few other records come between them. It is also the maximum number of consecutive
 /// empty records: data records without a byte, and alerts without effect. BoringSSL has the same limit for key updates and for data records.
-pub const IDLE_MAX: u64 = 32;
+pub const IDLE_RECORDS_MAX: u64 = 32;
 /// This many other records before a key update make up for one key update, whose cost is small compared with theirs.
 const OTHERS_PER_UPDATE: u64 = 16;
 
@@ -64,7 +64,7 @@ impl Direction<'_> {
         let mask = (1 << EMPTY_AT) - (1 << UPDATES_AT);
         let before = (*self.count & mask) >> UPDATES_AT;
         let updates = before.saturating_sub(others / OTHERS_PER_UPDATE) + 1;
-        if updates > IDLE_MAX {
+        if updates > IDLE_RECORDS_MAX {
             return true;
         }
         *self.count = *self.count & !mask | updates << UPDATES_AT;
@@ -79,10 +79,10 @@ impl Direction<'_> {
             return false;
         }
         let empty = *self.count >> EMPTY_AT;
-        if empty < IDLE_MAX {
+        if empty < IDLE_RECORDS_MAX {
             *self.count += 1 << EMPTY_AT;
         }
-        empty >= IDLE_MAX
+        empty >= IDLE_RECORDS_MAX
     }
 
     pub fn has(&self, flag: u16) -> bool {
@@ -121,8 +121,10 @@ impl<const N: usize> Drop for Row<N> {
     }
 }
 
-const _: () =
-    assert!(IDLE_MAX < 1 << (EMPTY_AT - UPDATES_AT) && IDLE_MAX < 1 << (u64::BITS - EMPTY_AT));
+const _: () = assert!(
+    IDLE_RECORDS_MAX < 1 << (EMPTY_AT - UPDATES_AT)
+        && IDLE_RECORDS_MAX < 1 << (u64::BITS - EMPTY_AT)
+);
 const _: () = assert!(size_of::<Row<SHORT>>() == 80 && size_of::<Row<SECRET_MAX>>() == 112);
 
 struct Table<const N: usize> {
@@ -177,7 +179,7 @@ impl<const N: usize> Table<N> {
 
 /// The place of a connection's keys: the cipher, which selects the table, and the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct KeyPlace {
     pub cipher: Cipher,
     pub row: u32,
 }
@@ -208,19 +210,24 @@ impl Keys {
     }
 
     /// Stores the keys of a connection, for sending (`to`) and for receiving (`from`).
-    pub fn insert(&mut self, cipher: Cipher, to: &Start, from: &Start) -> Place {
+    pub fn insert(
+        &mut self,
+        cipher: Cipher,
+        to: &DirectionStart,
+        from: &DirectionStart,
+    ) -> KeyPlace {
         let row = if cipher.secret_bytes() <= SHORT {
             self.short.insert()
         } else {
             self.long.insert()
         };
-        let place = Place { cipher, row };
+        let place = KeyPlace { cipher, row };
         fill(self.to(place), to);
         fill(self.from(place), from);
         place
     }
 
-    pub fn remove(&mut self, place: Place) {
+    pub fn remove(&mut self, place: KeyPlace) {
         if place.cipher.secret_bytes() <= SHORT {
             self.short.remove(place.row);
         } else {
@@ -229,7 +236,7 @@ impl Keys {
     }
 
     /// The direction in which we send, to the peer.
-    pub fn to(&mut self, place: Place) -> Direction<'_> {
+    pub fn to(&mut self, place: KeyPlace) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
             let row = self.short.row(place.row);
@@ -242,7 +249,7 @@ impl Keys {
     }
 
     /// The direction in which we receive, from the peer.
-    pub fn from(&mut self, place: Place) -> Direction<'_> {
+    pub fn from(&mut self, place: KeyPlace) -> Direction<'_> {
         let bytes = place.cipher.secret_bytes();
         let (secret, count) = if bytes <= SHORT {
             let row = self.short.row(place.row);
@@ -255,7 +262,7 @@ impl Keys {
     }
 }
 
-fn fill(direction: Direction<'_>, start: &Start) {
+fn fill(direction: Direction<'_>, start: &DirectionStart) {
     direction.secret.copy_from_slice(start.secret.bytes());
     *direction.count = start.seq;
 }

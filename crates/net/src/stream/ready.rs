@@ -15,13 +15,13 @@ const INTERVAL_STEPS: u32 = 256;
 const BUSY_TURN: u32 = 4;
 
 /// A queued connection: its link and its token.
-pub type Queued = (u32, u64);
+pub type QueuedLink = (u32, u64);
 
 /// The handshakes that can continue, by address.
 #[derive(Default)]
 pub struct ReadyHandshakes {
     /// The queued handshakes of each address.
-    by_address: HashMap<IpAddr, VecDeque<Queued>>,
+    by_address: HashMap<IpAddr, VecDeque<QueuedLink>>,
     /// The addresses whose handshakes come next, in order: those with few recent steps (`quiet`), and the others (`busy`).
     quiet: VecDeque<IpAddr>,
     busy: VecDeque<IpAddr>,
@@ -31,13 +31,13 @@ pub struct ReadyHandshakes {
     /// The sum of `steps_now`.
     interval_steps: u32,
     /// The connections queued since the last `take_fresh`.
-    fresh: Vec<Queued>,
+    fresh: Vec<QueuedLink>,
     len: usize,
 }
 
 impl ReadyHandshakes {
     /// Adds a connection from the address `peer`.
-    pub fn push(&mut self, peer: IpAddr, queued: Queued) {
+    pub fn push(&mut self, peer: IpAddr, queued: QueuedLink) {
         let peer = network(peer);
         let of_peer = self.by_address.entry(peer).or_default();
         of_peer.push_back(queued);
@@ -49,7 +49,7 @@ impl ReadyHandshakes {
     }
 
     /// Takes the next connection.
-    pub fn pop(&mut self) -> Option<Queued> {
+    pub fn pop(&mut self) -> Option<QueuedLink> {
         if self.interval_steps >= INTERVAL_STEPS {
             self.steps_before = std::mem::take(&mut self.steps_now);
             self.interval_steps = 0;
@@ -85,7 +85,7 @@ impl ReadyHandshakes {
     }
 
     /// Removes the connections for which `is_alive` is false.
-    pub fn retain(&mut self, is_alive: impl Fn(&Queued) -> bool) {
+    pub fn retain(&mut self, is_alive: impl Fn(&QueuedLink) -> bool) {
         self.by_address.retain(|_, of_peer| {
             of_peer.retain(&is_alive);
             !of_peer.is_empty()
@@ -102,7 +102,7 @@ impl ReadyHandshakes {
     }
 
     /// The connections added since the last call, even if they have been taken since.
-    pub fn take_fresh(&mut self) -> Vec<Queued> {
+    pub fn take_fresh(&mut self) -> Vec<QueuedLink> {
         std::mem::take(&mut self.fresh)
     }
 
@@ -112,11 +112,11 @@ impl ReadyHandshakes {
 
     /// The approximate number of bytes that the queue occupies.
     pub fn bytes(&self) -> usize {
-        self.by_address.capacity() * size_of::<(IpAddr, VecDeque<Queued>)>()
+        self.by_address.capacity() * size_of::<(IpAddr, VecDeque<QueuedLink>)>()
             + (self.steps_now.capacity() + self.steps_before.capacity())
                 * size_of::<(IpAddr, u16)>()
             + (self.quiet.capacity() + self.busy.capacity()) * size_of::<IpAddr>()
-            + (self.len + self.fresh.capacity()) * size_of::<Queued>()
+            + (self.len + self.fresh.capacity()) * size_of::<QueuedLink>()
     }
 }
 

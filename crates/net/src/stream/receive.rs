@@ -2,19 +2,19 @@
 
 use super::cipher::{HEADER_BYTES, SEALED_MAX};
 use super::handshake::INCOMING_MAX;
-use super::keys::{BUSY, OVER, Place};
+use super::keys::{DIRECTION_CLOSED, HAS_PARTIAL, KeyPlace};
 use super::messages::spell_out;
-use super::preface::{Part, Preface};
-use super::record::{self, After, Alert};
-use super::state::{PlainReceived, StreamState, Streams, busy};
-use super::stats::Trouble;
+use super::proxy_header::{HeaderPart, ProxyHeader};
+use super::record::{self, AfterOpen, Alert};
+use super::state::{PlainReceived, StreamState, TlsStreams, partial_records};
+use super::stats::TlsFailure;
 use super::table::Entry;
 use crate::transport::{Link, Received, Transport};
 
 /// The first byte that a TLS client sends: the type of a handshake record.
 const HANDSHAKE: u8 = 22;
 
-/// The minimum size of the buffer for [`Streams::receive`]: enough for the bytes that a handshake holds, and for a partial record with the
+/// The minimum size of the buffer for [`TlsStreams::receive`]: enough for the bytes that a handshake holds, and for a partial record with the
 /// bytes that follow.
 pub const BUFFER_MIN: usize = INCOMING_MAX;
 const _: () = assert!(BUFFER_MIN >= 2 * (HEADER_BYTES + SEALED_MAX));
@@ -25,7 +25,7 @@ const PREFACES: usize = 64;
 /// The answer to a plain HTTP client on a port that is only for TLS.
 const PLAIN_REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 51\r\n\r\nthis port speaks TLS only: use https:// or wss://.\n";
 
-impl Streams {
+impl TlsStreams {
     /// Must be called for each accepted connection. The first bytes will show whether it uses TLS.
     pub fn opened(&mut self, link: Link) {
         self.fresh.set(link.0);
@@ -52,7 +52,7 @@ impl Streams {
                     PlainReceived::of(received)
                 }
             }
-            Entry::Early => self.receive_early(transport, link, token, buffer),
+            Entry::UnfinishedHandshake => self.receive_early(transport, link, token, buffer),
             Entry::Sealed(place) => self.receive_sealed(transport, link, place, buffer),
         }
     }
@@ -89,12 +89,12 @@ impl Streams {
     ) -> PlainReceived {
         let mut preface = self.take_preface(link);
         match preface.take(bytes) {
-            Part::End(count) if count < bytes.len() => {
+            HeaderPart::End(count) if count < bytes.len() => {
                 self.sniff(transport, link, token, bytes, count)
             }
             // The bytes are no header: the caller gets them and refuses the connection.
-            Part::Other => PlainReceived::of(Received::Bytes(bytes.len())),
-            Part::Header | Part::End(_) => {
+            HeaderPart::Other => PlainReceived::of(Received::Bytes(bytes.len())),
+            HeaderPart::Header | HeaderPart::End(_) => {
                 self.prefaces.insert(link.0, preface);
                 self.fresh.set(link.0);
                 PlainReceived::of(Received::Bytes(bytes.len()))
@@ -102,7 +102,7 @@ impl Streams {
         }
     }
 
-    pub(super) fn take_preface(&mut self, link: Link) -> Preface {
+    pub(super) fn take_preface(&mut self, link: Link) -> ProxyHeader {
         let preface = self.prefaces.remove(&link.0).unwrap_or_default();
         if self.prefaces.is_empty() {
             // Releases the memory of a table that was large.
@@ -131,7 +131,7 @@ impl Streams {
         if !self.limits.required {
             return PlainReceived::of(Received::Bytes(bytes.len()));
         }
-        self.count_trouble(Trouble::Plain, "it does not begin with TLS");
+        self.count_trouble(TlsFailure::Plain, "it does not begin with TLS");
         if begin[0].is_ascii_uppercase() {
             let _ = transport.send(link, &[PLAIN_REFUSED]);
         }
@@ -142,19 +142,19 @@ impl Streams {
         &mut self,
         transport: &mut T,
         link: Link,
-        place: Place,
+        place: KeyPlace,
         buffer: &mut [u8],
     ) -> PlainReceived {
         let direction = self.crypt.keys.from(place);
-        if direction.has(OVER) {
+        if direction.has(DIRECTION_CLOSED) {
             // Bytes after the peer's last record are ignored; only the end of the stream matters.
             return PlainReceived {
                 plain: 0,
                 ..PlainReceived::of(transport.receive(link, buffer))
             };
         }
-        let kept = if direction.has(BUSY) {
-            self.records.busy[&link.0].partial.len()
+        let kept = if direction.has(HAS_PARTIAL) {
+            self.records.by_link[&link.0].partial.len()
         } else {
             0
         };
@@ -168,7 +168,7 @@ impl Streams {
                         self.no_room()
                     };
                 }
-                bytes[..kept].copy_from_slice(&self.records.busy[&link.0].partial);
+                bytes[..kept].copy_from_slice(&self.records.by_link[&link.0].partial);
                 self.open(transport, link, place, bytes)
             }
             Received::Bytes(len) => self.open(transport, link, place, &mut buffer[..len]),
@@ -182,24 +182,24 @@ impl Streams {
         &mut self,
         transport: &mut T,
         link: Link,
-        place: Place,
+        place: KeyPlace,
         bytes: &mut [u8],
     ) -> PlainReceived {
         let opened = self.crypt.open(place, bytes);
         let rest = match opened.after {
-            After::Open => &bytes[opened.rest..],
+            AfterOpen::Open => &bytes[opened.rest..],
             _ => &[],
         };
         let fits = self.keep_partial(link, place, rest);
         let state = match opened.after {
-            After::Open if fits => StreamState::Open,
-            After::Open => self.no_room().state,
-            After::End => StreamState::End,
-            After::Aborted => StreamState::Closed,
-            After::Violation(alert) => {
+            AfterOpen::Open if fits => StreamState::Open,
+            AfterOpen::Open => self.no_room().state,
+            AfterOpen::End => StreamState::End,
+            AfterOpen::Aborted => StreamState::Closed,
+            AfterOpen::Violation(alert) => {
                 let trouble = match alert {
-                    Alert::NoRenegotiation => Trouble::Renegotiation,
-                    _ => Trouble::Record,
+                    Alert::NoRenegotiation => TlsFailure::Renegotiation,
+                    _ => TlsFailure::Record,
                 };
                 self.count_trouble(
                     trouble,
@@ -216,15 +216,18 @@ impl Streams {
     }
 
     fn no_room(&mut self) -> PlainReceived {
-        self.count_trouble(Trouble::Room, "there is no room for more partial records");
+        self.count_trouble(
+            TlsFailure::Room,
+            "there is no room for more partial records",
+        );
         PlainReceived::CLOSED
     }
 
     /// Appends these bytes to the kept partial record. Returns whether there was room, or `None` without appending if the bytes may
     /// complete the record. A record may arrive in sixteen thousand pieces, so the kept bytes must not be copied for each piece.
     fn grow_partial(&mut self, link: Link, bytes: &[u8]) -> Option<bool> {
-        let busy = busy(&mut self.records.busy, link);
-        let partial = &mut busy.partial;
+        let records = partial_records(&mut self.records.by_link, link);
+        let partial = &mut records.partial;
         let before = partial.capacity();
         let record_len = record::length(partial)?;
         let needed = partial.len() + bytes.len();
@@ -240,24 +243,24 @@ impl Streams {
     }
 
     /// Keeps a partial record instead of the previous one; returns false if there is no room.
-    fn keep_partial(&mut self, link: Link, place: Place, rest: &[u8]) -> bool {
+    fn keep_partial(&mut self, link: Link, place: KeyPlace, rest: &[u8]) -> bool {
         let mut direction = self.crypt.keys.from(place);
-        if direction.has(BUSY) {
-            let busy = busy(&mut self.records.busy, link);
-            self.records.partial_bytes -= busy.partial.capacity();
-            busy.partial = Vec::new();
+        if direction.has(HAS_PARTIAL) {
+            let records = partial_records(&mut self.records.by_link, link);
+            self.records.partial_bytes -= records.partial.capacity();
+            records.partial = Vec::new();
         }
         if rest.is_empty() {
-            if direction.has(BUSY) {
-                direction.clear(BUSY);
+            if direction.has(HAS_PARTIAL) {
+                direction.clear(HAS_PARTIAL);
                 self.forget_idle(link);
             }
             return true;
         }
-        direction.set(BUSY);
+        direction.set(HAS_PARTIAL);
         let partial = rest.to_vec();
         self.records.partial_bytes += partial.capacity();
-        self.records.busy.entry(link.0).or_default().partial = partial;
+        self.records.by_link.entry(link.0).or_default().partial = partial;
         self.records.partial_bytes <= self.limits.receive_bytes_max
     }
 }

@@ -9,7 +9,7 @@
 
 use super::cache::Cache;
 use super::cipher::{Cipher, Content, HEADER_BYTES, PLAIN_MAX, SEALED_MAX};
-use super::keys::{Direction, Keys, OVER, Place, UPDATE};
+use super::keys::{DIRECTION_CLOSED, Direction, KEY_UPDATE_DUE, KeyPlace, Keys};
 
 /// The description of an alert (RFC 8446 section 6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ const FATAL: u8 = 2;
 
 /// The state of a connection after its bytes were opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum After {
+pub enum AfterOpen {
     /// The peer may send more.
     Open,
     /// The peer has closed its sending side.
@@ -46,60 +46,60 @@ pub enum After {
     Violation(Alert),
 }
 
-/// The result of [`Crypt::open`]: the first `plain` bytes of the buffer are content, and a partial record begins at `rest`.
+/// The result of [`RecordCrypto::open`]: the first `plain` bytes of the buffer are content, and a partial record begins at `rest`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Opened {
+pub struct OpenedRecords {
     pub plain: usize,
     pub rest: usize,
-    pub after: After,
+    pub after: AfterOpen,
 }
 
 /// The keys of all connections, and the caches of expanded keys for both directions.
-pub struct Crypt {
+pub struct RecordCrypto {
     pub keys: Keys,
     pub to: Cache,
     pub from: Cache,
 }
 
-impl Crypt {
-    pub fn new() -> Crypt {
-        Crypt {
+impl RecordCrypto {
+    pub fn new() -> RecordCrypto {
+        RecordCrypto {
             keys: Keys::new(),
             to: Cache::new(),
             from: Cache::new(),
         }
     }
 
-    pub fn remove(&mut self, place: Place) {
+    pub fn remove(&mut self, place: KeyPlace) {
         self.to.forget(place);
         self.from.forget(place);
         self.keys.remove(place);
     }
 
     /// Opens all whole records of `bytes`, in place.
-    pub fn open(&mut self, place: Place, bytes: &mut [u8]) -> Opened {
+    pub fn open(&mut self, place: KeyPlace, bytes: &mut [u8]) -> OpenedRecords {
         let (mut plain, mut rest) = (0, 0);
         let after = loop {
             let length = match length_of(place.cipher, &bytes[rest..]) {
                 Ok(Some(length)) => length,
-                Ok(None) => break After::Open,
-                Err(alert) => break After::Violation(alert),
+                Ok(None) => break AfterOpen::Open,
+                Err(alert) => break AfterOpen::Violation(alert),
             };
             let Some(record) = bytes.get_mut(rest..rest + length) else {
-                break After::Open;
+                break AfterOpen::Open;
             };
             let mut direction = self.keys.from(place);
             let key = self.from.get(place, direction.secret);
             let Ok((content, range)) = place.cipher.open(key, direction.seq(), record) else {
-                break After::Violation(Alert::BadRecordMac);
+                break AfterOpen::Violation(Alert::BadRecordMac);
             };
             direction.advance();
             if range.len() > PLAIN_MAX {
-                break After::Violation(Alert::RecordOverflow);
+                break AfterOpen::Violation(Alert::RecordOverflow);
             }
             let is_data = content == Content::Data as u8;
             if is_data && direction.count_content(range.len()) {
-                break After::Violation(Alert::UnexpectedMessage);
+                break AfterOpen::Violation(Alert::UnexpectedMessage);
             }
             let range = rest + range.start..rest + range.end;
             rest += length;
@@ -110,30 +110,30 @@ impl Crypt {
                 continue;
             }
             let after = self.handle_other(place, content, &bytes[range]);
-            if after == After::End {
-                self.keys.from(place).set(OVER);
+            if after == AfterOpen::End {
+                self.keys.from(place).set(DIRECTION_CLOSED);
             }
-            if after != After::Open {
+            if after != AfterOpen::Open {
                 break after;
             }
         };
-        Opened { plain, rest, after }
+        OpenedRecords { plain, rest, after }
     }
 
     /// Handles a record that is not data.
-    fn handle_other(&mut self, place: Place, content: u8, bytes: &[u8]) -> After {
+    fn handle_other(&mut self, place: KeyPlace, content: u8, bytes: &[u8]) -> AfterOpen {
         match (Content::from_repr(content), bytes) {
             (Some(Content::Alert), &[level, description]) => match description {
-                0 => After::End,
+                0 => AfterOpen::End,
                 _ if description == USER_CANCELED || level == WARNING && !place.cipher.is_13() => {
                     let mut direction = self.keys.from(place);
-                    open_unless(direction.count_content(0))
+                    violation_if(direction.count_content(0))
                 }
-                _ => After::Aborted,
+                _ => AfterOpen::Aborted,
             },
-            (Some(Content::Alert), _) => After::Violation(Alert::DecodeError),
+            (Some(Content::Alert), _) => AfterOpen::Violation(Alert::DecodeError),
             (Some(Content::Handshake), _) if !place.cipher.is_13() => {
-                After::Violation(Alert::NoRenegotiation)
+                AfterOpen::Violation(Alert::NoRenegotiation)
             }
             (Some(Content::Handshake), [head @ .., must_update @ (0 | 1)])
                 if *head == KEY_UPDATE =>
@@ -141,8 +141,8 @@ impl Crypt {
                 // The sequence number counts the records of the current key, including this one.
                 let mut direction = self.keys.from(place);
                 let others = direction.seq() - 1;
-                let after = open_unless(direction.count_update(others));
-                if after != After::Open {
+                let after = violation_if(direction.count_update(others));
+                if after != AfterOpen::Open {
                     return after;
                 }
                 let mut direction = self.keys.from(place);
@@ -150,11 +150,11 @@ impl Crypt {
                 direction.restart();
                 self.from.forget(place);
                 if *must_update == 1 {
-                    self.keys.to(place).set(UPDATE);
+                    self.keys.to(place).set(KEY_UPDATE_DUE);
                 }
-                After::Open
+                AfterOpen::Open
             }
-            _ => After::Violation(Alert::UnexpectedMessage),
+            _ => AfterOpen::Violation(Alert::UnexpectedMessage),
         }
     }
 
@@ -162,7 +162,7 @@ impl Crypt {
     /// seal no more records and cannot be changed: the connection must then end.
     pub fn seal_data(
         &mut self,
-        place: Place,
+        place: KeyPlace,
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
@@ -172,7 +172,7 @@ impl Crypt {
         if spent && !cipher.is_13() {
             return false;
         }
-        if spent || direction.has(UPDATE) {
+        if spent || direction.has(KEY_UPDATE_DUE) {
             self.update(place, out);
         }
         self.seal(place, Content::Data, out, write);
@@ -180,7 +180,7 @@ impl Crypt {
     }
 
     /// Appends a key update to `out`, and replaces the sending key.
-    fn update(&mut self, place: Place, out: &mut Vec<u8>) {
+    fn update(&mut self, place: KeyPlace, out: &mut Vec<u8>) {
         self.seal(place, Content::Handshake, out, |out| {
             out.extend_from_slice(&KEY_UPDATE);
             out.push(0);
@@ -188,12 +188,12 @@ impl Crypt {
         let mut direction = self.keys.to(place);
         place.cipher.update(direction.secret);
         direction.restart();
-        direction.clear(UPDATE);
+        direction.clear(KEY_UPDATE_DUE);
         self.to.forget(place);
     }
 
     /// Appends an alert to `out`.
-    pub fn seal_alert(&mut self, place: Place, alert: Alert, out: &mut Vec<u8>) {
+    pub fn seal_alert(&mut self, place: KeyPlace, alert: Alert, out: &mut Vec<u8>) {
         let level = match alert {
             Alert::CloseNotify => WARNING,
             _ => FATAL,
@@ -201,12 +201,12 @@ impl Crypt {
         self.seal(place, Content::Alert, out, |out| {
             out.extend_from_slice(&[level, alert as u8]);
         });
-        self.keys.to(place).set(OVER);
+        self.keys.to(place).set(DIRECTION_CLOSED);
     }
 
     fn seal(
         &mut self,
-        place: Place,
+        place: KeyPlace,
         content: Content,
         out: &mut Vec<u8>,
         write: impl FnOnce(&mut Vec<u8>),
@@ -218,11 +218,11 @@ impl Crypt {
     }
 }
 
-/// Too many records that bring nothing are a violation, answered with `unexpected_message` (RFC 8446 section 6.2).
-fn open_unless(too_many: bool) -> After {
+/// A peer that sends too many records without content violates the protocol. It gets the alert `unexpected_message` (RFC 8446 section 6.2).
+fn violation_if(too_many: bool) -> AfterOpen {
     match too_many {
-        true => After::Violation(Alert::UnexpectedMessage),
-        false => After::Open,
+        true => AfterOpen::Violation(Alert::UnexpectedMessage),
+        false => AfterOpen::Open,
     }
 }
 
@@ -242,7 +242,7 @@ fn length_of(cipher: Cipher, bytes: &[u8]) -> Result<Option<usize>, Alert> {
     Ok(Some(HEADER_BYTES + sealed))
 }
 
-/// The length of a partial record, including its header, which [`Crypt::open`] has checked; `None` while the header is incomplete.
+/// The length of a partial record, including its header, which [`RecordCrypto::open`] has checked; `None` while the header is incomplete.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let [.., high, low] = bytes.first_chunk::<HEADER_BYTES>()?;
     Some(HEADER_BYTES + usize::from(u16::from_be_bytes([*high, *low])))
@@ -250,8 +250,8 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cipher::{Secret, Start};
-    use super::super::keys::IDLE_MAX;
+    use super::super::cipher::{DirectionStart, Secret};
+    use super::super::keys::IDLE_RECORDS_MAX;
     use super::*;
 
     const CIPHERS: [Cipher; 6] = [
@@ -264,12 +264,12 @@ mod tests {
     ];
 
     /// A connection with itself: it opens the records that it seals.
-    struct Echo(Crypt, Place);
+    struct Echo(RecordCrypto, KeyPlace);
 
     impl Echo {
         fn new(cipher: Cipher) -> Echo {
-            let mut crypt = Crypt::new();
-            let start = Start {
+            let mut crypt = RecordCrypto::new();
+            let start = DirectionStart {
                 secret: Secret::of(&[&[7; 48][..cipher.secret_bytes()]]),
                 seq: 0,
             };
@@ -278,7 +278,7 @@ mod tests {
         }
 
         /// Seals each item as a data record and opens all records. Returns the number of content bytes and the state.
-        fn bring(&mut self, records: &[&[u8]]) -> (usize, After) {
+        fn echo(&mut self, records: &[&[u8]]) -> (usize, AfterOpen) {
             let mut out = Vec::new();
             for data in records {
                 let write = |out: &mut Vec<u8>| out.extend_from_slice(data);
@@ -291,29 +291,29 @@ mod tests {
 
     #[test]
     fn data_without_bytes_ends_the_connection_unless_some_come_between() {
-        const MOST: usize = IDLE_MAX as usize;
-        let wrong = After::Violation(Alert::UnexpectedMessage);
+        const MOST: usize = IDLE_RECORDS_MAX as usize;
+        let wrong = AfterOpen::Violation(Alert::UnexpectedMessage);
         for cipher in CIPHERS {
             let mut echo = Echo::new(cipher);
             for _ in 0..10 {
                 assert_eq!(
-                    echo.bring(&[&b""[..]; MOST]),
-                    (0, After::Open),
+                    echo.echo(&[&b""[..]; MOST]),
+                    (0, AfterOpen::Open),
                     "{cipher:?}"
                 );
-                assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
+                assert_eq!(echo.echo(&[b"x"]), (1, AfterOpen::Open), "{cipher:?}");
             }
-            assert_eq!(echo.bring(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
+            assert_eq!(echo.echo(&[&b""[..]; MOST + 1]), (0, wrong), "{cipher:?}");
             // The same if the records arrive one by one.
             let mut echo = Echo::new(cipher);
-            let ended = (1..100).find(|_| echo.bring(&[b""]).1 == wrong);
+            let ended = (1..100).find(|_| echo.echo(&[b""]).1 == wrong);
             assert_eq!(ended, Some(MOST + 1), "{cipher:?}");
         }
     }
 
     #[test]
     fn alerts_without_effect_end_the_connection_unless_data_comes_between() {
-        const MOST: usize = IDLE_MAX as usize;
+        const MOST: usize = IDLE_RECORDS_MAX as usize;
         // RFC 5246 section 7.2.2: a client that does not want to negotiate again says so with a warning.
         let warning = [WARNING, Alert::NoRenegotiation as u8];
         for cipher in CIPHERS {
@@ -331,10 +331,10 @@ mod tests {
             };
             let mut echo = Echo::new(cipher);
             for _ in 0..10 {
-                assert_eq!(alerts(&mut echo, MOST), After::Open, "{cipher:?}");
-                assert_eq!(echo.bring(&[b"x"]), (1, After::Open), "{cipher:?}");
+                assert_eq!(alerts(&mut echo, MOST), AfterOpen::Open, "{cipher:?}");
+                assert_eq!(echo.echo(&[b"x"]), (1, AfterOpen::Open), "{cipher:?}");
             }
-            let wrong = After::Violation(Alert::UnexpectedMessage);
+            let wrong = AfterOpen::Violation(Alert::UnexpectedMessage);
             assert_eq!(alerts(&mut echo, MOST + 1), wrong, "{cipher:?}");
         }
     }
@@ -343,9 +343,9 @@ mod tests {
     fn a_new_key_is_no_byte_of_data() {
         let mut echo = Echo::new(Cipher::Aes128);
         let ended = (1..100).find(|_| {
-            echo.0.keys.to(echo.1).set(UPDATE);
-            echo.bring(&[b"", b""]).1 != After::Open
+            echo.0.keys.to(echo.1).set(KEY_UPDATE_DUE);
+            echo.echo(&[b"", b""]).1 != AfterOpen::Open
         });
-        assert_eq!(ended, Some(IDLE_MAX / 2 + 1));
+        assert_eq!(ended, Some(IDLE_RECORDS_MAX / 2 + 1));
     }
 }

@@ -1,17 +1,17 @@
 //! Sends on connections: seals records, and keeps the rest of a record that the socket takes only in part.
 
 use super::cipher::PLAIN_MAX;
-use super::keys::{BUSY, HELD, OVER, Place};
+use super::keys::{DIRECTION_CLOSED, HAS_PARTIAL, KeyPlace, RETRY_EXPECTED};
 use super::record::Alert;
-use super::state::{Streams, busy};
-use super::stats::Trouble;
+use super::state::{TlsStreams, partial_records};
+use super::stats::TlsFailure;
 use super::table::Entry;
 use crate::transport::{Link, Sent, Transport};
 
 /// Bytes of content of a record while many sealed bytes wait for sockets. A small record adds only a few bytes to those.
 const SMALL_RECORD: usize = 1 << 10;
 
-impl Streams {
+impl TlsStreams {
     /// Sends the parts in order, as many bytes as the socket takes. Returns the number of bytes. For a connection without TLS returns
     /// `None`, and sends nothing.
     pub fn send<T: Transport, P: AsRef<[u8]>>(
@@ -23,7 +23,7 @@ impl Streams {
         match self.table.get(link.0) {
             Entry::Plain => None,
             // The bytes are discarded: during the handshake the client could not read them.
-            Entry::Early => Some(total(parts)),
+            Entry::UnfinishedHandshake => Some(total(parts)),
             Entry::Sealed(place) => Some(self.send_sealed(transport, link, place, parts)),
         }
     }
@@ -32,23 +32,23 @@ impl Streams {
         &mut self,
         transport: &mut T,
         link: Link,
-        place: Place,
+        place: KeyPlace,
         parts: &[P],
     ) -> usize {
         let total = total(parts);
         if total == 0
-            || (self.crypt.keys.to(place).has(BUSY) && !self.flush(transport, link, place))
+            || (self.crypt.keys.to(place).has(HAS_PARTIAL) && !self.flush(transport, link, place))
         {
             return 0;
         }
         let mut direction = self.crypt.keys.to(place);
-        if direction.has(OVER) {
+        if direction.has(DIRECTION_CLOSED) {
             // After our alert the peer cannot read more, so the bytes are discarded. If they were reported as not taken, the sender would
             // try again for ever.
             return total;
         }
-        let mut taken = usize::from(direction.has(HELD));
-        direction.clear(HELD);
+        let mut taken = usize::from(direction.has(RETRY_EXPECTED));
+        direction.clear(RETRY_EXPECTED);
         while taken < total {
             let length = self.record_bytes().min(total - taken);
             self.scratch.clear();
@@ -84,7 +84,7 @@ impl Streams {
 
     /// Ends a connection whose key may seal no more records and cannot be changed.
     fn end_for_used_up_key<T: Transport>(&mut self, transport: &mut T, link: Link) {
-        self.count_trouble(Trouble::Key, "its key has sealed all that it may");
+        self.count_trouble(TlsFailure::Key, "its key has sealed all that it may");
         // A reset would lose bytes in flight. Instead the sending side is closed, so that the peer closes too, which the poller reports.
         // Until then all sends are discarded, as on a broken connection. The client reconnects with its last position.
         self.shutdown(transport, link);
@@ -92,17 +92,17 @@ impl Streams {
 
     /// Keeps the sealed bytes that the socket did not take. The caller must report the last byte of their content as not taken, so that the
     /// sender tries again.
-    fn keep_sealed(&mut self, link: Link, place: Place, rest: Vec<u8>) {
+    fn keep_sealed(&mut self, link: Link, place: KeyPlace, rest: Vec<u8>) {
         self.keep(link, place, rest);
-        self.crypt.keys.to(place).set(HELD);
+        self.crypt.keys.to(place).set(RETRY_EXPECTED);
     }
 
     /// Keeps sealed bytes that no sender will send again.
-    pub(super) fn keep(&mut self, link: Link, place: Place, rest: Vec<u8>) {
-        self.crypt.keys.to(place).set(BUSY);
+    pub(super) fn keep(&mut self, link: Link, place: KeyPlace, rest: Vec<u8>) {
+        self.crypt.keys.to(place).set(HAS_PARTIAL);
         self.records.sealed_bytes += rest.capacity();
-        let busy = self.records.busy.entry(link.0).or_default();
-        (busy.sealed, busy.sent) = (rest, 0);
+        let records = self.records.by_link.entry(link.0).or_default();
+        (records.sealed, records.sent) = (rest, 0);
     }
 
     /// Sends the kept sealed bytes. Returns whether all are sent.
@@ -110,18 +110,18 @@ impl Streams {
         &mut self,
         transport: &mut T,
         link: Link,
-        place: Place,
+        place: KeyPlace,
     ) -> bool {
-        let busy = busy(&mut self.records.busy, link);
-        if let Sent::Bytes(sent) = transport.send(link, &[&busy.sealed[busy.sent..]]) {
-            busy.sent += sent;
+        let records = partial_records(&mut self.records.by_link, link);
+        if let Sent::Bytes(sent) = transport.send(link, &[&records.sealed[records.sent..]]) {
+            records.sent += sent;
         }
-        if busy.sent < busy.sealed.len() {
+        if records.sent < records.sealed.len() {
             return false;
         }
-        self.records.sealed_bytes -= busy.sealed.capacity();
-        (busy.sealed, busy.sent) = (Vec::new(), 0);
-        self.crypt.keys.to(place).clear(BUSY);
+        self.records.sealed_bytes -= records.sealed.capacity();
+        (records.sealed, records.sent) = (Vec::new(), 0);
+        self.crypt.keys.to(place).clear(HAS_PARTIAL);
         self.forget_idle(link);
         true
     }
@@ -130,7 +130,7 @@ impl Streams {
     pub fn shutdown<T: Transport>(&mut self, transport: &mut T, link: Link) {
         match self.table.get(link.0) {
             Entry::Sealed(place) => self.alert(transport, link, place, Alert::CloseNotify),
-            Entry::Early => self.abandon(link),
+            Entry::UnfinishedHandshake => self.abandon(link),
             Entry::Plain => {}
         }
         transport.shut_down(link);
@@ -143,7 +143,7 @@ impl Streams {
         }
         match self.table.get(link.0) {
             Entry::Plain => return,
-            Entry::Early => {
+            Entry::UnfinishedHandshake => {
                 self.abandon(link);
                 self.forget_early(link);
             }
@@ -151,9 +151,9 @@ impl Streams {
                 if orderly {
                     self.alert(transport, link, place, Alert::CloseNotify);
                 }
-                if let Some(busy) = self.records.busy.remove(&link.0) {
-                    self.records.partial_bytes -= busy.partial.capacity();
-                    self.records.sealed_bytes -= busy.sealed.capacity();
+                if let Some(records) = self.records.by_link.remove(&link.0) {
+                    self.records.partial_bytes -= records.partial.capacity();
+                    self.records.sealed_bytes -= records.sealed.capacity();
                 }
                 self.crypt.remove(place);
             }
@@ -166,11 +166,11 @@ impl Streams {
         &mut self,
         transport: &mut T,
         link: Link,
-        place: Place,
+        place: KeyPlace,
         alert: Alert,
     ) {
         let direction = self.crypt.keys.to(place);
-        if direction.has(OVER) || direction.has(BUSY) {
+        if direction.has(DIRECTION_CLOSED) || direction.has(HAS_PARTIAL) {
             return;
         }
         self.scratch.clear();
@@ -184,11 +184,11 @@ impl Streams {
         let Entry::Sealed(place) = self.table.get(link.0) else {
             return (read, write);
         };
-        if !self.crypt.keys.to(place).has(BUSY) {
+        if !self.crypt.keys.to(place).has(HAS_PARTIAL) {
             return (read, write);
         }
-        let busy = busy(&mut self.records.busy, link);
-        (busy.unread, busy.waits) = (!read, write);
+        let records = partial_records(&mut self.records.by_link, link);
+        (records.unread, records.waits) = (!read, write);
         (read, true)
     }
 
@@ -197,17 +197,20 @@ impl Streams {
     pub fn writable<T: Transport>(&mut self, transport: &mut T, link: Link, token: u64) -> bool {
         match self.table.get(link.0) {
             Entry::Plain => true,
-            Entry::Early => {
+            Entry::UnfinishedHandshake => {
                 self.flush_early(transport, link, token);
                 false
             }
             Entry::Sealed(place) => {
                 let direction = self.crypt.keys.to(place);
-                if !direction.has(BUSY) {
+                if !direction.has(HAS_PARTIAL) {
                     return true;
                 }
-                let busy = &self.records.busy[&link.0];
-                let (waits, read) = (direction.has(HELD) || busy.waits, !busy.unread);
+                let records = &self.records.by_link[&link.0];
+                let (waits, read) = (
+                    direction.has(RETRY_EXPECTED) || records.waits,
+                    !records.unread,
+                );
                 if !self.flush(transport, link, place) {
                     return false;
                 }
@@ -243,7 +246,7 @@ mod tests {
     use std::os::fd::IntoRawFd as _;
     use std::os::unix::net::UnixStream;
 
-    use super::super::cipher::{Cipher, Secret, Start};
+    use super::super::cipher::{Cipher, DirectionStart, Secret};
     use super::super::{Handle, Limits, Source};
     use super::*;
     use crate::kernel::{Kernel, acceptor, steering};
@@ -269,9 +272,9 @@ mod tests {
         let link = Link(ours.into_raw_fd() as u32);
         let mut sockets =
             Kernel::open(&[], acceptor::Limits::default(), &steering::Group::new()).unwrap();
-        let mut streams = Streams::new(Handle::new(source).unwrap(), limits);
+        let mut streams = TlsStreams::new(Handle::new(source).unwrap(), limits);
         let cipher = Cipher::Tls12Aes128;
-        let start = |seq| Start {
+        let start = |seq| DirectionStart {
             secret: Secret::of(&[&[7; 28]]),
             seq,
         };
@@ -282,7 +285,7 @@ mod tests {
         for _ in 0..3 {
             let sent = streams.send(&mut sockets, link, &[b"too".as_slice(), b" late"]);
             assert_eq!(sent, Some(8), "who sends has nothing to come back for");
-            assert_eq!(streams.stats().of(Trouble::Key), 1, "it is ended once");
+            assert_eq!(streams.stats().of(TlsFailure::Key), 1, "it is ended once");
         }
         let mut heard = Vec::new();
         std::io::Read::read_to_end(&mut theirs, &mut heard).unwrap();

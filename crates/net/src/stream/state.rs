@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::config::{Current, Handle};
+use super::config::{Handle, ShardSettings};
 use super::handshake::Handshake;
-use super::preface::Preface;
+use super::proxy_header::ProxyHeader;
 use super::ready::ReadyHandshakes;
-use super::record::Crypt;
-use super::stats::{Stats, Trouble, Usage};
-use super::table::{Entry, Fresh, Table};
+use super::record::RecordCrypto;
+use super::stats::{Stats, TlsFailure, Usage};
+use super::table::{Entry, SilentLinks, Table};
 use crate::transport::{Link, Received};
 
 /// The TLS limits and options of a shard.
@@ -28,7 +28,7 @@ pub struct Limits {
     pub proxied: bool,
 }
 
-/// The result of [`Streams::receive`].
+/// The result of [`TlsStreams::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlainReceived {
     /// Plain bytes for the caller, at the beginning of the buffer.
@@ -71,7 +71,7 @@ impl PlainReceived {
 
 /// The partial records of a connection that has some.
 #[derive(Default)]
-pub struct Busy {
+pub struct PartialRecords {
     /// A partial received record.
     pub partial: Vec<u8>,
     /// Sealed bytes, of which the first `sent` are sent.
@@ -83,7 +83,7 @@ pub struct Busy {
 }
 
 /// A connection whose handshake is not finished.
-pub struct Early {
+pub struct UnfinishedHandshake {
     pub token: u64,
     /// The address of its peer.
     pub peer: IpAddr,
@@ -97,7 +97,7 @@ pub struct Early {
     pub parked: bool,
 }
 
-impl Early {
+impl UnfinishedHandshake {
     /// Whether this belongs to the connection with this token, and its handshake is not finished.
     pub fn is_unfinished(&self, token: u64) -> bool {
         self.token == token && self.handshake.is_some()
@@ -108,7 +108,7 @@ impl Early {
 #[derive(Default)]
 pub(super) struct Handshakes {
     /// The connections by link.
-    pub early: HashMap<u32, Early>,
+    pub early: HashMap<u32, UnfinishedHandshake>,
     /// Handshakes that can continue.
     pub ready: ReadyHandshakes,
     /// Link and token of the handshakes in the order in which they began. Some of them may be finished.
@@ -127,14 +127,17 @@ pub(super) struct Handshakes {
 #[derive(Default)]
 pub(super) struct Records {
     /// The connections that have such records, by link.
-    pub busy: HashMap<u32, Busy>,
+    pub by_link: HashMap<u32, PartialRecords>,
     /// Bytes allocated for partial received records, and for sealed bytes that wait.
     pub partial_bytes: usize,
     pub sealed_bytes: usize,
 }
 
 /// The partial records of a connection that has some.
-pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
+pub(super) fn partial_records(
+    all: &mut HashMap<u32, PartialRecords>,
+    link: Link,
+) -> &mut PartialRecords {
     all.get_mut(&link.0).expect("what is busy has an entry")
 }
 
@@ -142,21 +145,21 @@ pub(super) fn busy(all: &mut HashMap<u32, Busy>, link: Link) -> &mut Busy {
 #[derive(Default)]
 pub(super) struct Ends {
     pub stats: Stats,
-    /// The first message for each reason since the last [`take_troubles`](Streams::take_troubles).
-    messages: [Option<String>; Trouble::COUNT],
+    /// The first message for each reason since the last [`take_troubles`](TlsStreams::take_troubles).
+    messages: [Option<String>; TlsFailure::COUNT],
     troubled: bool,
 }
 
 /// The TLS state of all connections of a shard.
-pub struct Streams {
-    pub(super) current: Current,
+pub struct TlsStreams {
+    pub(super) current: ShardSettings,
     pub(super) limits: Limits,
     pub(super) table: Table,
-    pub(super) fresh: Fresh,
+    pub(super) fresh: SilentLinks,
     /// New connections that have sent only a part of their PROXY header, or the whole header and nothing after it.
-    pub(super) prefaces: HashMap<u32, Preface>,
+    pub(super) prefaces: HashMap<u32, ProxyHeader>,
     pub(super) handshakes: Handshakes,
-    pub(super) crypt: Crypt,
+    pub(super) crypt: RecordCrypto,
     pub(super) records: Records,
     pub(super) scratch: Vec<u8>,
     /// Tokens of connections that ended while no call for them was running.
@@ -164,17 +167,17 @@ pub struct Streams {
     pub(super) ends: Ends,
 }
 
-impl Streams {
+impl TlsStreams {
     /// The state of a shard whose handshakes use the settings of `handle`.
-    pub fn new(handle: Arc<Handle>, limits: Limits) -> Streams {
-        Streams {
-            current: Current::new(handle),
+    pub fn new(handle: Arc<Handle>, limits: Limits) -> TlsStreams {
+        TlsStreams {
+            current: ShardSettings::new(handle),
             limits,
             table: Table::new(),
-            fresh: Fresh::new(),
+            fresh: SilentLinks::new(),
             prefaces: HashMap::new(),
             handshakes: Handshakes::default(),
-            crypt: Crypt::new(),
+            crypt: RecordCrypto::new(),
             records: Records::default(),
             scratch: Vec::new(),
             ended: Vec::new(),
@@ -204,7 +207,7 @@ impl Streams {
     }
 
     /// Bytes held for handshakes, partial records, sealed bytes that wait, and the tables of these. Cheap enough to be called often.
-    /// [`Streams::usage`] has the keys and the table by link.
+    /// [`TlsStreams::usage`] has the keys and the table by link.
     ///
     /// The bytes of one connection are limited:
     /// * During the handshake to `HELD_BYTES`, the bytes that its peer may send before an answer (a record, or 64 KiB if clients send
@@ -215,20 +218,20 @@ impl Streams {
         self.records.partial_bytes
             + self.records.sealed_bytes
             + self.handshakes.early_bytes
-            + self.records.busy.capacity() * size_of::<(u32, Busy)>()
-            + self.handshakes.early.capacity() * size_of::<(u32, Early)>()
-            + self.prefaces.capacity() * size_of::<(u32, Preface)>()
+            + self.records.by_link.capacity() * size_of::<(u32, PartialRecords)>()
+            + self.handshakes.early.capacity() * size_of::<(u32, UnfinishedHandshake)>()
+            + self.prefaces.capacity() * size_of::<(u32, ProxyHeader)>()
             + self.handshakes.begun.capacity() * size_of::<(u32, u64)>()
             + self.handshakes.ready.bytes()
     }
 
     /// The reasons why connections were ended since the last call, each with its first message.
-    pub fn take_troubles(&mut self) -> impl Iterator<Item = (Trouble, String)> {
+    pub fn take_troubles(&mut self) -> impl Iterator<Item = (TlsFailure, String)> {
         let messages = match std::mem::take(&mut self.ends.troubled) {
-            true => std::mem::replace(&mut self.ends.messages, [const { None }; Trouble::COUNT]),
-            false => [const { None }; Trouble::COUNT],
+            true => std::mem::replace(&mut self.ends.messages, [const { None }; TlsFailure::COUNT]),
+            false => [const { None }; TlsFailure::COUNT],
         };
-        let by_trouble = Trouble::ALL.iter().copied().zip(messages);
+        let by_trouble = TlsFailure::ALL.iter().copied().zip(messages);
         by_trouble.filter_map(|(trouble, message)| Some((trouble, message?)))
     }
 
@@ -238,7 +241,7 @@ impl Streams {
     }
 
     /// Counts an ended connection. Keeps the message if it is the first one with this reason.
-    pub(super) fn count_trouble(&mut self, trouble: Trouble, what: &str) {
+    pub(super) fn count_trouble(&mut self, trouble: TlsFailure, what: &str) {
         self.ends.stats.troubles[trouble as usize] += 1;
         self.ends.messages[trouble as usize].get_or_insert_with(|| what.to_string());
         self.ends.troubled = true;
@@ -246,13 +249,13 @@ impl Streams {
 
     /// Removes the entry of a connection if it has no partial records any more.
     pub(super) fn forget_idle(&mut self, link: Link) {
-        let busy = &self.records.busy[&link.0];
-        if busy.partial.is_empty() && busy.sealed.is_empty() {
-            self.records.busy.remove(&link.0);
+        let records = &self.records.by_link[&link.0];
+        if records.partial.is_empty() && records.sealed.is_empty() {
+            self.records.by_link.remove(&link.0);
         }
-        if self.records.busy.is_empty() {
+        if self.records.by_link.is_empty() {
             // Frees the memory of a table that has been large.
-            self.records.busy = HashMap::new();
+            self.records.by_link = HashMap::new();
         }
     }
 }

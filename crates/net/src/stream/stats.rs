@@ -7,7 +7,7 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, IntoStaticStr, VariantArray)]
 #[repr(u8)]
 #[strum(serialize_all = "snake_case")]
-pub enum Trouble {
+pub enum TlsFailure {
     /// The client's handshake is malformed or breaks the protocol.
     Garbage,
     /// Client and server have no version, cipher or protocol in common.
@@ -38,7 +38,7 @@ pub enum Trouble {
     Plain,
 }
 
-impl Trouble {
+impl TlsFailure {
     /// All reasons, in the order of their numbers.
     pub const ALL: &[Self] = Self::VARIANTS;
 
@@ -51,18 +51,20 @@ impl Trouble {
     }
 
     /// The reason for the failure of a handshake.
-    pub(super) fn of(error: &Error) -> Trouble {
+    pub(super) fn of(error: &Error) -> TlsFailure {
         match error {
-            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Trouble::Incompatible,
-            Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Trouble::Certificate,
-            Error::AlertReceived(_) => Trouble::Distrust,
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => TlsFailure::Incompatible,
+            Error::NoCertificatesPresented | Error::InvalidCertificate(_) => {
+                TlsFailure::Certificate
+            }
+            Error::AlertReceived(_) => TlsFailure::Distrust,
             Error::InappropriateMessage { .. }
             | Error::InappropriateHandshakeMessage { .. }
             | Error::InvalidMessage(_)
             | Error::PeerMisbehaved(_)
             | Error::PeerSentOversizedRecord
-            | Error::DecryptError => Trouble::Garbage,
-            _ => Trouble::Internal,
+            | Error::DecryptError => TlsFailure::Garbage,
+            _ => TlsFailure::Internal,
         }
     }
 }
@@ -74,13 +76,13 @@ pub struct Stats {
     pub handshakes: u64,
     /// Handshakes that resumed an earlier session.
     pub resumed: u64,
-    /// The number of ended connections for each [`Trouble`], in the order of [`Trouble::ALL`].
-    pub troubles: [u64; Trouble::COUNT],
+    /// The number of ended connections for each [`TlsFailure`], in the order of [`TlsFailure::ALL`].
+    pub troubles: [u64; TlsFailure::COUNT],
 }
 
 impl Stats {
     /// The number of connections that were ended for this reason.
-    pub fn of(&self, trouble: Trouble) -> u64 {
+    pub fn of(&self, trouble: TlsFailure) -> u64 {
         self.troubles[trouble as usize]
     }
 }
@@ -106,9 +108,9 @@ mod tests {
 
     #[test]
     fn each_has_its_number_and_a_word_of_its_own() {
-        for (n, trouble) in Trouble::ALL.iter().enumerate() {
+        for (n, trouble) in TlsFailure::ALL.iter().enumerate() {
             assert_eq!(*trouble as usize, n);
-            let same = Trouble::ALL
+            let same = TlsFailure::ALL
                 .iter()
                 .filter(|other| other.name() == trouble.name());
             assert_eq!(same.count(), 1, "{trouble:?}");

@@ -4,7 +4,7 @@
 //! links has TLS.
 
 use super::cipher::Cipher;
-use super::keys::Place;
+use super::keys::KeyPlace;
 
 /// Number of links of a chunk, which is one page of memory.
 const CHUNK: usize = 1024;
@@ -18,9 +18,9 @@ pub enum Entry {
     /// The connection has no TLS, or its first bytes have not arrived.
     Plain,
     /// The handshake is not finished.
-    Early,
+    UnfinishedHandshake,
     /// The connection is established and has keys.
-    Sealed(Place),
+    Sealed(KeyPlace),
 }
 
 /// Entries by link.
@@ -51,15 +51,15 @@ impl Table {
         }
         let row = bits & ((1 << ROW_BITS) - 1);
         match Cipher::from_repr((bits >> ROW_BITS) as u8) {
-            Some(cipher) => Entry::Sealed(Place { cipher, row }),
-            None => Entry::Early,
+            Some(cipher) => Entry::Sealed(KeyPlace { cipher, row }),
+            None => Entry::UnfinishedHandshake,
         }
     }
 
     pub fn set(&mut self, link: u32, entry: Entry) {
         let bits = match entry {
             Entry::Plain => 0,
-            Entry::Early => EARLY << ROW_BITS,
+            Entry::UnfinishedHandshake => EARLY << ROW_BITS,
             Entry::Sealed(place) => {
                 assert!(place.row < 1 << ROW_BITS, "more connections than links");
                 u32::from(place.cipher as u8) << ROW_BITS | place.row
@@ -81,13 +81,13 @@ impl Table {
 }
 
 /// One bit for each link: whether no bytes of the connection have arrived yet.
-pub struct Fresh {
+pub struct SilentLinks {
     words: Vec<u64>,
 }
 
-impl Fresh {
-    pub const fn new() -> Fresh {
-        Fresh { words: Vec::new() }
+impl SilentLinks {
+    pub const fn new() -> SilentLinks {
+        SilentLinks { words: Vec::new() }
     }
 
     pub fn set(&mut self, link: u32) {

@@ -1,6 +1,6 @@
 //! Tests that bytes sent on one side arrive on the other, however the bytes are cut and whenever the socket refuses some.
 
-use crore_net::stream::{Handle, StreamState, Trouble};
+use crore_net::stream::{Handle, StreamState, TlsFailure};
 use proptest::prelude::*;
 
 use crate::pair::{Pair, client, source, suites};
@@ -146,7 +146,7 @@ fn a_changed_byte_ends_the_connection_with_an_alert() {
         *out.last_mut().unwrap() ^= 1;
         pair.bring(&out, &[1000]);
         assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
-        assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
+        assert_eq!(pair.streams.stats().of(TlsFailure::Record), 1);
         pair.read();
         let told = pair.error.clone().expect("an alert");
         let wanted = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);

@@ -1,7 +1,7 @@
 //! Tests how TLS connections begin: protocol detection, resumption, refusals, replaced certificates, and the order of handshakes.
 
 use crore_net::Transport as _;
-use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, StreamState, Trouble};
+use crore_net::stream::{Clients, ConfigError, Handle, Limits, Source, StreamState, TlsFailure};
 use crore_net::transport::Link;
 use proptest::prelude::*;
 use rustls::HandshakeKind;
@@ -13,14 +13,14 @@ fn under_way(pair: &Pair) -> usize {
 }
 
 /// The reasons reported for ended connections. Also checks that each was counted.
-fn troubles(pair: &mut Pair) -> Vec<Trouble> {
+fn troubles(pair: &mut Pair) -> Vec<TlsFailure> {
     let told: Vec<_> = pair
         .streams
         .take_troubles()
         .map(|(trouble, _)| trouble)
         .collect();
     let stats = pair.streams.stats();
-    let counted = Trouble::ALL
+    let counted = TlsFailure::ALL
         .iter()
         .copied()
         .filter(|trouble| stats.of(*trouble) > 0);
@@ -126,7 +126,7 @@ fn plain_bytes_pass_unless_tls_is_required() {
     let mut pair = Pair::with(handle, client(&source, suites()[0]), required);
     pair.bring(b"GET / HTTP/1.1\r\n\r\n", &[100]);
     assert_eq!((pair.state, pair.served.len()), (StreamState::Closed, 0));
-    assert_eq!(pair.streams.stats().of(Trouble::Plain), 1);
+    assert_eq!(pair.streams.stats().of(TlsFailure::Plain), 1);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_proxy_header_is_handed_on_and_what_follows_it_says_what_the_connection_is()
         let mut refused = Pair::with(handle.clone(), client(&source, suites()[0]), required);
         refused.bring(&request, &[cut]);
         assert_eq!(refused.state, StreamState::Closed, "{cut}");
-        assert_eq!(troubles(&mut refused), [Trouble::Plain]);
+        assert_eq!(troubles(&mut refused), [TlsFailure::Plain]);
     }
     // Without the PROXY header the bytes do not count as TLS, and the caller refuses them.
     let mut pair = Pair::with(handle, client(&source, suites()[0]), proxied);
@@ -185,9 +185,9 @@ fn garbage_is_refused_with_an_alert() {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(bytes, &[1]);
         assert_eq!(pair.state, StreamState::Closed, "{bytes:?}");
-        assert_eq!(pair.streams.stats().of(Trouble::Garbage), 1);
+        assert_eq!(pair.streams.stats().of(TlsFailure::Garbage), 1);
         assert_eq!(under_way(&pair), 0);
-        assert_eq!(troubles(&mut pair), [Trouble::Garbage]);
+        assert_eq!(troubles(&mut pair), [TlsFailure::Garbage]);
     }
 }
 
@@ -204,11 +204,11 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
         ..good.clone()
     };
     let cases = [
-        (&good, client(&other, suites[0]), Trouble::Distrust),
-        (&good, client(&other, suites[3]), Trouble::Distrust),
-        (&asks, client(&good, suites[0]), Trouble::Certificate),
-        (&asks, client(&good, suites[3]), Trouble::Certificate),
-        (&modern, client(&good, suites[3]), Trouble::Incompatible),
+        (&good, client(&other, suites[0]), TlsFailure::Distrust),
+        (&good, client(&other, suites[3]), TlsFailure::Distrust),
+        (&asks, client(&good, suites[0]), TlsFailure::Certificate),
+        (&asks, client(&good, suites[3]), TlsFailure::Certificate),
+        (&modern, client(&good, suites[3]), TlsFailure::Incompatible),
     ];
     for (source, client, trouble) in cases {
         let mut pair = Pair::new(Handle::new(source.clone()).unwrap(), client);
@@ -233,17 +233,17 @@ fn client_that_leaves_a_handshake_is_gone_and_one_that_is_ended_was_slow() {
     };
     let mut left = begun();
     left.hang_up();
-    assert_eq!(troubles(&mut left), [Trouble::Gone]);
+    assert_eq!(troubles(&mut left), [TlsFailure::Gone]);
     assert_eq!(under_way(&left), 0);
     left.closing(true);
     assert_eq!(
-        left.streams.stats().of(Trouble::Slow),
+        left.streams.stats().of(TlsFailure::Slow),
         0,
         "it is counted once"
     );
     let mut late = begun();
     late.closing(true);
-    assert_eq!(troubles(&mut late), [Trouble::Slow]);
+    assert_eq!(troubles(&mut late), [TlsFailure::Slow]);
     assert_eq!(under_way(&late), 0);
 }
 
@@ -259,7 +259,7 @@ fn a_flight_without_end_is_refused() {
     ]
     .concat();
     // In one piece the message is longer than anything that a client sends before an answer.
-    for (cut, trouble) in [(100_000, Trouble::TooLong), (5_000, Trouble::Garbage)] {
+    for (cut, trouble) in [(100_000, TlsFailure::TooLong), (5_000, TlsFailure::Garbage)] {
         let mut pair = Pair::new(handle.clone(), client(&source, suites()[0]));
         pair.bring(&record.repeat(8), &[cut]);
         let ended = pair.streams.take_ended().is_some();
@@ -294,7 +294,7 @@ fn a_handshake_that_only_begins_is_ended_by_those_that_come_after_it() {
     assert_eq!(pair.streams.take_ended(), Some(crate::pair::TOKEN));
     assert_eq!(pair.streams.take_ended(), None);
     assert_eq!(under_way(&pair), LIMITS.handshakes_max);
-    assert_eq!(pair.streams.stats().of(Trouble::Evicted), 1);
+    assert_eq!(pair.streams.stats().of(TlsFailure::Evicted), 1);
     for (link, _theirs) in others {
         pair.streams.closing(&mut pair.sockets, link, false);
         pair.sockets.close(link);

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use crore_net::Transport as _;
-use crore_net::stream::{Handle, StreamState, Trouble};
+use crore_net::stream::{Handle, StreamState, TlsFailure};
 use rustls::{AlertDescription, Error};
 
 use crate::pair::{Pair, client, source, suites};
@@ -46,7 +46,7 @@ fn keys_that_are_changed_for_nothing_end_the_connection() {
             let mut pair = established(suite);
             assert_eq!(updates(&mut pair, 200, records), most, "{suite} {records}");
             assert_eq!(pair.state, StreamState::Closed);
-            assert_eq!(pair.streams.stats().of(Trouble::Record), 1);
+            assert_eq!(pair.streams.stats().of(TlsFailure::Record), 1);
             pair.read();
             let told = Error::AlertReceived(AlertDescription::UnexpectedMessage);
             assert_eq!(pair.error, Some(told), "{suite} {records}");
@@ -110,7 +110,7 @@ fn a_handshake_in_crumbs_is_refused_and_one_in_small_records_is_not() {
                 ended || pair.state == StreamState::Closed,
                 "{suite:?} {cut}"
             );
-            assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
+            assert_eq!(pair.streams.stats().of(TlsFailure::TooLong), 1);
             assert_eq!(pair.streams.usage().under_way, 0);
         }
     }
@@ -138,7 +138,7 @@ fn client_without_certificate_may_send_one_record_before_an_answer() {
         }
     }
     assert_eq!(pair.state, StreamState::Closed);
-    assert_eq!(pair.streams.stats().of(Trouble::TooLong), 1);
+    assert_eq!(pair.streams.stats().of(TlsFailure::TooLong), 1);
     // Twice a record (since vectors grow by doubling), and the handshake itself.
     assert!(most < 48 << 10, "{most} bytes");
 }

@@ -6,8 +6,8 @@ use std::io;
 use std::net::IpAddr;
 
 use crore_net::Transport;
-use crore_net::stream::{BUFFER_MIN, Handle, StreamState, Streams};
-use crore_net::transport::{Arrival, Event, Link, Readiness, Received, Sent};
+use crore_net::stream::{BUFFER_MIN, Handle, StreamState, TlsStreams};
+use crore_net::transport::{AcceptResult, Event, Link, Readiness, Received, Sent};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 
@@ -41,8 +41,8 @@ impl Transport for Memory {
             hangup: false,
         })
     }
-    fn accept(&mut self, _: usize, _: u64, _: impl FnOnce(&[u8]) -> Vec<u8>) -> Arrival {
-        Arrival::Nobody
+    fn accept(&mut self, _: usize, _: u64, _: impl FnOnce(&[u8]) -> Vec<u8>) -> AcceptResult {
+        AcceptResult::Nobody
     }
     fn pause(&mut self, _: u64) {}
     fn room(&self) -> u32 {
@@ -100,7 +100,7 @@ impl Transport for Memory {
 fn a_link_that_is_no_descriptor_shakes_hands_sends_and_ends() {
     let source = source();
     let mut memory = Memory::default();
-    let mut streams = Streams::new(Handle::new(source.clone()).unwrap(), LIMITS);
+    let mut streams = TlsStreams::new(Handle::new(source.clone()).unwrap(), LIMITS);
     let name = ServerName::try_from("localhost").unwrap();
     let mut peer = ClientConnection::new(client(&source, suites()[0]), name).unwrap();
     memory.open(LINK, 7).unwrap();

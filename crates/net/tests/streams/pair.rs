@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crore_net::Transport as _;
 use crore_net::kernel::{Kernel, acceptor, steering::Group};
-use crore_net::stream::{BUFFER_MIN, Handle, Limits, PlainReceived, Source, StreamState, Streams};
+use crore_net::stream::{
+    BUFFER_MIN, Handle, Limits, PlainReceived, Source, StreamState, TlsStreams,
+};
 use crore_net::transport::Link;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
@@ -70,7 +72,7 @@ pub fn suites() -> [SupportedCipherSuite; 6] {
 }
 
 pub struct Pair {
-    pub streams: Streams,
+    pub streams: TlsStreams,
     pub client: ClientConnection,
     pub link: Link,
     pub sockets: Kernel,
@@ -101,7 +103,7 @@ impl Pair {
         let nobody = acceptor::Limits::default();
         let mut sockets = Kernel::open(&[], nobody, &Group::new()).expect("a poller");
         sockets.open(link, TOKEN).expect("a registration");
-        let mut streams = Streams::new(handle, limits);
+        let mut streams = TlsStreams::new(handle, limits);
         streams.opened(link);
         let name = ServerName::try_from("localhost").expect("a name");
         Pair {

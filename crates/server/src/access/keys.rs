@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crore_broker::Reason;
-use crore_broker::access::{Issue, Known, Revoked};
+use crore_broker::access::{Known, Revoked, TokenIssue};
 use jsonwebtoken::{Algorithm, DecodingKey, crypto};
 use serde_json::{Map, Value};
 
@@ -166,7 +166,7 @@ impl Keys {
         }
         let grants = claims::grants(claims, "sub").map_err(|_| Reason::TokenClaims)?;
         let issued = claims.get("iat").and_then(Value::as_f64).unwrap_or(0.0);
-        let grants = grants.issued(Issue {
+        let grants = grants.issued(TokenIssue {
             token: Revoked::token(token_id(token, claims).as_bytes()),
             // `u32::MAX` is reserved: a revocation of a user without `issued_before` has this value, which must be later than every `iat`.
             issued_unix_s: (issued as u32).min(u32::MAX - 1),

@@ -47,11 +47,11 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 const OPEN_QUESTIONS_MAX: usize = 1 << 20;
 
 /// An input of the thread that owns the state.
-enum Event {
+enum VerifierEvent {
     /// A connection waits for an answer.
     Question(ShardId, ConnId, Question),
     /// A job is done.
-    Done(Done),
+    JobResult(JobResult),
     /// The token of this job names an unknown key, and a fetch of newer keys was requested.
     UnknownKey(Job),
     /// The token of this job is not a JWT, so the callback must verify it.
@@ -65,7 +65,7 @@ enum Event {
 }
 
 /// The result of a job.
-struct Done {
+struct JobResult {
     flight: FlightKey,
     queue: Queue,
     /// The address of the client that asked.
@@ -81,7 +81,7 @@ pub type VerdictSender = Box<dyn Fn(ConnId, Verdict) + Send>;
 /// A shard's sender of questions to the verifier.
 pub struct QuestionSender {
     shard: ShardId,
-    events: Sender<Event>,
+    events: Sender<VerifierEvent>,
     open: Arc<AtomicUsize>,
 }
 
@@ -91,7 +91,7 @@ impl QuestionSender {
     pub fn ask(&self, conn: ConnId, question: Question) -> bool {
         let asked = self.open.fetch_add(1, Relaxed) < OPEN_QUESTIONS_MAX
             && (self.events)
-                .send(Event::Question(self.shard, conn, question))
+                .send(VerifierEvent::Question(self.shard, conn, question))
                 .is_ok();
         if !asked {
             self.open.fetch_sub(1, Relaxed);
@@ -102,7 +102,7 @@ impl QuestionSender {
 
 /// A handle to the verifier's thread, which runs until the process ends.
 pub struct Verifier {
-    events: Sender<Event>,
+    events: Sender<VerifierEvent>,
 }
 
 impl Verifier {
@@ -130,12 +130,14 @@ impl Verifier {
 
     /// Replaces the list of revocations, and empties the cache.
     pub fn revoke(&self, revoked: Arc<Revoked>) {
-        let _ = self.events.send(Event::Revoked(revoked));
+        let _ = self.events.send(VerifierEvent::Revoked(revoked));
     }
 
     /// Replaces the settings of access, and empties the cache.
     pub fn replace(&self, verifiers: Arc<CredentialVerifiers>) {
-        let _ = self.events.send(Event::CredentialVerifiers(verifiers));
+        let _ = self
+            .events
+            .send(VerifierEvent::CredentialVerifiers(verifiers));
     }
 }
 
@@ -238,7 +240,7 @@ struct VerifierState {
     /// The number of times that the verifiers were replaced.
     generation: u64,
     shards: Vec<VerdictSender>,
-    events: Sender<Event>,
+    events: Sender<VerifierEvent>,
     open: Arc<AtomicUsize>,
     /// The load and the threads of each [`Queue`].
     load: [QueueLoad; 3],
@@ -271,7 +273,7 @@ impl VerifierState {
         verifiers: Arc<CredentialVerifiers>,
         revoked: Arc<Revoked>,
         shards: Vec<VerdictSender>,
-        events: Sender<Event>,
+        events: Sender<VerifierEvent>,
         open: Arc<AtomicUsize>,
     ) -> VerifierState {
         VerifierState {
@@ -290,22 +292,24 @@ impl VerifierState {
         }
     }
 
-    fn run(mut self, inbox: &Receiver<Event>) {
+    fn run(mut self, inbox: &Receiver<VerifierEvent>) {
         while let Ok(event) = inbox.recv() {
             self.handle(event);
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: VerifierEvent) {
         match event {
-            Event::Question(shard, conn, question) => self.handle_question(shard, conn, question),
-            Event::Done(done) => {
+            VerifierEvent::Question(shard, conn, question) => {
+                self.handle_question(shard, conn, question)
+            }
+            VerifierEvent::JobResult(done) => {
                 self.load[done.queue as usize].remove(done.asker);
                 let is_current = done.flight.generation == self.generation;
                 let cache_s = if is_current { done.cache_s } else { 0 };
                 self.finish_flight(done.flight, done.found, cache_s);
             }
-            Event::UnknownKey(job) => {
+            VerifierEvent::UnknownKey(job) => {
                 let is_pending = job.verifiers.keys.is_pending();
                 self.missing_key.push(job);
                 // If the fetch has already ended, no event will follow.
@@ -313,16 +317,16 @@ impl VerifierState {
                     self.verify_again();
                 }
             }
-            Event::NotJwt(job) => {
+            VerifierEvent::NotJwt(job) => {
                 self.load[Queue::Tokens as usize].remove(job.question.asker);
                 self.enqueue(Queue::Callback, job);
             }
-            Event::KeysFetched => self.verify_again(),
-            Event::Revoked(revoked) => {
+            VerifierEvent::KeysFetched => self.verify_again(),
+            VerifierEvent::Revoked(revoked) => {
                 self.revoked = revoked;
                 self.answers = AnswerCache::default();
             }
-            Event::CredentialVerifiers(verifiers) => {
+            VerifierEvent::CredentialVerifiers(verifiers) => {
                 if let Err(error) = fetch_keys(&verifiers, &self.verifiers.keys, &self.events) {
                     tracing::error!(%error, "the thread that fetches keys could not be started");
                 }
@@ -515,16 +519,16 @@ impl VerifierState {
 fn fetch_keys(
     verifiers: &CredentialVerifiers,
     former: &Keys,
-    events: &Sender<Event>,
+    events: &Sender<VerifierEvent>,
 ) -> std::io::Result<()> {
     let events = events.clone();
     verifiers.keys.start(former, move || {
-        let _ = events.send(Event::KeysFetched);
+        let _ = events.send(VerifierEvent::KeysFetched);
     })
 }
 
 /// A thread that does the jobs of one queue.
-fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
+fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<VerifierEvent>) {
     let mut connection = None;
     while let Some(job) = jobs.next() {
         let (verifiers, question) = (&job.verifiers, &job.question);
@@ -532,7 +536,7 @@ fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
             (Queue::Callback, Some(callback)) => callback.ask(question, &mut connection),
             (Queue::Callback, None) => (Err(Reason::VerifierUnreachable), 0),
             (Queue::Tokens, Some(_)) if header(&question.secret).is_none() => {
-                if events.send(Event::NotJwt(job)).is_err() {
+                if events.send(VerifierEvent::NotJwt(job)).is_err() {
                     return;
                 }
                 continue;
@@ -540,7 +544,7 @@ fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
             (Queue::Tokens, _) => {
                 let found = verifiers.keys.verify(&question.secret, clock::unix_s());
                 if found.is_err() && verifiers.keys.request_newer(&question.secret) {
-                    if events.send(Event::UnknownKey(job)).is_err() {
+                    if events.send(VerifierEvent::UnknownKey(job)).is_err() {
                         return;
                     }
                     continue;
@@ -555,14 +559,14 @@ fn run_worker(queue: Queue, jobs: &JobQueue, events: &Sender<Event>) {
                 )
             }
         };
-        let done = Done {
+        let done = JobResult {
             flight: job.flight(),
             queue,
             asker: question.asker,
             found,
             cache_s,
         };
-        if events.send(Event::Done(done)).is_err() {
+        if events.send(VerifierEvent::JobResult(done)).is_err() {
             return;
         }
     }

@@ -14,7 +14,7 @@ use crate::settings::schema::{SCHEMA, VARIABLE_PREFIX, join_path, to_table};
 
 /// The settings in force.
 #[derive(Clone, Debug)]
-pub struct Effective {
+pub struct EffectiveSettings {
     /// All settings, in the form of a settings file.
     pub file: File,
     /// The path of the file that was read, if any.
@@ -25,7 +25,7 @@ pub struct Effective {
     pub warnings: Vec<String>,
 }
 
-impl Effective {
+impl EffectiveSettings {
     /// Logs the warnings.
     pub fn warn(&self) {
         for line in &self.warnings {
@@ -67,7 +67,11 @@ impl Effective {
     ///
     /// # Errors
     /// `other` has no `[access]`, other machines reach the server, and `insecure` does not permit that.
-    pub fn take_access(&mut self, other: &Effective, insecure: bool) -> Result<(), ConfigError> {
+    pub fn take_access(
+        &mut self,
+        other: &EffectiveSettings,
+        insecure: bool,
+    ) -> Result<(), ConfigError> {
         let exposed = self.file.listen.iter().find(|address| is_exposed(address));
         if let (None, false, Some(address)) = (&other.file.access, insecure, exposed) {
             return Err(ConfigError::one(format!(
@@ -80,8 +84,8 @@ impl Effective {
     }
 
     /// The keys whose values differ in `other`.
-    pub fn differences(&self, other: &Effective) -> Vec<String> {
-        let flat = |effective: &Effective| {
+    pub fn differences(&self, other: &EffectiveSettings) -> Vec<String> {
+        let flat = |effective: &EffectiveSettings| {
             let mut keys = BTreeMap::new();
             flatten("", with_secrets(|| to_table(&effective.file)), &mut keys);
             keys

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crore_broker::settings::Rule;
 use toml::{Table, Value};
 
-use super::locate::Overrides;
+use super::locate::PathOverrides;
 use super::variables::Variables;
 use crate::settings::file::File;
 use crate::settings::problems::Problems;
@@ -61,7 +61,7 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Overrides values in the file's `table`, first by variables, then by flags. Returns each key with the name of its variable or flag.
-    pub fn override_values(&self, table: &mut Table) -> Overrides {
+    pub fn override_values(&self, table: &mut Table) -> PathOverrides {
         let mut set: Vec<(&'static str, &'static Setting, Value)> = Vec::new();
         for (setting, variable, value) in self.variables.settings() {
             // `check_variables` reports a value that is not UTF-8.

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use crate::settings::problems::Problem;
 
 /// Paths that a variable or a flag has set, each with the name of the variable or flag. If a path occurs twice, the last entry counts.
-pub type Overrides = Vec<(&'static str, &'static str)>;
+pub type PathOverrides = Vec<(&'static str, &'static str)>;
 
 /// Why the settings were refused. Displays one line for each problem.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub type SortOffset = usize;
 pub fn problem_line(
     file: &str,
     text: &str,
-    overrides: &Overrides,
+    overrides: &PathOverrides,
     problem: &Problem,
 ) -> (SortOffset, String) {
     let Problem { path, what, .. } = problem;

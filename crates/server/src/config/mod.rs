@@ -1,5 +1,5 @@
 //! Loads the settings of `crore serve`: the defaults, overridden by `crore.toml`, then by environment variables, then by flags. Checks the
-//! settings, and fills in values that depend on the host ([`Effective`]).
+//! settings, and fills in values that depend on the host ([`EffectiveSettings`]).
 //!
 //! Invariants: every value is within its range ([`crate::settings::schema`]) and has passed [`check`]; an unknown key is an
 //! error; every error names the place (file, line, column, or the variable or flag), the key, the fault and the remedy.
@@ -33,11 +33,11 @@ pub use crate::settings::file::MAX_SHARDS;
 use crate::settings::problems::{Problems, size};
 use crate::settings::schema::SCHEMA;
 use crate::settings::state::State;
-pub use effective::Effective;
+pub use effective::EffectiveSettings;
 use effective::flatten;
 pub use flags::{ALL_TOPICS, ServeArgs, SettingFlags};
 pub use host::{KERNEL_BYTES, Resources, memory_bytes};
-use locate::{ConfigError, Overrides, SortOffset, path_is_under};
+use locate::{ConfigError, PathOverrides, SortOffset, path_is_under};
 pub use variables::Variables;
 
 /// The settings file in the current directory, which is read without `--config` if it exists.
@@ -51,12 +51,12 @@ const FAULTS_MAX: usize = 100;
 ///
 /// # Errors
 /// A file that cannot be read or parsed, an unknown key, a value out of its range.
-pub fn load(args: &ServeArgs) -> Result<Effective, ConfigError> {
+pub fn load(args: &ServeArgs) -> Result<EffectiveSettings, ConfigError> {
     load_for(args, &Resources::here())
 }
 
 /// [`load`] for a host with these resources.
-pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, ConfigError> {
+pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<EffectiveSettings, ConfigError> {
     let source = match &args.config {
         Some(path) => Some(path.clone()),
         None => Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.exists()),
@@ -74,7 +74,10 @@ pub fn load_for(args: &ServeArgs, resources: &Resources) -> Result<Effective, Co
 
 /// Loads the settings again for a server that runs with `now`. The file must still exist and must not be empty: a file is often empty while
 /// it is being written, and an empty file would remove every rule and all access control.
-pub fn load_again(args: &ServeArgs, now: &Effective) -> Result<Effective, ConfigError> {
+pub fn load_again(
+    args: &ServeArgs,
+    now: &EffectiveSettings,
+) -> Result<EffectiveSettings, ConfigError> {
     let Some(path) = &now.source else {
         return load(args);
     };
@@ -94,7 +97,7 @@ fn build(
     source: Option<PathBuf>,
     text: &str,
     resources: &Resources,
-) -> Result<Effective, ConfigError> {
+) -> Result<EffectiveSettings, ConfigError> {
     let path = source.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
     let name = path.display().to_string();
     let (file, lines) = parse(args, path, text);
@@ -102,7 +105,7 @@ fn build(
         return Err(ConfigError::sorted(lines));
     }
     let warnings = check::unintended(&file);
-    let warning = |found| locate::problem_line(&name, text, &Overrides::new(), found).1;
+    let warning = |found| locate::problem_line(&name, text, &PathOverrides::new(), found).1;
     let unknown = args.variables.unknown.iter().cloned();
     let warnings = unknown.chain(warnings.iter().map(warning)).collect();
     let given = origins(args, text);
@@ -209,7 +212,7 @@ fn fill_defaults(
     given: BTreeMap<String, &'static str>,
     mut warnings: Vec<String>,
     resources: &Resources,
-) -> Effective {
+) -> EffectiveSettings {
     for origin in &mut file.http.allowed_origins {
         *origin = normalize(origin.as_bytes()).unwrap_or_else(|| take(origin));
     }
@@ -246,7 +249,7 @@ fn fill_defaults(
     if limits.accepts_per_s == 0 {
         limits.accepts_per_s = resources.accepts_default(file.shards);
     }
-    Effective {
+    EffectiveSettings {
         file,
         source,
         given,

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use crore_broker::{Accounts, Reason};
 use crore_wire::http::accept;
 
-use self::text::{Form, Kind, Text};
+use self::text::{Kind, MetricWriter, TextFormat};
 use super::cluster::ClusterMetrics;
 use super::limits::{self, Limit};
 use super::samples;
@@ -36,12 +36,12 @@ pub struct Metric {
     help: &'static str,
     /// The possible values of the metric's label, in Markdown. Empty for most metrics.
     values: &'static str,
-    read: Read,
+    read: MetricSource,
 }
 
 /// The source of a metric's values.
 #[derive(Clone, Copy)]
-enum Read {
+enum MetricSource {
     /// The sum over all shards.
     Sum(fn(&ShardCounters) -> u64),
     /// The sum of a counter.
@@ -66,7 +66,7 @@ const fn row(
     kind: Kind,
     name: &'static str,
     labels: &'static str,
-    read: Read,
+    read: MetricSource,
     help: &'static str,
 ) -> Metric {
     Metric {
@@ -124,8 +124,8 @@ fn delivery_histogram(latency: &LatencyHistogram) -> MetricHistogram {
 pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Response {
     let accepted = headers.get_all(header::ACCEPT).iter();
     let form = match accept::prefers_open_metrics(accepted.map(|value| value.as_bytes())) {
-        true => Form::OpenMetrics,
-        false => Form::Prometheus,
+        true => TextFormat::OpenMetrics,
+        false => TextFormat::Prometheus,
     };
     let shards = state.counters.read_all();
     let cluster = ClusterMetrics::of(&state.lifecycle, &state.peer_nodes).await;
@@ -138,7 +138,7 @@ pub async fn metrics(State(state): State<AdminState>, headers: HeaderMap) -> Res
         cluster,
         state,
     };
-    let mut text = Text::new(form);
+    let mut text = MetricWriter::new(form);
     for metric in rows::all() {
         metric.write(&scrape, &mut text);
     }
@@ -231,17 +231,17 @@ impl Metric {
         plain.replace(['[', '`'], "")
     }
 
-    fn write(&self, scrape: &Scrape, out: &mut Text) {
+    fn write(&self, scrape: &Scrape, out: &mut MetricWriter) {
         out.family(self.name, self.kind, &self.plain_help());
         let samples = match self.read {
-            Read::Histogram(of) => return out.histogram(self.name, &of(scrape)),
-            Read::Sum(of) => scrape.sum(of),
-            Read::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
-            Read::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
-            Read::Shard(of) => scrape.by_shard(of),
-            Read::ShardGauge(of) => scrape.by_shard(|shard| of(&shard.accounts) as f64),
-            Read::One(of) => vec![(vec![], of(scrape))],
-            Read::Each(of) => of(scrape),
+            MetricSource::Histogram(of) => return out.histogram(self.name, &of(scrape)),
+            MetricSource::Sum(of) => scrape.sum(of),
+            MetricSource::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
+            MetricSource::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
+            MetricSource::Shard(of) => scrape.by_shard(of),
+            MetricSource::ShardGauge(of) => scrape.by_shard(|shard| of(&shard.accounts) as f64),
+            MetricSource::One(of) => vec![(vec![], of(scrape))],
+            MetricSource::Each(of) => of(scrape),
         };
         for (values, value) in samples {
             let labels: Vec<(&str, String)> = self.labels.split(", ").zip(values).collect();
@@ -292,7 +292,7 @@ mod tests {
         let mut names: BTreeSet<String> = BTreeSet::new();
         for metric in rows::all() {
             names.insert(metric.name.into());
-            if let Read::Histogram(_) = metric.read {
+            if let MetricSource::Histogram(_) = metric.read {
                 names
                     .extend(["bucket", "count", "sum"].map(|end| format!("{}_{end}", metric.name)));
             }
@@ -392,7 +392,7 @@ mod tests {
             Kind::Gauge,
             "crore_x",
             "",
-            Read::One(|_| 0.0),
+            MetricSource::One(|_| 0.0),
             "One of [the `parts`](PAGE.md#of), now",
         );
         assert_eq!(metric.plain_help(), "One of the parts, now");

@@ -56,7 +56,7 @@ pub use starting::Starting;
 use state::{AdminContext, AdminState};
 
 /// The arguments of [`run`].
-pub struct Start {
+pub struct ControlArgs {
     /// The admin port, if there is one.
     pub listener: Option<TcpListener>,
     /// The settings of the admin port.
@@ -73,7 +73,7 @@ pub struct Start {
     pub data_port: DataPort,
     /// The signals that all threads block. Only one thread may wait for them.
     pub signals: Signals,
-    pub lifecycle: lifecycle::Start,
+    pub lifecycle: lifecycle::LifecycleArgs,
 }
 
 /// Opens the admin port.
@@ -95,7 +95,7 @@ pub fn listen(admin: &Admin) -> anyhow::Result<Option<TcpListener>> {
 ///
 /// # Errors
 /// The runtime cannot be made, the signals cannot be received, or the state cannot be saved when the server stops.
-pub fn run(start: Start) -> anyhow::Result<()> {
+pub fn run(start: ControlArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -103,7 +103,7 @@ pub fn run(start: Start) -> anyhow::Result<()> {
     runtime.block_on(serve(start))
 }
 
-async fn serve(start: Start) -> anyhow::Result<()> {
+async fn serve(start: ControlArgs) -> anyhow::Result<()> {
     let shards = Shards::new(start.senders);
     let (count_requests, pending_counts) = mpsc::unbounded_channel();
     tokio::spawn(shards::forward_reports(

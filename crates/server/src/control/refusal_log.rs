@@ -48,30 +48,30 @@ pub async fn run(counters: Arc<Counters>, shards: Shards) {
 }
 
 /// A kind of line: its counter, the kind of example in the line, and the text with the remedy.
-struct Line {
+struct RefusalLine {
     of: fn(&Stats) -> u64,
     example: Option<Notice>,
     text: String,
-    growth: Growth,
-    names: Names,
+    growth: CounterGrowth,
+    names: LoggedNames,
 }
 
-fn line(metric: &str, example: Option<Notice>, text: &str) -> Line {
+fn line(metric: &str, example: Option<Notice>, text: &str) -> RefusalLine {
     let counter = COUNTERS.iter().find(|counter| counter.metric == metric);
-    Line {
+    RefusalLine {
         of: counter.expect("a metric of that table").of,
         example,
         text: text.into(),
-        growth: Growth::default(),
-        names: Names::default(),
+        growth: CounterGrowth::default(),
+        names: LoggedNames::default(),
     }
 }
 
 /// The name of a counter's metric, the kind of example in the line, and the text.
-type Row = (&'static str, Option<Notice>, &'static str);
+type LineRow = (&'static str, Option<Notice>, &'static str);
 
 #[rustfmt::skip]
-const LINES: &[Row] = &[
+const LINES: &[LineRow] = &[
     ("crore_refused_credentials_total", None,
         "clients came with worthless credentials; `crore token inspect --config FILE` shows what is wrong with a token (docs/ACCESS.md)"),
     ("crore_denied_requests_total", Some(Notice::Denied),
@@ -107,7 +107,7 @@ const LINES: &[Row] = &[
 ];
 
 /// All kinds of lines.
-fn lines() -> Vec<Line> {
+fn lines() -> Vec<RefusalLine> {
     // The only credentials that a shard itself refuses are too long ones. The verifier logs all other refusals.
     let too_long = Reason::TokenTooLong.row();
     let text = format!(
@@ -129,7 +129,7 @@ async fn new_examples(shards: &Shards, kind: Notice) -> Vec<String> {
 
 /// The growth of a counter since the last line.
 #[derive(Default)]
-struct Growth {
+struct CounterGrowth {
     /// The count at the last line.
     logged: u64,
     last_read: u64,
@@ -137,7 +137,7 @@ struct Growth {
     quiet_until: Option<Instant>,
 }
 
-impl Growth {
+impl CounterGrowth {
     /// Whether the count has grown since the last line, and a line is allowed now.
     fn is_due(&self, all: u64, now: Instant) -> bool {
         all != self.logged && self.quiet_until.is_none_or(|until| now >= until)
@@ -160,13 +160,13 @@ impl Growth {
 
 /// The names logged since the line was last due.
 #[derive(Default)]
-struct Names {
+struct LoggedNames {
     logged: Vec<String>,
     /// The last name that occurred again after it was logged. The next line that is due shows this name if no name is new.
     repeated: Option<String>,
 }
 
-impl Names {
+impl LoggedNames {
     fn has_room(&self) -> bool {
         self.logged.len() < NAMES_MAX
     }
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn refusals_between_two_log_lines_are_logged_together() {
-        let mut growth = Growth::default();
+        let mut growth = CounterGrowth::default();
         let start = Instant::now();
         let mut logged = |all, s| {
             let now = start + Duration::from_secs(s);
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_few_other_names_are_logged_at_once_and_a_name_again_when_its_line_is_due() {
-        let mut names = Names::default();
+        let mut names = LoggedNames::default();
         let mut new_names = |found: &[&str], due| {
             let found = found.iter().map(ToString::to_string).collect();
             names.new_names(found, due)

@@ -13,7 +13,7 @@ use super::data_port::DataPort;
 use super::peer_nodes::PeerNodes;
 use super::request_guard::RequestGuard;
 use super::samples::LastSamples;
-use crate::config::Effective;
+use crate::config::EffectiveSettings;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::shards::Shards;
 
@@ -48,7 +48,7 @@ pub struct AdminContext {
 
 impl AdminContext {
     /// The current settings, with the real addresses of the data ports in place of those in the file (which may have port 0).
-    pub fn effective(&self) -> Effective {
+    pub fn effective(&self) -> EffectiveSettings {
         let mut effective = self.lifecycle.effective();
         effective.file.listen.clone_from(&self.listen);
         effective

@@ -10,7 +10,7 @@ const NETWORK: &str = "sys/class/net";
 
 /// A network device that has hardware.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Card {
+pub struct NetworkCard {
     pub name: String,
     /// Number of receive queues.
     pub queues: usize,
@@ -21,7 +21,7 @@ pub struct Card {
 }
 
 /// All network cards, without virtual devices (loopback, bridges).
-pub fn read(files: &HostFiles<'_>) -> Vec<Card> {
+pub fn read(files: &HostFiles<'_>) -> Vec<NetworkCard> {
     let interrupts = files.text("proc/interrupts").unwrap_or_default();
     let names = files.names(NETWORK).into_iter();
     let real = names.filter(|name| files.path(&format!("{NETWORK}/{name}/device")).exists());
@@ -40,7 +40,7 @@ pub fn read(files: &HostFiles<'_>) -> Vec<Card> {
             let mask = format!("{NETWORK}/{name}/queues/{queue}/rps_cpus");
             files.text(&mask).map_or(0, |mask| cores_in(&mask))
         };
-        Card {
+        NetworkCard {
             queues: receive.clone().count(),
             steered: receive.map(mask).max().unwrap_or(0),
             interrupts: interrupted(&interrupts, &[&name, &device]),

@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crore_net::clock::{self, Discipline};
+use crore_net::clock::{self, ClockSync};
 
-use super::card::{self, Card};
+use super::card::{self, NetworkCard};
 use crate::config::cgroups::{self, Group, Tasks};
 use crate::config::host_files::{HostFiles, field};
 
@@ -29,12 +29,12 @@ pub struct Host {
     pub quota_cores: Option<f64>,
     /// The hard limit of descriptors (`RLIMIT_NOFILE`) of this process; `u64::MAX` if there is no limit.
     pub descriptors: Option<u64>,
-    pub cards: Vec<Card>,
+    pub cards: Vec<NetworkCard>,
     /// Packets that were dropped because a core's queue was full.
     pub backlog_drops: Option<u64>,
     /// Connections that found a listening socket's queue full.
     pub listen_overflows: Option<u64>,
-    pub clock: Option<Discipline>,
+    pub clock: Option<ClockSync>,
 }
 
 /// `/proc/meminfo`, in bytes.

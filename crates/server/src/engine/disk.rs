@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 
 use crore_broker::{Batch, Committed, Placement};
-use crore_disk::{Directory, Engine, Log, Room};
+use crore_disk::{Directory, Engine, Log, LogSpace};
 use crore_net::Sender;
 
 use crore_shard_loop::Letter;
@@ -21,7 +21,7 @@ pub fn start(
     log: Log<Directory>,
     placement: Placement,
     shards: Vec<Sender<Letter>>,
-    room: impl FnMut(Room) + Send + 'static,
+    room: impl FnMut(LogSpace) + Send + 'static,
 ) -> io::Result<Durable> {
     let mut letters: Vec<Vec<Letter>> = shards.iter().map(|_| Vec::new()).collect();
     let committed = move |group: Vec<Batch>| {

@@ -77,7 +77,7 @@ impl Write for Socket {
 }
 
 impl Stream {
-    /// Connects, with a TLS handshake if the URL is `https`. Each address of the host has the timeout, and so has the handshake.
+    /// Connects, with a TLS handshake if the URL is `https`. The timeout applies to each address of the host, and again to the handshake.
     ///
     /// # Errors
     /// As [`Server::connect`], or the handshake fails. Then the error names the remedy.

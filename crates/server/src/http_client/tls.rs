@@ -139,13 +139,12 @@ impl Trust {
         match error {
             Error::InvalidCertificate(error) => self.certificate_reason(error),
             Error::InvalidMessage(_) => {
-                "what answers there speaks no TLS; write http://".to_string()
+                "the server at this address does not speak TLS; write http://".to_string()
             }
             Error::AlertReceived(
                 AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
             ) if !self.has_certificate => {
-                let what =
-                    "the server breaks off; if it asks clients for certificates (tls.client_ca)";
+                let what = "the server ends the handshake; if it asks clients for certificates (tls.client_ca)";
                 match self.key == CA_FLAG {
                     true => {
                         format!("{what}, name one to show with {CERT_FLAG} and {CERT_KEY_FLAG}")
@@ -160,12 +159,12 @@ impl Trust {
                 | AlertDescription::CertificateExpired
                 | AlertDescription::CertificateUnknown),
             ) if self.has_certificate => format!(
-                "the server refuses the certificate of {CERT_FLAG}: {}; it must be one for clients, in its time, and lead to a root in the server's tls.client_ca",
+                "the server refuses the certificate of {CERT_FLAG}: {}; it must be a client certificate, be valid now, and be signed by a root in the server's tls.client_ca",
                 alert_message(*alert)
             ),
             Error::AlertReceived(alert) => {
                 format!(
-                    "the server breaks off: {}; its log says more",
+                    "the server ends the handshake: {}; its log says more",
                     alert_message(*alert)
                 )
             }
@@ -184,7 +183,7 @@ impl Trust {
                 format!("{what}; name the file with its root by {}", self.key)
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("{what}; ask it by one of its names")
+                format!("{what}; use one of the names in its certificate")
             }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
@@ -194,7 +193,7 @@ impl Trust {
             }
             // An error of `rustls`'s verifier, which can be recognised only by its text.
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-                "its certificate is one of an authority (CA:TRUE), which signs others and no server may show; give the server one with \
+                "its certificate is that of an authority (CA:TRUE), which servers may not use; give the server one with \
                  CA:FALSE (docs/TLS.md has the command)"
                     .to_string()
             }

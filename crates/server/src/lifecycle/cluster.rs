@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use crore_broker::batch::Header;
 use crore_broker::log_retention::LogExtent;
 use crore_broker::{Committed, Now, PartitionId, Restored, Shard, ShardId, World};
-use crore_nats::{Checkpoint, Connected, Status, Store};
+use crore_nats::{Checkpoint, Connection, Status, Store};
 use crore_net::{Sender, clock, memory};
 use crore_shard_loop::Letter;
 
@@ -23,12 +23,12 @@ use super::checkpoint::node;
 use super::supervisor;
 use crate::engine::{Engine, Listener, Member};
 use crate::lifecycle::RestoredServer;
-use crate::lifecycle::state::{Numbers, restore_needs_of_sessions};
+use crate::lifecycle::state::{StateIdentity, restore_needs_of_sessions};
 use crate::settings::file::File;
 
 /// The formats of a cluster, 1, 2, 3, and so on. Each is a pair: the format of batches with their records, and the format of checkpoints.
 ///
-/// Every node writes in the cluster's format ([`crore_nats::Numbers`]), even if the node knows a newer one. So nodes of two successive
+/// Every node writes in the cluster's format ([`crore_nats::ClusterIdentity`]), even if the node knows a newer one. So nodes of two successive
 /// versions work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the
 /// cluster's format. A node that does not know that format then ends. There is one format so far. A version that adds a row here must be
 /// able to write the formats of both rows.
@@ -52,7 +52,7 @@ const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// NATS cannot be used, or a checkpoint or batch cannot be read.
 pub fn join(
     file: &File,
-    new_world: impl Fn(Numbers) -> Arc<World>,
+    new_world: impl Fn(StateIdentity) -> Arc<World>,
     shards: &[Sender<Letter>],
 ) -> anyhow::Result<RestoredServer> {
     let (began, settings) = (Instant::now(), &file.cluster);
@@ -65,15 +65,15 @@ pub fn join(
     }
     let connected = crore_nats::connect(settings.nats())?;
     check_message_bytes(&connected, file.limits.message_bytes)?;
-    let numbers = connected.numbers(new_numbers(file.partitions))?;
-    let world = new_world(Numbers {
-        epoch: numbers.epoch,
-        seed: numbers.seed,
-        partitions: numbers.partitions,
+    let identity = connected.identity(new_identity(file.partitions))?;
+    let world = new_world(StateIdentity {
+        epoch: identity.epoch,
+        seed: identity.seed,
+        partitions: identity.partitions,
     });
-    let streams = connected.streams(numbers)?;
+    let streams = connected.streams(identity)?;
     follow_clock(&connected)?;
-    let store = connected.store(&streams, numbers)?;
+    let store = connected.store(&streams, identity)?;
     let revoked = connected.table("revoked")?;
     let now = Now {
         s: 1,
@@ -138,8 +138,8 @@ pub fn join(
 }
 
 /// The numbers of a new cluster.
-fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
-    crore_nats::Numbers {
+fn new_identity(partitions: PartitionId) -> crore_nats::ClusterIdentity {
+    crore_nats::ClusterIdentity {
         id: memory::random_u64(),
         // 0 stands for no epoch, so the lowest bit is set.
         epoch: memory::random_u64() as u32 | 1,
@@ -150,7 +150,7 @@ fn new_numbers(partitions: PartitionId) -> crore_nats::Numbers {
 }
 
 /// Makes all expiry times follow the clock of NATS, as they do at the other nodes. This machine's clock is used only to show dates.
-fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
+fn follow_clock(connected: &Connection) -> anyhow::Result<()> {
     clock::resume_count(connected.unix_s()?, clock::unix_s());
     let ahead_s = clock::wall_offset_s();
     if ahead_s.unsigned_abs() > CLOCK_AHEAD_S {
@@ -161,7 +161,7 @@ fn follow_clock(connected: &Connected) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_message_bytes(connected: &Connected, message_bytes: usize) -> anyhow::Result<()> {
+fn check_message_bytes(connected: &Connection, message_bytes: usize) -> anyhow::Result<()> {
     let (needed, max) = (message_bytes + BATCH_BYTES, connected.max_payload());
     if needed <= max {
         return Ok(());
@@ -243,7 +243,7 @@ fn restore_home(
             match node::read(store, checkpoint, &mut restored, bytes) {
                 Ok(()) => used.push(checkpoint.clone()),
                 Err(Unusable::Damaged(why)) => {
-                    tracing::error!("cluster: {why}: the checkpoint before it counts");
+                    tracing::error!("cluster: {why}: the previous checkpoint is used");
                     damaged.insert((partition, checkpoint.sequence));
                     of_partition.remove(0);
                     continue 'restart;
@@ -288,7 +288,7 @@ fn check_log_continues(
         return Ok(Some(now));
     }
     bail!(
-        "cluster: {} This node would serve less than was answered, so it does not start. {}",
+        "cluster: {} This node would lack messages whose publishers got an answer, so it does not start. {}",
         node::describe_hole(hole, partition),
         node::HOLE_REMEDY
     );

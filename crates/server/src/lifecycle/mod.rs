@@ -27,7 +27,7 @@ use crore_net::{clock, memory};
 use tokio::sync::Notify;
 
 use crate::access::Verifier;
-use crate::config::{Effective, ServeArgs};
+use crate::config::{EffectiveSettings, ServeArgs};
 use crate::engine::{Durable, Engine, Member};
 use crate::tls;
 use checkpoint::{CheckpointContext, CheckpointStats, Checkpoints, node};
@@ -49,10 +49,10 @@ pub struct RestoredServer {
 }
 
 /// The arguments of [`Lifecycle::new`].
-pub struct Start {
+pub struct LifecycleArgs {
     /// The command line. Its flags override the settings file, also at a reload.
     pub args: ServeArgs,
-    pub effective: Effective,
+    pub effective: EffectiveSettings,
     /// The data that all shards share.
     pub world: Arc<World>,
     /// Verifies credentials for the shards.
@@ -86,7 +86,7 @@ struct Inner {
 
 /// The mutable state.
 struct Running {
-    effective: Effective,
+    effective: EffectiveSettings,
     world: Arc<World>,
     is_stopping: bool,
     reloads: Reloads,
@@ -104,7 +104,7 @@ pub struct Reloads {
 }
 
 impl Lifecycle {
-    pub fn new(start: Start, shards: Shards) -> Self {
+    pub fn new(start: LifecycleArgs, shards: Shards) -> Self {
         let checkpoints = CheckpointStats::default();
         if let (Some(_), Some(directory)) = (&start.engine, start.effective.file.state.directory())
         {
@@ -135,7 +135,7 @@ impl Lifecycle {
     }
 
     /// The current settings.
-    pub fn effective(&self) -> Effective {
+    pub fn effective(&self) -> EffectiveSettings {
         self.running().effective.clone()
     }
 

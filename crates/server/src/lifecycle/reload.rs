@@ -14,7 +14,7 @@ use toml::Value;
 use super::revoke::listed;
 use super::{Lifecycle, supervisor};
 use crate::access;
-use crate::config::{self, Effective};
+use crate::config::{self, EffectiveSettings};
 use crate::settings::access::with_secrets;
 use crate::settings::file::File;
 use crate::settings::schema::{SCHEMA, to_table};
@@ -145,8 +145,8 @@ impl Lifecycle {
     }
 }
 
-/// The settings `asked`, but with the current values where a change needs a restart. For access, see [`Effective::take_access`].
-fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
+/// The settings `asked`, but with the current values where a change needs a restart. For access, see [`EffectiveSettings::take_access`].
+fn keep_restart_settings(now: &EffectiveSettings, asked: &EffectiveSettings) -> EffectiveSettings {
     let (source, given) = (now.source.clone(), asked.given.clone());
     let (now, asked) = (&now.file, &asked.file);
     let (had, mut table) = with_secrets(|| (to_table(now), to_table(asked)));
@@ -174,7 +174,7 @@ fn keep_restart_settings(now: &Effective, asked: &Effective) -> Effective {
         file.tls.clone_from(&now.tls);
     }
     let warnings = Vec::new();
-    Effective {
+    EffectiveSettings {
         file,
         source,
         given,

@@ -18,7 +18,7 @@ use crore_net::clock;
 
 use super::Lifecycle;
 use crate::access::revocations::{self, Revocation};
-use crate::config::Effective;
+use crate::config::EffectiveSettings;
 use crate::engine::Member;
 
 /// Changes that other nodes make within this time are applied together.
@@ -43,13 +43,16 @@ pub enum RevokeError {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn listed(effective: &Effective, member: Option<&Member>) -> Result<Arc<Revoked>, String> {
+pub fn listed(
+    effective: &EffectiveSettings,
+    member: Option<&Member>,
+) -> Result<Arc<Revoked>, String> {
     let mut entries = entries_in_file(effective)?;
     entries.extend(member.into_iter().flat_map(entries_in_cluster));
     Ok(Arc::new(revocations::revoked(&entries)))
 }
 
-fn entries_in_file(effective: &Effective) -> Result<Vec<Revocation>, String> {
+fn entries_in_file(effective: &EffectiveSettings) -> Result<Vec<Revocation>, String> {
     match list_path(effective) {
         Some(path) => revocations::read(path, clock::unix_s()),
         None => Ok(Vec::new()),
@@ -76,7 +79,7 @@ fn key_of(id: &str) -> String {
         .collect()
 }
 
-fn list_path(effective: &Effective) -> Option<&Path> {
+fn list_path(effective: &EffectiveSettings) -> Option<&Path> {
     let path = &effective.file.access.as_ref()?.revoked;
     (!path.as_os_str().is_empty()).then_some(path)
 }

@@ -28,7 +28,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The shard did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shard {0} does not answer")]
-pub struct Silent(pub ShardId);
+pub struct ShardTimeout(pub ShardId);
 
 /// A handle to all shards, for the tasks of the control thread.
 #[derive(Clone)]
@@ -67,12 +67,12 @@ impl Shards {
     /// Sends an order and waits for its report. Each kind of order has its own type of report.
     ///
     /// # Errors
-    /// [`Silent`] when no report comes within five seconds.
+    /// [`ShardTimeout`] when no report comes within five seconds.
     pub async fn ask<T: TryFrom<Report>>(
         &self,
         shard: ShardId,
         control: Control,
-    ) -> Result<T, Silent> {
+    ) -> Result<T, ShardTimeout> {
         let (answer, answered) = oneshot::channel();
         let ticket = {
             let mut pending = self.pending();
@@ -87,18 +87,18 @@ impl Shards {
         match tokio::time::timeout(ANSWER_TIMEOUT, answered).await {
             Ok(Ok(report)) => Ok(T::try_from(report)
                 .unwrap_or_else(|_| unreachable!("each order has a report of one type"))),
-            _ => Err(Silent(shard)),
+            _ => Err(ShardTimeout(shard)),
         }
     }
 
     /// Sends an order to all shards at once. Returns the reports by shard.
     ///
     /// # Errors
-    /// [`Silent`] for the first shard that does not answer.
+    /// [`ShardTimeout`] for the first shard that does not answer.
     pub async fn ask_all<T: TryFrom<Report>>(
         &self,
         control: impl Fn() -> Control,
-    ) -> Result<Vec<T>, Silent> {
+    ) -> Result<Vec<T>, ShardTimeout> {
         let asked = (0..self.count()).map(|shard| Box::pin(self.ask(shard, control())));
         let reports = futures_util::future::join_all(asked).await;
         reports.into_iter().collect()
@@ -107,8 +107,8 @@ impl Shards {
     /// Statistics and accounts of all shards. The reports also prove that the loop of every shard runs.
     ///
     /// # Errors
-    /// [`Silent`] for the first shard that does not answer.
-    pub async fn accounts(&self) -> Result<Vec<Box<(Stats, Accounts)>>, Silent> {
+    /// [`ShardTimeout`] for the first shard that does not answer.
+    pub async fn accounts(&self) -> Result<Vec<Box<(Stats, Accounts)>>, ShardTimeout> {
         self.ask_all(|| Control::Accounts).await
     }
 

@@ -83,7 +83,7 @@ pub struct Access {
     #[default("token")]
     #[schemars(extend("format" = "a name"))]
     pub query: String,
-    /// Bytes of a token, or of a user and a password; 401 past it.
+    /// Bytes of a token, or of a user and a password. Longer ones get 401.
     #[default(4 << 10)]
     #[schemars(range(min = 64, max = MAX_TOKEN_BYTES))]
     #[schemars(extend("x-share" = "none: it bounds one request, which its own connection holds; `limits.memory_bytes` has the shares"))]
@@ -104,13 +104,13 @@ pub struct Access {
     #[default(60)]
     #[schemars(range(max = MAX_CACHE_S))]
     pub cache_s: u32,
-    /// Answers that are remembered, some 150 bytes each; each shard has its newest 4,096 besides.
+    /// Answers that are cached, some 150 bytes each. Besides, each shard caches its newest 4,096.
     #[default(100_000)]
     #[schemars(range(max = MAX_CACHE_ENTRIES))]
     #[schemars(extend("x-share" = "refusals, which anybody can cause, go before good answers; whoever is forgotten asks again, and questions have shares"))]
     pub cache_entries: usize,
-    /// Credentials that wait to be verified: tokens, passwords and the callback each; past it 503 (MQTT 0x89, 3.1.1: 3).
-    /// [Shared](#shares).
+    /// Credentials that wait to be verified. Tokens, passwords and the callback have a queue of this length each. If a queue is full, the
+    /// answer is 503 (MQTT 0x89, 3.1.1: 3). [Shared](#shares).
     #[default(1_024)]
     #[schemars(range(min = 1, max = MAX_QUESTIONS))]
     #[schemars(extend("x-share" = "of an address: as many as are free"))]
@@ -128,7 +128,7 @@ pub struct Access {
     /// Users with passwords.
     #[serde(rename = "user", skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// An endpoint that answers for clients for whom no key and no user does.
+    /// An endpoint that verifies the credentials which no key and no user of this file can verify.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Callback")]
     pub callback: Option<Callback>,
@@ -147,7 +147,7 @@ pub struct FiltersByRight {
         help = "Filter of topics that may be published to (repeatable)"
     )]
     pub publish: Vec<String>,
-    /// Filters of topics of which subscribing is granted.
+    /// Filters of topics to which subscribing is granted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
     #[arg(
@@ -165,7 +165,7 @@ pub struct FiltersByRight {
         help = "Filter of topics that may be created, deleted and purged (repeatable)"
     )]
     pub manage: Vec<String>,
-    /// Filters of topics about which reading is granted.
+    /// Filters of topics whose state may be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
     #[arg(
@@ -174,7 +174,7 @@ pub struct FiltersByRight {
         help = "Filter of topics whose info may be read (repeatable)"
     )]
     pub info: Vec<String>,
-    /// Filters of topics of which following is granted.
+    /// Filters of topics whose interest may be followed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("format" = "filters"))]
     #[arg(
@@ -218,7 +218,7 @@ pub struct Key {
     /// The key's name, if tokens name one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kid: String,
-    /// The algorithm; a JWKS file says it itself.
+    /// The algorithm. Not for a JWKS file, which names the algorithms itself.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("format" = "`HS256`, `RS256`, `ES256` or `EdDSA`"))]
     pub alg: String,
@@ -239,7 +239,7 @@ pub struct Key {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "PathBuf", extend("format" = "a file"))]
     pub ca: Option<PathBuf>,
-    /// How long keys of a URL are used before they are fetched again. A token with an unknown `kid` has them fetched at once.
+    /// How long keys of a URL are used before they are fetched again. If a token has an unknown `kid`, they are fetched at once.
     #[default(3_600)]
     #[serde(skip_serializing_if = "is_default_refresh")]
     #[schemars(range(min = 60, max = MAX_REFRESH_S))]
@@ -268,7 +268,7 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Callback {
-    /// Where it answers, without user, query and characters that a URL cannot have; without a port 443 and 80.
+    /// The URL of the endpoint, without user, query and characters that a URL cannot have. The default port is 443, or 80 for `http`.
     #[schemars(extend("format" = "`https://HOST:PORT/PATH`, or `http`"))]
     pub url: String,
     /// PEM: the roots to trust by TLS; without it, those of the host.

@@ -35,19 +35,20 @@ pub struct Admin {
     /// Host names that requests may have in `Host`, besides its address (any address, if it listens on all).
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
-    /// Connections at once, event streams included. Past it a new one gets the place of one that has shown no right to ask (`admin.token`),
-    /// the oldest of the address with most of them; without such a one 503 with the reason. `/healthz` and `/readyz` are answered all the same.
+    /// Connections at once, event streams included. At the limit, a new one takes the place of one that has shown no right to ask
+    /// (`admin.token`), the oldest of the address with most of them; without such a one 503 with the reason. `/healthz` and `/readyz` are
+    /// answered all the same.
     // A console opens a handful of connections, a scraper one. Many more are a mistake, or an attempt to occupy the port.
     #[default(256)]
     #[schemars(range(min = 1, max = MAX_CONNECTIONS))]
     #[schemars(extend("x-share" = "a connection that has shown no right to ask makes room for a new one: the oldest of the address that has most"))]
     pub connections_max: u32,
-    /// How long the head of a request may take, from the beginning of the connection or the end of the answer before; then the
-    /// connection is ended.
+    /// How long the head of a request may take, counted from the beginning of the connection or from the end of the previous answer. Then
+    /// the connection is ended.
     #[default(10)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub head_s: u32,
-    /// How long the body of a request may take, from the end of its head to its own; 408 past it, and the connection is ended.
+    /// How long the body of a request may take, counted from the end of the head. A slower request gets 408, and the connection is ended.
     #[default(20)]
     #[schemars(range(min = 1, max = MAX_WAIT_S))]
     pub body_s: u32,

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// Servers of NATS that keep the log of a cluster's nodes: 2.15.2 or later, with JetStream. Empty: this server is no node of a cluster.
+    /// NATS servers that keep the log of the cluster: 2.15.2 or later, with JetStream. Empty: this server is not a node of a cluster.
     #[schemars(extend("format" = "`nats://` or `tls://`, host and port", "x-flag" = "--cluster URLS"))]
     pub urls: Vec<String>,
     /// The cluster's name, the same at all nodes. Streams and subjects bear it, so that several clusters may use the same servers
@@ -57,22 +57,23 @@ pub struct Cluster {
     /// Bytes that the log keeps for nodes that were cut off, in equal parts for the partitions. NATS reserves room for twice as much on
     /// the disk of each server.
     ///
-    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) contain them, and never before: at one and a half times as much publishers wait, and get 503
-    /// after five seconds. It counts where the streams are made; `nats stream edit` changes `max_bytes` later.
+    /// Older batches go once [checkpoints](CLUSTER.md#checkpoints) contain them, and never before: at one and a half times as much
+    /// publishers wait, and get 503 after five seconds. The setting is used when the streams are made; later `nats stream edit` changes
+    /// `max_bytes`.
     #[default(2 << 30)]
     #[schemars(range(min = MIN_HISTORY_BYTES, max = isize::MAX as usize), extend("x-zero" = "no limit"))]
     #[schemars(extend("x-share" = "none: NATS bounds the streams as a whole; `limits.log_bytes` has shares at each node"))]
     pub history_bytes: usize,
-    /// Bytes of the log behind the newest [checkpoints](CLUSTER.md#checkpoints), in equal parts for the partitions, past which new ones
-    /// are written. A node that joins reads about so much of the log.
+    /// When the log after the newest [checkpoints](CLUSTER.md#checkpoints) has this many bytes, in equal parts for the partitions, new ones
+    /// are written. A node that joins reads about this much of the log.
     #[default(512 << 20)]
     #[schemars(range(min = MIN_CHECKPOINT_BYTES, max = isize::MAX as usize))]
     #[schemars(extend("x-share" = "none: it bounds what nodes write, by their own limits"))]
     pub checkpoint_bytes: usize,
-    /// How long a batch is kept. It goes later if no checkpoint contains it yet.
+    /// How long a batch is kept. A batch that no checkpoint contains yet is kept longer.
     #[schemars(range(min = 60, max = MAX_HISTORY_AGE_S), extend("x-zero" = "no limit"))]
     pub history_age_s: u32,
-    /// Monitoring URLs of the servers of NATS: there a node checks at its start whether they have `sync_interval: always`.
+    /// Monitoring URLs of the servers of NATS. At its start a node asks there whether the servers have `sync_interval: always`.
     #[schemars(extend("format" = "`http://`, host and port"))]
     pub monitoring: Vec<String>,
     /// The roots of NATS' certificates. Empty: those of the system.
@@ -196,7 +197,7 @@ impl Cluster {
         let mut used = ways.iter().filter(|(_, is_used)| *is_used);
         if let (Some((one, _)), Some((other, _))) = (used.next(), used.next()) {
             let what =
-                format!("stands beside cluster.{one}, and only one of them counts; remove one");
+                format!("is set besides cluster.{one}, and only one of them is used; remove one");
             problems.fail(format!("cluster.{other}"), what);
         }
         if self.user.is_empty() && !self.password.0.is_empty() {

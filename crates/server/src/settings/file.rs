@@ -28,12 +28,13 @@ pub const MAX_SHARDS: usize = 256;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {
-    /// Where to listen: addresses and ports. One needs no list; a port alone is one of 127.0.0.1. Others than the loopback need a table [`[access]`](#access).
+    /// Where to listen: addresses and ports. A single one needs no list; a port alone is a port of 127.0.0.1. Addresses other than the
+    /// loopback need a table [`[access]`](#access).
     ///
     /// A name stands for the addresses that the host's resolver finds when the settings are read; `localhost` is 127.0.0.1, and `[::1]`
-    /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so that only the
-    /// flag `--insecure` permits it. While all addresses are loopback, only requests whose `Host` names the loopback, or is one
-    /// of `http.hosts`, are answered.
+    /// where the host has IPv6. Without `[access]` everyone who reaches another address may publish and subscribe, so only the flag
+    /// `--insecure` permits that. While all addresses are loopback, only requests whose `Host` names the loopback, or is one of
+    /// `http.hosts`, are answered.
     #[default(vec![DEFAULT_LISTEN.parse().expect("a literal address")])]
     #[serde(with = "addresses")]
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "type" = ["array", "string", "integer"], "format" = "addresses", "x-flag" = "-l, --listen ADDR:PORT"))]
@@ -44,7 +45,7 @@ pub struct File {
     /// Partitions of topics and sessions: each has a log and counts its messages. A state directory and a cluster keep the number
     /// that they were made with.
     ///
-    /// Each partition lies with one of the shards that keep topics (one for each core, at most one for each partition). More of them
+    /// Each partition belongs to one of the shards that keep topics (one for each core, at most one for each partition). More partitions
     /// make positions by filter longer, and the batches of a cluster smaller.
     #[schemars(range(min = 1, max = SLOTS as u32), extend("x-changes" = "restart", "x-zero" = "16, or 4 in a new cluster"))]
     pub partitions: PartitionId,
@@ -53,7 +54,7 @@ pub struct File {
     // warm cache gains.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--pin"))]
     pub pin: bool,
-    /// Length of each listening socket's queue, in connections. Linux cuts it at `net.core.somaxconn`.
+    /// Length of each listening socket's queue, in connections. `net.core.somaxconn` of Linux limits it.
     #[default(4096)]
     #[schemars(range(min = 1, max = u16::MAX), extend("x-changes" = "restart", "x-flag" = "--backlog N"))]
     #[schemars(extend("x-share" = "none: the kernel's queue is first in, first out; the shard empties it at once into its own, in which addresses take turns"))]
@@ -85,7 +86,7 @@ pub struct File {
     pub log: Logging,
     /// How clients are moved off before the server stops.
     pub drain: Drain,
-    /// The files of what outlives the process.
+    /// The files of the state that outlives the process.
     pub state: State,
     /// Where the log of several nodes is.
     #[schemars(extend("x-changes" = "restart"))]

@@ -11,8 +11,8 @@ pub struct Logging {
     /// Form of the log: `text`, or `json` for programs.
     #[schemars(extend("x-changes" = "restart", "x-flag" = "--log-format FORMAT"))]
     pub format: Format,
-    /// Clients that [the log of clients](OPERATIONS.md#the-log-of-clients) has lines of: `user=NAME`, `address=IP`, `client=ID` (the client id of MQTT).
-    /// Empty: all clients.
+    /// The clients that [the log of clients](OPERATIONS.md#the-log-of-clients) contains: `user=NAME`, `address=IP`, `client=ID` (the client
+    /// id of MQTT). Empty: all clients.
     #[schemars(with = "Vec<String>", extend("x-changes" = "restart", "format" = "`user=NAME`, `address=IP`, `client=ID`"))]
     pub clients: Vec<ClientFilter>,
 }

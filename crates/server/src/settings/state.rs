@@ -42,23 +42,23 @@ pub struct State {
     #[default(true)]
     #[schemars(extend("x-changes" = "restart"))]
     pub durable: bool,
-    /// Bytes of all files together. Past it publishes are refused until there is room ([a full disk](DURABILITY.md#a-full-disk)).
+    /// Bytes of all files together. At the limit, publishes are refused until there is room ([a full disk](DURABILITY.md#a-full-disk)).
     /// [Shared](#shares).
     ///
-    /// Some three times `limits.log_bytes` is enough for that not to happen; with less the log warns at the start. A base that is being
-    /// written comes on top, and so does the file that keeps room for it, and what a stop leaves. With `state.durable = false` nothing is refused: a stop leaves the oldest messages
-    /// behind, and subscribers get a gap.
+    /// With some three times `limits.log_bytes` this does not happen; with less the log warns at the start. The base that is being written,
+    /// the file that keeps room for it, and the files that a stop writes need further space. With `state.durable = false` nothing is
+    /// refused: a stop leaves the oldest messages behind, and subscribers get a gap.
     #[schemars(range(min = MIN_BYTES, max = isize::MAX as usize), extend("x-changes" = "restart", "x-zero" = "four times `limits.log_bytes`, 4 GiB at least, and no more than the file system has"))]
     #[schemars(extend("x-share" = "of an address: eight times as many as are free, by what it keeps or has written since room came free"))]
     pub bytes_max: usize,
-    /// Deleted, expired and replaced messages are gone from the files within so many seconds
-    /// ([how](DURABILITY.md#deleted-data)). The base is written at least once in this time.
+    /// Deleted, expired and replaced messages are removed from the files within this number of seconds ([how](DURABILITY.md#deleted-data)).
+    /// The base is written at least once in this time.
     ///
     /// A regulation may ask for a certain time. What goes sooner depends on how much is deleted.
     #[default(ERASE_WITHIN_S)]
     #[schemars(range(min = 1, max = MAX_ERASE_WITHIN_S), extend("x-changes" = "restart"))]
     pub erase_within_s: u32,
-    /// How long a stop may take to write; past it what is not in the log is lost, as in a crash.
+    /// How long a stop may take to write. After that, everything that is not in the log is lost, as in a crash.
     #[default(30)]
     #[schemars(range(min = 1, max = MAX_DEADLINE_S))]
     pub deadline_s: u32,

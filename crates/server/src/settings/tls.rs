@@ -12,7 +12,7 @@ use super::problems::Problems;
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// PEM: the server's certificate, then those between it and a root. `""`: no TLS.
+    /// PEM: the server's certificate, followed by the intermediate certificates. `""`: no TLS.
     #[schemars(extend("format" = "a file"))]
     pub certificate: PathBuf,
     /// PEM: the certificate's private key, without a passphrase.
@@ -26,9 +26,9 @@ pub struct Tls {
     /// PEM: the roots of clients' certificates. `""`: clients show none.
     #[schemars(extend("format" = "a file"))]
     pub client_ca: PathBuf,
-    /// Whether a client must show a certificate (`"required"`), or may (`"optional"`; a bad one is refused all the same).
+    /// Whether a client must show a certificate (`"required"`), or may do so (`"optional"`; even then a bad one is refused).
     pub client_certificates: ClientCertificates,
-    /// Handshakes under way at once, of all shards together; past it the oldest is ended.
+    /// Unfinished handshakes of all shards together. At the limit, the oldest one is ended.
     // Each handshake takes about ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]

@@ -463,7 +463,10 @@ fn by_tls_it_is_asked_only_when_its_certificate_is_good() {
         (with("localhost", Some(&other)), "access.callback.ca"),
         // This host trusts no root that signed the certificate.
         (with("localhost", None), "access.callback.ca"),
-        (with("127.0.0.1", Some(&root)), "ask it by one of its names"),
+        (
+            with("127.0.0.1", Some(&root)),
+            "use one of the names in its certificate",
+        ),
     ];
     for (server, remedy) in cases {
         assert_eq!(publish(&server, "Bearer yes"), 503);

@@ -186,7 +186,7 @@ fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
     assert_eq!(retained(&late, "state"), b"value");
     let count = |text: &str| late.log().matches(text).count();
     assert_eq!(
-        count("the checkpoint before it counts") as u64,
+        count("the previous checkpoint is used") as u64,
         PARTITIONS,
         "{}",
         late.log()
@@ -203,7 +203,7 @@ fn checkpoints_that_are_damaged_or_were_never_ended_are_passed_over() {
     });
     let third = node(&servers, "");
     assert_eq!(retained(&third, "state"), b"value");
-    assert!(!third.log().contains("the checkpoint before it counts"));
+    assert!(!third.log().contains("the previous checkpoint is used"));
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
     let refuses = || {
         let said = refusal(&settings_of(&servers, ""));
         for words in [
-            "the checkpoint before it counts",
+            "the previous checkpoint is used",
             "partition 0 lacks batches",
         ] {
             assert_eq!(said.matches(words).count(), 1, "{words:?} in: {said}");

@@ -326,7 +326,7 @@ fn damage_under_a_running_server_is_told_once_and_a_stop_in_order_loses_nothing(
         assert!(try_post(&mut conn, "latest/0", format!("{n} {padding}").as_bytes()).status < 300);
     }
     publish(&server, "kept", "second");
-    server.await_log("what it says is in memory still");
+    server.await_log("memory still has all messages");
     await_metric(server.admin(), "crore_disk_damaged", 1.0);
     server.stop();
     let server = Server::with(&settings(&state));

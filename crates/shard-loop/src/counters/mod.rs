@@ -15,7 +15,7 @@ use crore_broker::account::Part;
 use crore_broker::admission::Admission;
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
-use crore_net::stream::{self, Streams};
+use crore_net::stream::{self, TlsStreams};
 
 pub use latency::{LatencyHistogram, MetricHistogram, bucket_end_us};
 
@@ -145,7 +145,7 @@ impl Meter {
     }
 
     /// Ends a turn, and publishes the counters if that is due.
-    pub fn end_turn(&mut self, shard: &Shard, tls: Option<&Streams>, now_ms: u64) {
+    pub fn end_turn(&mut self, shard: &Shard, tls: Option<&TlsStreams>, now_ms: u64) {
         let took_ns = clock::monotonic_ns().saturating_sub(self.turn_began_ns);
         self.loop_stats.turns += 1;
         self.loop_stats.busy_ns += took_ns;
@@ -179,7 +179,7 @@ impl Meter {
     }
 
     /// Copies the counters into the block. Returns false if a reader holds it.
-    fn publish(&self, shard: &Shard, tls: Option<&Streams>) -> bool {
+    fn publish(&self, shard: &Shard, tls: Option<&TlsStreams>) -> bool {
         let Ok(mut block) = self.counters.blocks[self.shard as usize].try_lock() else {
             return false;
         };
@@ -187,8 +187,8 @@ impl Meter {
         block.accounts = shard.accounts();
         block.tables = shard.tables();
         block.loop_stats = self.loop_stats;
-        block.tls = tls.map(Streams::stats).unwrap_or_default();
-        block.tls_usage = tls.map(Streams::usage).unwrap_or_default();
+        block.tls = tls.map(TlsStreams::stats).unwrap_or_default();
+        block.tls_usage = tls.map(TlsStreams::usage).unwrap_or_default();
         block.latency.clone_from(&self.latency);
         true
     }

@@ -3,7 +3,7 @@
 use crore_broker::protocol::shed;
 use crore_broker::{Input, Link, Now, Stats};
 use crore_net::clock;
-use crore_net::transport::{Arrival, Transport};
+use crore_net::transport::{AcceptResult, Transport};
 
 use super::ShardLoop;
 
@@ -62,19 +62,19 @@ impl<T: Transport> ShardLoop<T> {
             }
             let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
             match self.io.transport.accept(listener, now_ms, answer) {
-                Arrival::Connection(link, peer) => self.accept_queue.push(Link(link.0), peer),
-                Arrival::Shed(_) => {
+                AcceptResult::Connection(link, peer) => self.accept_queue.push(Link(link.0), peer),
+                AcceptResult::Shed(_) => {
                     self.accept_queue.charge();
                     self.io.meter.loop_stats.shed += 1;
                     self.log_refusal("out of descriptors or memory", now);
                     break;
                 }
-                Arrival::Stuck(_) => {
+                AcceptResult::Stuck(_) => {
                     self.log_refusal("the machine is out of descriptors", now);
                     return false;
                 }
-                Arrival::Nobody => return false,
-                Arrival::Failed(errno) => {
+                AcceptResult::Nobody => return false,
+                AcceptResult::Failed(errno) => {
                     tracing::debug!(errno, "accept failed");
                     return false;
                 }

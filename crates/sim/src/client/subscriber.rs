@@ -74,7 +74,7 @@ struct Conn {
 }
 
 /// The filters of a subscriber by filter. The server's positions have one offset for each partition.
-struct Filtered {
+struct FilterSubscription {
     filters: Vec<String>,
     partitions: usize,
 }
@@ -85,7 +85,7 @@ pub struct Subscriber {
     pub transport: Transport,
     deflate: bool,
     /// The filters; `None` if the subscriber subscribes to topics by name.
-    filtered: Option<Filtered>,
+    filtered: Option<FilterSubscription>,
     /// For each of the subscriber's topics the received messages.
     pub tracks: Vec<Track>,
     /// The last received position, in its text form. The next request resumes from this position.
@@ -131,7 +131,7 @@ impl Subscriber {
         };
         let topics = (0..truth.topics.len()).filter(|n| matches(&truth.topics[*n].name));
         self.tracks = topics.map(Track::by_filter).collect();
-        self.filtered = Some(Filtered {
+        self.filtered = Some(FilterSubscription {
             filters,
             partitions,
         });
@@ -405,7 +405,7 @@ impl Subscriber {
     pub fn check(
         &self,
         truth: &Truth,
-        unplaced: &[crate::truth::Unplaced],
+        unplaced: &[crate::truth::UnplacedMessage],
     ) -> Result<(), Violation> {
         for track in &self.tracks {
             track.check(truth, unplaced).map_err(|violation| {

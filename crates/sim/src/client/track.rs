@@ -1,7 +1,7 @@
 //! A track: the messages of one topic that a subscriber received, in stretches. A stretch is a range of the topic's messages in which no
 //! message may be missing. A gap, or a request without a position, ends a stretch and begins the next one.
 
-use crate::truth::{SeenPosition, Truth, Unplaced, Violation};
+use crate::truth::{SeenPosition, Truth, UnplacedMessage, Violation};
 
 /// The start of a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct Received {
 
 /// A range of the topic's messages, from `start` to the last received message, or to the newest one.
 #[derive(Debug)]
-struct Stretch {
+struct TrackedRange {
     start: Start,
     /// Whether the stretch must begin with the oldest kept message.
     from_oldest: bool,
@@ -33,7 +33,7 @@ struct Stretch {
     must_reach_head: bool,
 }
 
-impl Stretch {
+impl TrackedRange {
     fn has(&self, number: u32) -> bool {
         self.received
             .iter()
@@ -46,7 +46,7 @@ impl Stretch {
 pub struct Track {
     /// The topic.
     pub topic: usize,
-    stretches: Vec<Stretch>,
+    stretches: Vec<TrackedRange>,
     /// The subscriber's position in this topic, if known.
     pub seen: Option<SeenPosition>,
     /// The offset of the last received position, with or without a message.
@@ -79,7 +79,7 @@ impl Track {
     /// Begins a stretch, with no known position.
     pub fn begin_stretch(&mut self, start: Start) {
         (self.seen, self.gap_due) = (None, false);
-        self.stretches.push(Stretch {
+        self.stretches.push(TrackedRange {
             start,
             from_oldest: false,
             received: Vec::new(),
@@ -218,7 +218,7 @@ impl Track {
     }
 
     /// Compares all received messages with the published ones.
-    pub fn check(&self, truth: &Truth, unplaced: &[Unplaced]) -> Result<(), Violation> {
+    pub fn check(&self, truth: &Truth, unplaced: &[UnplacedMessage]) -> Result<(), Violation> {
         for stretch in &self.stretches {
             self.check_stretch(stretch, truth, unplaced)?;
         }
@@ -227,9 +227,9 @@ impl Track {
 
     fn check_stretch(
         &self,
-        stretch: &Stretch,
+        stretch: &TrackedRange,
         truth: &Truth,
-        unplaced: &[Unplaced],
+        unplaced: &[UnplacedMessage],
     ) -> Result<(), Violation> {
         let with_offset = |received: &Received| {
             let offset = truth.messages[received.number as usize].offset;
@@ -291,10 +291,10 @@ impl Track {
     /// this stretch, it is missing.
     fn check_unplaced(
         &self,
-        stretch: &Stretch,
+        stretch: &TrackedRange,
         end: u64,
         truth: &Truth,
-        unplaced: &[Unplaced],
+        unplaced: &[UnplacedMessage],
     ) -> Result<(), Violation> {
         let Start::After(start) = stretch.start else {
             return Ok(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crore_broker::batch::Header;
 use crore_broker::{Batch, Committed, PartitionId};
-use crore_disk::torn::{Disk, Fault};
+use crore_disk::simulated::{Disk, Fault};
 use crore_disk::{
     CommitError, Damage, DamageKind, End, Identity, Log, Options, Place, ScanEvent, Storage as _,
     number_of, scan,

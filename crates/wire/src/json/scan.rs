@@ -61,7 +61,7 @@ pub fn is_json(bytes: &[u8]) -> bool {
 
 /// Number of bytes after an escape that are checked one by one, before the vectorized search starts again. In a string that contains
 /// JSON the next escape is near, and starting the search costs more than these checks.
-const NEAR: usize = 16;
+const LINEAR_SCAN_BYTES: usize = 16;
 
 /// Number of bytes that are checked at once: two of the smallest vectors.
 const STRIDE: usize = 32;
@@ -198,11 +198,11 @@ impl<'a> Scan<'a> {
             let rest = self.rest();
             let near = rest
                 .iter()
-                .take(NEAR)
+                .take(LINEAR_SCAN_BYTES)
                 .position(|b| matches!(b, b'"' | b'\\'));
             let found = near.or_else(|| {
-                let far = rest.get(NEAR..)?;
-                memchr2(b'"', b'\\', far).map(|found| NEAR + found)
+                let far = rest.get(LINEAR_SCAN_BYTES..)?;
+                memchr2(b'"', b'\\', far).map(|found| LINEAR_SCAN_BYTES + found)
             });
             let Some(found) = found else {
                 return Err(self.unclosed(start));
@@ -398,8 +398,8 @@ fn check(text: &[u8]) -> Result<(), Fault> {
     core::str::from_utf8(text).map_or(Err(Fault::NotUtf8), |_| Ok(()))
 }
 
-/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The bytes after the last whole stride
-/// are measured with the bytes before them, as the last `STRIDE` bytes of the text.
+/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The last `STRIDE` bytes of the text
+/// are measured once more as a whole, since the bytes after the last whole stride are among them.
 #[inline]
 fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let max_in = |text: &[u8], max| text.iter().fold(max, |max: u8, &b| max.max(measure(b)));

@@ -50,6 +50,6 @@ pub use packet::{
 pub use property_getters::{SubscriptionIdentifiers, UserProperties};
 pub use property_set::Properties;
 pub use property_table::Property;
-pub use property_writer::{PropertyBuf, Unfit};
+pub use property_writer::{PropertyBuf, Unencodable};
 pub use reason::ReasonCode;
 pub use sniff::{Sniff, sniff};

@@ -13,9 +13,9 @@ use alloc::vec::Vec;
 /// more than [`USER_PROPERTIES_MAX`] user properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("the value does not fit into an MQTT property")]
-pub struct Unfit;
+pub struct Unencodable;
 
-impl core::error::Error for Unfit {}
+impl core::error::Error for Unencodable {}
 
 /// Builds a set of properties. One builder can be used for many packets, with [`clear`](Self::clear) between them.
 ///
@@ -90,7 +90,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn content_type(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn content_type(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::ContentType, value)
     }
 
@@ -98,7 +98,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn response_topic(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         assert!(is_topic_name(value), "a response topic is a topic name");
         self.text(P::ResponseTopic, value)
     }
@@ -107,7 +107,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn correlation_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
+    pub fn correlation_data(&mut self, value: &[u8]) -> Result<&mut Self, Unencodable> {
         self.binary(P::CorrelationData, value)
     }
 
@@ -130,7 +130,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn assigned_client_identifier(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn assigned_client_identifier(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::AssignedClientIdentifier, value)
     }
 
@@ -143,7 +143,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn authentication_method(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn authentication_method(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::AuthenticationMethod, value)
     }
 
@@ -151,7 +151,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn authentication_data(&mut self, value: &[u8]) -> Result<&mut Self, Unfit> {
+    pub fn authentication_data(&mut self, value: &[u8]) -> Result<&mut Self, Unencodable> {
         self.binary(P::AuthenticationData, value)
     }
 
@@ -174,7 +174,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn response_information(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn response_information(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::ResponseInformation, value)
     }
 
@@ -182,7 +182,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn server_reference(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn server_reference(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::ServerReference, value)
     }
 
@@ -190,7 +190,7 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// The value does not fit.
-    pub fn reason_string(&mut self, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn reason_string(&mut self, value: &str) -> Result<&mut Self, Unencodable> {
         self.text(P::ReasonString, value)
     }
 
@@ -249,9 +249,9 @@ impl PropertyBuf {
     ///
     /// # Errors
     /// Name or value does not fit, or there are [`USER_PROPERTIES_MAX`] already.
-    pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unfit> {
+    pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unencodable> {
         if !fits(name) || !fits(value) || self.users == USER_PROPERTIES_MAX {
-            return Err(Unfit);
+            return Err(Unencodable);
         }
         self.users += 1;
         self.present |= P::UserProperty.bit();
@@ -289,16 +289,16 @@ impl PropertyBuf {
         self
     }
 
-    fn text(&mut self, property: P, value: &str) -> Result<&mut Self, Unfit> {
+    fn text(&mut self, property: P, value: &str) -> Result<&mut Self, Unencodable> {
         match fits(value) {
             true => self.binary(property, value.as_bytes()),
-            false => Err(Unfit),
+            false => Err(Unencodable),
         }
     }
 
-    fn binary(&mut self, property: P, value: &[u8]) -> Result<&mut Self, Unfit> {
+    fn binary(&mut self, property: P, value: &[u8]) -> Result<&mut Self, Unencodable> {
         if value.len() > FIELD_MAX {
-            return Err(Unfit);
+            return Err(Unencodable);
         }
         self.begin(property);
         self.field(value);

@@ -93,7 +93,7 @@ struct Message {
 }
 
 /// The place of the payload of a finished event: the input or the [`Partial`].
-enum Found {
+enum PayloadPlace {
     Nothing,
     Input(Opcode, Range<usize>),
     Held(Opcode),
@@ -139,9 +139,9 @@ pub fn next_within<'a>(
         }
     };
     let event = match found {
-        Found::Nothing => None,
-        Found::Input(opcode, range) => Some(event(opcode, &input[range])),
-        Found::Held(opcode) => {
+        PayloadPlace::Nothing => None,
+        PayloadPlace::Input(opcode, range) => Some(event(opcode, &input[range])),
+        PayloadPlace::Held(opcode) => {
             let held = partial.as_deref().expect("what was found is held");
             Some(event(opcode, held.payload(opcode)))
         }
@@ -155,17 +155,19 @@ fn advance(
     input: &mut [u8],
     config: &Config,
     work: &mut usize,
-) -> Result<(usize, Found), Violation> {
+) -> Result<(usize, PayloadPlace), Violation> {
     if let Some(held) = partial
         && held.is_inflating()
     {
-        let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
+        let found = held
+            .inflate(work)?
+            .map_or(PayloadPlace::Nothing, PayloadPlace::Held);
         return Ok((0, found));
     }
     let mut consumed = 0;
     loop {
         if *work == 0 {
-            return Ok((consumed, Found::Nothing));
+            return Ok((consumed, PayloadPlace::Nothing));
         }
         let mut frame = match partial.as_mut().and_then(|held| held.frame.take()) {
             Some(frame) => frame,
@@ -174,7 +176,7 @@ fn advance(
                     consumed += size;
                     frame
                 }
-                None => return Ok((input.len(), Found::Nothing)),
+                None => return Ok((input.len(), PayloadPlace::Nothing)),
             },
         };
         let missing = frame.len - frame.received;
@@ -188,18 +190,20 @@ fn advance(
         *work = work.saturating_sub(FRAME_WORK + piece.len());
         if piece.len() == frame.len && is_whole_event(&frame) {
             check(frame.opcode, piece)?;
-            return Ok((consumed, Found::Input(frame.opcode, range)));
+            return Ok((consumed, PayloadPlace::Input(frame.opcode, range)));
         }
         let held = partial.get_or_insert_default();
         if let Some(opcode) = held.take(frame, piece, config)? {
-            return Ok((consumed, Found::Held(opcode)));
+            return Ok((consumed, PayloadPlace::Held(opcode)));
         }
         if held.is_inflating() {
-            let found = held.inflate(work)?.map_or(Found::Nothing, Found::Held);
+            let found = held
+                .inflate(work)?
+                .map_or(PayloadPlace::Nothing, PayloadPlace::Held);
             return Ok((consumed, found));
         }
         if held.frame.is_some() {
-            return Ok((consumed, Found::Nothing));
+            return Ok((consumed, PayloadPlace::Nothing));
         }
     }
 }

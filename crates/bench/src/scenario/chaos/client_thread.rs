@@ -13,7 +13,7 @@ use super::client::{Client, ClientTotals};
 use super::shared_state::SharedState;
 use crate::client::subscription::Next;
 use crate::measure::payload::Random;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, DialOptions, Epoll, Interest};
 
 /// The maximum size of one read, in bytes.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -189,7 +189,7 @@ impl<'a> ClientThread<'a> {
         let number = self.first as usize + slot;
         let turn = number + self.slots[slot].dials;
         self.slots[slot].dials += 1;
-        let dial = Dial {
+        let dial = DialOptions {
             remote: self.addresses[turn % self.addresses.len()],
             local: Some(([127, 0, 1, 1 + (number % 20) as u8], 0).into()),
             receive_buffer: None,

@@ -19,7 +19,7 @@ use anyhow::Result;
 
 use super::shared_state::SharedState;
 use crate::measure::payload::Random;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, DialOptions, Epoll, Interest};
 pub use counts::ProxyCounts;
 
 /// The maximum pause between two pieces.
@@ -167,7 +167,7 @@ impl<'a> Proxy<'a> {
 
     fn accept(&mut self) -> Result<()> {
         while let Some(client) = sys::accept(self.listener)? {
-            let dial = Dial {
+            let dial = DialOptions {
                 remote: self.server,
                 local: Some(([127, 0, 10, 1 + self.random.below(20) as u8], 0).into()),
                 receive_buffer: Some(RECEIVE_BUFFER_BYTES),

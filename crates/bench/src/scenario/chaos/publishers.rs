@@ -18,7 +18,7 @@ use super::shared_state::{SharedState, write_payload};
 use crate::client::parse::{self, Response};
 use crate::client::position::Position;
 use crate::measure::payload::Random;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, DialOptions, Epoll, Interest};
 
 /// The number of publishers.
 const PUBLISHERS: usize = 50;
@@ -69,7 +69,7 @@ pub struct PublishersResult {
 
 /// An order to publish messages of one topic in one request.
 #[derive(Clone, Copy)]
-struct Order {
+struct PublishOrder {
     topic: u32,
     count: u32,
 }
@@ -81,7 +81,7 @@ struct Publisher {
     dials: usize,
     /// The number of answers over this connection.
     answers: u32,
-    orders: VecDeque<Order>,
+    orders: VecDeque<PublishOrder>,
     /// The request in flight, or the next one. Empty if there is none.
     request: Vec<u8>,
     topic: u32,
@@ -138,7 +138,7 @@ impl<'a> Publishers<'a> {
                 for topic in 0..self.shared.topics.len() as u32 {
                     self.owner(topic)
                         .orders
-                        .push_back(Order { topic, count: 1 });
+                        .push_back(PublishOrder { topic, count: 1 });
                 }
             }
             (0..PUBLISHERS).for_each(|index| self.advance(index, now));
@@ -181,7 +181,7 @@ impl<'a> Publishers<'a> {
         let large = self.shared.topics.len() as u32 - ordinary;
         let drawn = self.random.below(100);
         let order = if drawn < SHARES.1 {
-            Order {
+            PublishOrder {
                 topic: ordinary + self.random.below(large),
                 count: 1,
             }
@@ -197,7 +197,7 @@ impl<'a> Publishers<'a> {
             } else {
                 1
             };
-            Order {
+            PublishOrder {
                 topic: self.random.below(among),
                 count,
             }
@@ -225,8 +225,8 @@ impl<'a> Publishers<'a> {
         }
     }
 
-    fn compose(&mut self, index: usize, order: Order) {
-        let Order { topic, count } = order;
+    fn compose(&mut self, index: usize, order: PublishOrder) {
+        let PublishOrder { topic, count } = order;
         let name = &self.shared.topics[topic as usize].name;
         let first = self.shared.begun[topic as usize].fetch_add(count, Relaxed) + 1;
         let key = |number: u32| format!("{:x}-{topic}-{number}", self.shared.seed);
@@ -275,7 +275,7 @@ impl<'a> Publishers<'a> {
     fn dial(&mut self, index: usize) {
         let turn = index + self.publishers[index].dials;
         self.publishers[index].dials += 1;
-        let dial = Dial {
+        let dial = DialOptions {
             remote: self.addresses[turn % self.addresses.len()],
             local: Some(([127, 0, 2, 1], 0).into()),
             receive_buffer: None,

@@ -19,7 +19,7 @@ const PER_THREAD: u32 = 15_000;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Seconds between the last reconnect and the last messages. Meanwhile subscribe requests that are in flight reach the shards that keep the
 /// topics.
-const REST_S: f64 = 2.0;
+const SETTLE_S: f64 = 2.0;
 /// Polling interval of the main thread.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -92,13 +92,13 @@ pub fn wait_until_open(shared: &SharedState, connections: u32) -> Result<()> {
 
 /// Publishes the last messages, and waits until all clients have them.
 pub fn deliver_last_messages(shared: &SharedState, connections: u32) -> Result<()> {
-    pause(REST_S);
+    pause(SETTLE_S);
     shared.closing.store(true, Relaxed);
-    pause(REST_S);
+    pause(SETTLE_S);
     wait_until(shared, || Publishers::all_idle(shared))?;
     // A client that is not complete in time has lost a message. The sequence check of that client reports which one.
     wait_until(shared, || shared.complete.load(Relaxed) == connections)?;
-    pause(REST_S);
+    pause(SETTLE_S);
     Ok(())
 }
 

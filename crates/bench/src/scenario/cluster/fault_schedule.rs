@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A planned fault: its kind, the index of the affected process, and its duration.
 #[derive(Clone, Copy, Debug)]
-pub struct Planned {
+pub struct PlannedFault {
     fault: Fault,
     process: usize,
     lasts_ms: u32,
@@ -62,13 +62,13 @@ fn lasts_ms(fault: Fault) -> (u32, u32) {
 }
 
 /// Plans each fault `times(fault)` times, in random order.
-pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
+pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<PlannedFault> {
     let mut random = Random::new(seed ^ 0xc105);
-    let mut all: Vec<Planned> = Vec::new();
+    let mut all: Vec<PlannedFault> = Vec::new();
     for &fault in Fault::ALL {
         for _ in 0..times(fault) {
             let (least, most) = lasts_ms(fault);
-            let planned = Planned {
+            let planned = PlannedFault {
                 fault,
                 process: random.below(fault.process_count() as u32) as usize,
                 lasts_ms: least + random.below(most - least),
@@ -87,7 +87,7 @@ pub fn plan(times: impl Fn(Fault) -> usize, seed: u64) -> Vec<Planned> {
 pub fn run(
     shared: &SharedState,
     testbed: &mut Testbed,
-    planned: &[Planned],
+    planned: &[PlannedFault],
     seed: u64,
     connections: u32,
 ) -> Result<Vec<FaultRecord>> {
@@ -131,10 +131,10 @@ pub fn run(
 fn run_fault(
     shared: &SharedState,
     testbed: &mut Testbed,
-    planned: &Planned,
+    planned: &PlannedFault,
     connections: u32,
 ) -> Result<FaultRecord> {
-    let Planned {
+    let PlannedFault {
         fault,
         process,
         lasts_ms,

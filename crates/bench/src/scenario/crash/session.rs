@@ -218,7 +218,8 @@ impl Session {
         self.note(wrong);
     }
 
-    /// Comes and goes until the server is gone. In the last round the client stays connected and acknowledges everything.
+    /// Connects and disconnects again and again, until the server is killed. In the last round the client stays connected and acknowledges
+    /// everything.
     pub fn run(&mut self, address: SocketAddr, is_last: bool) {
         let mut is_one_in = |every| !is_last && self.random.below(every) == 0;
         let (is_away, comes_and_goes) =

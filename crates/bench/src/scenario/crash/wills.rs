@@ -7,10 +7,10 @@ use super::checker::{Fault, Faults};
 use super::session::{Connection, Ending};
 use super::session_check::SessionCounts;
 
-/// What happens this long before a crash may be lost in it, since no client gets an answer to it.
-const MOMENT: Duration = Duration::from_secs(2);
+/// What happens less than this time before a crash may be lost, because the server does not confirm it to any client.
+const CRASH_WINDOW: Duration = Duration::from_secs(2);
 /// The server counts delays in whole seconds.
-const SECOND: Duration = Duration::from_secs(1);
+const DELAY_ROUNDING: Duration = Duration::from_secs(1);
 
 /// Whether a will is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Due {
     Perhaps,
 }
 
-/// Whether the will of `connection` is due, if the client then had the connection `next`.
+/// Whether the will of `connection` is due. `next` is the client's next connection.
 fn due(connection: &Connection, next: Option<&Connection>) -> Due {
     let (Some(_), Some((ending, ended))) = (connection.connected, connection.ended) else {
         return Due::Perhaps;
@@ -44,7 +44,7 @@ fn due(connection: &Connection, next: Option<&Connection>) -> Due {
     };
     let delay = Duration::from_secs(connection.delay_s.into());
     match next.connected {
-        Some(again) if again.duration_since(ended) + SECOND < delay => Due::No,
+        Some(again) if again.duration_since(ended) + DELAY_ROUNDING < delay => Due::No,
         _ => Due::Perhaps,
     }
 }
@@ -57,15 +57,15 @@ pub fn all_due(connections: &[Connection]) -> impl Iterator<Item = u32> {
         .map(|(number, _)| number)
 }
 
-/// The time from `at` to the next crash, if it is short.
-fn moment_before_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
+/// The time from `at` to the next crash, if it is shorter than [`CRASH_WINDOW`].
+fn time_to_crash(at: Instant, crashes: &[Instant]) -> Option<Duration> {
     let after = crashes
         .iter()
         .filter_map(|crash| crash.checked_duration_since(at));
-    after.min().filter(|time| *time < MOMENT)
+    after.min().filter(|time| *time < CRASH_WINDOW)
 }
 
-/// Checks the wills of one client. `found` is how often the log has each, and `crashes` when the server was killed.
+/// Checks the wills of one client. `found` counts the copies of each will in the log. The server was killed at the times `crashes`.
 pub fn check(
     name: &str,
     connections: &[Connection],
@@ -80,7 +80,7 @@ pub fn check(
         let (Some(begin), Some((ending, end))) = (connection.connected, connection.ended) else {
             continue;
         };
-        let moment = moment_before_crash(begin, crashes).or(moment_before_crash(end, crashes));
+        let crash_after = time_to_crash(begin, crashes).or(time_to_crash(end, crashes));
         let what = || {
             let (lived, delay_s) = (end.duration_since(begin), connection.delay_s);
             let crashed = crashes
@@ -96,12 +96,12 @@ pub fn check(
             counts.note("wills_twice", || format!("{times} times: {}", what()));
         }
         match due(connection, connections.get(number as usize)) {
-            Due::Yes if times == 0 && moment.is_some() => {
+            Due::Yes if times == 0 && crash_after.is_some() => {
                 counts.wills_lost_at_crash += 1;
                 counts.note("wills_lost_at_crash", what);
             }
             Due::Yes if times == 0 => faults.add(Fault::WillLost, what),
-            Due::No if times > 0 && moment.is_some() => {
+            Due::No if times > 0 && crash_after.is_some() => {
                 counts.wills_after_disconnect += 1;
                 counts.note("wills_after_disconnect", what);
             }
@@ -115,6 +115,7 @@ pub fn check(
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
     const LATER: Duration = Duration::from_secs(100);
 
     fn connection(delay_s: u32, begin: Instant, ending: Ending) -> Connection {
@@ -126,7 +127,7 @@ mod tests {
         }
     }
 
-    /// The faults and counts of one connection, after which the client came back `pause` later, if the will was published so often.
+    /// The faults and counts of a connection whose will was published `times` times. The client connected again `pause` after its end.
     fn checked(
         it: Connection,
         pause: Duration,
@@ -175,7 +176,7 @@ mod tests {
     #[test]
     fn will_that_a_crash_may_lose_or_repeat_is_counted_and_is_no_fault() {
         let begin = Instant::now();
-        let soon = begin + SECOND + MOMENT / 2;
+        let soon = begin + SECOND + CRASH_WINDOW / 2;
         let (faults, counts) = checked(connection(0, begin, Ending::Broken), SECOND, 0, soon);
         assert_eq!((faults.counts.len(), counts.wills_lost_at_crash), (0, 1));
         let (faults, counts) = checked(connection(0, begin, Ending::Left), SECOND, 1, soon);

@@ -9,10 +9,10 @@ pub const PER_CLIENT: u32 = 250;
 const RECEIVERS: u32 = 1_000;
 /// The number of different topics. It is about the same for each set, because a publish to a new topic costs the server memory.
 const NAMES: u32 = 1_000_000;
-/// The server always accepts filters with at most this many wildcards, whatever their number.
+/// The server accepts any number of filters with at most this many wildcards each.
 const FREE_WILDCARDS: u32 = 2;
-/// In a deep set, a filter with more than `FREE_WILDCARDS` wildcards has them only in this many first levels. The combinations of these
-/// levels alone are more filters than the server accepts.
+/// The filters of a deep set that have more than `FREE_WILDCARDS` wildcards have them in the first levels only: in this many. These levels
+/// have more combinations than the server accepts filters.
 const COMBINED_LEVELS: u32 = 12;
 
 /// A set of filters.

@@ -21,7 +21,7 @@ use crate::measure::stats::Latency;
 use crate::publish::{PublishArgs, Publisher};
 use crate::rig::{Kind, RunArgs, Sample, Server, Setting, bottleneck};
 use crate::subscribe::Protocol;
-use crate::sys::{self, Dial, Epoll, Interest};
+use crate::sys::{self, DialOptions, Epoll, Interest};
 
 /// The number of subscribers.
 const FAN_OUT_SUBSCRIBERS: u32 = 1_000;
@@ -159,7 +159,7 @@ impl Audience {
         };
         let ask = request::upgrade(&remote.to_string(), &format!("/sub/{TOPIC}"), None);
         for key in 0..count {
-            let dial = Dial {
+            let dial = DialOptions {
                 remote,
                 local: None,
                 receive_buffer: None,

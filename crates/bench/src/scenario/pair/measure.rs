@@ -11,7 +11,7 @@ use crate::rig::{
 use crate::scenario::comet::broadcast;
 
 /// The results of one server's windows.
-pub type Windows = Vec<Result<Value>>;
+pub type WindowResults = Vec<Result<Value>>;
 
 /// Connections of the unicast and broadcast rows.
 const CONNECTIONS: u32 = 10_000;
@@ -162,12 +162,12 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
 
 /// 10,000 messages a second, each to one of 10,000 subscribers. At this rate half of the cost of a delivery is waking the reader, and that
 /// cost varies with time. So the windows of different servers follow each other as closely as possible.
-pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<Windows> {
+pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<WindowResults> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let start = |kind: &Kind| Pair::start(args, *kind, connections, false);
     let mut pairs: Vec<Result<Pair>> = kinds.iter().map(start).collect();
-    let mut runs: Vec<Windows> = kinds.iter().map(|_| Vec::new()).collect();
+    let mut runs: Vec<WindowResults> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
         for (pair, runs) in pairs.iter_mut().zip(&mut runs) {
             // A server that failed in one window is not measured in the next, where it would fail, too.

@@ -10,7 +10,7 @@ use super::{RECEIVE_BYTES, Worker};
 use crate::client::mqtt::Packet;
 use crate::client::parse::{self, Response};
 use crate::client::request;
-use crate::measure::tally::{Gap, Tally};
+use crate::measure::tally::{GapReason, Tally};
 use crate::subscribe::args::Protocol;
 use crate::subscribe::connection::{ConnectionRow, Stage};
 use crate::subscribe::connections::Connections;
@@ -273,9 +273,9 @@ impl Worker {
         };
         let state = &mut self.conns.rows[row as usize];
         let why = match (state.gap_announced, state.was_away) {
-            (true, _) => Gap::Told,
-            (_, true) => Gap::Away,
-            _ => Gap::Unexplained,
+            (true, _) => GapReason::Told,
+            (_, true) => GapReason::Away,
+            _ => GapReason::Unexplained,
         };
         (state.gap_announced, state.was_away) = (false, false);
         if let Some(grid) = &mut self.grid {

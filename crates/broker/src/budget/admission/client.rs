@@ -9,9 +9,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// Determines the size of the tables: if all connections (or sessions, or bytes) are used, the mean of the counters is the limit of
-/// an address divided by this.
-const LOAD_PART: usize = 8;
+/// The number of counters in a table for each client that reaches its limit, if all clients together use up the resource. So most counters
+/// stay far below the limit of a client, and few clients that share a counter are refused too early.
+const COUNTERS_PER_PLACE: usize = 8;
 
 /// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct Client(u32);
 impl Client {
     /// No client: the address is unknown, so limits by address do not apply.
     pub const NOBODY: Client = Client(0);
-    /// A client behind a trusted proxy that has not named the client's address (yet).
+    /// A client behind a trusted proxy, as long as the proxy has not named the client's address.
     pub const RELAYED: Client = Client(1);
 
     /// The client with this address. IPv6 addresses count by their /64 prefix, which is the smallest network that one customer gets.
@@ -58,7 +58,7 @@ impl Client {
     }
 
     /// The index of the client's counter in each of two tables. `counters` is the number of counters of a table, a power of two.
-    pub(super) fn places(self, counters: usize) -> [usize; 2] {
+    pub(super) fn counter_indexes(self, counters: usize) -> [usize; 2] {
         // Bit 0 marks clients of a proxy, and bit 1 is set in every hash.
         let key = u64::from(self.0 >> 2);
         // Fibonacci hashing: the high bits of the product depend on all bits of the key.
@@ -81,7 +81,7 @@ impl CountsByClient {
     /// Counters with the limit `max` for each client. `all_max` is the limit for all clients together. `None` if `max` is 0.
     pub fn new(max: usize, all_max: usize) -> Option<CountsByClient> {
         let counters = all_max
-            .saturating_mul(LOAD_PART)
+            .saturating_mul(COUNTERS_PER_PLACE)
             .checked_div(max)?
             .clamp(COUNTERS_MIN, COUNTERS_MAX)
             .next_power_of_two();
@@ -102,14 +102,8 @@ impl CountsByClient {
         }
     }
 
-    /// The count of this client.
-    pub fn held_by(&self, client: Client) -> usize {
-        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
-        one.min(other) as usize
-    }
-
     fn of(&self, client: Client) -> [&AtomicU64; 2] {
-        let [first, second] = client.places(self.counts[0].len());
+        let [first, second] = client.counter_indexes(self.counts[0].len());
         [&self.counts[0][first], &self.counts[1][second]]
     }
 

@@ -1,23 +1,23 @@
 //! The bytes that each client holds of a shared resource, and the client that holds most. When room is needed, the entries of that client are evicted
 //! first.
 //!
-//! As in the parent module, a client has one counter in each of two tables, and the lower count is used. Two clients share both counters with a
-//! probability of 1 in 65,536. Then they count as one client.
+//! A client has one counter in each of two tables, and the lower count is used. Two clients share both counters with a probability of 1 in
+//! 65,536. Then they count as one client.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// The counters of each table. Few are enough: compared with a client that holds very much, the sum of all other clients of a counter is small.
+/// The number of counters in each table. Few are enough: what the small clients of a counter hold together is little, compared with a
+/// client that holds very much.
 const COUNTERS: usize = 256;
 
-/// Only a client that holds more than the resource divided by this loses entries for the sake of others. So at least this many
-/// clients must collude to evict the entries of others.
-const LARGE_PART: u64 = 16;
-/// The client must also hold more than this many times what a spared client holds. Clients that hold about the same are treated
-/// alike.
-const LARGER_TIMES: u64 = 2;
+/// The largest client loses its entries before others only if it holds more than 1/16 of the resource. So at least 16 clients must collude
+/// to evict the entries of others.
+const EVICTABLE_PART: u64 = 16;
+/// A client is spared only if the largest client holds more than twice as much. Clients that hold about the same are treated alike.
+const EVICTABLE_RATIO: u64 = 2;
 
 /// The bytes that each client holds. All clones refer to the same counts. Only one thread at a time changes them.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Default for Holdings {
 
 impl Holdings {
     fn of(&self, client: Client) -> [&AtomicU64; 2] {
-        let [first, second] = client.places(COUNTERS);
+        let [first, second] = client.counter_indexes(COUNTERS);
         [&self.0.tables[0][first], &self.0.tables[1][second]]
     }
 
@@ -84,7 +84,8 @@ impl Holdings {
     #[inline]
     pub fn spares(&self, client: Client, all_bytes: usize) -> bool {
         let largest = self.largest_bytes();
-        largest > all_bytes as u64 / LARGE_PART && self.held_by(client) * LARGER_TIMES < largest
+        largest > all_bytes as u64 / EVICTABLE_PART
+            && self.held_by(client) * EVICTABLE_RATIO < largest
     }
 }
 

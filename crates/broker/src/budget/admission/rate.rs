@@ -30,7 +30,7 @@ impl Buckets {
         let Some(Buckets { rate, cells }) = buckets.as_ref().filter(|_| client.is_known()) else {
             return true;
         };
-        let [first, second] = client.places(BUCKETS);
+        let [first, second] = client.counter_indexes(BUCKETS);
         // Other addresses may have emptied one of the buckets, so a token from either is enough. The client pays from both.
         let taken = [
             rate.take(&cells[0][first], unix_s),

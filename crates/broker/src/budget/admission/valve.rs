@@ -2,8 +2,8 @@
 //! flight must wait.
 //!
 //! For each turn, a home (the part of a shard that keeps topics) counts the visits (writes to sockets) that carriers must make for
-//! each party's messages and requests ([`Weights`]). While too many of its turns are in flight, the home stops the parties that
-//! have at least the average in flight ([`Heavy`]). Other parties continue. Every shard checks the [`Valve`] before it takes a
+//! each party's messages and requests ([`VisitsByGroup`]). While too many of its turns are in flight, the home stops the parties that
+//! have at least the average in flight ([`StoppedGroups`]). Other parties continue. Every shard checks the [`Valve`] before it takes a
 //! publish or a subscription.
 //!
 //! Parties are hashed into groups, so that a turn has few counts, however many parties it serves. Two parties are in the same group
@@ -19,9 +19,9 @@ const GROUPS: usize = 256;
 
 /// The visits that carriers must make for a turn, by group. A list of pairs, since most turns serve few parties. A group may occur several times.
 #[derive(Debug, Default)]
-pub struct Weights(Vec<(u8, u32)>);
+pub struct VisitsByGroup(Vec<(u8, u32)>);
 
-impl Weights {
+impl VisitsByGroup {
     /// Adds visits for this party.
     #[inline]
     pub fn add(&mut self, party: Party, visits: u32) {
@@ -45,21 +45,21 @@ impl Weights {
 
 /// The set of groups that one home stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heavy([u64; GROUPS / 64]);
+pub struct StoppedGroups([u64; GROUPS / 64]);
 
-impl Heavy {
+impl StoppedGroups {
     /// All groups.
-    pub const ALL: Heavy = Heavy([u64::MAX; GROUPS / 64]);
+    pub const ALL: StoppedGroups = StoppedGroups([u64::MAX; GROUPS / 64]);
 
     /// The groups that have at least the average number of visits in flight. All groups, if nothing is in flight.
-    pub fn of<'a>(turns: impl Iterator<Item = &'a Weights>) -> Heavy {
+    pub fn of<'a>(turns: impl Iterator<Item = &'a VisitsByGroup>) -> StoppedGroups {
         let mut sums = [0; GROUPS];
         for (group, visits) in turns.flat_map(|turn| &turn.0) {
             sums[usize::from(*group)] += u64::from(*visits);
         }
         let all: u64 = sums.iter().sum();
         let count = sums.iter().filter(|sum| **sum > 0).count() as u64;
-        let mut heavy = Heavy::default();
+        let mut heavy = StoppedGroups::default();
         for (group, sum) in sums.iter().enumerate() {
             heavy.0[group / 64] |= u64::from(sum * count >= all) << (group % 64);
         }
@@ -68,7 +68,7 @@ impl Heavy {
 
     /// Whether the set has any group.
     pub fn is_any(&self) -> bool {
-        *self != Heavy::default()
+        *self != StoppedGroups::default()
     }
 
     fn has(&self, group: usize) -> bool {
@@ -107,7 +107,7 @@ impl Valve {
     }
 
     /// Records that a home now stops the groups `after`, instead of `before`.
-    pub fn change(&self, before: &Heavy, after: &Heavy) {
+    pub fn change(&self, before: &StoppedGroups, after: &StoppedGroups) {
         let change = |count: &AtomicU32, before: bool, after: bool| match (before, after) {
             (false, true) => {
                 count.fetch_add(1, Relaxed);
@@ -135,18 +135,18 @@ mod tests {
         ["ann", "bob", "eve"].map(|name| Party::user(name, 1))
     }
 
-    fn has(heavy: &Heavy, party: Party) -> bool {
+    fn has(heavy: &StoppedGroups, party: Party) -> bool {
         heavy.has(party.group_of(GROUPS))
     }
 
     #[test]
     fn party_with_less_than_the_average_under_way_does_not_wait() {
         let [ann, bob, eve] = parties();
-        let mut weights = Weights::default();
+        let mut weights = VisitsByGroup::default();
         weights.add(ann, 10);
         weights.add(bob, 10);
         weights.add(eve, 1);
-        let heavy = Heavy::of([&weights].into_iter());
+        let heavy = StoppedGroups::of([&weights].into_iter());
         assert!(has(&heavy, ann) && has(&heavy, bob) && !has(&heavy, eve));
         assert!(!has(&heavy, Party::user("a newcomer", 1)));
     }
@@ -154,16 +154,16 @@ mod tests {
     #[test]
     fn equal_parties_wait_and_so_does_one_that_is_alone() {
         let [ann, bob, _] = parties();
-        let mut weights = Weights::default();
+        let mut weights = VisitsByGroup::default();
         weights.add(ann, 7);
-        assert!(has(&Heavy::of([&weights].into_iter()), ann));
+        assert!(has(&StoppedGroups::of([&weights].into_iter()), ann));
         weights.add(bob, 7);
-        let heavy = Heavy::of([&weights].into_iter());
+        let heavy = StoppedGroups::of([&weights].into_iter());
         assert!(has(&heavy, ann) && has(&heavy, bob));
         weights.clear();
         assert_eq!(
-            Heavy::of([&weights].into_iter()),
-            Heavy::ALL,
+            StoppedGroups::of([&weights].into_iter()),
+            StoppedGroups::ALL,
             "it is not known who it was"
         );
     }
@@ -171,14 +171,14 @@ mod tests {
     #[test]
     fn a_party_waits_until_no_home_stops_it() {
         let [ann, bob, _] = parties();
-        let (none, valve) = (Heavy::default(), Valve::default());
-        let mut weights = Weights::default();
+        let (none, valve) = (StoppedGroups::default(), Valve::default());
+        let mut weights = VisitsByGroup::default();
         weights.add(ann, 7);
-        let of_ann = Heavy::of([&weights].into_iter());
-        valve.change(&none, &Heavy::ALL);
+        let of_ann = StoppedGroups::of([&weights].into_iter());
+        valve.change(&none, &StoppedGroups::ALL);
         valve.change(&none, &of_ann);
         assert!(valve.stops(ann) && valve.stops(bob));
-        valve.change(&Heavy::ALL, &of_ann);
+        valve.change(&StoppedGroups::ALL, &of_ann);
         assert!(valve.stops(ann) && !valve.stops(bob));
         valve.change(&of_ann, &none);
         assert!(valve.stops(ann) && !valve.is_open());

@@ -19,21 +19,21 @@ fn at(s: u32) -> Now {
     }
 }
 
-fn commits() -> Commits<u32> {
-    Commits::new(PLACEMENT, 0, WRITER, false)
+fn commits() -> CommitQueues<u32> {
+    CommitQueues::new(PLACEMENT, 0, WRITER, false)
 }
 
-fn write(commits: &mut Commits<u32>, place: usize, request: u32) {
+fn write(commits: &mut CommitQueues<u32>, place: usize, request: u32) {
     write_bytes(commits, place, request, &request.to_le_bytes());
 }
 
-fn write_bytes(commits: &mut Commits<u32>, place: usize, request: u32, record: &[u8]) {
+fn write_bytes(commits: &mut CommitQueues<u32>, place: usize, request: u32, record: &[u8]) {
     let encode = |out: &mut Vec<u8>, _| out.extend_from_slice(record);
     commits.write(place, request, at(0), 100, encode);
 }
 
 /// Ends a turn. Returns the batches that are appended: for each, the partition, its number and the number of its records.
-fn sent(commits: &mut Commits<u32>, s: u32) -> Vec<(PartitionId, u64, u32)> {
+fn sent(commits: &mut CommitQueues<u32>, s: u32) -> Vec<(PartitionId, u64, u32)> {
     let mut all = Vec::new();
     commits.send(
         at(s),
@@ -63,18 +63,18 @@ fn committed(partition: PartitionId, number: u64) -> Committed {
 }
 
 /// The next request, for a log with one writer.
-fn next(commits: &mut Commits<u32>) -> Option<(u32, Option<Record>)> {
+fn next(commits: &mut CommitQueues<u32>) -> Option<(u32, Option<Record>)> {
     next_at(commits, 0)
 }
 
-fn next_at(commits: &mut Commits<u32>, s: u32) -> Option<(u32, Option<Record>)> {
+fn next_at(commits: &mut CommitQueues<u32>, s: u32) -> Option<(u32, Option<Record>)> {
     match commits.next(at(s), |_, _, _| false)? {
         Next::Request(request, record) => Some((request, record)),
         Next::Record { .. } => panic!("there is no other writer"),
     }
 }
 
-fn due(commits: &mut Commits<u32>) -> Vec<u32> {
+fn due(commits: &mut CommitQueues<u32>) -> Vec<u32> {
     let all = core::iter::from_fn(|| next(commits));
     all.map(|(request, _)| request).collect()
 }
@@ -82,7 +82,7 @@ fn due(commits: &mut Commits<u32>) -> Vec<u32> {
 #[test]
 fn a_batch_begins_behind_facts_that_stand_in_no_log_and_wait_for_their_turn() {
     let mut commits = commits();
-    let first = |commits: &mut Commits<u32>, sequence| {
+    let first = |commits: &mut CommitQueues<u32>, sequence| {
         let mut first = None;
         let take = |batch: Batch| first = Some(batch.header.first);
         commits.send(at(0), |_| sequence, take);
@@ -172,7 +172,7 @@ fn batches_that_are_not_committed_are_appended_again_as_they_were() {
 #[test]
 fn a_late_write_is_told_once_and_takes_effect_all_the_same() {
     let mut commits = commits();
-    let late = |commits: &mut Commits<u32>, s| {
+    let late = |commits: &mut CommitQueues<u32>, s| {
         let mut all = Vec::new();
         commits.look_for_late(s);
         while commits.may_have_late() {
@@ -243,7 +243,7 @@ fn buffers_of_open_batches_are_counted() {
     for place in 0..3 {
         write_bytes(&mut commits, place, 1, &large);
     }
-    let open = |commits: &Commits<u32>| {
+    let open = |commits: &CommitQueues<u32>| {
         let all = commits
             .queues
             .iter()
@@ -260,7 +260,7 @@ fn buffers_of_open_batches_are_counted() {
 #[test]
 fn few_batches_are_in_flight_however_long_the_engine_takes() {
     for (is_replicated, most) in [(false, IN_FLIGHT_MAX), (true, IN_FLIGHT_REPLICATED)] {
-        let mut commits = Commits::new(PLACEMENT, 0, WRITER, is_replicated);
+        let mut commits = CommitQueues::new(PLACEMENT, 0, WRITER, is_replicated);
         for request in 0..40 {
             write(&mut commits, 0, request);
             sent(&mut commits, 0);

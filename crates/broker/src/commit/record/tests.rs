@@ -106,7 +106,7 @@ fn records_of_format_1_are_these_bytes() {
     for (fact, bytes) in facts {
         assert_eq!(encoded(&fact, 300), bytes, "{fact:?}");
     }
-    let beat = Beat {
+    let beat = Heartbeat {
         name: b"one",
         admin_address: b"l",
         connections: 300,
@@ -124,7 +124,7 @@ fn records_of_format_1_are_these_bytes() {
     };
     let notes: [(Note<'_>, &[u8]); 8] = [
         (Note::Mark(300), b"\x07\x05\xac\x02"),
-        (Note::Beat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
+        (Note::Heartbeat(beat), b"\x08\x05\x03one\x01l\xac\x02"),
         (Note::Dead(9), b"\x09\x05\x09\0\0\0\0\0\0\0"),
         (Note::Steward(9), b"\x0a\x05\x09\0\0\0\0\0\0\0"),
         (release(0), b"\x0e\x05\x09\0\0\0\0\0\0\x20\xac\x02"),
@@ -195,7 +195,7 @@ proptest! {
 
 #[test]
 fn notes_are_read_again_and_a_sign_of_life_may_say_more() {
-    let beat = Note::Beat(Beat {
+    let beat = Note::Heartbeat(Heartbeat {
         name: b"one",
         admin_address: b"",
         connections: 300,

@@ -108,7 +108,7 @@ impl Client {
     }
 }
 
-struct World {
+struct Fixture {
     home: Home,
     lanes: Lanes,
     rules: Rules,
@@ -131,8 +131,8 @@ fn name(topic: usize) -> String {
     )
 }
 
-impl World {
-    fn new(debounce_s: u32, topics_max: usize) -> World {
+impl Fixture {
+    fn new(debounce_s: u32, topics_max: usize) -> Fixture {
         let mut settings = Settings::default();
         settings.interest.debounce_s = debounce_s;
         settings.limits.topics_per_shard = topics_max;
@@ -154,7 +154,7 @@ impl World {
             42,
         );
         home.turn_limits.interest_rows = 2;
-        World {
+        Fixture {
             home,
             lanes: Lanes::new(0, 3),
             rules,
@@ -363,10 +363,10 @@ proptest! {
         debounce_s in 0..4_u32,
         topics_max in prop::sample::select(alloc::vec![TOPICS / 2, 10 * TOPICS]),
     ) {
-        let mut world = World::new(debounce_s, topics_max);
+        let mut fixture = Fixture::new(debounce_s, topics_max);
         for step in &steps {
-            world.step(step);
+            fixture.step(step);
         }
-        world.settle();
+        fixture.settle();
     }
 }

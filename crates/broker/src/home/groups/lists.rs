@@ -21,13 +21,13 @@ pub(super) const AT_ONCE: usize = 256;
 /// Bytes of a leaf of the tree of names, which has room for eleven entries.
 const LEAF_BYTES: usize = 11 * size_of::<(Arc<[u8]>, u64)>() + 16;
 /// Bytes of the list of a filter with few groups.
-pub(super) const LIST_BYTES: usize = size_of::<List>() + LEAF_BYTES;
+pub(super) const LIST_BYTES: usize = size_of::<GroupsOfFilter>() + LEAF_BYTES;
 /// Bytes of an entry without its name, in leaves that are two thirds full, with the counts of the name's `Arc`.
 pub(super) const NAME_BYTES: usize = 3 * size_of::<(Arc<[u8]>, u64)>() / 2 + 16;
 
 /// The groups that share a filter.
 #[derive(Default)]
-struct List {
+struct GroupsOfFilter {
     ids: BTreeMap<Arc<[u8]>, u64>,
     /// Partitions that have messages of which the groups do not know yet.
     missed: Vec<usize>,
@@ -41,7 +41,7 @@ struct Telling {
     last: Option<Arc<[u8]>>,
 }
 
-impl List {
+impl GroupsOfFilter {
     fn is_late(&self) -> bool {
         self.telling.is_some() || !self.missed.is_empty()
     }
@@ -49,14 +49,14 @@ impl List {
 
 /// The lists of all filters.
 #[derive(Default)]
-pub(super) struct Lists {
-    all: Side<List>,
+pub(super) struct GroupsByFilter {
+    all: Side<GroupsOfFilter>,
     /// The numbers of the lists with late groups. `served` is the list that was served last.
     late: BTreeSet<u32>,
     served: u32,
 }
 
-impl Lists {
+impl GroupsByFilter {
     /// The group with this name in a list.
     pub fn find(&self, list: u32, name: &[u8]) -> Option<u64> {
         self.all.get(list).ids.get(name).copied()
@@ -65,7 +65,7 @@ impl Lists {
     /// Adds a group to a list, or to a new list if `list` is [`NONE`]. Returns the list.
     pub fn add(&mut self, list: u32, name: Arc<[u8]>, id: u64) -> u32 {
         let list = match list {
-            NONE => self.all.insert(List::default()),
+            NONE => self.all.insert(GroupsOfFilter::default()),
             list => list,
         };
         self.all.get_mut(list).ids.insert(name, id);

@@ -17,12 +17,12 @@ use crate::mail::ReplyTo;
 pub(in crate::home) type Member = (ShardId, ReplyTo);
 
 /// Heap bytes of a member: its entries in two B-trees, whose nodes are two thirds full.
-const MEMBER_BYTES: usize = 3 * (size_of::<(Member, Account)>() + size_of::<Member>()) / 2;
+const MEMBER_BYTES: usize = 3 * (size_of::<(Member, MemberAccount)>() + size_of::<Member>()) / 2;
 
 /// Bytes of the first leaves of both trees together. A leaf has room for eleven entries.
-const LEAVES_BYTES: usize = 11 * (size_of::<(Member, Account)>() + size_of::<Member>()) + 32;
+const LEAVES_BYTES: usize = 11 * (size_of::<(Member, MemberAccount)>() + size_of::<Member>()) + 32;
 
-struct Account {
+struct MemberAccount {
     /// The number of messages that may still be sent to the member.
     credit: u32,
     /// The address or user that is charged for the work.
@@ -31,7 +31,7 @@ struct Account {
 
 #[derive(Default)]
 pub(super) struct Members {
-    all: BTreeMap<Member, Account>,
+    all: BTreeMap<Member, MemberAccount>,
     ready: BTreeSet<Member>,
     /// The member that got the last message.
     last: Option<Member>,
@@ -39,7 +39,7 @@ pub(super) struct Members {
 
 impl Members {
     pub fn add(&mut self, member: Member, party: Party, credit: u32) {
-        self.all.insert(member, Account { credit, party });
+        self.all.insert(member, MemberAccount { credit, party });
         if credit > 0 {
             self.ready.insert(member);
         }
@@ -47,7 +47,7 @@ impl Members {
 
     /// Adds `count` to a member's credit. Returns false if there is no such member.
     pub fn add_credit(&mut self, member: Member, count: u32) -> bool {
-        let Some(Account { credit, .. }) = self.all.get_mut(&member) else {
+        let Some(MemberAccount { credit, .. }) = self.all.get_mut(&member) else {
             return false;
         };
         *credit = credit.saturating_add(count);
@@ -70,7 +70,7 @@ impl Members {
     pub fn next(&mut self) -> Option<Member> {
         let member = self.first_ready()?;
         self.last = Some(member);
-        let Account { credit, .. } = self.all.get_mut(&member)?;
+        let MemberAccount { credit, .. } = self.all.get_mut(&member)?;
         *credit -= 1;
         if *credit == 0 {
             self.ready.remove(&member);

@@ -22,16 +22,16 @@ const PARTITIONS: PartitionId = 4;
 const PLACEMENT: Placement = Placement::new(PARTITIONS, 1);
 const BUDGET_BYTES: usize = 64 << 10;
 
-struct World {
+struct Fixture {
     home: Home,
     settings: Settings,
     rules: Rules,
     lanes: Lanes,
 }
 
-impl World {
+impl Fixture {
     /// Rules keep `log_messages` messages of each topic.
-    fn new(log_messages: u32) -> World {
+    fn new(log_messages: u32) -> Fixture {
         let rule = Rule {
             log_messages,
             position_age_s: 0,
@@ -45,7 +45,7 @@ impl World {
         let rules = Rules::new(&settings.rules);
         let admission = Admission::new(&settings, 42);
         let home = Home::new(&settings, &rules, admission, 7, PLACEMENT, 0, 42);
-        World {
+        Fixture {
             home,
             settings,
             rules,
@@ -116,11 +116,11 @@ fn name(partition: PartitionId, n: usize) -> String {
 
 #[test]
 fn each_partition_counts_its_own_offsets() {
-    let mut world = World::new(10);
+    let mut fixture = Fixture::new(10);
     for round in 0..3 {
         for partition in 0..PARTITIONS {
-            let first = world.publish(&name(partition, 0), b"x", false);
-            let second = world.publish(&name(partition, 1), b"x", false);
+            let first = fixture.publish(&name(partition, 0), b"x", false);
+            let second = fixture.publish(&name(partition, 1), b"x", false);
             let expected = (2 * round + 1, 2 * round + 2);
             assert_eq!((first.offset, second.offset), expected);
         }
@@ -129,36 +129,36 @@ fn each_partition_counts_its_own_offsets() {
 
 #[test]
 fn a_topic_that_is_made_again_begins_at_the_floor_of_its_slot() {
-    let mut world = World::new(0);
+    let mut fixture = Fixture::new(0);
     let (one, other) = (name(0, 0), name(1, 0));
     for _ in 0..5 {
-        world.publish(&one, b"x", false);
+        fixture.publish(&one, b"x", false);
     }
-    world.publish(&other, b"x", false);
-    while world.home.evict_idle_topic(Client::NOBODY, u32::MAX) {}
-    let made = [&one, &other].map(|name| world.create(name).offset);
+    fixture.publish(&other, b"x", false);
+    while fixture.home.evict_idle_topic(Client::NOBODY, u32::MAX) {}
+    let made = [&one, &other].map(|name| fixture.create(name).offset);
     assert_eq!(made, [5, 1]);
 }
 
 #[test]
 fn the_logs_share_one_budget_and_the_largest_makes_room() {
-    let mut world = World::new(1_000);
+    let mut fixture = Fixture::new(1_000);
     let data = [b'x'; 500];
     for _ in 0..80 {
-        world.publish(&name(0, 0), &data, false);
+        fixture.publish(&name(0, 0), &data, false);
     }
     for partition in 1..PARTITIONS {
         for _ in 0..10 {
-            world.publish(&name(partition, 0), &data, false);
+            fixture.publish(&name(partition, 0), &data, false);
         }
     }
-    assert_eq!(world.messages(&name(0, 0)), 80);
+    assert_eq!(fixture.messages(&name(0, 0)), 80);
     for _ in 0..30 {
-        world.publish(&name(1, 0), &data, false);
-        assert!(world.home.logs.log_bytes() <= BUDGET_BYTES);
+        fixture.publish(&name(1, 0), &data, false);
+        assert!(fixture.home.logs.log_bytes() <= BUDGET_BYTES);
     }
     let left: Vec<u32> = (0..PARTITIONS)
-        .map(|partition| world.messages(&name(partition, 0)))
+        .map(|partition| fixture.messages(&name(partition, 0)))
         .collect();
     assert_eq!(left[1..], [40, 10, 10]);
     assert!((45..60).contains(&left[0]), "{left:?}");
@@ -166,31 +166,31 @@ fn the_logs_share_one_budget_and_the_largest_makes_room() {
 
 #[test]
 fn retained_messages_go_last_in_whatever_partition_they_are() {
-    let mut world = World::new(1);
+    let mut fixture = Fixture::new(1);
     let data = [b'x'; 500];
     // The topic's log keeps one message, the empty one. The message before it is kept only as the retained message.
     for n in 0..60 {
-        world.publish(&name(0, n), &data, true);
-        world.publish(&name(0, n), b"", false);
+        fixture.publish(&name(0, n), &data, true);
+        fixture.publish(&name(0, n), b"", false);
     }
-    assert_eq!(world.home.logs.retained.len(), 60);
+    assert_eq!(fixture.home.logs.retained.len(), 60);
     for n in 0..60 {
-        world.publish(&name(1, n), &data, false);
-        assert!(world.home.logs.log_bytes() <= BUDGET_BYTES);
+        fixture.publish(&name(1, n), &data, false);
+        assert!(fixture.home.logs.log_bytes() <= BUDGET_BYTES);
     }
-    assert_eq!(world.home.logs.retained.len(), 60);
+    assert_eq!(fixture.home.logs.retained.len(), 60);
 }
 
 #[test]
 fn a_group_gets_the_messages_of_all_partitions_once() {
-    let mut world = World::new(100);
+    let mut fixture = Fixture::new(100);
     let to = ReplyTo {
         slot: 1,
         generation: 1,
         request: 0,
         part: 0,
     };
-    let (home, lanes) = (&mut world.home, &mut world.lanes);
+    let (home, lanes) = (&mut fixture.home, &mut fixture.lanes);
     let join = GroupJoin {
         filter: b"t/+",
         name: b"workers",
@@ -205,18 +205,18 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     for partition in (0..PARTITIONS).rev() {
         for n in 0..(PARTITIONS - partition).into() {
             let name = name(partition, n);
-            let offset = world.publish(&name, b"x", false).offset;
+            let offset = fixture.publish(&name, b"x", false).offset;
             published.insert((name.into_bytes(), offset));
         }
     }
     let mut given = BTreeSet::new();
     for credit in [5, 5, 50] {
         for _ in 0..credit {
-            world.home.group_credit(0, 1, to, (0, 0));
+            fixture.home.group_credit(0, 1, to, (0, 0));
         }
-        while world.with(Home::read_next) {}
+        while fixture.with(Home::read_next) {}
     }
-    let (tells, frames) = world.lanes.take_own_tells().expect("messages");
+    let (tells, frames) = fixture.lanes.take_own_tells().expect("messages");
     for tell in &tells {
         if let Tell::Shared { name, record, .. } = tell {
             let topic = frames.name(*name).to_vec();
@@ -226,9 +226,9 @@ fn a_group_gets_the_messages_of_all_partitions_once() {
     assert_eq!(given, published);
     // The group has caught up: it gets the next message at once.
     drop(frames);
-    world.lanes.recycle_tells(tells);
-    world.lanes.flush(|_, _| {});
-    world.publish(&name(2, 0), b"x", false);
-    let (tells, _) = world.lanes.take_own_tells().expect("a message");
+    fixture.lanes.recycle_tells(tells);
+    fixture.lanes.flush(|_, _| {});
+    fixture.publish(&name(2, 0), b"x", false);
+    let (tells, _) = fixture.lanes.take_own_tells().expect("a message");
     assert!(matches!(tells[..], [Tell::Shared { .. }]));
 }

@@ -19,7 +19,7 @@ const FULL: Outcome = Outcome::Full(Reason::LogOfAddress);
 /// More than the limit of one client.
 const LARGE: [u8; 2000] = [b'x'; 2000];
 
-struct World {
+struct Fixture {
     home: Home,
     settings: Settings,
     rules: Rules,
@@ -27,9 +27,9 @@ struct World {
     client: Client,
 }
 
-impl World {
+impl Fixture {
     /// Topics `kept/#` keep ten messages, `latest/#` the newest of each key, others none. A client may keep `most` bytes.
-    fn new(most: usize, change: impl FnOnce(&mut Settings)) -> World {
+    fn new(most: usize, change: impl FnOnce(&mut Settings)) -> Fixture {
         let rule = |filter: &str, log_messages, keep| Rule {
             filter: filter.into(),
             log_messages,
@@ -49,7 +49,7 @@ impl World {
         let rules = Rules::new(&settings.rules);
         let admission = Admission::new(&settings, 42);
         let home = Home::new(&settings, &rules, admission, 7, Placement::new(1, 1), 0, 42);
-        World {
+        Fixture {
             home,
             settings,
             rules,
@@ -111,57 +111,61 @@ impl World {
 
 #[test]
 fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
-    let mut world = World::new(1000, |_| {});
-    assert!(world.is_taken("plain", &LARGE, false));
+    let mut fixture = Fixture::new(1000, |_| {});
+    assert!(fixture.is_taken("plain", &LARGE, false));
     assert!(
-        !world.is_taken("plain", &LARGE, true),
+        !fixture.is_taken("plain", &LARGE, true),
         "it would be retained"
     );
-    assert!(!world.is_taken("kept/a", &LARGE, false));
-    assert!(!world.is_taken("latest/a", &LARGE, false));
+    assert!(!fixture.is_taken("kept/a", &LARGE, false));
+    assert!(!fixture.is_taken("latest/a", &LARGE, false));
     // The topics were created by messages of another client.
-    world.client = Client::of([10, 0, 0, 2].into(), 7);
-    assert!(world.is_taken("kept/a", b"small", false) && world.is_taken("plain", b"small", true));
-    world.client = Client::of([10, 0, 0, 1].into(), 7);
-    assert!(!world.is_taken("kept/a", &LARGE, false));
-    assert!(world.is_taken("plain", &LARGE, false));
+    fixture.client = Client::of([10, 0, 0, 2].into(), 7);
+    assert!(
+        fixture.is_taken("kept/a", b"small", false) && fixture.is_taken("plain", b"small", true)
+    );
+    fixture.client = Client::of([10, 0, 0, 1].into(), 7);
+    assert!(!fixture.is_taken("kept/a", &LARGE, false));
+    assert!(fixture.is_taken("plain", &LARGE, false));
 }
 
 #[test]
 fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
-    let mut world = World::new(2020, |_| {});
-    let client = core::mem::replace(&mut world.client, Client::of([10, 0, 0, 2].into(), 7));
-    assert!(world.is_taken("plain", b"small", true) && world.is_taken("latest/a", b"small", true));
-    world.client = client;
-    // The message and its row exceed the limit, so afterwards not even an empty message may be kept.
-    assert!(world.is_taken("kept/a", &LARGE, false) && !world.is_taken("kept/a", b"", false));
+    let mut fixture = Fixture::new(2020, |_| {});
+    let client = core::mem::replace(&mut fixture.client, Client::of([10, 0, 0, 2].into(), 7));
     assert!(
-        !world.is_taken("plain/other", b"", true),
+        fixture.is_taken("plain", b"small", true) && fixture.is_taken("latest/a", b"small", true)
+    );
+    fixture.client = client;
+    // The message and its row exceed the limit, so afterwards not even an empty message may be kept.
+    assert!(fixture.is_taken("kept/a", &LARGE, false) && !fixture.is_taken("kept/a", b"", false));
+    assert!(
+        !fixture.is_taken("plain/other", b"", true),
         "nothing is retained there"
     );
-    assert!(world.is_taken("plain", b"", true));
-    assert!(!world.is_taken("plain", b"", true), "it was removed");
-    assert!(world.is_taken("latest/a", b"", true));
-    assert!(!world.is_taken("latest/a", b"", false));
+    assert!(fixture.is_taken("plain", b"", true));
+    assert!(!fixture.is_taken("plain", b"", true), "it was removed");
+    assert!(fixture.is_taken("latest/a", b"", true));
+    assert!(!fixture.is_taken("latest/a", b"", false));
 }
 
 #[test]
 fn messages_that_a_session_or_group_needs_are_kept() {
     let steps: [(&str, &str); 2] = [("plain/a", "plain/a"), ("plain/+", "plain/a")];
     for (needed, name) in steps {
-        let mut world = World::new(1000, |_| {});
-        world.count_qos_subscription(needed, true);
-        assert!(!world.is_taken(name, &LARGE, false), "{needed}");
-        assert!(world.is_taken("other", &LARGE, false));
-        world.count_qos_subscription(needed, false);
-        assert!(world.is_taken(name, &LARGE, false), "{needed}");
+        let mut fixture = Fixture::new(1000, |_| {});
+        fixture.count_qos_subscription(needed, true);
+        assert!(!fixture.is_taken(name, &LARGE, false), "{needed}");
+        assert!(fixture.is_taken("other", &LARGE, false));
+        fixture.count_qos_subscription(needed, false);
+        assert!(fixture.is_taken(name, &LARGE, false), "{needed}");
     }
-    let mut world = World::new(1000, |_| {});
+    let mut fixture = Fixture::new(1000, |_| {});
     // The topic exists before its messages are kept.
-    assert!(world.is_taken("plain/a", b"small", false));
-    world.count_qos_subscription("plain/a", true);
-    assert!(!world.is_taken("plain/a", &LARGE, false));
-    let mut world = World::new(1000, |_| {});
+    assert!(fixture.is_taken("plain/a", b"small", false));
+    fixture.count_qos_subscription("plain/a", true);
+    assert!(!fixture.is_taken("plain/a", &LARGE, false));
+    let mut fixture = Fixture::new(1000, |_| {});
     let to = ReplyTo {
         slot: 1,
         generation: 1,
@@ -176,50 +180,50 @@ fn messages_that_a_session_or_group_needs_are_kept() {
         party: Party::of_address(Client::NOBODY),
         is_new: true,
     };
-    world.home.group_join(&join, &mut world.lanes);
-    assert!(!world.is_taken("plain/a", &LARGE, false));
-    assert!(world.is_taken("other", &LARGE, false));
+    fixture.home.group_join(&join, &mut fixture.lanes);
+    assert!(!fixture.is_taken("plain/a", &LARGE, false));
+    assert!(fixture.is_taken("other", &LARGE, false));
 }
 
 #[test]
 fn sessions_that_may_have_no_messages_kept_need_none() {
-    let mut world = World::new(1000, |settings| settings.mqtt.session_messages = 0);
-    world.count_qos_subscription("plain/+", true);
-    assert!(world.is_taken("plain/a", &LARGE, false));
+    let mut fixture = Fixture::new(1000, |settings| settings.mqtt.session_messages = 0);
+    fixture.count_qos_subscription("plain/+", true);
+    assert!(fixture.is_taken("plain/a", &LARGE, false));
 }
 
 #[test]
 fn a_message_under_way_has_as_much_reserved_as_it_will_keep() {
-    let mut world = World::new(3000, |_| {});
-    let reserve = |world: &mut World, name| {
-        let message = world.message(name, &LARGE, false);
-        world.reserve(&Fact::Publish(&message))
+    let mut fixture = Fixture::new(3000, |_| {});
+    let reserve = |fixture: &mut Fixture, name| {
+        let message = fixture.message(name, &LARGE, false);
+        fixture.reserve(&Fact::Publish(&message))
     };
-    let unkept = (0..3).map(|_| reserve(&mut world, "plain").expect("it is not kept"));
+    let unkept = (0..3).map(|_| reserve(&mut fixture, "plain").expect("it is not kept"));
     let unkept = unkept.collect::<Vec<_>>();
-    let kept = reserve(&mut world, "kept/a").expect("it is the first");
-    assert!(matches!(reserve(&mut world, "kept/a"), Err(FULL)));
+    let kept = reserve(&mut fixture, "kept/a").expect("it is the first");
+    assert!(matches!(reserve(&mut fixture, "kept/a"), Err(FULL)));
     for reserved in unkept {
-        world.home.release(reserved, NOW);
+        fixture.home.release(reserved, NOW);
     }
-    assert!(matches!(reserve(&mut world, "kept/a"), Err(FULL)));
-    world.home.release(kept, NOW);
-    reserve(&mut world, "kept/a").expect("the other is gone");
+    assert!(matches!(reserve(&mut fixture, "kept/a"), Err(FULL)));
+    fixture.home.release(kept, NOW);
+    reserve(&mut fixture, "kept/a").expect("the other is gone");
 }
 
 #[test]
 fn a_topic_under_way_has_room_reserved_once() {
-    let mut world = World::new(0, |settings| settings.limits.topics_per_shard = 2);
-    let reserve = |world: &mut World, change, name: &str| {
+    let mut fixture = Fixture::new(0, |settings| settings.limits.topics_per_shard = 2);
+    let reserve = |fixture: &mut Fixture, change, name: &str| {
         let fact = Fact::Topic {
             change,
-            hash: world.home.topics.hash_of(name.as_bytes()),
+            hash: fixture.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
-            client: world.client,
+            client: fixture.client,
         };
-        world.reserve(&fact)
+        fixture.reserve(&fact)
     };
-    assert!(world.is_taken("there", b"x", false));
+    assert!(fixture.is_taken("there", b"x", false));
     // Room is reserved only for a record that will create its topic.
     for (change, name) in [
         (Change::Create, "there"),
@@ -228,25 +232,25 @@ fn a_topic_under_way_has_room_reserved_once() {
         (Change::Create, "new"),
         (Change::Create, "new"),
     ] {
-        reserve(&mut world, change, name).expect("there is room for one");
+        reserve(&mut fixture, change, name).expect("there is room for one");
     }
-    let refused = reserve(&mut world, Change::Create, "newer");
+    let refused = reserve(&mut fixture, Change::Create, "newer");
     assert!(matches!(refused, Err(Outcome::Full(Reason::TopicsFull))));
 }
 
 #[test]
 fn keys_run_out_while_other_records_are_under_way() {
-    let mut world = World::new(0, |settings| settings.publish.idempotency_window_s = 10);
-    let under_way = world.message("plain", b"x", false);
-    world.reserve(&Fact::Publish(&under_way)).expect("it may");
-    let keyed = |world: &World, key| Publish {
+    let mut fixture = Fixture::new(0, |settings| settings.publish.idempotency_window_s = 10);
+    let under_way = fixture.message("plain", b"x", false);
+    fixture.reserve(&Fact::Publish(&under_way)).expect("it may");
+    let keyed = |fixture: &Fixture, key| Publish {
         dedup: Some(DedupKey {
             key,
             publisher: Party::of_address(Client::NOBODY),
         }),
-        ..world.message("plain", b"x", false)
+        ..fixture.message("plain", b"x", false)
     };
-    let (old, new) = (keyed(&world, b"old"), keyed(&world, b"new"));
+    let (old, new) = (keyed(&fixture, b"old"), keyed(&fixture, b"new"));
     let at = |unix_s| {
         move |home: &mut Home, context: &mut HomeContext<'_>, fact: &Fact<'_>| {
             context.now.unix_s = unix_s;
@@ -254,10 +258,10 @@ fn keys_run_out_while_other_records_are_under_way() {
         }
     };
     for (message, unix_s) in [(&old, 1000), (&new, 1005)] {
-        world.with(|home, context| at(unix_s)(home, context, &Fact::Publish(message)));
+        fixture.with(|home, context| at(unix_s)(home, context, &Fact::Publish(message)));
     }
-    let keys = |world: &World| {
-        world
+    let keys = |fixture: &Fixture| {
+        fixture
             .home
             .retries
             .answers
@@ -265,10 +269,10 @@ fn keys_run_out_while_other_records_are_under_way() {
             .map_or(0, |answers| answers.len())
     };
     // A record in flight may be a retry from second 1010. In that second the answer of second 1000 is still valid.
-    world.home.tick(1010);
-    assert_eq!(keys(&world), 2);
-    world.home.tick(1011);
-    assert_eq!(keys(&world), 1);
-    let again = world.with(|home, context| at(1012)(home, context, &Fact::Publish(&new)));
+    fixture.home.tick(1010);
+    assert_eq!(keys(&fixture), 2);
+    fixture.home.tick(1011);
+    assert_eq!(keys(&fixture), 1);
+    let again = fixture.with(|home, context| at(1012)(home, context, &Fact::Publish(&new)));
     assert!(matches!(again, Outcome::Replayed(_)));
 }

@@ -13,7 +13,7 @@ use crate::home::Home;
 use crate::home::compression::opcode_of;
 use crate::home::logs::Logs;
 use crate::log::Log;
-use crate::log::arrival::{Arrival, Arrivals};
+use crate::log::arrival::{Arrival, ArrivalCursor};
 use crate::mail::fields::check_stored_message;
 use crate::mail::message::{Headers, NewMessage};
 use crate::store::slab::NONE;
@@ -32,10 +32,10 @@ impl Logs {
     /// Writes messages from this cursor on; returns the cursor to continue with, if any are left.
     pub(crate) fn save_messages(
         &self,
-        from: Option<(usize, Arrivals)>,
+        from: Option<(usize, ArrivalCursor)>,
         rules: &Rules,
         block: &mut Block<'_>,
-    ) -> Option<(usize, Arrivals)> {
+    ) -> Option<(usize, ArrivalCursor)> {
         let all = |log: &Log| {
             let lists = (0..rules.count()).map(|number| (number as u8, 0));
             log.arrivals(lists, u64::MAX)
@@ -53,7 +53,7 @@ impl Logs {
     }
 
     /// Writes messages of a log; returns whether more are left.
-    fn save_log(log: &Log, at: &mut Arrivals, rules: &Rules, block: &mut Block<'_>) -> bool {
+    fn save_log(log: &Log, at: &mut ArrivalCursor, rules: &Rules, block: &mut Block<'_>) -> bool {
         loop {
             if block.is_full() {
                 return true;
@@ -116,7 +116,7 @@ impl Home {
         if id == NONE || moves && planted::is(Fault::LeftBehind) {
             return Ok(());
         }
-        let at = self.partition_of(id);
+        let at = self.topic_partition_index(id);
         if offset == 0 || offset > self.logs.partitions[at].sequence || previous >= offset {
             return Err(IMPOSSIBLE);
         }

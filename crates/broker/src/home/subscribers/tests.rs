@@ -22,17 +22,17 @@ const HASH: u32 = 9;
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 
 /// Topic, shard, the carrier's row and its serial.
-type Place = (usize, ShardId, u32, u16);
+type TellPlace = (usize, ShardId, u32, u16);
 
-struct World {
+struct Fixture {
     home: Home,
     settings: Settings,
     rules: Rules,
     ids: Vec<u32>,
 }
 
-impl World {
-    fn new() -> World {
+impl Fixture {
+    fn new() -> Fixture {
         let settings = Settings::default();
         let rules = Rules::new(&settings.rules);
         let mut home = Home::new(
@@ -46,7 +46,7 @@ impl World {
         );
         let create = |name: &&[u8]| home.insert_topic(HASH, name, Client::NOBODY, &rules, NOW);
         let ids = NAMES.iter().map(create).collect();
-        World {
+        Fixture {
             home,
             settings,
             rules,
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    fn join(&mut self, (topic, shard, row, serial): Place) {
+    fn join(&mut self, (topic, shard, row, serial): TellPlace) {
         let carrier = Carrier {
             shard,
             serial,
@@ -64,12 +64,12 @@ impl World {
         self.home.add_subscriber(self.ids[topic], carrier);
     }
 
-    fn leave(&mut self, (_, shard, row, serial): Place) {
+    fn leave(&mut self, (_, shard, row, serial): TellPlace) {
         self.home.leave_topic(shard, HASH, row, serial, NOW);
     }
 
     /// The carriers and their numbers of subscribers, in order.
-    fn carriers(&self, topic: usize) -> Vec<(Place, u32)> {
+    fn carriers(&self, topic: usize) -> Vec<(TellPlace, u32)> {
         let mut carriers = Vec::new();
         self.home.topics.each_carrier(self.ids[topic], |carrier| {
             let place = (topic, carrier.shard, carrier.carrier_row, carrier.serial);
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// The carriers to which a message is sent, in order.
-    fn told(&mut self, topic: usize) -> Vec<Place> {
+    fn told(&mut self, topic: usize) -> Vec<TellPlace> {
         let mut lanes = Lanes::new(0, 3);
         let message = Publish {
             hash: HASH,
@@ -115,7 +115,7 @@ impl World {
     }
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = TellPlace> {
     // A carrier has one row for a topic at a time; the row may have been that of another topic before.
     (0..2_usize, 0..3_u16, 0..2_u16)
         .prop_map(|(topic, shard, serial)| (topic, shard, topic as u32, serial))
@@ -126,36 +126,36 @@ proptest! {
     fn each_carrier_is_known_with_its_subscribers(
         steps in prop::collection::vec((place(), any::<bool>()), 0..120),
     ) {
-        let mut world = World::new();
+        let mut fixture = Fixture::new();
         let mut model = BTreeMap::new();
         let mut left = 0;
         for (place, joins) in steps {
             let count = model.entry(place).or_insert(0);
             if joins {
-                world.join(place);
+                fixture.join(place);
                 *count += 1;
             } else if *count > 0 {
-                world.leave(place);
+                fixture.leave(place);
                 *count -= 1;
                 left += 1;
             }
             model.retain(|_, count| *count > 0);
             for topic in 0..NAMES.len() {
                 let of = model.iter().filter(|(place, _)| place.0 == topic);
-                let expected: Vec<(Place, u32)> = of.map(|(place, n)| (*place, *n)).collect();
-                prop_assert_eq!(&world.carriers(topic), &expected);
+                let expected: Vec<(TellPlace, u32)> = of.map(|(place, n)| (*place, *n)).collect();
+                prop_assert_eq!(&fixture.carriers(topic), &expected);
                 let sum = expected.iter().map(|(_, count)| count).sum::<u32>();
-                prop_assert_eq!(world.home.topics.subscribers(world.ids[topic]), sum);
-                let places: Vec<Place> = expected.iter().map(|(place, _)| *place).collect();
-                prop_assert_eq!(world.told(topic), places);
+                prop_assert_eq!(fixture.home.topics.subscribers(fixture.ids[topic]), sum);
+                let places: Vec<TellPlace> = expected.iter().map(|(place, _)| *place).collect();
+                prop_assert_eq!(fixture.told(topic), places);
             }
         }
-        prop_assert_eq!(world.home.stats().detaches, left);
+        prop_assert_eq!(fixture.home.stats().detaches, left);
         for (place, count) in model {
-            (0..count).for_each(|_| world.leave(place));
+            (0..count).for_each(|_| fixture.leave(place));
         }
         let mut accounts = crate::budget::stats::Accounts::default();
-        world.home.account(&mut accounts);
+        fixture.home.account(&mut accounts);
         prop_assert_eq!(accounts.home_sets, 0);
     }
 }
@@ -163,47 +163,47 @@ proptest! {
 /// Tests that a topic gets a set of carriers if one carrier has more subscribers than a row can count, which is 65,535.
 #[test]
 fn a_carrier_may_have_more_subscribers_than_a_row_counts() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let place = (0, 2, 0, 1);
     let most = u32::from(u16::MAX) + 2;
     for count in 1..=most {
-        world.join(place);
+        fixture.join(place);
         if count >= u32::from(u16::MAX) - 1 {
-            assert_eq!(world.carriers(0), [(place, count)]);
+            assert_eq!(fixture.carriers(0), [(place, count)]);
         }
         let needs_set = count > u32::from(u16::MAX);
         assert_eq!(
-            world.home.topics.carriers.sets(),
+            fixture.home.topics.carriers.sets(),
             u32::from(needs_set),
             "{count}"
         );
     }
     for _ in 0..most {
-        world.leave(place);
+        fixture.leave(place);
     }
-    assert!(world.carriers(0).is_empty());
+    assert!(fixture.carriers(0).is_empty());
 }
 
 /// Tests that messages are compressed as long as a subscriber that takes compressed messages may be left.
 #[test]
 fn nobody_is_compressed_for_when_all_have_left() {
     for several in [false, true] {
-        let mut world = World::new();
+        let mut fixture = Fixture::new();
         let (one, other) = ((0, 1, 0, 1), (0, 2, 0, 1));
-        world.join(one);
-        let id = world.ids[0];
-        world.home.topics.rows.get_mut(id).flags |= WANTS_DEFLATE;
+        fixture.join(one);
+        let id = fixture.ids[0];
+        fixture.home.topics.rows.get_mut(id).flags |= WANTS_DEFLATE;
         if several {
-            world.join(other);
-            world.leave(other);
+            fixture.join(other);
+            fixture.leave(other);
             assert!(
-                world.home.topics.rows.get(id).has(WANTS_DEFLATE),
+                fixture.home.topics.rows.get(id).has(WANTS_DEFLATE),
                 "one is there"
             );
         }
-        world.leave(one);
-        assert!(!world.home.topics.rows.get(id).has(WANTS_DEFLATE));
-        world.join(other);
-        assert_eq!(world.carriers(0), [(other, 1)]);
+        fixture.leave(one);
+        assert!(!fixture.home.topics.rows.get(id).has(WANTS_DEFLATE));
+        fixture.join(other);
+        assert_eq!(fixture.carriers(0), [(other, 1)]);
     }
 }

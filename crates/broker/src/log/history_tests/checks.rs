@@ -10,22 +10,22 @@ enum Item<'a> {
     Lost(usize, u64),
 }
 
-impl World {
+impl Fixture {
     pub(super) fn check(&mut self, starts: &[(u8, u64)], lost: u64, time_s: u32) {
         self.check_topics();
-        let World { plain, log, .. } = self;
+        let Fixture { plain, log, .. } = self;
         // In one of three cases, orphaned messages are not removed yet.
         let is_clear = !plain.offset.is_multiple_of(3);
         if is_clear {
             log.clear_orphans(usize::MAX);
             assert_eq!(log.len() as usize, plain.kept.len());
-            World::check_marks(plain, log);
+            Fixture::check_marks(plain, log);
         }
         let losses = plain.losses.iter().flatten().count();
         assert_eq!(log.losses.topics(), losses);
 
         let mut at = log.arrivals(starts.iter().copied(), lost);
-        for (offset, _, item) in World::expected(plain, starts, lost) {
+        for (offset, _, item) in Fixture::expected(plain, starts, lost) {
             let mut next = || log.next_arrival(&mut at).expect("there is one more");
             let arrival = loop {
                 match next() {
@@ -34,7 +34,7 @@ impl World {
                 }
             };
             assert_eq!(arrival.offset(), offset);
-            World::check_arrival(plain, log, arrival, item);
+            Fixture::check_arrival(plain, log, arrival, item);
         }
         while let Some(arrival) = log.next_arrival(&mut at) {
             assert!(!is_clear && matches!(arrival, Arrival::Orphaned { .. }));
@@ -45,12 +45,12 @@ impl World {
         if is_clear {
             assert_eq!(log.last_arrived_by(time_s), last);
         }
-        World::check_places(plain, log, &self.chains, time_s);
+        Fixture::check_places(plain, log, &self.chains, time_s);
     }
 
     /// Checks that each topic has the messages and the last lost offset of the plain list.
     fn check_topics(&mut self) {
-        let World { plain, log, .. } = self;
+        let Fixture { plain, log, .. } = self;
         for topic in 0..TOPICS {
             let past = log.last_lost_offset(self.chains[topic]);
             assert_eq!(past.unwrap_or(plain.last[topic]), plain.lost[topic]);

@@ -1,4 +1,4 @@
-//! Tests of a flush: what it sends, what it holds back, and what it reuses.
+//! Tests of a flush: the mail it sends, the asks it holds back, and the buffers it reuses.
 
 use super::*;
 use crate::budget::admission::Party;
@@ -105,7 +105,7 @@ fn credit_is_given_back_at_once_and_once() {
 
 /// A turn in which this party causes `visits` visits at a carrier. Returns the mail, which the carrier holds.
 fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(ShardId, Mail)> {
-    lanes.frames().weights.add(party, visits);
+    lanes.frames().visits_by_group.add(party, visits);
     lanes.tell(0, GONE);
     let posted = flush(lanes);
     lanes.update_valve(valve);

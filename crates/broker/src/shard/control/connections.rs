@@ -51,7 +51,7 @@ pub(super) fn connections_page<I: Io>(
     subs: &Subscriptions,
     which: &Selection,
     from: u32,
-    most: usize,
+    limit: usize,
     io: &I,
 ) -> Page<Connection> {
     let mut found = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn connections_page<I: Io>(
         if is_one_of(clients, subs, slot, which, io) {
             found.push(describe(clients, subs, slot, NAMES_IN_LIST, io));
         }
-        found.len() < most
+        found.len() < limit
     });
     Page { found, next }
 }
@@ -135,13 +135,13 @@ pub(super) fn client_ids(
 pub(super) fn sessions_page(
     at_home: &SessionsAtHome,
     from: u32,
-    most: usize,
+    limit: usize,
     now: Now,
 ) -> Page<Session> {
     let end = at_home.end();
     let until = end.min(from.saturating_add(ROWS_PER_TURN));
     let (mut found, mut row) = (Vec::new(), from);
-    while row < until && found.len() < most {
+    while row < until && found.len() < limit {
         at_home.each_absent_view(row..row + 1, |view| found.push(absent_session(&view, now)));
         row += 1;
     }

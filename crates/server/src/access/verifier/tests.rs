@@ -13,7 +13,7 @@ fn question(token: &[u8], asker: u64) -> Question {
 }
 
 /// The state, and its inbox.
-fn state() -> (VerifierState, Receiver<Event>) {
+fn state() -> (VerifierState, Receiver<VerifierEvent>) {
     let access = toml::from_str(SETTINGS).expect("settings");
     let Ok(verifiers) = CredentialVerifiers::new(&access) else {
         panic!("settings that can be read");

@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::control::state::AdminState;
-use crate::lifecycle::shards::Silent;
+use crate::lifecycle::shards::ShardTimeout;
 
 /// The number of entries of a page if the request has no `limit`.
 const PAGE_LEN: u32 = 100;
@@ -60,8 +60,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-impl From<Silent> for ApiError {
-    fn from(silent: Silent) -> Self {
+impl From<ShardTimeout> for ApiError {
+    fn from(silent: ShardTimeout) -> Self {
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, silent.to_string())
     }
 }

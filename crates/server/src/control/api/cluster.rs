@@ -46,7 +46,7 @@ pub enum Presence {
     /// Its last heartbeat is less than five seconds old.
     Live,
     /// Its last heartbeat is at least five seconds old.
-    Silent,
+    ShardTimeout,
     /// The other nodes have declared it dead. It is listed for an hour, or until another node takes its name.
     Dead,
 }
@@ -309,7 +309,7 @@ fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
         this: node.is_self,
         state: match age_s < SILENT_S {
             true => Presence::Live,
-            false => Presence::Silent,
+            false => Presence::ShardTimeout,
         },
         age_s,
         last_seen_unix_s: node.beat_unix_s,
@@ -438,7 +438,7 @@ fn problems(
         let age_s = node.age_s;
         match node.state {
             Presence::Live => {}
-            Presence::Silent => found.push(format!(
+            Presence::ShardTimeout => found.push(format!(
                 "node {} has given no sign of life for {age_s} s",
                 node.name
             )),

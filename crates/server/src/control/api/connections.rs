@@ -85,7 +85,7 @@ pub struct ConnectionPage {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Listed {
+pub struct ConnectionsQuery {
     /// With this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket or closing.
     transport: Option<String>,
     /// With a subscription to a topic that matches this filter, or to a filter that it covers.
@@ -127,7 +127,7 @@ pub struct Ended {
     disconnected: u64,
 }
 
-fn which(
+fn selection(
     transport: Option<&str>,
     user: Option<String>,
     address: Option<IpAddr>,
@@ -193,7 +193,7 @@ fn described(shard: ShardId, connection: orders::Connection) -> Connection {
 
 /// Converts connections for the answer. A connection does not store its MQTT client id, so the homes of the sessions are asked for the
 /// client ids, with one question for each home.
-async fn shown(
+async fn to_connections(
     state: &AdminState,
     found: Vec<(ShardId, orders::Connection)>,
 ) -> Result<Vec<Connection>, ApiError> {
@@ -236,7 +236,7 @@ fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
     get,
     path = "/api/v1/connections",
     tag = "connections",
-    params(Listed),
+    params(ConnectionsQuery),
     responses(
         (status = 200, body = ConnectionPage),
         (status = 400, body = ErrorBody, description = "A transport, filter, limit or cursor that is none"),
@@ -244,24 +244,24 @@ fn named(state: &AdminState, id: &str) -> Result<(ShardId, ConnId), ApiError> {
 )]
 pub async fn list(
     State(state): State<AdminState>,
-    asked: Result<Query<Listed>, QueryRejection>,
+    query: Result<Query<ConnectionsQuery>, QueryRejection>,
 ) -> Answer<ConnectionPage> {
-    let asked = asked?.0;
-    let which = which(
-        asked.transport.as_deref(),
-        asked.user,
-        asked.address,
-        asked.filter.as_deref(),
-        asked.slow,
+    let query = query?.0;
+    let selection = selection(
+        query.transport.as_deref(),
+        query.user,
+        query.address,
+        query.filter.as_deref(),
+        query.slow,
     )?;
-    let page = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
+    let page = PageRequest::new(query.limit, query.cursor.as_deref())?;
     let order = |from, most| Control::Connections {
-        which: which.clone(),
+        which: selection.clone(),
         from,
         most,
     };
     let (found, next) = page.page(&state, state.shards.count(), order).await?;
-    let connections = shown(&state, found).await?;
+    let connections = to_connections(&state, found).await?;
     Ok(Json(ConnectionPage { connections, next }))
 }
 
@@ -280,7 +280,9 @@ pub async fn inspect(
     let (shard, id) = named(&state, &id)?;
     let found: Option<Box<_>> = state.shards.ask(shard, Control::Connection(id)).await?;
     let found = found.map(|connection| (shard, *connection));
-    let one = shown(&state, found.into_iter().collect()).await?.pop();
+    let one = to_connections(&state, found.into_iter().collect())
+        .await?
+        .pop();
     one.map(Json).ok_or_else(|| ApiError::missing("connection"))
 }
 
@@ -317,21 +319,21 @@ pub async fn end(State(state): State<AdminState>, Path(id): Path<String>) -> Ans
 )]
 pub async fn end_all(
     State(state): State<AdminState>,
-    asked: Result<Json<ToEnd>, JsonRejection>,
+    request: Result<Json<ToEnd>, JsonRejection>,
 ) -> Answer<Ended> {
-    let asked = asked?.0;
-    let which = which(
-        asked.transport.as_deref(),
-        asked.user,
-        asked.address,
-        asked.filter.as_deref(),
-        asked.slow,
+    let request = request?.0;
+    let selection = selection(
+        request.transport.as_deref(),
+        request.user,
+        request.address,
+        request.filter.as_deref(),
+        request.slow,
     )?;
-    let nothing = which.transport.is_none()
-        && which.user.is_none()
-        && which.address.is_none()
-        && which.filter.is_none();
-    if nothing && !which.slow {
+    let nothing = selection.transport.is_none()
+        && selection.user.is_none()
+        && selection.address.is_none()
+        && selection.filter.is_none();
+    if nothing && !selection.slow {
         let why = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
         return Err(ApiError::bad(why));
     }
@@ -339,8 +341,11 @@ pub async fn end_all(
     for shard in 0..state.shards.count() {
         let mut from = Some(0);
         while let Some(row) = from {
-            let which = which.clone();
-            let order = Control::DisconnectAll { which, from: row };
+            let selection = selection.clone();
+            let order = Control::DisconnectAll {
+                which: selection,
+                from: row,
+            };
             let ended: orders::Ended = state.shards.ask(shard, order).await?;
             disconnected += u64::from(ended.count);
             from = ended.next;

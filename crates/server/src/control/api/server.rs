@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ApiError};
-use crate::config::Effective;
+use crate::config::EffectiveSettings;
 use crate::control::state::AdminState;
 use crate::settings::file::File;
 use crate::settings::schema::SCHEMA;
@@ -57,7 +57,7 @@ pub struct Setting {
 }
 
 /// Each setting with its value and the place where it was given.
-fn setting_rows(effective: &Effective, values: &Value) -> Result<Vec<Setting>, ApiError> {
+fn setting_rows(effective: &EffectiveSettings, values: &Value) -> Result<Vec<Setting>, ApiError> {
     let defaults = settings_json(&File::default())?;
     let found = SCHEMA.settings.iter().filter_map(|row| {
         let place = format!("/{}", row.path.replace('.', "/"));

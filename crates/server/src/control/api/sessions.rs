@@ -33,14 +33,14 @@ pub struct Session {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Named {
+pub struct SessionQuery {
     /// The MQTT client id.
     client_id: String,
     /// The user of the session, if the list of sessions has one.
     user: Option<String>,
 }
 
-impl Named {
+impl SessionQuery {
     fn name(self) -> SessionName {
         SessionName {
             client_id: self.client_id.into_bytes().into(),
@@ -56,7 +56,7 @@ pub struct EndedSessions {
     ended: u32,
 }
 
-fn shown(it: orders::Session, with_subscriptions: bool) -> Session {
+fn to_session(it: orders::Session, with_subscriptions: bool) -> Session {
     let all = it.subscriptions.into_iter().map(subscription).collect();
     Session {
         client_id: text(&it.client_id),
@@ -79,7 +79,7 @@ pub struct SessionPage {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Listed {
+pub struct SessionsQuery {
     /// The largest number of sessions on the page, 1 to 1000. The default is 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
@@ -92,7 +92,7 @@ pub struct Listed {
     get,
     path = "/api/v1/sessions",
     tag = "connections",
-    params(Listed),
+    params(SessionsQuery),
     responses(
         (status = 200, body = SessionPage),
         (status = 400, body = ErrorBody, description = "The limit or the cursor is not valid"),
@@ -100,14 +100,14 @@ pub struct Listed {
 )]
 pub async fn list(
     State(state): State<AdminState>,
-    asked: Result<Query<Listed>, QueryRejection>,
+    query: Result<Query<SessionsQuery>, QueryRejection>,
 ) -> Answer<SessionPage> {
-    let asked = asked?.0;
-    let asked = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
+    let query = query?.0;
+    let page_request = PageRequest::new(query.limit, query.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
     let order = |from, most| Control::Sessions { from, most };
-    let (sessions, next) = asked.page(&state, homes, order).await?;
-    let sessions = sessions.into_iter().map(|(_, it)| shown(it, false));
+    let (sessions, next) = page_request.page(&state, homes, order).await?;
+    let sessions = sessions.into_iter().map(|(_, it)| to_session(it, false));
     let sessions = sessions.collect();
     Ok(Json(SessionPage { sessions, next }))
 }
@@ -117,7 +117,7 @@ pub async fn list(
     get,
     path = "/api/v1/session",
     tag = "connections",
-    params(Named),
+    params(SessionQuery),
     responses(
         (status = 200, body = Session),
         (status = 400, body = ErrorBody, description = "The client id is missing"),
@@ -126,14 +126,14 @@ pub async fn list(
 )]
 pub async fn inspect(
     State(state): State<AdminState>,
-    asked: Result<Query<Named>, QueryRejection>,
+    query: Result<Query<SessionQuery>, QueryRejection>,
 ) -> Answer<Session> {
-    let name = asked?.0.name();
+    let name = query?.0.name();
     for home in 0..state.lifecycle.world().homes {
         let order = Control::Session(name.clone());
         let found: Option<Box<orders::Session>> = state.shards.ask(home, order).await?;
         if let Some(session) = found {
-            return Ok(Json(shown(*session, true)));
+            return Ok(Json(to_session(*session, true)));
         }
     }
     Err(ApiError::missing("session whose client is away"))
@@ -147,7 +147,7 @@ pub async fn inspect(
     delete,
     path = "/api/v1/session",
     tag = "connections",
-    params(Named),
+    params(SessionQuery),
     responses(
         (status = 200, body = EndedSessions),
         (status = 400, body = ErrorBody, description = "The client id is missing"),
@@ -156,9 +156,9 @@ pub async fn inspect(
 )]
 pub async fn end(
     State(state): State<AdminState>,
-    asked: Result<Query<Named>, QueryRejection>,
+    query: Result<Query<SessionQuery>, QueryRejection>,
 ) -> Answer<EndedSessions> {
-    let name = asked?.0.name();
+    let name = query?.0.name();
     for home in 0..state.lifecycle.world().homes {
         let order = Control::EndSession(name.clone());
         let ended: orders::Ended = state.shards.ask(home, order).await?;

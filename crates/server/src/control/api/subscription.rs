@@ -9,7 +9,7 @@ use super::answer::text;
 /// A subscription of an MQTT client.
 #[derive(Serialize, ToSchema)]
 pub struct Subscription {
-    /// A topic or a filter, as in its SUBSCRIBE: of a shared subscription `$share/GROUP/FILTER`.
+    /// The topic or filter as in the client's SUBSCRIBE. A shared subscription has `$share/GROUP/FILTER`.
     filter: String,
     qos: u8,
     /// The group of a shared subscription.

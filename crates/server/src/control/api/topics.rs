@@ -72,7 +72,7 @@ pub struct TopicPage {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Listed {
+pub struct TopicsQuery {
     /// Only topics that match this filter. Without it, all topics.
     filter: Option<String>,
     /// The number of topics of a page, 1 to 1000. 100 without it.
@@ -86,7 +86,7 @@ pub struct Listed {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Named {
+pub struct TopicQuery {
     /// The topic's name.
     name: String,
 }
@@ -95,7 +95,7 @@ pub struct Named {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Read {
+pub struct MessagesQuery {
     /// The topic's name.
     name: String,
     /// Only messages after this offset. Without it, all kept messages.
@@ -184,7 +184,7 @@ pub struct Purged {
 }
 
 /// Checks a topic's name and finds its home.
-fn place(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
+fn name_and_home(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let world = state.lifecycle.world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
         .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: it {error}")))?;
@@ -234,7 +234,7 @@ async fn topic_of(
     get,
     path = "/api/v1/topics",
     tag = "topics",
-    params(Listed),
+    params(TopicsQuery),
     responses(
         (status = 200, body = TopicPage),
         (status = 400, body = ErrorBody, description = "A filter, limit or cursor that is none"),
@@ -242,17 +242,17 @@ async fn topic_of(
 )]
 pub async fn list(
     State(state): State<AdminState>,
-    asked: Result<Query<Listed>, QueryRejection>,
+    query: Result<Query<TopicsQuery>, QueryRejection>,
 ) -> Answer<TopicPage> {
-    let asked = asked?.0;
-    let filter = filter(asked.filter.as_deref())?;
-    let asked = PageRequest::new(asked.limit, asked.cursor.as_deref())?;
+    let query = query?.0;
+    let filter = filter(query.filter.as_deref())?;
+    let page_request = PageRequest::new(query.limit, query.cursor.as_deref())?;
     let homes = state.lifecycle.world().homes;
     let order = |from, most| {
         let filter = filter.clone();
         Control::Topics(TopicsPage { filter, from, most })
     };
-    let (topics, next) = asked.page(&state, homes, order).await?;
+    let (topics, next) = page_request.page(&state, homes, order).await?;
     let shown = |(home, topic): (_, orders::Topic)| described(&state, home, &topic);
     let topics = topics.into_iter().map(shown).collect();
     Ok(Json(TopicPage { topics, next }))
@@ -263,7 +263,7 @@ pub async fn list(
     get,
     path = "/api/v1/topic",
     tag = "topics",
-    params(Named),
+    params(TopicQuery),
     responses(
         (status = 200, body = TopicOfAll),
         (status = 400, body = ErrorBody, description = "No topic can have this name"),
@@ -272,12 +272,12 @@ pub async fn list(
 )]
 pub async fn info(
     State(state): State<AdminState>,
-    asked: Result<Query<Named>, QueryRejection>,
+    query: Result<Query<TopicQuery>, QueryRejection>,
 ) -> Answer<TopicOfAll> {
-    let asked = asked?;
-    let (name, home) = place(&state, &asked.name)?;
+    let query = query?;
+    let (name, home) = name_and_home(&state, &query.name)?;
     let topic = described(&state, home, &*topic_of(&state, home, name).await?);
-    let cluster = Subscribers::of(&state, &asked.name, topic.subscribers).await;
+    let cluster = Subscribers::of(&state, &query.name, topic.subscribers).await;
     Ok(Json(TopicOfAll { topic, cluster }))
 }
 
@@ -288,7 +288,7 @@ pub async fn info(
     delete,
     path = "/api/v1/topic",
     tag = "topics",
-    params(Named),
+    params(TopicQuery),
     responses(
         (status = 200, body = Deleted),
         (status = 400, body = ErrorBody, description = "No topic can have this name"),
@@ -297,9 +297,9 @@ pub async fn info(
 )]
 pub async fn delete(
     State(state): State<AdminState>,
-    asked: Result<Query<Named>, QueryRejection>,
+    query: Result<Query<TopicQuery>, QueryRejection>,
 ) -> Answer<Deleted> {
-    let (name, home) = place(&state, &asked?.name)?;
+    let (name, home) = name_and_home(&state, &query?.name)?;
     match state.shards.ask(home, Control::Delete(name)).await? {
         Outcome::Missing => Err(ApiError::missing("topic")),
         Outcome::Unknown => Err(unknown()),
@@ -312,7 +312,7 @@ pub async fn delete(
     get,
     path = "/api/v1/topic/messages",
     tag = "topics",
-    params(Read),
+    params(MessagesQuery),
     responses(
         (status = 200, body = MessagePage),
         (status = 400, body = ErrorBody, description = "A name, offset or limit that is none"),
@@ -321,15 +321,15 @@ pub async fn delete(
 )]
 pub async fn messages(
     State(state): State<AdminState>,
-    asked: Result<Query<Read>, QueryRejection>,
+    query: Result<Query<MessagesQuery>, QueryRejection>,
 ) -> Answer<MessagePage> {
-    let asked = asked?.0;
-    let (name, home) = place(&state, &asked.name)?;
+    let query = query?.0;
+    let (name, home) = name_and_home(&state, &query.name)?;
     let page = LogPage {
         name,
-        after: asked.after.unwrap_or_default(),
-        most: page_len(asked.limit)?,
-        newest: asked.newest.unwrap_or_default(),
+        after: query.after.unwrap_or_default(),
+        most: page_len(query.limit)?,
+        newest: query.newest.unwrap_or_default(),
     };
     let read: Option<orders::Messages> = state.shards.ask(home, Control::Log(page)).await?;
     let read = read.ok_or_else(|| ApiError::missing("topic"))?;
@@ -364,7 +364,7 @@ pub async fn messages(
     delete,
     path = "/api/v1/topic/messages",
     tag = "topics",
-    params(Named),
+    params(TopicQuery),
     responses(
         (status = 200, body = Purged),
         (status = 400, body = ErrorBody, description = "No topic can have this name"),
@@ -373,9 +373,9 @@ pub async fn messages(
 )]
 pub async fn purge(
     State(state): State<AdminState>,
-    asked: Result<Query<Named>, QueryRejection>,
+    query: Result<Query<TopicQuery>, QueryRejection>,
 ) -> Answer<Purged> {
-    let (name, home) = place(&state, &asked?.name)?;
+    let (name, home) = name_and_home(&state, &query?.name)?;
     // Messages published after this point are kept.
     let until = topic_of(&state, home, name.clone()).await?.info.offset;
     let mut purged = 0;
@@ -408,7 +408,7 @@ pub async fn publish(
     message: Result<Json<ToPublish>, JsonRejection>,
 ) -> Answer<Published> {
     let message = message?.0;
-    let (name, home) = place(&state, &message.topic)?;
+    let (name, home) = name_and_home(&state, &message.topic)?;
     let (data, binary) = match (message.data, message.data_base64) {
         (Some(data), None) => (data.into_bytes(), false),
         (None, Some(data)) => {

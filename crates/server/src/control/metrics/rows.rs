@@ -4,9 +4,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crore_broker::{COUNTERS, Closed, GAUGES, Transport};
-use crore_net::stream::Trouble;
+use crore_net::stream::TlsFailure;
 
-use super::Read::{self, Each, Histogram, One, Shard, Sum};
+use super::MetricSource::{self, Each, Histogram, One, Shard, Sum};
 use super::text::Kind::{self, Counter, Gauge, Info};
 use super::{Metric, bool_value, by_result, delivery_histogram, row};
 use crate::control::disk::sync_histogram;
@@ -16,10 +16,24 @@ use crate::log;
 /// All metrics.
 pub fn all() -> impl Iterator<Item = Metric> {
     let counters = COUNTERS.iter().filter(|it| !it.metric.is_empty());
-    let counters = counters.map(|it| row(Counter, it.metric, "", Read::Counter(it.of), it.help));
+    let counters = counters.map(|it| {
+        row(
+            Counter,
+            it.metric,
+            "",
+            MetricSource::Counter(it.of),
+            it.help,
+        )
+    });
     let gauges = GAUGES.iter().map(|it| match it.by_shard {
-        true => row(Gauge, it.metric, "shard", Read::ShardGauge(it.of), it.help),
-        false => row(Gauge, it.metric, "", Read::Gauge(it.of), it.help),
+        true => row(
+            Gauge,
+            it.metric,
+            "shard",
+            MetricSource::ShardGauge(it.of),
+            it.help,
+        ),
+        false => row(Gauge, it.metric, "", MetricSource::Gauge(it.of), it.help),
     });
     METRICS.iter().copied().chain(counters).chain(gauges)
 }
@@ -109,7 +123,7 @@ const METRICS: &[Metric] = &[
         "TLS handshakes in progress"),
     row(Counter, "crore_tls_handshakes_total", "kind", Each(|s| s.by_kind([("full", 0), ("resumed", 1)], |shard, n| [shard.tls.handshakes, shard.tls.resumed][n])),
         "Successful TLS handshakes: `full`, or `resumed` by a ticket"),
-    row(Counter, "crore_tls_ended_connections_total", "reason", Each(|s| s.by_kind(Trouble::ALL.iter().map(|it| (it.name(), *it as usize)), |shard, n| shard.tls.of(Trouble::ALL[n]))),
+    row(Counter, "crore_tls_ended_connections_total", "reason", Each(|s| s.by_kind(TlsFailure::ALL.iter().map(|it| (it.name(), *it as usize)), |shard, n| shard.tls.of(TlsFailure::ALL[n]))),
         "Connections that ended by a fault of TLS, [by reason](TLS.md#refusals)"),
     row(Kind::Histogram, "crore_delivery_seconds", "", Histogram(|s| delivery_histogram(&s.latency)),
         "From the turn that read a message to its write"),

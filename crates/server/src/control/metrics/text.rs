@@ -8,7 +8,7 @@ use crore_shard_loop::counters::MetricHistogram;
 
 /// The text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum TextFormat {
     Prometheus,
     OpenMetrics,
 }
@@ -34,40 +34,40 @@ impl Kind {
     }
 }
 
-impl Form {
+impl TextFormat {
     pub const fn content_type(self) -> &'static str {
         match self {
-            Form::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            Form::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            TextFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            TextFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }
 
 /// A writer of metrics.
-pub struct Text {
-    form: Form,
+pub struct MetricWriter {
+    form: TextFormat,
     out: String,
 }
 
-impl Text {
-    pub fn new(form: Form) -> Text {
+impl MetricWriter {
+    pub fn new(form: TextFormat) -> MetricWriter {
         let out = String::with_capacity(64 << 10);
-        Text { form, out }
+        MetricWriter { form, out }
     }
 
     /// Begins a metric. Its samples must be written next.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
         let (mut family, mut kind_name) = (name, kind.name());
         match self.form {
-            Form::OpenMetrics => {
+            TextFormat::OpenMetrics => {
                 for end in ["_total", "_info"] {
                     family = family.strip_suffix(end).unwrap_or(family);
                 }
             }
-            Form::Prometheus if kind == Kind::Info => kind_name = Kind::Gauge.name(),
-            Form::Prometheus => {}
+            TextFormat::Prometheus if kind == Kind::Info => kind_name = Kind::Gauge.name(),
+            TextFormat::Prometheus => {}
         }
-        let help = escaped(help, self.form == Form::OpenMetrics);
+        let help = escaped(help, self.form == TextFormat::OpenMetrics);
         let _ = writeln!(
             self.out,
             "# HELP {family} {help}\n# TYPE {family} {kind_name}"
@@ -76,7 +76,7 @@ impl Text {
             let before = family.strip_suffix(unit);
             before.is_some_and(|before| before.ends_with('_'))
         });
-        if let (Form::OpenMetrics, Some(unit)) = (self.form, unit) {
+        if let (TextFormat::OpenMetrics, Some(unit)) = (self.form, unit) {
             let _ = writeln!(self.out, "# UNIT {family} {unit}");
         }
     }
@@ -113,7 +113,7 @@ impl Text {
 
     /// Ends the text and returns it.
     pub fn end(mut self) -> String {
-        if self.form == Form::OpenMetrics {
+        if self.form == TextFormat::OpenMetrics {
             self.out.push_str("# EOF\n");
         }
         self.out
@@ -136,8 +136,8 @@ fn escaped(text: &str, quotes: bool) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn written(form: Form) -> String {
-        let mut text = Text::new(form);
+    fn written(form: TextFormat) -> String {
+        let mut text = MetricWriter::new(form);
         text.family("crore_build_info", Kind::Info, "The \"version\"");
         text.sample("crore_build_info", &[("version", "a\"b\\c\nd".into())], 1.0);
         text.family("crore_sent_bytes_total", Kind::Counter, "Sent");
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn each_form_names_kinds_and_families_as_its_readers_expect() {
         assert_eq!(
-            written(Form::Prometheus),
+            written(TextFormat::Prometheus),
             r#"# HELP crore_build_info The "version"
 # TYPE crore_build_info gauge
 crore_build_info{version="a\"b\\c\nd"} 1
@@ -181,7 +181,7 @@ crore_delivery_seconds_count 6
 "#
         );
         assert_eq!(
-            written(Form::OpenMetrics),
+            written(TextFormat::OpenMetrics),
             r#"# HELP crore_build The \"version\"
 # TYPE crore_build info
 crore_build_info{version="a\"b\\c\nd"} 1

@@ -2,7 +2,7 @@
 
 use super::check::{Check, State};
 use crate::config::cgroups::Tasks;
-use crate::doctor::card::{self, Card};
+use crate::doctor::card::{self, NetworkCard};
 use crate::doctor::formula;
 use crate::doctor::host::Host;
 use crate::doctor::workload::Workload;
@@ -81,7 +81,7 @@ fn shards(workload: &Workload) -> String {
     }
 }
 
-fn interrupts(card: &Card, workload: &Workload) -> Check {
+fn interrupts(card: &NetworkCard, workload: &Workload) -> Check {
     let cores = workload.cores as usize;
     let hit = match card.interrupts.len() {
         0 => card.queues,

@@ -63,21 +63,21 @@ pub fn head_now(world: &World) -> Head {
 }
 
 /// Writes a document block by block.
-pub struct Blocks<W> {
+pub struct DocumentWriter<W> {
     out: W,
     count: u64,
     /// Bytes of the blocks written so far.
     pub bytes: u64,
 }
 
-impl<W: Write> Blocks<W> {
+impl<W: Write> DocumentWriter<W> {
     /// Begins the document: writes its preamble.
     ///
     /// # Errors
     /// The errors of the writer.
-    pub fn begin(mut out: W) -> io::Result<Blocks<W>> {
+    pub fn begin(mut out: W) -> io::Result<DocumentWriter<W>> {
         out.write_all(&preamble())?;
-        Ok(Blocks {
+        Ok(DocumentWriter {
             out,
             count: 0,
             bytes: 0,

@@ -23,7 +23,7 @@ use crore_broker::{Control, Now, OFFSET_BITS, PartitionId, Restored, Shadow, Wor
 use crore_nats::{Checkpoint, MAX_BYTES_FACTOR, NewCheckpoint, PartitionStatus, Store};
 use crore_net::clock;
 
-use super::document::{self, Blocks, Unusable, head_now};
+use super::document::{self, DocumentWriter, Unusable, head_now};
 use super::{CheckpointError, CheckpointWorker, Checkpoints, RETRY_DELAY};
 use crate::engine::Member;
 use crate::settings::cluster::Cluster as Settings;
@@ -72,15 +72,15 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
 
 /// When a checkpoint of a partition is due.
 #[derive(Clone, Copy)]
-struct Threshold {
+struct CheckpointThreshold {
     /// A checkpoint is due with this many bytes of batches after the last one.
     bytes: u64,
     age_s: u64,
 }
 
-impl Threshold {
+impl CheckpointThreshold {
     /// The threshold for one of `partitions` partitions, by these settings.
-    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> Threshold {
+    fn of(settings: &Settings, partitions: usize, of: &PartitionStatus) -> CheckpointThreshold {
         let share = settings.checkpoint_bytes as u64 / partitions.max(1) as u64;
         let former = of.checkpoint.as_ref().map_or(0, |it| it.bytes);
         let history = history_bytes(settings, partitions, of).unwrap_or(u64::MAX);
@@ -88,7 +88,7 @@ impl Threshold {
             0 => u64::MAX,
             age_s => u64::from(age_s) / HISTORY_DIVISOR,
         };
-        Threshold {
+        CheckpointThreshold {
             // As many bytes as the last checkpoint has. So checkpoints never write more than was published.
             bytes: former.max(share).min(history / HISTORY_DIVISOR),
             age_s: age_s.min(AGE_MAX_S),
@@ -120,7 +120,8 @@ fn history_bytes(settings: &Settings, partitions: usize, of: &PartitionStatus) -
 
 /// The number of partitions whose next checkpoint is long overdue.
 pub fn late(settings: &Settings, all: &[PartitionStatus]) -> usize {
-    let is_late = |it: &&PartitionStatus| Threshold::of(settings, all.len(), it).is_late(it);
+    let is_late =
+        |it: &&PartitionStatus| CheckpointThreshold::of(settings, all.len(), it).is_late(it);
     all.iter().filter(is_late).count()
 }
 
@@ -209,7 +210,8 @@ impl CheckpointMaker {
                     true => _ = full.entry(partition).or_insert(began),
                     false => _ = full.remove(&partition),
                 }
-                let threshold = Threshold::of(&self.context.settings, partitions.len(), of);
+                let threshold =
+                    CheckpointThreshold::of(&self.context.settings, partitions.len(), of);
                 if began < not_before
                     || !threshold.is_due(of)
                     || !self.is_responsible(partition, &full)
@@ -295,7 +297,7 @@ impl CheckpointMaker {
             format: FORMAT.into(),
         });
         let failed = |error: std::io::Error| format!("the checkpoint: {error}");
-        let mut blocks = Blocks::begin(upload).map_err(failed)?;
+        let mut blocks = DocumentWriter::begin(upload).map_err(failed)?;
         let home = world.placement().home_of(partition);
         let write = |block: &[u8]| blocks.block(block).map_err(failed);
         self.worker
@@ -499,7 +501,7 @@ mod tests {
             (&short, Some((1, 800)), 1, false, false),
         ] {
             let of = partition(former, behind_bytes);
-            let threshold = Threshold::of(settings, 16, &of);
+            let threshold = CheckpointThreshold::of(settings, 16, &of);
             let found = (threshold.is_due(&of), threshold.is_late(&of));
             assert_eq!(found, (is_due, is_late), "{former:?}, {behind_bytes}");
         }

@@ -3,10 +3,11 @@
 //!
 //! If there is no room for two bases, the documents (each a snapshot of one partition) are replaced one by one in the last base. This needs
 //! room for one document, and a reserve file keeps that room ([`keep_reserve`]). So a checkpoint is possible on a disk that is full. The
-//! next document is written into the reserve file, which then changes places with the last document. The largest document is replaced
-//! first, so that the room is enough for each of the others. Until all are replaced, some documents are newer than the end that the base
-//! names. A start applies the log to them from that end, and skips batches that a document contains already: the offsets of these batches
-//! are not higher than the partition's last offset.
+//! next document of a partition is written into the reserve file. Then the reserve file takes the place of the last document, and the file
+//! of the last document becomes the reserve file. The largest document is replaced first, so that this file has room for each of the
+//! others. The name of a base tells the end of the log that the base contains. Until all documents are replaced, some of them are newer
+//! than that end. A start applies the log to them from that end, and skips the batches that a document contains already. These are the
+//! batches with offsets up to the partition's last offset.
 //!
 //! A *shadow* is a home without clients that writes a checkpoint.
 
@@ -32,7 +33,7 @@ use super::files::{
 };
 use super::index::Index;
 use super::load::Documents;
-use super::room::{BaseShape, Room, Way, next_reserve, room_of_log, with_margin};
+use super::room::{BaseShape, BaseWrite, CheckpointRoom, next_reserve, room_of_log, with_margin};
 use crate::engine::Durable;
 use crate::lifecycle::checkpoint::document::head_now;
 use crate::lifecycle::checkpoint::{
@@ -52,7 +53,7 @@ const DAMAGED_DELAY: Duration = Duration::from_secs(3600);
 /// The growth of the log makes a checkpoint due only from this many sealed segments on.
 const SEGMENTS_MIN: u64 = 2;
 
-/// What checkpoints on disk need of the server. The settings name the directory.
+/// The context of a checkpoint, with the types of the disk engine.
 type CheckpointContext = checkpoint::CheckpointContext<Settings, Durable>;
 
 /// Starts the thread. Must be called on the control thread.
@@ -70,7 +71,7 @@ pub fn start(context: CheckpointContext) -> std::io::Result<Checkpoints> {
             shares_disk,
             worker,
             last,
-            is_lack_logged: false,
+            is_shortage_logged: false,
             last_attempt: None,
             reserved_at: Cell::new(0),
             reserve_file,
@@ -98,7 +99,7 @@ struct CheckpointMaker {
     worker: CheckpointWorker,
     last: LastCheckpoint,
     /// Whether it has been logged that the next checkpoint lacks room.
-    is_lack_logged: bool,
+    is_shortage_logged: bool,
     /// Start of the last attempt.
     last_attempt: Option<Instant>,
     /// The value of `figures.written` when the reserve was last set.
@@ -118,8 +119,8 @@ struct LastCheckpoint {
     /// When the last checkpoint began that erased all messages deleted before its beginning. `None` if that is earlier than `Instant` can
     /// express.
     erased: Option<Instant>,
-    /// Two sizes after the last checkpoint: bytes of the base and the open segment, and bytes of memory of their messages. None if another
-    /// process wrote the base.
+    /// Two sizes after the last checkpoint: the bytes of the base and the open segment, and the memory of the messages in them. None if
+    /// another process wrote the base.
     size: Option<(u64, u64)>,
 }
 
@@ -180,14 +181,14 @@ impl CheckpointMaker {
             };
             let room = self.room(&state);
             let directory = &self.context.settings.directory;
-            let lack = room.lack(directory, self.shares_disk);
+            let shortage = room.shortage(directory, self.shares_disk);
             if self.attempted_within(NO_ROOM_DELAY) {
-                if let Some(why) = &lack
-                    && !mem::replace(&mut self.is_lack_logged, true)
+                if let Some(why) = &shortage
+                    && !mem::replace(&mut self.is_shortage_logged, true)
                 {
                     tracing::error!("state.directory: {why}");
                 }
-                if room.is_lacking {
+                if room.is_too_small {
                     continue;
                 }
             }
@@ -203,7 +204,7 @@ impl CheckpointMaker {
             if made.is_err() {
                 let _ = discard_incomplete_base(&self.context.settings.directory);
             }
-            if room.way == Way::InPlace {
+            if room.base_write == BaseWrite::InPlace {
                 self.reserve_file
                     .set(reserve_bytes(&self.context.settings.directory));
                 self.is_reserve_used = true;
@@ -215,7 +216,7 @@ impl CheckpointMaker {
                     stats.count_completed(began);
                     let bytes = stats.base_bytes.load(Relaxed) + state.figures.open_bytes;
                     self.last.size = kept.map(|kept| (bytes, kept));
-                    self.is_lack_logged &= lack.is_some();
+                    self.is_shortage_logged &= shortage.is_some();
                     if erases {
                         self.last.erased = Some(began);
                         note_erased(&self.context.settings.directory, began_s);
@@ -238,11 +239,11 @@ impl CheckpointMaker {
                 Err(CheckpointError::Other(why)) => {
                     stats.failed.fetch_add(1, Relaxed);
                     tracing::error!(
-                        "state.directory: no checkpoint, so that the log only grows: {why}"
+                        "state.directory: no checkpoint was made, so the log only grows: {why}"
                     );
-                    let is_next_in_place = self.room(&state).way == Way::InPlace;
-                    not_before = match room.way {
-                        Way::Beside if is_next_in_place => Instant::now(),
+                    let is_next_in_place = self.room(&state).base_write == BaseWrite::InPlace;
+                    not_before = match room.base_write {
+                        BaseWrite::Beside if is_next_in_place => Instant::now(),
                         _ => Instant::now() + RETRY_DELAY,
                     };
                 }
@@ -251,8 +252,8 @@ impl CheckpointMaker {
                     // The damage is logged once, because it remains until the server starts again.
                     if !stats.damaged.swap(true, Relaxed) {
                         tracing::error!(
-                            "state.directory: no checkpoint, so that the log only grows: {why}; what it says is in memory still: stop the server in \
-                             order (SIGTERM), which writes all of it anew, and look after the disk; after a crash what is missing would be told as a gap"
+                            "state.directory: no checkpoint was made, so the log only grows: {why}; memory still has all messages: stop the server in \
+                             order (SIGTERM), which writes them all to disk again, and check the disk; after a crash the missing messages would be lost, and clients would be told of a gap"
                         );
                     }
                     not_before = Instant::now() + DAMAGED_DELAY;
@@ -262,7 +263,7 @@ impl CheckpointMaker {
     }
 
     /// Why a checkpoint is due, or None. A checkpoint rewrites all kept messages, so it should free as much as it writes. It is due when
-    /// the sealed segments have as many bytes as the base, or half of the bytes that the base leaves of `bytes_max`. It is also due when
+    /// the sealed segments are as large as the base, or take half of the bytes that `bytes_max` leaves beside the base. It is also due when
     /// removed messages take as many bytes of the files as kept ones.
     fn due(&self, state: &State) -> Option<Due> {
         let settings = &self.context.settings;
@@ -377,16 +378,16 @@ impl CheckpointMaker {
     }
 
     /// The room that a checkpoint would find now.
-    fn room(&self, state: &State) -> Room {
+    fn room(&self, state: &State) -> CheckpointRoom {
         let directory = &self.context.settings.directory;
         let free = FileSystem::of(directory).map_or(u64::MAX, |it| it.free_bytes);
         let needed = self.needed_bytes(state, self.kept_bytes());
         let (base, file) = (self.base_shape.as_ref(), self.reserve_file.get());
-        Room::of(free, needed, self.has_failed, base, file)
+        CheckpointRoom::of(free, needed, self.has_failed, base, file)
     }
 
     /// Makes a checkpoint of all sealed segments.
-    fn make_checkpoint(&self, state: &State, room: &Room) -> Result<(), CheckpointError> {
+    fn make_checkpoint(&self, state: &State, room: &CheckpointRoom) -> Result<(), CheckpointError> {
         let world = (self.context.world)();
         let directory = &self.context.settings.directory;
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
@@ -416,12 +417,12 @@ impl CheckpointMaker {
         }
         let mut reader = Reader::new(open()?);
         let mut partitions: Vec<u16> = (0..world.partitions).collect();
-        match room.way {
+        match room.base_write {
             // The largest document is replaced first, so that the file of each replaced document has room enough for the next one.
-            Way::InPlace => {
+            BaseWrite::InPlace => {
                 partitions.sort_by_key(|it| Reverse(last_base.document_bytes(directory, *it)))
             }
-            Way::Beside => {
+            BaseWrite::Beside => {
                 if room.needs_reserve {
                     release_reserve(directory);
                     self.reserve_file.set(0);
@@ -430,7 +431,7 @@ impl CheckpointMaker {
             }
         }
         let shadows = Shadow::world(&world);
-        let is_in_place = room.way == Way::InPlace;
+        let is_in_place = room.base_write == BaseWrite::InPlace;
         // All documents of a base have the same head.
         let head = match is_in_place {
             true => *documents.head(),
@@ -446,9 +447,9 @@ impl CheckpointMaker {
                 folded.map_err(|why| why.to_string())?;
             }
             let home = world.placement().home_of(partition);
-            let document = match room.way {
-                Way::InPlace => Document::begin_in_reserve(directory),
-                Way::Beside => Document::begin(directory, partition),
+            let document = match room.base_write {
+                BaseWrite::InPlace => Document::begin_in_reserve(directory),
+                BaseWrite::Beside => Document::begin(directory, partition),
             };
             match self.write_document(&mut shadow, home, &head, document) {
                 Ok(_) if is_in_place => last_base
@@ -473,9 +474,9 @@ impl CheckpointMaker {
             group: index.last_group,
         };
         let base = Base::next(directory, end).map_err(failed)?;
-        match room.way {
-            Way::InPlace => last_base.rename(directory, base),
-            Way::Beside => publish(directory, base, false),
+        match room.base_write {
+            BaseWrite::InPlace => last_base.rename(directory, base),
+            BaseWrite::Beside => publish(directory, base, false),
         }
         .map_err(failed)?;
         let bytes = base.bytes(directory).map_err(failed)?;

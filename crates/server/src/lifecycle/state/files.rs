@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use crore_disk::{End, exchange, reserve};
 
-use crate::lifecycle::checkpoint::document::Blocks;
+use crate::lifecycle::checkpoint::document::DocumentWriter;
 
 /// The directory to which an unusable base is moved. A base that is already in this directory is removed.
 pub const SET_ASIDE: &str = "set-aside";
@@ -320,7 +320,7 @@ fn document_name(home: u16) -> String {
 
 /// Writes the document of a home or partition.
 pub struct Document {
-    blocks: Blocks<BufWriter<File>>,
+    blocks: DocumentWriter<BufWriter<File>>,
     path: PathBuf,
     /// Number of bytes that are synced.
     synced: u64,
@@ -350,7 +350,7 @@ impl Document {
 
     fn open(path: PathBuf, options: &mut OpenOptions) -> Result<Document, String> {
         let opened = options.mode(0o600).open(&path);
-        match opened.and_then(|file| Blocks::begin(BufWriter::new(file))) {
+        match opened.and_then(|file| DocumentWriter::begin(BufWriter::new(file))) {
             Ok(blocks) => Ok(Document {
                 blocks,
                 path,

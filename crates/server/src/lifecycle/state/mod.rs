@@ -67,7 +67,7 @@ pub struct RestoredState {
 
 /// The numbers that identify the state and must outlive the process.
 #[derive(Clone, Copy)]
-pub struct Numbers {
+pub struct StateIdentity {
     /// The epoch of the logs.
     pub epoch: u32,
     /// The seed of the hashes.
@@ -84,10 +84,10 @@ pub struct Numbers {
 pub fn resume(
     state: &State,
     partitions: PartitionId,
-    new_world: impl Fn(Numbers) -> Arc<World>,
+    new_world: impl Fn(StateIdentity) -> Arc<World>,
 ) -> anyhow::Result<RestoredState> {
     let began = Instant::now();
-    let new = Numbers {
+    let new = StateIdentity {
         // 0 stands for no epoch, so the lowest bit is set.
         epoch: memory::random_u64() as u32 | 1,
         seed: memory::random_u64(),
@@ -112,9 +112,9 @@ pub fn resume(
     loop {
         let before = documents.as_ref().map(|it| it.head().partitions);
         let partitions = effective_partitions(partitions, before.or(partitions_before));
-        let new = Numbers { partitions, ..new };
-        let numbers = numbers(new, documents.as_ref(), &path)?;
-        let world = new_world(numbers);
+        let new = StateIdentity { partitions, ..new };
+        let identity = identity(new, documents.as_ref(), &path)?;
+        let world = new_world(identity);
         let source = reads_log.then(|| Source {
             directory: &path,
             options: Options {
@@ -125,7 +125,7 @@ pub fn resume(
             },
             new: Identity {
                 log: memory::random_u64(),
-                seed: numbers.seed,
+                seed: identity.seed,
             },
         });
         let now = start_time(documents.as_ref());
@@ -173,16 +173,20 @@ pub fn resume(
 
 /// The numbers of this server. The seed is that of these documents or of this log. The epoch is always new, because each start begins a new
 /// life (a new numbering) of the log.
-fn numbers(new: Numbers, documents: Option<&Documents>, log: &Path) -> anyhow::Result<Numbers> {
+fn identity(
+    new: StateIdentity,
+    documents: Option<&Documents>,
+    log: &Path,
+) -> anyhow::Result<StateIdentity> {
     let Some(documents) = documents else {
         let identity = match log.exists() {
             true => crore_disk::identity(&Directory::read_only(log)?)?,
             false => None,
         };
         let seed = identity.map_or(new.seed, |identity| identity.seed);
-        return Ok(Numbers { seed, ..new });
+        return Ok(StateIdentity { seed, ..new });
     };
-    Ok(Numbers {
+    Ok(StateIdentity {
         seed: documents.head().seed,
         ..new
     })

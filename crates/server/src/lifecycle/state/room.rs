@@ -65,7 +65,7 @@ pub fn room_of_log(segment_bytes: u64) -> u64 {
 
 /// How a checkpoint writes the next base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum BaseWrite {
     /// Writes the next base beside the last one, which is removed afterwards.
     Beside,
     /// Replaces the documents in the last base one by one.
@@ -73,17 +73,17 @@ pub enum Way {
 }
 
 /// The room that a checkpoint finds on the file system.
-pub struct Room {
-    pub way: Way,
+pub struct CheckpointRoom {
+    pub base_write: BaseWrite,
     /// Whether the checkpoint needs the room of the reserve file.
     pub needs_reserve: bool,
     /// Whether the room is probably not enough, even with that of the reserve file.
-    pub is_lacking: bool,
+    pub is_too_small: bool,
     free: u64,
     needed: u64,
 }
 
-impl Room {
+impl CheckpointRoom {
     /// The room if `free` bytes are free, the next base needs about `needed` bytes, and the reserve file has `reserve_file` bytes. If the
     /// last checkpoint has failed, the estimate may be too low.
     pub fn of(
@@ -92,28 +92,28 @@ impl Room {
         has_failed: bool,
         base: Option<&BaseShape>,
         reserve_file: u64,
-    ) -> Room {
+    ) -> CheckpointRoom {
         let needs_reserve = free < needed || has_failed;
-        let (way, least) = match base.filter(|base| needs_reserve && base.is_by_partition) {
-            Some(base) => (Way::InPlace, needed.min(base.largest_bytes)),
-            None => (Way::Beside, needed),
+        let (base_write, least) = match base.filter(|base| needs_reserve && base.is_by_partition) {
+            Some(base) => (BaseWrite::InPlace, needed.min(base.largest_bytes)),
+            None => (BaseWrite::Beside, needed),
         };
-        Room {
-            way,
+        CheckpointRoom {
+            base_write,
             needs_reserve,
-            is_lacking: free.saturating_add(reserve_file) < least,
+            is_too_small: free.saturating_add(reserve_file) < least,
             free,
             needed,
         }
     }
 
     /// The error message if this directory has no room for a base beside the last one, and clients or the log are affected by that.
-    pub fn lack(&self, directory: &Path, shares_disk: bool) -> Option<String> {
+    pub fn shortage(&self, directory: &Path, shares_disk: bool) -> Option<String> {
         let meanwhile = match shares_disk {
             true => "publishes are refused".to_string(),
             // A checkpoint in place frees space in the log. Publishes are refused only if the log's own file system is full, or `bytes_max`
             // is reached.
-            false if !self.is_lacking => return None,
+            false if !self.is_too_small => return None,
             false => format!(
                 "{}, which is on another file system, only grows",
                 directory.join(LOG).display()
@@ -144,8 +144,14 @@ mod tests {
         ..BY_PARTITION
     };
 
-    fn room(free: u64, needed: u64, has_failed: bool, base: &BaseShape, file: u64) -> Room {
-        Room::of(free << 20, needed << 20, has_failed, Some(base), file << 20)
+    fn room(
+        free: u64,
+        needed: u64,
+        has_failed: bool,
+        base: &BaseShape,
+        file: u64,
+    ) -> CheckpointRoom {
+        CheckpointRoom::of(free << 20, needed << 20, has_failed, Some(base), file << 20)
     }
 
     #[test]
@@ -154,10 +160,10 @@ mod tests {
             let all = [(7, false), (6, false), (7, true)];
             all.map(|(free, has_failed)| {
                 let room = room(free, 7, has_failed, base, 0);
-                (room.way, room.needs_reserve)
+                (room.base_write, room.needs_reserve)
             })
         };
-        let (beside, in_place) = (Way::Beside, Way::InPlace);
+        let (beside, in_place) = (BaseWrite::Beside, BaseWrite::InPlace);
         let expected = [(beside, false), (in_place, true), (in_place, true)];
         assert_eq!(ways(&BY_PARTITION), expected);
         // The document of a home has several partitions, so it cannot be replaced in place.
@@ -169,11 +175,11 @@ mod tests {
     fn reserve_file_is_room_for_one_document_or_for_all_that_a_stop_has_written() {
         for (base, needed) in [(&BY_PARTITION, 60), (&OF_A_STOP, 60)] {
             let file = base.needed_bytes() >> 20;
-            assert!(!room(0, needed, false, base, file).is_lacking);
-            assert!(room(0, needed, false, base, file - 1).is_lacking);
+            assert!(!room(0, needed, false, base, file).is_too_small);
+            assert!(room(0, needed, false, base, file - 1).is_too_small);
         }
         // Most messages were deleted, so the next base needs little room.
-        assert!(!room(0, 2, false, &BY_PARTITION, 2).is_lacking);
+        assert!(!room(0, 2, false, &BY_PARTITION, 2).is_too_small);
     }
 
     #[test]
@@ -194,7 +200,7 @@ mod tests {
     #[test]
     fn publishes_are_refused_for_want_of_a_base_only_if_the_log_shares_its_disk() {
         let lack =
-            |shares_disk, base| room(5, 7, false, base, 0).lack(Path::new("/s"), shares_disk);
+            |shares_disk, base| room(5, 7, false, base, 0).shortage(Path::new("/s"), shares_disk);
         for shares_disk in [true, false] {
             let text = lack(shares_disk, &OF_A_STOP).expect("it is told");
             let begin =
@@ -206,7 +212,7 @@ mod tests {
         }
         let with_file = |shares_disk| {
             let room = room(0, 7, false, &BY_PARTITION, 10);
-            room.lack(Path::new("/s"), shares_disk).is_some()
+            room.shortage(Path::new("/s"), shares_disk).is_some()
         };
         // A log on another disk can continue.
         assert_eq!([true, false].map(with_file), [true, false]);

@@ -103,7 +103,7 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
         Entry::Note(note) => {
             match note {
                 Note::Mark(until) => put("until", json!(until)),
-                Note::Beat(_) => {}
+                Note::Heartbeat(_) => {}
                 Note::Dead(of) | Note::Steward(of) => put("of", json!(hex(*of))),
                 Note::Group(group) => {
                     put_bytes(&mut put, "filter", group.filter);

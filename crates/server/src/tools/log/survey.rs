@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crore_broker::Placement;
 use crore_broker::batch;
-use crore_disk::{Place, ScanEvent, Torn};
+use crore_disk::{Place, ScanEvent, TornGroup};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -144,7 +144,7 @@ impl Survey {
         survey.foreign = recovered.foreign;
         survey.torn = recovered
             .torn
-            .map(|Torn { segment, offset }| json!({ "segment": segment, "byte": offset }));
+            .map(|TornGroup { segment, offset }| json!({ "segment": segment, "byte": offset }));
         survey.totals = Totals {
             bytes: survey.segments.iter().map(|it| it.bytes).sum(),
             groups: recovered.groups,

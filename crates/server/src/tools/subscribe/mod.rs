@@ -47,10 +47,10 @@ fn protocol(text: &str) -> Result<Protocol, String> {
         "sse" | "eventsource" | "events" => Ok(Protocol::Sse),
         "ws" | "websocket" | "websockets" => Ok(Protocol::Ws),
         "poll" | "longpoll" | "long-poll" => Ok(Protocol::Poll),
-        "mqtt" => Err("clients of MQTT, such as mosquitto_sub, speak it; write sse, ws or poll, which give the same messages".to_string()),
+        "mqtt" => Err("crore sub does not speak MQTT (mosquitto_sub does); write sse, ws or poll, which give the same messages".to_string()),
         // The flag is `-p`, which means the port in other tools.
         port if port.parse::<u16>().is_ok() => Err(format!(
-            "a port stands in the URL: --server http://127.0.0.1:{port}; the protocol is sse, ws or poll"
+            "-p is the protocol: sse, ws or poll; the port is part of the URL: --server http://127.0.0.1:{port}"
         )),
         _ => Err("write sse, ws or poll".to_string()),
     }
@@ -59,7 +59,7 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 /// Arguments of `crore sub`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-A line end follows each message that has none. A message with line breaks takes several lines;
+Each message ends with a line break. A message with line breaks takes several lines;
 --json keeps each message on one.
 TIME is seconds, or has a unit: 90s, 15m, 8h, 30d.
 
@@ -83,7 +83,7 @@ pub struct SubArgs {
     #[arg(short, long, help_heading = OUTPUT)]
     pub json: bool,
 
-    /// Print the topic before each message, as for several topics or a filter
+    /// Print the topic before each message; default for several or a filter
     #[arg(short, long, conflicts_with_all = ["json", "format"], help_heading = OUTPUT)]
     pub verbose: bool,
 
@@ -95,7 +95,7 @@ pub struct SubArgs {
     #[arg(short, short_aliases = ['C', 'n'], long, alias = "limit", value_name = "N", value_parser = values::positive_count)]
     pub count: Option<u64>,
 
-    /// Exit after so long
+    /// Exit after this time
     #[arg(short = 'W', long, value_name = "TIME", value_parser = values::positive_time)]
     pub timeout: Option<u64>,
 

@@ -30,7 +30,7 @@ use crate::coverage::Coverage;
 use crate::plan::Plan;
 use crate::truth::{MessageSpec, MqttOptions, Truth, Violation};
 use in_flight::{PendingAck, PendingSubscribe, Receipt, Sent};
-use subscription::Sub;
+use subscription::TopicSubscription;
 
 /// One connection.
 #[derive(Default)]
@@ -138,7 +138,7 @@ struct LastNumbers {
 /// The client.
 pub struct Client {
     role: Role,
-    subs: Vec<Sub>,
+    subs: Vec<TopicSubscription>,
     /// The link of the client's connection.
     pub link: Option<u32>,
     /// Links that the client has abandoned and the server may not have closed yet.
@@ -182,7 +182,7 @@ impl Client {
         };
         let over_websocket = rng.chance(30);
         let subs = match subscribes {
-            true => topics.into_iter().map(Sub::new).collect(),
+            true => topics.into_iter().map(TopicSubscription::new).collect(),
             false => Vec::new(),
         };
         let publishes = match publishes {

@@ -6,7 +6,7 @@ use crore_wire::mqtt::{
 };
 
 use super::in_flight::PendingSubscribe;
-use super::subscription::{State, Sub};
+use super::subscription::{SubscriptionState, TopicSubscription};
 use super::{Client, NO_PROPERTIES};
 use crate::coverage::Coverage;
 use crate::truth::{Truth, Violation};
@@ -34,7 +34,7 @@ impl Client {
     /// Subscribes to the client's topics that have no subscription. Returns whether there are any.
     pub fn subscribe_missing(&mut self, truth: &mut Truth, rng: &mut Rng) -> bool {
         let mut indexes = self.without_pending_request();
-        indexes.retain(|at| self.subs[*at].state != State::Granted);
+        indexes.retain(|at| self.subs[*at].state != SubscriptionState::Granted);
         if !self.is_connected() || indexes.is_empty() {
             return false;
         }
@@ -45,14 +45,18 @@ impl Client {
     /// Whether all subscriptions of the client are granted.
     pub fn is_subscribed(&self) -> bool {
         self.conn.pending_subscribes.is_empty()
-            && self.subs.iter().all(|sub| sub.state == State::Granted)
+            && self
+                .subs
+                .iter()
+                .all(|sub| sub.state == SubscriptionState::Granted)
     }
 
     /// The number of subscriptions for which the server must keep messages. The subscription to `#` counts once for each home (a shard that
     /// owns topics).
     pub fn subscriptions_with_retention(&self, homes: u32) -> u32 {
-        let needs =
-            |sub: &&Sub| sub.state == State::Granted && sub.options.max_qos != Qos::AtMostOnce;
+        let needs = |sub: &&TopicSubscription| {
+            sub.state == SubscriptionState::Granted && sub.options.max_qos != Qos::AtMostOnce
+        };
         let of_wildcard = if self.session.wildcard_granted {
             homes
         } else {
@@ -63,7 +67,9 @@ impl Client {
 
     /// Whether the client is connected and subscribed to this topic.
     pub fn subscribes_to(&self, topic: usize) -> bool {
-        let matches = |sub: &Sub| sub.track.topic == topic && sub.state == State::Granted;
+        let matches = |sub: &TopicSubscription| {
+            sub.track.topic == topic && sub.state == SubscriptionState::Granted
+        };
         self.is_connected() && self.subs.iter().any(matches)
     }
 
@@ -180,7 +186,7 @@ impl Client {
         for at in indexes {
             let sub = &mut self.subs[*at];
             sub.track.end_stretch();
-            (sub.state, sub.retained_due) = (State::NotGranted, None);
+            (sub.state, sub.retained_due) = (SubscriptionState::NotGranted, None);
             sub.was_split |= sub.wildcard_requested;
         }
         let id_of = PacketId::new(id).expect("ids are not 0");
@@ -239,12 +245,12 @@ impl Client {
                 }
                 coverage.refused += 1;
                 sub.track.end_stretch();
-                (sub.state, sub.retained_due) = (State::NotGranted, None);
+                (sub.state, sub.retained_due) = (SubscriptionState::NotGranted, None);
                 self.was_refused = true;
             } else if reason != ReasonCode::granted(qos) {
                 return Err(format!("{reason:?} was granted instead of {qos:?}"));
             } else {
-                sub.state = State::Granted;
+                sub.state = SubscriptionState::Granted;
                 if !is_unchanged {
                     sub.track
                         .begin_stretch(qos.bits(), sub.options.no_local, truth.step);
@@ -258,7 +264,7 @@ impl Client {
         truth.note(|| format!("{:?} has unsubscribed by id {id}", self.link));
         let pending = self.take_pending_subscribe(id, true)?;
         for (at, _) in pending.subscriptions {
-            self.subs[at].state = State::Unsubscribed { step: truth.step };
+            self.subs[at].state = SubscriptionState::Unsubscribed { step: truth.step };
         }
         Ok(())
     }

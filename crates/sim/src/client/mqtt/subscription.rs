@@ -9,7 +9,7 @@ use crate::truth::{Truth, Violation};
 
 /// The state of a subscription, as the client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SubscriptionState {
     /// The subscription does not exist, or may not exist.
     NotGranted,
     /// SUBACK granted the subscription.
@@ -19,10 +19,10 @@ pub(super) enum State {
 }
 
 /// A topic to which the client subscribes and from which it unsubscribes, and its current subscription.
-pub(super) struct Sub {
+pub(super) struct TopicSubscription {
     /// The received messages.
     pub track: Track,
-    pub state: State,
+    pub state: SubscriptionState,
     pub options: SubscribeOptions,
     /// For each QoS, whether it was requested in this session.
     pub requested_qoses: [bool; 3],
@@ -43,11 +43,11 @@ pub(super) struct Sub {
     latest_values: Vec<u32>,
 }
 
-impl Sub {
-    pub fn new(topic: usize) -> Sub {
-        Sub {
+impl TopicSubscription {
+    pub fn new(topic: usize) -> TopicSubscription {
+        TopicSubscription {
             track: Track::new(topic),
-            state: State::NotGranted,
+            state: SubscriptionState::NotGranted,
             options: SubscribeOptions::of(Qos::AtMostOnce),
             requested_qoses: [false; 3],
             identifiers: Vec::new(),
@@ -67,12 +67,12 @@ impl Sub {
         identifier: Option<u32>,
         step: u32,
     ) -> bool {
-        let is_unchanged = self.state == State::Granted
+        let is_unchanged = self.state == SubscriptionState::Granted
             && (self.options.max_qos, self.options.no_local) == (options.max_qos, options.no_local);
         if !is_unchanged {
             // Until SUBACK the client does not know whether a message comes under the old or the new options.
             self.track.end_stretch();
-            self.state = State::NotGranted;
+            self.state = SubscriptionState::NotGranted;
         }
         let is_new = self.requested_qoses == [false; 3];
         self.was_split |= self.wildcard_requested && !is_new;
@@ -130,7 +130,7 @@ impl Sub {
         // The server may not have received the request.
         self.retained_due = None;
         if session_ended {
-            self.state = State::NotGranted;
+            self.state = SubscriptionState::NotGranted;
             self.track.end_stretch();
         } else {
             // A QoS 0 subscription stays, but loses the messages that are published while the client is disconnected.
@@ -173,7 +173,7 @@ impl Sub {
             qos > 0 && truth.allowed.sessions_are_durable && sent_step <= step
         };
         let may_be_old = publish.dup || publish.retain || self.wildcard_requested;
-        if let State::Unsubscribed { step } = self.state
+        if let SubscriptionState::Unsubscribed { step } = self.state
             && !may_be_old
             && !may_have_waited(step)
         {

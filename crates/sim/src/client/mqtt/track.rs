@@ -15,7 +15,7 @@ struct Received {
 
 /// A subscription, from its SUBACK on.
 #[derive(Debug)]
-struct Stretch {
+struct TrackedRange {
     qos: u8,
     no_local: bool,
     /// The step of the SUBACK.
@@ -40,12 +40,12 @@ pub(super) struct Track {
     messages: Vec<(u32, u8)>,
     /// The number of messages at the beginning of `messages` whose order is not checked.
     unordered: usize,
-    stretches: Vec<Stretch>,
+    stretches: Vec<TrackedRange>,
     /// Other subscriptions of the client match the topic too.
     pub overlaps: bool,
     /// The messages from before the last crash that may come again after it, and whether more than once.
     may_come_again: BTreeMap<u32, bool>,
-    /// Those of them that must come again, since the client has not acknowledged them.
+    /// The messages that the server must send again, since the client has not acknowledged them.
     must_come_again: BTreeSet<u32>,
     /// For each crash that the subscription has survived, the messages that came after it, in the order of receipt, each with its QoS.
     after_crashes: Vec<Vec<(u32, u8)>>,
@@ -68,7 +68,7 @@ impl Track {
     /// Begins a stretch, because a subscription was granted.
     pub fn begin_stretch(&mut self, qos: u8, no_local: bool, step: u32) {
         self.end_stretch();
-        self.stretches.push(Stretch {
+        self.stretches.push(TrackedRange {
             qos,
             no_local,
             granted_step: step,
@@ -199,7 +199,7 @@ impl Track {
 
     fn check_stretch(
         &self,
-        stretch: &Stretch,
+        stretch: &TrackedRange,
         truth: &Truth,
         session_messages: u32,
         own_number: usize,
@@ -251,7 +251,7 @@ impl Track {
     }
 
     /// Whether a crash may have removed a message, or what was recorded of it.
-    fn may_be_lost_in_crash(&self, stretch: &Stretch, number: u32, truth: &Truth) -> bool {
+    fn may_be_lost_in_crash(&self, stretch: &TrackedRange, number: u32, truth: &Truth) -> bool {
         let message = &truth.messages[number as usize];
         let crashed = |crash_step| message.sent_step <= crash_step;
         stretch.crash_step.is_some_and(crashed) && truth.is_non_durable(number)
@@ -291,7 +291,7 @@ impl Track {
     /// sent after the delete.
     fn may_be_deleted(
         &self,
-        stretch: &Stretch,
+        stretch: &TrackedRange,
         message: &Message,
         step: u32,
         truth: &Truth,

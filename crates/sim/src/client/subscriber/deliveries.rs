@@ -93,7 +93,7 @@ impl Subscriber {
             self.position = Some(id.to_vec());
         }
         if truth.has_copies(number) {
-            // Which copy this is, and so whether it may be missing elsewhere, is unknown.
+            // It is unknown which of the copies this is, so nothing can be checked.
             return Ok(());
         }
         self.tracks[at].message_received(number, truth)?;
@@ -124,8 +124,9 @@ impl Subscriber {
         })
     }
 
-    /// Checks, if outboxes are small, that a stalled subscription continues from the log and gets no message that expired before its socket
-    /// opened. Exceptions are a page that had been sent in part, and the messages from before the stream began.
+    /// Checks that a subscription whose socket was stalled gets no message that expired before the socket opened. If outboxes are small,
+    /// such a subscription continues from the log, which has no expired messages. Exceptions are a page that had been sent in part, and the
+    /// messages from before the stream began.
     fn check_not_expired(&self, number: u32, truth: &Truth) -> Result<(), Violation> {
         let (Some(stalled), Some(established), Some(page_messages)) = (
             truth.last_stalled_step,
@@ -188,7 +189,7 @@ impl Subscriber {
                     track.may_have_lost();
                     continue;
                 }
-                // The step is unknown, so it is set to 0: the messages after the gap may have been acknowledged long ago.
+                // The messages after the gap may have been acknowledged long ago. So the step is unknown, and 0 stands for that.
                 let seen = SeenPosition {
                     offset: position.offset,
                     step: 0,

@@ -8,7 +8,7 @@ const FIXED_BYTES: usize = 16;
 
 /// The part of the header that a connection has sent so far.
 #[derive(Clone, Copy, Default)]
-pub struct Preface {
+pub struct ProxyHeader {
     /// Number of bytes of the header that have arrived.
     seen: usize,
     /// The length of the rest of the header, read from the fixed part.
@@ -17,7 +17,7 @@ pub struct Preface {
 
 /// What a piece of the stream contains of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum HeaderPart {
     /// The whole piece belongs to the header, which is not complete yet.
     Header,
     /// The header ends after this many bytes of the piece.
@@ -26,29 +26,29 @@ pub enum Part {
     Other,
 }
 
-impl Preface {
+impl ProxyHeader {
     /// Takes the next received bytes.
-    pub fn take(&mut self, bytes: &[u8]) -> Part {
+    pub fn take(&mut self, bytes: &[u8]) -> HeaderPart {
         for (n, byte) in bytes.iter().enumerate() {
             if self.seen >= FIXED_BYTES {
                 let left = self.left();
                 if left <= bytes.len() - n {
                     self.seen += left;
-                    return Part::End(n + left);
+                    return HeaderPart::End(n + left);
                 }
                 self.seen += bytes.len() - n;
-                return Part::Header;
+                return HeaderPart::Header;
             }
             match self.seen {
-                at @ 0..12 if SIGNATURE[at] != *byte => return Part::Other,
+                at @ 0..12 if SIGNATURE[at] != *byte => return HeaderPart::Other,
                 14 | 15 => self.rest = self.rest << 8 | u16::from(*byte),
                 _ => {}
             }
             self.seen += 1;
         }
         match self.seen >= FIXED_BYTES && self.left() == 0 {
-            true => Part::End(bytes.len()),
-            false => Part::Header,
+            true => HeaderPart::End(bytes.len()),
+            false => HeaderPart::Header,
         }
     }
 
@@ -78,26 +78,26 @@ mod tests {
             let header = header(rest);
             let bytes = [&header[..], b"\x16\x03\x01"].concat();
             for cut in 1..=bytes.len() {
-                let (mut preface, mut at) = (Preface::default(), 0);
+                let (mut preface, mut at) = (ProxyHeader::default(), 0);
                 let end = loop {
                     let piece = &bytes[at..bytes.len().min(at + cut)];
                     match preface.take(piece) {
-                        Part::Header => at += piece.len(),
-                        Part::End(count) => break at + count,
-                        Part::Other => panic!("{rest} {cut}"),
+                        HeaderPart::Header => at += piece.len(),
+                        HeaderPart::End(count) => break at + count,
+                        HeaderPart::Other => panic!("{rest} {cut}"),
                     }
                 };
                 assert_eq!(end, header.len(), "{rest} {cut}");
                 // The bytes after the end do not belong to the header.
-                assert_eq!(preface.take(b"\x16"), Part::End(0));
+                assert_eq!(preface.take(b"\x16"), HeaderPart::End(0));
             }
         }
     }
 
     #[test]
     fn invalid_header_is_recognized_by_its_first_wrong_byte() {
-        assert_eq!(Preface::default().take(b"\x16\x03"), Part::Other);
-        assert_eq!(Preface::default().take(b"\r\n\r\nG"), Part::Other);
-        assert_eq!(Preface::default().take(b""), Part::Header);
+        assert_eq!(ProxyHeader::default().take(b"\x16\x03"), HeaderPart::Other);
+        assert_eq!(ProxyHeader::default().take(b"\r\n\r\nG"), HeaderPart::Other);
+        assert_eq!(ProxyHeader::default().take(b""), HeaderPart::Header);
     }
 }

@@ -12,11 +12,11 @@ const SLOTS: usize = if cfg!(test) { 2 } else { 256 };
 ///
 /// Another reader may have overwritten the slot, and the entry's row may have been reused. So the caller must check that the entry
 /// has the chain and the offset that it asked for.
-pub(super) struct Cursors([u32; SLOTS]);
+pub(super) struct RecentlyRead([u32; SLOTS]);
 
-impl Cursors {
-    pub fn new() -> Cursors {
-        Cursors([NONE; SLOTS])
+impl RecentlyRead {
+    pub fn new() -> RecentlyRead {
+        RecentlyRead([NONE; SLOTS])
     }
 
     pub fn get(&self, chain: u32, offset: u64) -> u32 {

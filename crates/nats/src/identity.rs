@@ -1,4 +1,4 @@
-//! The numbers that all nodes of a cluster must agree on. The first node writes them into a key-value bucket.
+//! The identity of a cluster: the numbers that all its nodes must agree on. The first node writes them into a key-value bucket.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
@@ -10,13 +10,13 @@ use crate::error::{Error, chain};
 use crate::settings::{Settings, refused};
 
 /// The keys of the bucket.
-pub(crate) const NUMBERS: &str = "numbers";
+pub(crate) const IDENTITY: &str = "numbers";
 const STREAMS: &str = "streams";
 
-/// The numbers of a cluster.
+/// The identity of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Numbers {
-    /// The identity of the cluster: random, drawn by the first node. The metadata of the streams has it too.
+pub struct ClusterIdentity {
+    /// A random number, drawn by the first node. The metadata of the streams has it too.
     pub id: u64,
     /// The epoch of the logs. It changes when a log has lost batches.
     pub epoch: u32,
@@ -28,7 +28,7 @@ pub struct Numbers {
     pub format: u32,
 }
 
-impl Numbers {
+impl ClusterIdentity {
     /// Why a version that reads formats up to `reads` cannot join the cluster; `None` if it can.
     pub(crate) fn too_new(&self, reads: u32) -> Option<String> {
         let found = self.format;
@@ -62,11 +62,15 @@ pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Sto
 /// partitions as servers.
 pub const PARTITIONS: u16 = 4;
 
-/// The numbers of the cluster, if they fit `asked`. If the cluster has none yet, writes those of `asked`. If `asked` has 0 partitions, any
+/// The identity of the cluster, if it fits `asked`. If the cluster has none yet, writes `asked`. If `asked` has 0 partitions, any
 /// number of partitions fits, and a new cluster gets [`PARTITIONS`].
-pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Result<Numbers, Error> {
+pub async fn get(
+    context: &Context,
+    settings: &Settings,
+    asked: ClusterIdentity,
+) -> Result<ClusterIdentity, Error> {
     let new = match asked.partitions {
-        0 => Numbers {
+        0 => ClusterIdentity {
             partitions: PARTITIONS,
             ..asked
         },
@@ -74,8 +78,8 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
     };
     let store = bucket(context, settings).await?;
     let bucket = settings.bucket();
-    let text = serde_json::to_vec(&new).expect("numbers are JSON");
-    match store.create(NUMBERS, text.into()).await {
+    let text = serde_json::to_vec(&new).expect("an identity is JSON");
+    match store.create(IDENTITY, text.into()).await {
         Ok(_) => return Ok(new),
         Err(error) if error.kind() == CreateErrorKind::AlreadyExists => {}
         Err(error) => {
@@ -83,7 +87,7 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
             return Err(Error::transient(text));
         }
     }
-    let read = store.get(NUMBERS).await.map_err(|error| {
+    let read = store.get(IDENTITY).await.map_err(|error| {
         Error::transient(format!(
             "bucket {bucket}: cannot be read: {}",
             chain(&error)
@@ -91,7 +95,7 @@ pub async fn get(context: &Context, settings: &Settings, asked: Numbers) -> Resu
     })?;
     let read =
         read.ok_or_else(|| Error::transient(format!("bucket {bucket}: its numbers are gone")))?;
-    let found: Numbers = serde_json::from_slice(&read).map_err(|error| {
+    let found: ClusterIdentity = serde_json::from_slice(&read).map_err(|error| {
         Error::lasting(format!(
             "bucket {bucket}: these are not the numbers of a Crore cluster ({error}); choose another cluster.name"
         ))
@@ -135,25 +139,25 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
     let store = bucket(context, settings).await?;
     let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
     let entry = store
-        .entry(NUMBERS)
+        .entry(IDENTITY)
         .await
         .map_err(|error| failed(chain(&error)))?;
     let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
-    // Edits the numbers as JSON, so that fields which only another version knows are kept.
+    // Edits the identity as JSON, so that fields which only another version knows are kept.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {
         found["epoch"] = epoch.wrapping_add(2).into();
-        let text = serde_json::to_vec(&found).expect("numbers are JSON");
-        let update = store.update(NUMBERS, text.into(), entry.revision).await;
+        let text = serde_json::to_vec(&found).expect("an identity is JSON");
+        let update = store.update(IDENTITY, text.into(), entry.revision).await;
         update.map_err(|error| failed(chain(&error)))?;
     }
     Ok(())
 }
 
-/// The current numbers in the bucket.
-pub async fn current(context: &Context, settings: &Settings) -> Option<Numbers> {
+/// The current identity in the bucket.
+pub async fn current(context: &Context, settings: &Settings) -> Option<ClusterIdentity> {
     let store = context.get_key_value(settings.bucket()).await.ok()?;
-    let read = store.get(NUMBERS).await.ok()??;
+    let read = store.get(IDENTITY).await.ok()??;
     serde_json::from_slice(&read).ok()
 }

@@ -43,7 +43,7 @@ struct Inner {
     /// The names on the disk.
     kept: BTreeMap<String, Shared>,
     /// The changes of names since the last sync of the names, in order.
-    changes: Vec<Change>,
+    changes: Vec<DirectoryChange>,
     /// Capacity for files in bytes.
     room: usize,
     /// Number of calls until the power fails.
@@ -52,17 +52,17 @@ struct Inner {
     rng: Rng,
 }
 
-enum Change {
+enum DirectoryChange {
     Add(String, Shared),
     Remove(String),
     Rename(String, String),
 }
 
-fn apply(names: &mut BTreeMap<String, Shared>, change: &Change) {
+fn apply(names: &mut BTreeMap<String, Shared>, change: &DirectoryChange) {
     match change {
-        Change::Add(name, content) => drop(names.insert(name.clone(), content.clone())),
-        Change::Remove(name) => drop(names.remove(name)),
-        Change::Rename(from, to) => {
+        DirectoryChange::Add(name, content) => drop(names.insert(name.clone(), content.clone())),
+        DirectoryChange::Remove(name) => drop(names.remove(name)),
+        DirectoryChange::Rename(from, to) => {
             let content = names.remove(from).expect("it was there");
             names.insert(to.clone(), content);
         }
@@ -238,7 +238,7 @@ impl Storage for Disk {
         // The length of the file, too, reaches the disk only with the first sync.
         let kept = Vec::new();
         let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
-        let change = Change::Add(name.to_string(), content.clone());
+        let change = DirectoryChange::Add(name.to_string(), content.clone());
         apply(&mut inner.names, &change);
         inner.changes.push(change);
         Ok(Open(self.clone(), content))
@@ -253,7 +253,7 @@ impl Storage for Disk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut inner = self.call()?;
         assert!(!inner.names.contains_key(to), "{to} is there already");
-        let change = Change::Rename(from.to_string(), to.to_string());
+        let change = DirectoryChange::Rename(from.to_string(), to.to_string());
         apply(&mut inner.names, &change);
         inner.changes.push(change);
         Ok(())
@@ -264,7 +264,7 @@ impl Storage for Disk {
         if !inner.names.contains_key(name) {
             return Err(not_found());
         }
-        let change = Change::Remove(name.to_string());
+        let change = DirectoryChange::Remove(name.to_string());
         apply(&mut inner.names, &change);
         inner.changes.push(change);
         Ok(())
