@@ -264,7 +264,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let Some(keep) = &self.config.keep_alive else {
             return;
         };
-        let limit_ms = keep.idle_ms + keep.probes * keep.interval_ms;
+        let probes_ms = keep.probes.saturating_mul(keep.interval_ms);
+        let limit_ms = keep.idle_ms.saturating_add(probes_ms);
         if silence_ms >= limit_ms {
             self.give_up(id, now_us, device);
         } else if silence_ms >= keep.idle_ms {

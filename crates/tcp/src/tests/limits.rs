@@ -275,3 +275,19 @@ fn duplicates_within_a_recovery_repeat_nothing() {
     let starts: Vec<u32> = again.iter().map(|(head, _)| head.sequence).collect();
     assert_eq!(starts, [ack, ack + 8 * 1_460]);
 }
+
+#[test]
+fn probes_without_number_never_end_a_connection() {
+    let keep_alive = Some(crate::KeepAlive {
+        idle_ms: 10_000,
+        interval_ms: 10_000,
+        probes: u32::MAX,
+    });
+    let mut peer = Peer::connected(Config {
+        keep_alive,
+        ..Peer::config()
+    });
+    let probes: usize = (0..100).map(|_| peer.wait(1_000).len()).sum();
+    assert!((8..=10).contains(&probes), "{probes}");
+    assert_eq!(peer.state(), State::Established);
+}
