@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Close, ConnId, Input, Io, Link, Mail, Now, Part, Shard, ShardId};
+use crore_broker::{Close, ConnId, Input, Io, Mail, Now, Part, Shard, ShardId, SocketId};
 
 /// Turns (runs of the shard's event loop) within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
@@ -16,11 +16,11 @@ struct Clients {
 }
 
 impl Io for Clients {
-    fn open(&mut self, link: Link, conn: ConnId) {
+    fn open(&mut self, link: SocketId, conn: ConnId) {
         self.conns[link.0 as usize] = Some(conn);
     }
 
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
         let received = &mut self.received[link.0 as usize];
         let before = received.len();
         parts
@@ -29,9 +29,9 @@ impl Io for Clients {
         received.len() - before
     }
 
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
+    fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
 
-    fn close(&mut self, _: Link, _: Close) {}
+    fn close(&mut self, _: SocketId, _: Close) {}
 
     fn post(&mut self, to: ShardId, mail: Mail) {
         if to == self.me {
@@ -69,7 +69,7 @@ impl Node {
         self.clients.received.push(Vec::new());
         self.clients.conns.push(None);
         let from = IpAddr::from([127, 0, 0, 1]);
-        self.handle(Input::Accepted(Link(link as u32), from));
+        self.handle(Input::Accepted(SocketId(link as u32), from));
         if let Some(conn) = self.clients.conns[link] {
             self.handle(Input::Received(conn, &mut bytes.to_vec()));
         }

@@ -10,7 +10,7 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Close, ConnId, Input, Io, Link, Mail, Now, Offsets, Part, Shard, ShardId, TurnLimits, World,
+    Close, ConnId, Input, Io, Mail, Now, Offsets, Part, Shard, ShardId, SocketId, TurnLimits, World,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ struct Net {
 }
 
 impl Net {
-    fn socket(&mut self, link: Link) -> &mut Socket {
+    fn socket(&mut self, link: SocketId) -> &mut Socket {
         let socket = &mut self.sockets[link.0 as usize];
         assert!(!socket.closed, "link {} is closed", link.0);
         assert_eq!(socket.shard, self.turn_of, "link {} is another's", link.0);
@@ -64,11 +64,11 @@ impl Net {
 }
 
 impl Io for Net {
-    fn open(&mut self, link: Link, conn: ConnId) {
+    fn open(&mut self, link: SocketId, conn: ConnId) {
         self.socket(link).conn = Some(conn);
     }
 
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
         let socket = self.socket(link);
         assert!(!socket.ended, "bytes after the end of link {}", link.0);
         let mut sent = 0;
@@ -85,13 +85,13 @@ impl Io for Net {
         sent
     }
 
-    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let socket = self.socket(link);
         assert_eq!(socket.conn, Some(conn), "a link has one connection");
         (socket.read, socket.write) = (read, write);
     }
 
-    fn close(&mut self, link: Link, how: Close) {
+    fn close(&mut self, link: SocketId, how: Close) {
         let socket = self.socket(link);
         socket.ended = true;
         socket.closed = how != Close::Drain;
@@ -233,7 +233,7 @@ impl Shards {
         });
         self.net.turn_of = shard;
         let from = IpAddr::from([127, 0, 0, 1]);
-        let accepted = Input::Accepted(Link(link as u32), from);
+        let accepted = Input::Accepted(SocketId(link as u32), from);
         self.shards[shard].handle(accepted, self.now, &mut self.net);
         link
     }

@@ -1,11 +1,11 @@
 //! The interface between a shard and its surroundings: the network, other shards, the log and the operator. Events come in as `Input`, and effects go out
-//! through `Io`. The server implements `Io` over sockets, the simulator in memory. A socket is an opaque [`Link`].
+//! through `Io`. The server implements `Io` over sockets, the simulator in memory. A socket is an opaque [`SocketId`].
 
 use crate::budget::stats::SocketBytes;
 use core::net::IpAddr;
 
 use crate::base::access::Question;
-use crate::base::ids::{ConnId, Link, ShardId};
+use crate::base::ids::{ConnId, ShardId, SocketId};
 use crate::base::journal::ClientEvent;
 use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
@@ -28,13 +28,13 @@ pub enum Close {
 /// [`Input::Closed`].
 pub trait Io {
     /// Starts to read a link. The link's events then carry the id `conn`.
-    fn open(&mut self, link: Link, conn: ConnId);
+    fn open(&mut self, socket: SocketId, conn: ConnId);
     /// Sends the parts in order. Returns the number of bytes that the socket accepted.
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize;
+    fn send(&mut self, socket: SocketId, parts: &[Part<'_>]) -> usize;
     /// Sets which readiness events of the link the shard wants.
-    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool);
+    fn interest(&mut self, socket: SocketId, conn: ConnId, read: bool, write: bool);
     /// Closes the link. After `Now` or `Reset` the link no longer exists.
-    fn close(&mut self, link: Link, how: Close);
+    fn close(&mut self, socket: SocketId, how: Close);
     /// Sends mail to another shard.
     fn post(&mut self, to: ShardId, mail: Mail);
     /// Appends a batch to the log of its partition, in the order of the calls. If the commit of a batch takes too long, the shard
@@ -42,11 +42,11 @@ pub trait Io {
     /// ([`World::appends`](crate::World::appends)).
     fn append(&mut self, _batch: Batch) {}
     /// The peer's address, if it is known. Called only for the reports and the log that operators ask for.
-    fn peer(&self, _link: Link) -> Option<IpAddr> {
+    fn peer(&self, _socket: SocketId) -> Option<IpAddr> {
         None
     }
     /// Whether the link uses TLS.
-    fn is_secure(&self, _link: Link) -> bool {
+    fn is_secure(&self, _socket: SocketId) -> bool {
         false
     }
     /// Reports a client event for the operator's log ([`Shard::log_clients`](crate::Shard::log_clients)).
@@ -79,7 +79,7 @@ pub trait Io {
 /// An event for a shard.
 pub enum Input<'a> {
     /// A connection was accepted from this address.
-    Accepted(Link, IpAddr),
+    Accepted(SocketId, IpAddr),
     /// Bytes were received. The shard may change them in place.
     Received(ConnId, &'a mut [u8]),
     /// The socket is writable. The shard writes at most this many of the connection's waiting bytes. If some are left, report the event again.
@@ -129,20 +129,20 @@ impl Input<'_> {
 #[derive(Default)]
 pub(crate) struct Recorded {
     pub sent: alloc::vec::Vec<u8>,
-    pub closed: alloc::vec::Vec<(Link, Close)>,
+    pub closed: alloc::vec::Vec<(SocketId, Close)>,
 }
 
 #[cfg(test)]
 impl Io for Recorded {
-    fn open(&mut self, _: Link, _: ConnId) {}
-    fn send(&mut self, _: Link, parts: &[Part<'_>]) -> usize {
+    fn open(&mut self, _: SocketId, _: ConnId) {}
+    fn send(&mut self, _: SocketId, parts: &[Part<'_>]) -> usize {
         let before = self.sent.len();
         self.sent.extend(parts.iter().flat_map(AsRef::as_ref));
         self.sent.len() - before
     }
-    fn interest(&mut self, _: Link, _: ConnId, _: bool, _: bool) {}
-    fn close(&mut self, link: Link, how: Close) {
-        self.closed.push((link, how));
+    fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+    fn close(&mut self, socket: SocketId, how: Close) {
+        self.closed.push((socket, how));
     }
     fn post(&mut self, _: ShardId, _: Mail) {}
 }

@@ -20,7 +20,7 @@ pub mod protocol;
 pub mod shard;
 mod store;
 
-pub use base::ids::{ConnId, Link, OFFSET_BITS, PartitionId, ShardId};
+pub use base::ids::{ConnId, OFFSET_BITS, PartitionId, ShardId, SocketId};
 pub use base::journal::{ClientEvent, EventKind};
 pub use base::notices::Notice;
 pub use base::placement::{PARTITIONS, Placement, SLOTS};

@@ -45,7 +45,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use crate::base::ids::{ConnId, Link, ShardId};
+use crate::base::ids::{ConnId, ShardId, SocketId};
 use crate::base::time::Now;
 use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::Party;
@@ -62,7 +62,7 @@ use crate::home::sessions::SessionsAtHome;
 use crate::io::{Close, Input, Io};
 use crate::mail::Mail;
 use crate::mail::lanes::WaitingAsks;
-use crate::protocol::http::interest::ask_pages;
+use crate::protocol::stream::interest::ask_pages;
 use crate::shard::cluster_view::ClusterView;
 use crate::shard::drain_progress::DrainProgress;
 use crate::shard::pending_request::PendingRequest;
@@ -207,20 +207,22 @@ impl Shard {
         self.front.clients.conns.len()
     }
 
-    /// The link of a connection, if it is open.
+    /// The socket of a connection, if it is open.
     #[inline]
-    pub fn link_of(&self, conn: ConnId) -> Option<Link> {
+    pub fn link_of(&self, conn: ConnId) -> Option<SocketId> {
         self.front
             .clients
             .conns
             .is_current(conn)
-            .then(|| self.front.clients.conns.get(conn.slot).link)
+            .then(|| self.front.clients.conns.get(conn.slot).link.socket)
     }
 
     /// The number of the party that is charged for a connection's work: the client's address, or the connection if the address is unknown.
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
-        row.map_or(0, |row| Party::without_name(row.client, conn.slot).number())
+        row.map_or(0, |row| {
+            Party::without_name(row.consumer.client, conn.slot).number()
+        })
     }
 
     /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all its counts are added
@@ -247,11 +249,11 @@ impl Shard {
         self.front.clients.ctx.set_now(now);
         let about = input.about();
         match input {
-            Input::Accepted(link, peer) => {
+            Input::Accepted(socket, peer) => {
                 accepted(
                     &mut self.front.clients,
                     &mut self.front.gate,
-                    link,
+                    socket,
                     peer,
                     io,
                 );
@@ -441,11 +443,17 @@ fn report<I: Io>(lanes: &mut Lanes, io: &mut I) {
 }
 
 /// Admits an accepted connection, or turns it away.
-fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpAddr, io: &mut I) {
+fn accepted<I: Io>(
+    clients: &mut Clients,
+    gate: &mut Gate,
+    socket: SocketId,
+    peer: IpAddr,
+    io: &mut I,
+) {
     if !clients.ctx.is_expected(peer) {
         clients.meter.stats.untrusted += 1;
         clients.tell_turned_away(peer, "not a trusted proxy (http.proxy_protocol)", io);
-        return io.close(link, Close::Now);
+        return io.close(socket, Close::Now);
     }
     clients.meter.stats.accepted += 1;
     let settings = &clients.ctx.world.settings;
@@ -454,7 +462,7 @@ fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpA
         false => State::Http,
     };
     let now = clients.ctx.now;
-    let mut row = Row::new(link, state, now, now.s + settings.timeouts.head_s);
+    let mut row = Row::new(socket, state, now, now.s + settings.timeouts.head_s);
     if !enter(clients, gate, &mut row, peer) {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
         clients.tell_turned_away(
@@ -462,11 +470,11 @@ fn accepted<I: Io>(clients: &mut Clients, gate: &mut Gate, link: Link, peer: IpA
             "no room for another connection, or its address has its share",
             io,
         );
-        let answer = crate::protocol::shed(b"", link.0 ^ now.s);
-        io.send(link, &[Part::Bytes(&answer)]);
-        return io.close(link, Close::Now);
+        let answer = crate::protocol::shed(b"", socket.0 ^ now.s);
+        io.send(socket, &[Part::Bytes(&answer)]);
+        return io.close(socket, Close::Now);
     }
     let slot = clients.conns.insert(row);
-    io.open(link, clients.conns.id_of(slot));
+    io.open(socket, clients.conns.id_of(slot));
     clients.note_connected(slot, peer);
 }

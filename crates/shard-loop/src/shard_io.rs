@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use crore_broker::access::Question;
 use crore_broker::mail::ReplyTo;
 use crore_broker::{
-    Batch, ClientEvent, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, SocketBytes, Ticket,
+    Batch, ClientEvent, Close, ConnId, Io, Mail, Part, Report, ShardId, SocketBytes, SocketId,
+    Ticket,
 };
 use crore_net::Sender;
 use crore_net::stream::TlsStreams;
@@ -36,12 +37,12 @@ pub struct ShardIo<T> {
 }
 
 /// Converts the broker's type of link to that of the transport.
-pub fn transport_link(link: Link) -> transport::Link {
+pub fn transport_link(link: SocketId) -> transport::Link {
     transport::Link(link.0)
 }
 
 impl<T: Transport> Io for ShardIo<T> {
-    fn open(&mut self, link: Link, conn: ConnId) {
+    fn open(&mut self, link: SocketId, conn: ConnId) {
         if let Err(error) = self.transport.open(transport_link(link), conn.token()) {
             // The poller will report no event of this connection, so the loop ends the connection.
             tracing::warn!(%error, "a connection could not be watched");
@@ -53,7 +54,7 @@ impl<T: Transport> Io for ShardIo<T> {
     }
 
     #[inline]
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
         let link = transport_link(link);
         if let Some(tls) = &mut self.tls
             && let Some(taken) = tls.send(&mut self.transport, link, parts)
@@ -71,7 +72,7 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let link = transport_link(link);
         let (read, write) = match &mut self.tls {
             Some(tls) => tls.interest(link, read, write),
@@ -83,7 +84,7 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn close(&mut self, link: Link, how: Close) {
+    fn close(&mut self, link: SocketId, how: Close) {
         let (link, transport) = (transport_link(link), &mut self.transport);
         match (&mut self.tls, how) {
             (Some(tls), Close::Drain) => return tls.shutdown(transport, link),
@@ -107,11 +108,11 @@ impl<T: Transport> Io for ShardIo<T> {
         }
     }
 
-    fn peer(&self, link: Link) -> Option<IpAddr> {
+    fn peer(&self, link: SocketId) -> Option<IpAddr> {
         self.transport.peer(transport_link(link))
     }
 
-    fn is_secure(&self, link: Link) -> bool {
+    fn is_secure(&self, link: SocketId) -> bool {
         (self.tls.as_ref()).is_some_and(|tls| tls.is_sealed(transport_link(link)))
     }
 

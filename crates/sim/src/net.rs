@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crore_broker::{Batch, Close, ConnId, Io, Link, Mail, Part, Report, ShardId, Ticket};
+use crore_broker::{Batch, Close, ConnId, Io, Mail, Part, Report, ShardId, SocketId, Ticket};
 use crore_rng::Rng;
 
 use crate::close_frame::CloseCheck;
@@ -217,7 +217,7 @@ impl Net {
         self.sockets.len() as u32 - 1
     }
 
-    fn socket(&mut self, link: Link, what: &str) -> Option<&mut Socket> {
+    fn socket(&mut self, link: SocketId, what: &str) -> Option<&mut Socket> {
         let socket = &mut self.sockets[link.0 as usize];
         if socket.server_closed || socket.shard != self.turn_of {
             self.violation
@@ -229,7 +229,7 @@ impl Net {
 }
 
 impl Io for Net {
-    fn open(&mut self, link: Link, conn: ConnId) {
+    fn open(&mut self, link: SocketId, conn: ConnId) {
         if self.is_dead() {
             return;
         }
@@ -238,7 +238,7 @@ impl Io for Net {
         }
     }
 
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
         let (is_partial, dice) = (self.rng.chance(self.partial_send_percent), self.rng.draw());
         if !self.takes_effect() {
             return 0;
@@ -275,7 +275,7 @@ impl Io for Net {
         taken
     }
 
-    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         if self.is_dead() {
             return;
         }
@@ -285,7 +285,7 @@ impl Io for Net {
         }
     }
 
-    fn close(&mut self, link: Link, how: Close) {
+    fn close(&mut self, link: SocketId, how: Close) {
         let may_reset = self.rng.chance(30);
         if !self.takes_effect() {
             return;

@@ -13,9 +13,10 @@ use crate::tree::Tree;
 const PROTOCOLS: &[(&str, &[&str])] = &[
     ("http", &[]),
     ("sse", &["http"]),
-    ("longpoll", &["http"]),
     ("websocket", &["http"]),
-    ("mqtt", &["websocket"]),
+    ("stream", &["http", "sse", "websocket"]),
+    ("longpoll", &["http", "stream"]),
+    ("mqtt", &["http", "websocket"]),
 ];
 
 const CLIENT: &str = "crates/broker/src/client/";

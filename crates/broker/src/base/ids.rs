@@ -8,7 +8,7 @@ pub type PartitionId = u16;
 
 /// The number by which the transport knows a connection. It is small, and is reused once the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link(pub u32);
+pub struct SocketId(pub u32);
 
 /// Identifies a connection within its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@
 use core::net::IpAddr;
 
 use crate::base::fair_queue::FairQueue;
-use crate::base::ids::Link;
+use crate::base::ids::SocketId;
 use crate::budget::admission::{Client, Party};
 
 /// The most connections that wait in a queue.
@@ -25,7 +25,7 @@ const BURST_MS: u64 = 50;
 /// Connections that wait to be admitted. The queue never closes a connection: its owner does.
 #[derive(Debug)]
 pub struct AcceptQueue {
-    waiting: FairQueue<(Link, IpAddr)>,
+    waiting: FairQueue<(SocketId, IpAddr)>,
     waiting_max: usize,
     rate: AcceptRate,
     paused_until_ms: u64,
@@ -50,9 +50,9 @@ impl AcceptQueue {
     }
 
     /// Queues a connection.
-    pub fn push(&mut self, link: Link, peer: IpAddr) {
+    pub fn push(&mut self, socket: SocketId, peer: IpAddr) {
         let party = Party::of_address(Client::of(peer, self.seed));
-        self.waiting.push(party.number(), (link, peer));
+        self.waiting.push(party.number(), (socket, peer));
     }
 
     /// Whether the rate admits a connection now. If not, [`paused_until_ms`](Self::paused_until_ms) says when to ask again.
@@ -73,7 +73,7 @@ impl AcceptQueue {
     }
 
     /// Takes the next connection, and charges it.
-    pub fn pop(&mut self) -> Option<(Link, IpAddr)> {
+    pub fn pop(&mut self) -> Option<(SocketId, IpAddr)> {
         let next = self.waiting.pop()?;
         self.charge();
         Some(next)
@@ -207,11 +207,11 @@ mod tests {
     fn crowd_of_one_address_holds_up_no_other_address() {
         let mut queue = AcceptQueue::new(0, 1_000, 7);
         let hosts = [[2; 12].as_slice(), &[3, 3, 4]].concat();
-        for (link, host) in (0..).zip(&hosts) {
-            queue.push(Link(link), at(*host));
+        for (socket, host) in (0..).zip(&hosts) {
+            queue.push(SocketId(socket), at(*host));
         }
         let order: Vec<u32> = core::iter::from_fn(|| queue.pop())
-            .map(|(link, _)| link.0)
+            .map(|(socket, _)| socket.0)
             .collect();
         assert_eq!(order[..6], [0, 12, 14, 1, 13, 2]);
         assert_eq!(order.len(), hosts.len());
@@ -222,9 +222,9 @@ mod tests {
     fn queue_holds_a_part_of_the_room_and_at_least_one() {
         for (room, places) in [(0, 1), (16, 1), (320, 20), (1_000_000, WAITING_MAX)] {
             let mut queue = AcceptQueue::new(0, room, 7);
-            let pushed = (0..).take_while(|link| {
+            let pushed = (0..).take_while(|socket| {
                 let has_room = queue.has_room();
-                queue.push(Link(*link), at(1));
+                queue.push(SocketId(*socket), at(1));
                 has_room
             });
             assert_eq!(pushed.count(), places, "{room}");
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn past_the_rate_the_queue_admits_again_after_a_pause() {
         let mut queue = AcceptQueue::new(100, 1_000, 7);
-        for link in 0..30 {
-            queue.push(Link(link), at(1));
+        for socket in 0..30 {
+            queue.push(SocketId(socket), at(1));
         }
         let (mut now_ms, mut pauses) = (1_000, 0);
         while !queue.is_empty() {

@@ -42,14 +42,14 @@ pub(crate) fn enter<P: ProtocolTypes>(
             return Ok(());
         }
         if forwarded::is_trusted(peer, &http.trusted_proxies) {
-            row.client = Client::RELAYED;
+            row.consumer.client = Client::RELAYED;
             return Ok(());
         }
-        row.client = world.admission.client(peer);
-        let entered = world.admission.enter_client(row.client);
+        row.consumer.client = world.admission.client(peer);
+        let entered = world.admission.enter_client(row.consumer.client);
         if let Err(reached) = entered {
             world.admission.leave();
-            row.client = turned_away(row.client, reached);
+            row.consumer.client = turned_away(row.consumer.client, reached);
         }
         entered
     });
@@ -66,23 +66,23 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
     slot: u32,
     address: IpAddr,
 ) {
-    if clients.conns.get(slot).is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.is(TURNED_AWAY) {
         return;
     }
     clients.conns.set_relayed(slot, Some(address));
     let world = &clients.ctx.world;
     if forwarded::is_trusted(address, &world.settings.http.trusted_proxies) {
-        clients.conns.get_mut(slot).client = Client::RELAYED;
+        clients.conns.get_mut(slot).consumer.client = Client::RELAYED;
         return;
     }
     let client = world.admission.client(address);
     let entered = world.admission.enter_client(client);
     let row = clients.conns.get_mut(slot);
-    row.client = client;
+    row.consumer.client = client;
     if let Err(reached) = entered {
-        row.client = turned_away(client, reached);
+        row.consumer.client = turned_away(client, reached);
         clients.ctx.world.admission.leave();
-        row.flags |= TURNED_AWAY;
+        row.link.flags |= TURNED_AWAY;
         gate.turn_away();
         clients.meter.stats.turned_away += 1;
     }
@@ -103,18 +103,18 @@ impl Gate {
             return false;
         }
         self.turn_away();
-        row.flags |= TURNED_AWAY;
-        row.deadline_s = row.deadline_s.min(ctx.now.s + TURNED_AWAY_S);
+        row.link.flags |= TURNED_AWAY;
+        row.link.deadline_s = row.link.deadline_s.min(ctx.now.s + TURNED_AWAY_S);
         true
     }
 
     /// Stops counting a connection that has ended.
     pub(crate) fn stop_counting(&mut self, ctx: &Context, row: &Row) {
-        if row.is(TURNED_AWAY) {
+        if row.link.is(TURNED_AWAY) {
             self.turned_away_left();
         } else {
             ctx.world.admission.leave();
-            ctx.world.admission.leave_client(row.client);
+            ctx.world.admission.leave_client(row.consumer.client);
         }
     }
 }
@@ -122,7 +122,7 @@ impl Gate {
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the rate limits allow this connection to publish a message now.
     pub(crate) fn may_publish(&self, slot: u32) -> Result<(), Reason> {
-        let client = self.conns.get(slot).client;
+        let client = self.conns.get(slot).consumer.client;
         let admission = &self.ctx.world.admission;
         admission.publish(client, self.ctx.now.unix_s)
     }

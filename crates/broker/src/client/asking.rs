@@ -161,7 +161,7 @@ pub(crate) fn ask_verb<P: ProtocolTypes>(
     to: ReplyTo,
 ) {
     let (hash, home) = clients.ctx.place_of(name);
-    let client = clients.conns.get(to.slot).client;
+    let client = clients.conns.get(to.slot).consumer.client;
     lanes.ask(home, |bytes| Ask::Topic {
         verb,
         hash,

@@ -69,13 +69,13 @@ impl<P: Protocols> Front<P> {
         P::connection_ends(self, conn.slot);
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
         // From now on `place` counts the bytes that are discarded.
-        self.clients.conns.get_mut(conn.slot).place = 0;
+        self.clients.conns.get_mut(conn.slot).consumer.place = 0;
         P::row_is_freed(&mut self.clients, conn.slot);
         self.clients.conns.drop_extra(conn.slot);
         let Some(how) = how else { return };
         let row = self.clients.conns.remove(conn.slot);
         self.gate.stop_counting(&self.clients.ctx, &row);
-        io.close(row.link, how);
+        io.close(row.link.socket, how);
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn end_connection<P: Protocols, I: Io>(
     clients.scratch.note_close_reason(reason.row().closed);
     clients.note_end_reason(reason.text());
     let for_room = reason.row().closed == Closed::Full;
-    if for_room && clients.conns.get(slot).outbox != NONE {
+    if for_room && clients.conns.get(slot).link.outbox != NONE {
         // The client does not read, so it cannot be told.
         return clients.reset(slot);
     }
@@ -102,16 +102,16 @@ impl<P: ProtocolTypes> Clients<P> {
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.release_held_output(slot, io);
         let row = self.conns.get(slot);
-        let waits = row.outbox != NONE;
-        let how = (!waits && row.is(EOF)).then_some(Close::Now);
+        let waits = row.link.outbox != NONE;
+        let how = (!waits && row.link.is(EOF)).then_some(Close::Now);
         self.mark_end(slot, Closed::Done, how);
         if waits || how.is_some() {
             return;
         }
         let row = self.conns.get_mut(slot);
-        row.flags &= !PAUSED;
-        row.deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.drain_s;
-        io.close(row.link, Close::Drain);
+        row.link.flags &= !PAUSED;
+        row.link.deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.drain_s;
+        io.close(row.link.socket, Close::Drain);
         self.conns.update_interest(slot, io);
     }
 
@@ -138,13 +138,13 @@ impl<P: ProtocolTypes> Clients<P> {
     fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
         let row = self.conns.get_mut(slot);
         let reason = match self.scratch.why.take() {
-            _ if row.is(TURNED_AWAY) => Closed::Full,
+            _ if row.link.is(TURNED_AWAY) => Closed::Full,
             Some(reason) => reason,
             None => otherwise,
         };
-        let begins = !row.is(CLOSING);
-        row.flags |= CLOSING;
-        row.state = State::Draining;
+        let begins = !row.link.is(CLOSING);
+        row.link.flags |= CLOSING;
+        row.consumer.state = State::Draining;
         if begins {
             self.meter.stats.closed[reason as usize] += 1;
             self.note(slot, EventKind::Disconnected, reason.name().as_bytes());
@@ -160,10 +160,11 @@ impl<P: ProtocolTypes> Clients<P> {
         let limits = &self.ctx.world.settings.limits;
         let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
         let row = self.conns.get_mut(slot);
-        row.place = row
+        row.consumer.place = row
+            .consumer
             .place
             .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if row.place as usize > most {
+        if row.consumer.place as usize > most {
             self.drop_conn(slot, Close::Now);
         }
     }
@@ -172,7 +173,7 @@ impl<P: ProtocolTypes> Clients<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ids::Link;
+    use crate::base::ids::SocketId;
     use crate::base::settings::Settings;
     use crate::base::time::Now;
     use crate::budget::world::World;
@@ -186,7 +187,7 @@ mod tests {
         let mut shard = Shard::new(0, World::for_tests(Settings::default(), 1), NOW);
         for link in [5, 6] {
             let peer = [127, 0, 0, 1].into();
-            shard.handle(Input::Accepted(Link(link), peer), NOW, io);
+            shard.handle(Input::Accepted(SocketId(link), peer), NOW, io);
         }
         shard
     }
@@ -198,7 +199,7 @@ mod tests {
         shard.front().clients.broken(0);
         shard.front().clients.broken(0);
         shard.flush(NOW, &mut io);
-        assert_eq!(io.closed, [(Link(5), Close::Reset)]);
+        assert_eq!(io.closed, [(SocketId(5), Close::Reset)]);
         assert_eq!(shard.stats().closed[Closed::Broken as usize], 1);
         assert_eq!(shard.connections(), 1);
     }
@@ -232,7 +233,7 @@ mod tests {
         clients.put(0, b"late", &mut io);
         assert_eq!((clients.conns.len(), io.sent.len()), (2, 0));
         shard.flush(NOW, &mut io);
-        let ends = [Close::Drain, Close::Reset].map(|how| (Link(5), how));
+        let ends = [Close::Drain, Close::Reset].map(|how| (SocketId(5), how));
         assert_eq!((&io.closed[..], shard.connections()), (&ends[..], 1));
         assert_eq!(shard.stats().closed.iter().sum::<u64>(), 1);
     }

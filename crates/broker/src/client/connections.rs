@@ -124,7 +124,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn is_current(&self, conn: ConnId) -> bool {
         self.rows
             .try_get(conn.slot)
-            .is_some_and(|row| row.is_open() && row.generation == conn.generation)
+            .is_some_and(|row| row.is_open() && row.link.generation == conn.generation)
     }
 
     /// The identifier of a connection. It differs from that of the previous connections in the same row.
@@ -132,7 +132,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn id_of(&self, slot: u32) -> ConnId {
         ConnId {
             slot,
-            generation: self.rows.get(slot).generation,
+            generation: self.rows.get(slot).link.generation,
         }
     }
 
@@ -140,9 +140,9 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn is_asked(&self, to: ReplyTo) -> bool {
         self.rows.try_get(to.slot).is_some_and(|row| {
             row.is_open()
-                && row.state != State::Draining
-                && row.generation == to.generation
-                && row.request == to.request
+                && row.consumer.state != State::Draining
+                && row.link.generation == to.generation
+                && row.consumer.request == to.request
         })
     }
 
@@ -151,8 +151,8 @@ impl<P: ProtocolTypes> Connections<P> {
         let row = self.rows.get(slot);
         ReplyTo {
             slot,
-            generation: row.generation,
-            request: row.request,
+            generation: row.link.generation,
+            request: row.consumer.request,
             part,
         }
     }
@@ -161,9 +161,9 @@ impl<P: ProtocolTypes> Connections<P> {
     /// not read gets no service.
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
-        let full = row.outbox != NONE;
-        let (reads, writes) = (!full && !row.is(PAUSED), full && !row.is(HELD));
-        io.interest(row.link, self.id_of(slot), reads, writes);
+        let full = row.link.outbox != NONE;
+        let (reads, writes) = (!full && !row.link.is(PAUSED), full && !row.link.is(HELD));
+        io.interest(row.link.socket, self.id_of(slot), reads, writes);
     }
 
     /// Whether code has followed a row to another row that does not exist, since the last call.
@@ -261,7 +261,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn has_moved(&mut self, topic: u32, moved: &Moved) -> bool {
         let row = self.rows.get_mut(moved.conn);
         if !row.wants(MULTI) {
-            row.place = moved.index;
+            row.consumer.place = moved.index;
             return true;
         }
         let list = &mut self.extras.get_mut(row.extra()).list;

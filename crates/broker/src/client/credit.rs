@@ -66,7 +66,7 @@ fn lacks_credit(lanes: &Lanes, ctx: &Context) -> bool {
 pub(crate) fn waits_for_carriers<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> bool {
     let valve = &clients.ctx.world.admission.valve;
     !valve.is_open() && {
-        let address = Party::of_address(clients.conns.get(slot).client);
+        let address = Party::of_address(clients.conns.get(slot).consumer.client);
         valve.stops(address) || valve.stops(clients.party(slot))
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    if must_stall(clients, lanes, slot) && !clients.conns.get(slot).is(PAUSED) {
+    if must_stall(clients, lanes, slot) && !clients.conns.get(slot).link.is(PAUSED) {
         queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }
 }
@@ -120,8 +120,8 @@ pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
     io: &mut I,
 ) {
     let row = conns.get_mut(slot);
-    if !row.is(PAUSED) {
-        row.flags |= PAUSED;
+    if !row.link.is(PAUSED) {
+        row.link.flags |= PAUSED;
         conns.update_interest(slot, io);
     }
 }
@@ -136,14 +136,14 @@ impl Queues {
         io: &mut I,
     ) {
         let conn = conns.id_of(slot);
-        let paused = conns.get(slot).is(PAUSED);
+        let paused = conns.get(slot).link.is(PAUSED);
         if paused && self.is_stalled(conn) {
             return;
         }
         stats.credit_waits += 1;
         self.add_stalled(conn);
         if !paused {
-            conns.get_mut(slot).flags |= PAUSED;
+            conns.get_mut(slot).link.flags |= PAUSED;
             conns.update_interest(slot, io);
         }
     }
@@ -156,8 +156,8 @@ impl Queues {
         io: &mut I,
     ) {
         let row = conns.get(conn.slot);
-        if row.is(PAUSED) && !row.is(EOF) && !self.is_stalled(conn) {
-            conns.get_mut(conn.slot).flags &= !PAUSED;
+        if row.link.is(PAUSED) && !row.link.is(EOF) && !self.is_stalled(conn) {
+            conns.get_mut(conn.slot).link.flags &= !PAUSED;
             conns.update_interest(conn.slot, io);
         }
     }

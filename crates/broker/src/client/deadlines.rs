@@ -21,7 +21,7 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    if clients.conns.get(slot).outbox != NONE {
+    if clients.conns.get(slot).link.outbox != NONE {
         // The client reads nothing, so its outbox only costs memory.
         clients.scratch.note_close_reason(Closed::Slow);
         return clients.reset(slot);
@@ -33,12 +33,12 @@ pub(crate) fn deadline<P: Protocols, I: Io>(
 /// charged for its outbox alone.
 pub(crate) fn charge_if_nothing_is_read<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
     let row = clients.conns.get(slot);
-    if row.outbox == NONE {
+    if row.link.outbox == NONE {
         return;
     }
     let settings = &clients.ctx.world.settings;
     // The deadline was set when the socket last accepted a byte, so it tells how long the client has read nothing.
-    let left_s = row.deadline_s.saturating_sub(clients.ctx.now.s);
+    let left_s = row.link.deadline_s.saturating_sub(clients.ctx.now.s);
     if left_s + UNREAD_S <= settings.timeouts.body_s {
         let kernel_bytes = settings.limits.kernel_bytes();
         clients.conns.charge_kernel_bytes(slot, kernel_bytes);
@@ -54,13 +54,13 @@ impl<P: ProtocolTypes> Clients<P> {
             return false;
         }
         // A multiplicative hash of the slot and the last second spreads connections that were opened together.
-        let spread = (slot ^ row.sent_s.rotate_left(16)).wrapping_mul(0x9E37_79B9) >> 16;
+        let spread = (slot ^ row.link.sent_s.rotate_left(16)).wrapping_mul(0x9E37_79B9) >> 16;
         let jitter_s = heartbeat.interval_s * heartbeat.jitter_percent / 100;
         let early_s = if jitter_s == 0 {
             0
         } else {
             spread % (jitter_s + 1)
         };
-        self.ctx.now.s - row.sent_s >= heartbeat.interval_s - early_s
+        self.ctx.now.s - row.link.sent_s >= heartbeat.interval_s - early_s
     }
 }

@@ -3,11 +3,11 @@
 //! connection takes messages again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
 //! and record the position. `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
-//! Three steps are elsewhere. `send::fits` (in MQTT `give`) checks whether a connection takes a message. `subscribe/leave` and
-//! `filtered` read from the log. `gap` of `http/subscribe` and of `websocket` report messages that the log has lost. Two kinds of
+//! Three steps are elsewhere. `send::fits` (in MQTT `give`) checks whether a connection takes a message. `leave` and
+//! `filtered` of `protocol/stream` read from the log, and `list/page.rs`. `gap` of `protocol/stream` and of `websocket` report messages that the log has lost. Two kinds of
 //! connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages that it
-//! cannot hold (`http/opening.rs`, `http/subscribe/stream.rs`). A follower of interest (which topics have subscribers) must lose
-//! nothing, so it ends (`http/interest.rs`).
+//! cannot hold (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must lose
+//! nothing, so it ends (`stream/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;
@@ -88,7 +88,7 @@ fn ask_again<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, part: u32, o
         };
         sub.flags &= !LIVE;
     } else {
-        clients.conns.get_mut(slot).flags &= !LIVE;
+        clients.conns.get_mut(slot).consumer.flags &= !LIVE;
     }
     let epoch = clients.ctx.world.epoch;
     let behind = &mut clients.conns.extra(slot).behind;

@@ -114,7 +114,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
     let end = clients.conns.end();
     let mut by_address: BTreeMap<u32, usize> = BTreeMap::new();
     let of = |client: Client| client.number();
-    by_address.insert(of(clients.conns.get(newcomer).client), bytes);
+    by_address.insert(of(clients.conns.get(newcomer).consumer.client), bytes);
     let mut found = Vec::new();
     for _ in 0..end.min(ROWS_MAX) {
         let slot = clients.conns.next_row_to_search();
@@ -126,16 +126,19 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
         if held == 0 {
             continue;
         }
-        *by_address.entry(of(row.client)).or_default() += held;
+        *by_address.entry(of(row.consumer.client)).or_default() += held;
         found.push((held, slot));
     }
     let owed_most = SLOW_S * clients.ctx.allowance().per_s;
     let little_bytes = clients.ctx.little_bytes();
-    let mine = of(clients.conns.get(newcomer).client);
+    let mine = of(clients.conns.get(newcomer).consumer.client);
     let mut hoarders = Vec::with_capacity(found.len());
     for (held, slot) in found {
         let (row, owed) = (clients.conns.get(slot), owed_of(&clients.conns, slot));
-        let (address, of_address) = (of(row.client), by_address[&of(row.client)]);
+        let (address, of_address) = (
+            of(row.consumer.client),
+            by_address[&of(row.consumer.client)],
+        );
         let class = match P::holds(&clients.conns, slot) {
             Holds::Pipelined => Class::Poll,
             Holds::Input if owed > owed_most => Class::Slow,
@@ -167,7 +170,7 @@ fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
 /// Counts a second of a partly received input. Returns whether the input is too slow.
 pub(crate) fn is_too_slow<P: Protocols>(clients: &mut Clients<P>, slot: u32) -> bool {
     let row = clients.conns.get(slot);
-    if row.outbox != NONE || row.is(PAUSED) {
+    if row.link.outbox != NONE || row.link.is(PAUSED) {
         return false;
     }
     let allowance = clients.ctx.allowance();

@@ -195,7 +195,7 @@ pub(crate) fn join_filter<P: ProtocolTypes>(
     id: u32,
 ) -> Result<(), Reason> {
     let most = clients.ctx.world.settings.limits.filters_per_shard;
-    let client = clients.conns.get(slot).client;
+    let client = clients.conns.get(slot).consumer.client;
     let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
     let Some(subscriptions) = subscriptions.filter(|all| all.group(serial).is_some()) else {
         clients.broken(slot);

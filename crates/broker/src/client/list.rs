@@ -303,11 +303,14 @@ impl<P: ProtocolTypes> Clients<P> {
         if row.wants(MULTI) {
             return;
         }
-        row.options |= MULTI;
-        let (topic, place) = (core::mem::replace(&mut row.topic, NONE), row.place);
-        let flags = row.flags & (COUNTED | LIVE);
-        row.flags &= !(COUNTED | LIVE);
-        let own = P::Subscribed::leave_row(&mut row.options);
+        row.consumer.options |= MULTI;
+        let (topic, place) = (
+            core::mem::replace(&mut row.consumer.topic, NONE),
+            row.consumer.place,
+        );
+        let flags = row.consumer.flags & (COUNTED | LIVE);
+        row.consumer.flags &= !(COUNTED | LIVE);
+        let own = P::Subscribed::leave_row(&mut row.consumer.options);
         if topic != NONE {
             self.conns.extra(slot).list.push(Sub {
                 topic,
@@ -325,7 +328,7 @@ impl<P: ProtocolTypes> Clients<P> {
 /// answer refers to them.
 pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) {
     let row = conns.get(slot);
-    if row.extra() == NONE || row.spill != NONE {
+    if row.extra() == NONE || row.link.spill != NONE {
         return;
     }
     let extra = conns.extra_of(slot);
@@ -335,16 +338,17 @@ pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) 
     }
     let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
     match (subs.next(), subs.next()) {
-        (None, _) => conns.get_mut(slot).options &= !MULTI,
+        (None, _) => conns.get_mut(slot).consumer.options &= !MULTI,
         (Some(sub), None) if sub.topic != NONE && sub.flags == COUNTED | LIVE => {
-            let mut options = row.options & !MULTI;
+            let mut options = row.consumer.options & !MULTI;
             if !sub.own.enter_row(&mut options) {
                 return;
             }
             let (topic, place) = (sub.topic, sub.place);
             let row = conns.get_mut(slot);
-            (row.topic, row.place, row.options) = (topic, place, options);
-            row.flags |= COUNTED | LIVE;
+            (row.consumer.topic, row.consumer.place, row.consumer.options) =
+                (topic, place, options);
+            row.consumer.flags |= COUNTED | LIVE;
         }
         _ => return,
     }

@@ -16,7 +16,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::base::ids::Link;
+use crate::base::ids::SocketId;
 use crate::base::settings::{Limits, Rule};
 use crate::io::Io;
 use crate::mail::Record;
@@ -139,13 +139,13 @@ impl Outbox {
     }
 
     /// Sends at most `most` bytes, as many as the socket accepts. Returns their number.
-    pub fn send<I: Io>(&mut self, link: Link, most: usize, io: &mut I) -> usize {
+    pub fn send<I: Io>(&mut self, socket: SocketId, most: usize, io: &mut I) -> usize {
         let mut all = 0;
         loop {
             let mut parts = [Part::Bytes(&[]); PARTS_MAX];
             let used = self.queue.parts(most - all, &mut parts);
             let len = len_of(&parts[..used]);
-            let sent = io.send(link, &parts[..used]);
+            let sent = io.send(socket, &parts[..used]);
             self.sent(sent);
             all += sent;
             if sent > 0 {
@@ -193,11 +193,11 @@ fn len_of(parts: &[Part<'_>]) -> usize {
 }
 
 /// Sends a rope (a list of byte strings). Returns the number of bytes that the socket accepted.
-pub(crate) fn send_rope<I: Io>(link: Link, rope: &Rope, io: &mut I) -> usize {
+pub(crate) fn send_rope<I: Io>(socket: SocketId, rope: &Rope, io: &mut I) -> usize {
     let mut sent = 0;
     for parts in rope.parts().chunks(PARTS_MAX) {
         let len = len_of(parts);
-        let taken = io.send(link, parts);
+        let taken = io.send(socket, parts);
         sent += taken;
         if taken < len {
             break;

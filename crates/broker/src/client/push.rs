@@ -67,10 +67,10 @@ pub(crate) fn push<P: ProtocolTypes, I: Io>(
         return send_joined(clients, subs, run, parcel, io);
     }
     let row = clients.conns.get_mut(parcel.slot);
-    if row.outbox != NONE {
+    if row.link.outbox != NONE {
         return queue(clients, subs, run, parcel, parcel.messages.start);
     }
-    row.sent_s = clients.ctx.now.s;
+    row.link.sent_s = clients.ctx.now.s;
     let sent = send_parts(&clients.conns, run, parcel, io);
     keep_rest(clients, subs, run, parcel, sent, io);
 }
@@ -105,14 +105,17 @@ fn send_joined<P: ProtocolTypes, I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get_mut(parcel.slot);
-    if row.outbox != NONE {
+    if row.link.outbox != NONE {
         return queue(clients, subs, run, parcel, parcel.messages.start);
     }
-    debug_assert!(row.state != State::Draining, "it was sent its last bytes");
-    row.sent_s = clients.ctx.now.s;
+    debug_assert!(
+        row.consumer.state != State::Draining,
+        "it was sent its last bytes"
+    );
+    row.link.sent_s = clients.ctx.now.s;
     let part = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
     let len = part.as_ref().len();
-    let sent = io.send(row.link, &[part]);
+    let sent = io.send(row.link.socket, &[part]);
     if sent < len {
         return keep_rest(clients, subs, run, parcel, sent, io);
     }
@@ -215,13 +218,13 @@ fn send_parts<P: ProtocolTypes, I: Io>(
     parcel: &Parcel<'_, P::Encoding>,
     io: &mut I,
 ) -> usize {
-    let link = conns.get(parcel.slot).link;
+    let socket = conns.get(parcel.slot).link.socket;
     if !parcel.encoding.is_frame() {
         let mut rope = Rope::default();
         for n in parcel.messages.clone() {
             run.append(parcel.encoding, n, parcel.frames, &mut rope);
         }
-        return send_rope(link, &rope, io);
+        return send_rope(socket, &rope, io);
     }
     let (records, end) = (run.records(), parcel.messages.end);
     let mut parts = [Part::Bytes(&[]); PARTS_MAX];
@@ -234,7 +237,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         total += parts[used].as_ref().len();
         (used, first) = (used + 1, n + 1);
         if used == PARTS_MAX || first == end {
-            sent += io.send(link, &parts[..used]);
+            sent += io.send(socket, &parts[..used]);
             used = 0;
             if sent < total {
                 break;
@@ -254,7 +257,7 @@ fn queue<P: ProtocolTypes>(
     parcel: &Parcel<'_, P::Encoding>,
     from: usize,
 ) {
-    debug_assert!(clients.conns.get(parcel.slot).state != State::Draining);
+    debug_assert!(clients.conns.get(parcel.slot).consumer.state != State::Draining);
     for n in from..parcel.messages.end {
         let len = run.len(parcel.encoding, n, parcel.frames);
         let record = &run.records()[n];
@@ -300,12 +303,15 @@ impl<P: ProtocolTypes> Clients<P> {
         io: &mut I,
     ) -> usize {
         let row = self.conns.get_mut(slot);
-        if row.outbox != NONE {
+        if row.link.outbox != NONE {
             return 0;
         }
-        debug_assert!(row.state != State::Draining, "it was sent its last bytes");
-        row.sent_s = self.ctx.now.s;
-        let sent = send_rope(row.link, bytes, io);
+        debug_assert!(
+            row.consumer.state != State::Draining,
+            "it was sent its last bytes"
+        );
+        row.link.sent_s = self.ctx.now.s;
+        let sent = send_rope(row.link.socket, bytes, io);
         if sent == bytes.len() {
             self.meter.stats.sent(ends.len(), sent);
             return ends.len();

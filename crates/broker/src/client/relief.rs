@@ -211,7 +211,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let user = identity.map(|(grants, _)| grants.user());
         match user.filter(|user| !user.is_empty()) {
             Some(user) => Party::user(user, self.ctx.world.seed),
-            None => Party::without_name(self.conns.get(slot).client, slot),
+            None => Party::without_name(self.conns.get(slot).consumer.client, slot),
         }
     }
 
@@ -225,7 +225,7 @@ impl<P: ProtocolTypes> Clients<P> {
         let user = identity.map(|(grants, _)| grants.user());
         let absent = match user.is_some_and(|user| !user.is_empty()) {
             true => self.party(slot),
-            false => Party::of_address(self.conns.get(slot).client),
+            false => Party::of_address(self.conns.get(slot).consumer.client),
         };
         let absent_bytes = self.ctx.world.admission.absent_bytes(absent);
         let held = census.held_by(self.party(slot)).max(absent_bytes);

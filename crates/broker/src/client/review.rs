@@ -68,7 +68,7 @@ pub(crate) fn review<P: Protocols, I: Io>(
     (lost, changed): (Option<Reason>, bool),
     io: &mut I,
 ) -> bool {
-    if clients.conns.get(slot).is(CLOSING) {
+    if clients.conns.get(slot).link.is(CLOSING) {
         return false;
     }
     let ended = lost.is_some_and(|why| P::try_end(clients, subs, queues, slot, why, io))

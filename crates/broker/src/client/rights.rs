@@ -171,7 +171,7 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     if let Some(known) = gate.verdict_cache().get(digest, now_s, wall_s) {
         return Some(Ok(Some(known.clone())));
     }
-    let asker = Party::without_name(clients.conns.get(slot).client, slot).number();
+    let asker = Party::without_name(clients.conns.get(slot).consumer.client, slot).number();
     let settings_generation = gate.verdict_cache().settings_generation();
     let question = Question::of(credential, digest, settings_generation, asker);
     match io.question(clients.conns.id_of(slot), question) {
@@ -214,7 +214,7 @@ pub(crate) fn pause_for_verdict<P: ProtocolTypes, I: Io>(
     io: &mut I,
 ) {
     let row = conns.get_mut(slot);
-    row.flags |= PAUSED;
+    row.link.flags |= PAUSED;
     conns.update_interest(slot, io);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an idle subscriber of one topic needs its row and no other memory.
 
-use crate::base::ids::Link;
+use crate::base::ids::SocketId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::store::slab::{NONE, Vacant};
@@ -74,121 +74,150 @@ impl Began {
     }
 }
 
-/// In [`Row::extra`]: the connection has no side row, and the other bits are [`Began`].
+/// In [`Consumer::extra`]: the connection has no side row, and the other bits are [`Began`].
 const NO_EXTRA: u32 = 1 << 31;
 
-/// The row of a connection.
+/// The row of a connection: a link, and the consumer on it.
 pub struct Row {
-    /// The descriptor of the socket.
+    /// The bytes in both directions.
     pub link: Link,
+    /// What is served on the link. It is in the same row, because a link has one consumer.
+    pub consumer: Consumer,
+}
+
+const _: () = assert!(size_of::<Link>() == 24);
+const _: () = assert!(size_of::<Consumer>() == 28);
+const _: () = assert!(size_of::<Row>() == 52);
+
+/// A socket, with the bytes that were received and not processed, the bytes that wait for it, and its next timeout.
+pub struct Link {
+    /// The socket.
+    pub socket: SocketId,
     /// Side row: received bytes that wait to be processed or completed.
     pub spill: u32,
     /// Side row: bytes that the socket refused.
     pub outbox: u32,
-    /// Side row: all other state that is rarely needed. Without a side row this is [`NO_EXTRA`] and the connection's [`Began`],
-    /// which otherwise is in the side row. So no connection needs room for both.
-    extra: u32,
-    /// The topic, if the connection has only one.
-    pub topic: u32,
-    /// The connection's place among the topic's members. In [`State::Draining`]: the number of discarded bytes.
-    pub place: u32,
     /// The second of the next timeout, or 0.
     pub deadline_s: u32,
     /// The second in which bytes were last sent.
     pub sent_s: u32,
-    /// The options of the connection.
-    pub options: u32,
-    /// The row of the connection's protocol, if the protocol has such rows.
-    pub own: u32,
-    /// The client whose limits count the connection.
-    pub client: Client,
     /// Counts the uses of this row.
     pub generation: u16,
-    /// Counts the requests of the connection.
-    pub request: u16,
-    /// The state of the connection.
-    pub state: State,
-    /// The flags `COUNTED` to `TURNED_AWAY`, one bit each.
+    /// The flags `PAUSED` to `TURNED_AWAY`, one bit each.
     pub flags: u8,
 }
 
-const _: () = assert!(size_of::<Row>() == 52);
+/// Somebody who is served on a link: the subscriptions, what was granted, and the answers that are due.
+pub struct Consumer {
+    /// Side row: all other state that is rarely needed. Without a side row this is [`NO_EXTRA`] and the connection's [`Began`],
+    /// which otherwise is in the side row. So no connection needs room for both.
+    extra: u32,
+    /// The topic, if there is only one.
+    pub topic: u32,
+    /// The place among the topic's members. In [`State::Draining`]: the number of discarded bytes.
+    pub place: u32,
+    /// The options of the consumer.
+    pub options: u32,
+    /// The row of its protocol, if the protocol has such rows.
+    pub own: u32,
+    /// The client whose limits count it.
+    pub client: Client,
+    /// Counts its requests.
+    pub request: u16,
+    /// Its state.
+    pub state: State,
+    /// The flags `COUNTED` and `LIVE`, one bit each.
+    pub flags: u8,
+}
 
-/// The link of a free row.
-const NO_LINK: Link = Link(u32::MAX);
+/// The socket of a free row.
+const NO_SOCKET: SocketId = SocketId(u32::MAX);
 
 impl Vacant for Row {
     fn vacant(next: u32) -> Self {
         Row {
-            link: NO_LINK,
-            spill: NONE,
-            outbox: NONE,
-            extra: NONE,
-            topic: next,
-            place: 0,
-            deadline_s: 0,
-            sent_s: 0,
-            options: 0,
-            own: NONE,
-            client: Client::NOBODY,
-            generation: 0,
-            request: 0,
-            state: State::Draining,
-            flags: 0,
+            link: Link {
+                socket: NO_SOCKET,
+                spill: NONE,
+                outbox: NONE,
+                deadline_s: 0,
+                sent_s: 0,
+                generation: 0,
+                flags: 0,
+            },
+            consumer: Consumer {
+                extra: NONE,
+                topic: next,
+                place: 0,
+                options: 0,
+                own: NONE,
+                client: Client::NOBODY,
+                request: 0,
+                state: State::Draining,
+                flags: 0,
+            },
         }
     }
     fn next_vacant(&self) -> u32 {
-        self.topic
+        self.consumer.topic
     }
     fn inherit(&mut self, former: &Self) {
-        self.generation = former.generation.wrapping_add(1);
+        self.link.generation = former.link.generation.wrapping_add(1);
     }
 }
 
 impl Row {
     /// The row of a connection that begins now.
-    pub fn new(link: Link, state: State, now: Now, deadline_s: u32) -> Self {
-        Row {
-            link,
-            state,
-            deadline_s,
-            sent_s: now.s,
-            extra: NO_EXTRA | Began::at(now).0,
-            ..Row::vacant(NONE)
-        }
+    pub fn new(socket: SocketId, state: State, now: Now, deadline_s: u32) -> Self {
+        let mut row = Row::vacant(NONE);
+        (row.link.socket, row.link.deadline_s, row.link.sent_s) = (socket, deadline_s, now.s);
+        row.consumer.extra = NO_EXTRA | Began::at(now).0;
+        row.consumer.state = state;
+        row
     }
     /// The side row, or [`NONE`].
     #[inline]
     pub fn extra(&self) -> u32 {
-        match self.extra & NO_EXTRA {
-            0 => self.extra,
+        match self.consumer.extra & NO_EXTRA {
+            0 => self.consumer.extra,
             _ => NONE,
         }
     }
     /// Records the first side row, which from now on stores when the connection began.
     pub fn begin_extra(&mut self, extra: u32) -> Began {
-        Began(core::mem::replace(&mut self.extra, extra) & Began::BITS)
+        Began(core::mem::replace(&mut self.consumer.extra, extra) & Began::BITS)
     }
     /// Records that there is no side row, so the row stores when the connection began.
     pub fn end_extra(&mut self, began: Began) {
-        self.extra = NO_EXTRA | began.0;
+        self.consumer.extra = NO_EXTRA | began.0;
     }
     /// When the connection began, if it has no side row.
     pub fn began(&self) -> Began {
-        Began(self.extra & Began::BITS)
+        Began(self.consumer.extra & Began::BITS)
     }
     /// Whether the row is in use.
     pub fn is_open(&self) -> bool {
-        self.link != NO_LINK
+        self.link.socket != NO_SOCKET
     }
+    /// Whether any bit of `option` is set.
+    #[inline]
+    pub fn wants(&self, option: u32) -> bool {
+        self.consumer.options & option != 0
+    }
+}
+
+impl Link {
     /// Whether all bits of `flag` are set.
     #[inline]
     pub fn is(&self, flag: u8) -> bool {
         self.flags & flag == flag
     }
-    /// Whether any bit of `option` is set.
+}
+
+impl Consumer {
+    /// Whether all bits of `flag` are set.
     #[inline]
-    pub fn wants(&self, option: u32) -> bool {
-        self.options & option != 0
+    pub fn is(&self, flag: u8) -> bool {
+        self.flags & flag == flag
     }
 }

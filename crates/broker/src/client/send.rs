@@ -22,15 +22,15 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
-    if row.outbox == NONE || row.is(HELD) {
+    if row.link.outbox == NONE || row.link.is(HELD) {
         return;
     }
     let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
     if sent > 0 {
         clients.meter.work.steps.add_bytes(sent);
         let row = clients.conns.get_mut(slot);
-        row.deadline_s = clients.ctx.now.s + clients.ctx.world.settings.timeouts.body_s;
-        row.sent_s = clients.ctx.now.s;
+        row.link.deadline_s = clients.ctx.now.s + clients.ctx.world.settings.timeouts.body_s;
+        row.link.sent_s = clients.ctx.now.s;
     }
     if waiting > 0 {
         return clients.conns.weigh_outbox(slot);
@@ -38,8 +38,8 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     clients.conns.drop_outbox(slot);
     let deadline_s = P::silent_until_s(clients, slot);
     let row = clients.conns.get_mut(slot);
-    row.deadline_s = deadline_s;
-    if row.is(CLOSING) {
+    row.link.deadline_s = deadline_s;
+    if row.link.is(CLOSING) {
         return clients.shut(slot, io);
     }
     clients.conns.update_interest(slot, io);
@@ -96,14 +96,14 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Sends bytes that belong to no topic: responses and control frames. A draining connection gets nothing.
     pub(crate) fn put<I: Io>(&mut self, slot: u32, bytes: &[u8], io: &mut I) {
         let row = self.conns.get_mut(slot);
-        if row.state == State::Draining {
+        if row.consumer.state == State::Draining {
             return;
         }
-        row.sent_s = self.ctx.now.s;
-        if row.outbox != NONE {
+        row.link.sent_s = self.ctx.now.s;
+        if row.link.outbox != NONE {
             return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
-        let sent = io.send(row.link, &[Part::Bytes(bytes)]);
+        let sent = io.send(row.link.socket, &[Part::Bytes(bytes)]);
         if sent < bytes.len() {
             self.refused(slot, |queue| queue.push(&bytes[sent..]), io);
         }
@@ -121,9 +121,9 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Holds the response buffer, and all bytes sent after it, until [`Clients::release_held_output`].
     pub(crate) fn hold_reply<I: Io>(&mut self, slot: u32, io: &mut I) {
-        self.conns.get_mut(slot).flags |= HELD;
+        self.conns.get_mut(slot).link.flags |= HELD;
         let reply = self.scratch.take_reply();
-        match self.conns.get(slot).outbox {
+        match self.conns.get(slot).link.outbox {
             NONE => self.refused(slot, |queue| queue.push(&reply), io),
             _ => {
                 self.conns.add_to_outbox(slot, |queue| queue.push(&reply));
@@ -136,8 +136,8 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Lets the socket send what was held.
     pub(crate) fn release_held_output<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
-        if row.is(HELD) {
-            row.flags &= !HELD;
+        if row.link.is(HELD) {
+            row.link.flags &= !HELD;
             self.conns.update_interest(slot, io);
         }
     }
@@ -148,16 +148,16 @@ impl<P: ProtocolTypes> Clients<P> {
             return self.put(slot, &rope.own, io);
         }
         let row = self.conns.get_mut(slot);
-        if row.state == State::Draining {
+        if row.consumer.state == State::Draining {
             return;
         }
-        row.sent_s = self.ctx.now.s;
-        if row.outbox != NONE {
+        row.link.sent_s = self.ctx.now.s;
+        if row.link.outbox != NONE {
             return self
                 .conns
                 .add_to_outbox(slot, |queue| queue.append(rope, 0, rope.len()));
         }
-        let sent = send_rope(row.link, rope, io);
+        let sent = send_rope(row.link.socket, rope, io);
         if sent < rope.len() {
             self.refused(slot, |queue| queue.append(rope, sent, rope.len()), io);
         }
@@ -166,7 +166,7 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Creates an outbox for the bytes that the socket did not accept. `write` adds them.
     fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
         let deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.body_s;
-        self.conns.get_mut(slot).deadline_s = deadline_s;
+        self.conns.get_mut(slot).link.deadline_s = deadline_s;
         self.conns.begin_outbox(slot, write);
         self.conns.update_interest(slot, io);
     }
@@ -211,7 +211,9 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         match run.topics.get(message) {
             Some((_, name)) => self.ctx.bounds_of(frames.name(*name)),
-            None => self.ctx.bounds_of(topics.name(self.conns.get(slot).topic)),
+            None => self
+                .ctx
+                .bounds_of(topics.name(self.conns.get(slot).consumer.topic)),
         }
     }
 }

@@ -121,7 +121,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         add_sub(&mut clients.conns, slot, sub)
     } else {
         let row = clients.conns.get_mut(slot);
-        (row.topic, row.place) = (topic, place);
+        (row.consumer.topic, row.consumer.place) = (topic, place);
         0
     };
     let is_counted = wanted.kind != Kind::Once;
@@ -133,7 +133,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
         retained,
     } = wanted.first;
     let client = match wanted.kind {
-        Kind::New | Kind::Once => clients.conns.get(slot).client,
+        Kind::New | Kind::Once => clients.conns.get(slot).consumer.client,
         Kind::Resumed => Client::NOBODY,
     };
     let ask = Attach {

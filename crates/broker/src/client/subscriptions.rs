@@ -42,7 +42,7 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
 ) {
     let row = clients.conns.get_mut(slot);
     if row.wants(MULTI) {
-        row.options &= !MULTI;
+        row.consumer.options &= !MULTI;
         let extra = clients.conns.extra(slot);
         extra.shared_bytes = 0;
         for sub in core::mem::take(&mut extra.list) {
@@ -59,15 +59,19 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
         return;
     }
     if row.wants(FILTERS) {
-        row.options &= !FILTERS;
+        row.consumer.options &= !FILTERS;
         return clients.leave_filters(subs, slot);
     }
-    if row.topic == NONE {
+    if row.consumer.topic == NONE {
         return;
     }
-    let (topic, place, counted) = (row.topic, row.place, row.is(COUNTED));
-    row.topic = NONE;
-    row.flags &= !(COUNTED | LIVE);
+    let (topic, place, counted) = (
+        row.consumer.topic,
+        row.consumer.place,
+        row.consumer.is(COUNTED),
+    );
+    row.consumer.topic = NONE;
+    row.consumer.flags &= !(COUNTED | LIVE);
     part_one(clients, subs, topic, place, counted);
 }
 
@@ -75,7 +79,7 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
 pub(crate) fn topic_of<P: ProtocolTypes>(conns: &Connections<P>, slot: u32, part: u32) -> u32 {
     let row = conns.get(slot);
     if !row.wants(MULTI) {
-        return row.topic;
+        return row.consumer.topic;
     }
     conns
         .extra_of(slot)
@@ -92,7 +96,7 @@ pub(crate) fn topics_of<P: ProtocolTypes>(
     let row = conns.get(slot);
     let several = row.wants(MULTI) && row.extra() != NONE;
     let list = several.then(|| conns.extra_of(slot).list.iter().map(|sub| sub.topic));
-    let one = (!row.wants(MULTI)).then_some(row.topic);
+    let one = (!row.wants(MULTI)).then_some(row.consumer.topic);
     let all = list.into_iter().flatten().chain(one);
     all.filter(|topic| *topic != NONE)
 }
@@ -104,7 +108,7 @@ pub(crate) fn flags_of<P: ProtocolTypes>(
     part: u32,
 ) -> &mut u8 {
     if !conns.get(slot).wants(MULTI) {
-        return &mut conns.get_mut(slot).flags;
+        return &mut conns.get_mut(slot).consumer.flags;
     }
     &mut conns.extra_mut(slot).list[part as usize].flags
 }

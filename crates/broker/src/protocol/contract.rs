@@ -4,17 +4,14 @@
 //!
 //! * `contract/clients.rs`: calls of the clients' side, which knows no protocol, only the trait in `client/protocols.rs`.
 //! * `contract/homes.rs`: mail from homes (the parts of shards that keep topics), that is pages (bounded runs of past messages),
-//!   live messages (sent when they are published) and outcomes. `contract/run.rs` encodes live messages.
-//! * `contract/requests.rs`: the processing of an HTTP request. `contract/streams.rs`: the difference between streams of events and
-//!   of WebSocket frames.
+//!   live messages (sent when they are published) and outcomes.
+//! * `contract/requests.rs`: the requests that are of other protocols than HTTP.
 //! * This file: all other calls of the shard and of protocols, for example for received bytes and for the data of WebSocket frames,
 //!   which may be MQTT.
 
 mod clients;
 mod homes;
-pub(crate) mod requests;
-pub(crate) mod run;
-pub(crate) mod streams;
+mod requests;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::reason::Reason;
@@ -24,11 +21,11 @@ use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::orders::MqttState;
 use crate::mail::session::SessionId;
-use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections, Deliveries, Front, Queues, Subscriptions};
 use crate::protocol::http::close::{move_idle, tell_when_to_come_back};
 use crate::protocol::http::options::{HISTORY, KEEP, PINGS};
 use crate::protocol::http::pipelined::hold_pipelined;
+use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, mqtt_session, owes_answers};
 use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
@@ -49,7 +46,7 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        self.clients.conns.get_mut(conn.slot).options &= !PINGS;
+        self.clients.conns.get_mut(conn.slot).consumer.options &= !PINGS;
         self.handle_bytes(conn.slot, bytes, home, io);
     }
 
@@ -63,7 +60,7 @@ impl Front {
         io: &mut I,
     ) {
         let row = self.clients.conns.get(slot);
-        match row.state {
+        match row.consumer.state {
             State::Proxy | State::Http => self.http_received(slot, bytes, home, io),
             State::Waiting | State::Poll => hold_pipelined(
                 &mut self.clients,
@@ -91,15 +88,9 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        match self.clients.conns.get(slot).state {
-            State::Mqtt => self.mqtt_frame(slot, data, binary, home, io),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => frame_published(
+        match self.clients.conns.get(slot).listed() {
+            Some(Listed::Mqtt) => self.mqtt_frame(slot, data, binary, home, io),
+            None => frame_published(
                 &mut self.clients,
                 &mut self.subs,
                 slot,
@@ -118,7 +109,8 @@ impl Front {
 /// A client whose publishes are unanswered stays until their outcome is known, or can no longer change (`Outcome::Unknown`). If it
 /// left earlier, it could publish a newer message at another node, and the older message could still enter the log after it.
 pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
-    let ends = clients.conns.get(slot).state == State::Mqtt && !owes_answers(&clients.conns, slot);
+    let ends = clients.conns.get(slot).consumer.state == State::Mqtt
+        && !owes_answers(&clients.conns, slot);
     if ends {
         mqtt_end(clients, slot, Reason::CutOff, io);
     }
@@ -136,16 +128,16 @@ pub(crate) fn move_off<I: Io>(
     io: &mut I,
 ) -> bool {
     let row = clients.conns.get_mut(slot);
-    match row.state {
+    match row.consumer.state {
         State::Proxy => clients.drop_conn(slot, Close::Now),
         State::Http => return move_idle(clients, slot, io),
         State::Waiting => {
             // The connection ends with its answer, which comes soon.
-            row.options &= !KEEP;
+            row.consumer.options &= !KEEP;
             return false;
         }
         State::Poll => {
-            row.options &= !KEEP;
+            row.consumer.options &= !KEEP;
             end_poll(clients, subs, deliveries, queues, slot, io);
         }
         State::Sse => {
@@ -162,13 +154,13 @@ pub(crate) fn move_off<I: Io>(
 /// Ends a connection whose peer has closed its side, unless an answer is due.
 pub(crate) fn ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let row = clients.conns.get_mut(slot);
-    let answer_due = match row.state {
+    let answer_due = match row.consumer.state {
         State::Waiting => true,
-        State::Http | State::Draining => row.outbox != NONE,
+        State::Http | State::Draining => row.link.outbox != NONE,
         State::Proxy | State::Poll | State::Sse | State::WebSocket | State::Mqtt => false,
     };
     if answer_due {
-        row.flags |= EOF | PAUSED;
+        row.link.flags |= EOF | PAUSED;
         return clients.conns.update_interest(slot, io);
     }
     clients.drop_conn(slot, Close::Now);
@@ -178,25 +170,12 @@ pub(crate) fn ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 #[inline]
 pub(crate) fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     let row = clients.conns.get(slot);
-    match row.state {
-        State::Sse if row.outbox == NONE => comment_if_quiet(clients, slot, io),
-        State::WebSocket if row.outbox == NONE => ping_if_quiet(clients, slot, io),
+    match row.consumer.state {
+        State::Sse if row.link.outbox == NONE => comment_if_quiet(clients, slot, io),
+        State::WebSocket if row.link.outbox == NONE => ping_if_quiet(clients, slot, io),
         State::Mqtt if row.extra() != NONE => mqtt_second(clients, slot, io),
         State::Sse | State::WebSocket | State::Mqtt => {}
         State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {}
-    }
-}
-
-/// Whether bytes after the request belong to another protocol, to which the connection has changed.
-pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
-    match conns.get(slot).state {
-        State::WebSocket | State::Mqtt => true,
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Poll
-        | State::Sse
-        | State::Draining => false,
     }
 }
 
@@ -204,8 +183,8 @@ pub(crate) fn is_upgraded(conns: &Connections, slot: u32) -> bool {
 #[inline]
 pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
-    match row.state {
-        State::Mqtt => row.extra() != NONE || row.spill != NONE,
+    match row.consumer.state {
+        State::Mqtt => row.extra() != NONE || row.link.spill != NONE,
         // Its partly received input was discarded.
         State::Draining => false,
         State::Proxy
@@ -213,21 +192,15 @@ pub(crate) fn has_begun_input(conns: &Connections, slot: u32) -> bool {
         | State::Waiting
         | State::Poll
         | State::Sse
-        | State::WebSocket => row.spill != NONE,
+        | State::WebSocket => row.link.spill != NONE,
     }
 }
 
 /// The bytes of a frame that are not counted in the size limit of a message.
 pub(crate) fn frame_beside_bytes(conns: &Connections, slot: u32) -> usize {
-    match conns.get(slot).state {
-        State::Mqtt => PACKET_BESIDE_BYTES,
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Poll
-        | State::Sse
-        | State::WebSocket
-        | State::Draining => 0,
+    match conns.get(slot).listed() {
+        Some(Listed::Mqtt) => PACKET_BESIDE_BYTES,
+        None => 0,
     }
 }
 
@@ -238,37 +211,31 @@ pub(crate) fn details_of(
     slot: u32,
     names: usize,
 ) -> Option<MqttState> {
-    match clients.conns.get(slot).state {
-        State::Mqtt => mqtt_details(clients, subs, slot, names),
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Poll
-        | State::Sse
-        | State::WebSocket
-        | State::Draining => None,
+    match clients.conns.get(slot).listed() {
+        Some(Listed::Mqtt) => mqtt_details(clients, subs, slot, names),
+        None => None,
     }
 }
 
 /// The session that the connection holds, and the shard that keeps it.
 pub(crate) fn session_of(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
-    match clients.conns.get(slot).state {
-        State::Mqtt => mqtt_session(clients, slot),
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Poll
-        | State::Sse
-        | State::WebSocket
-        | State::Draining => None,
+    match clients.conns.get(slot).listed() {
+        Some(Listed::Mqtt) => mqtt_session(clients, slot),
+        None => None,
     }
+}
+
+/// The protocols with a [`Codec`](crate::client::codec::Codec).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Mqtt,
 }
 
 impl Row {
     /// The transport that the connection is counted for.
     #[inline]
     pub fn transport(&self) -> Transport {
-        match self.state {
+        match self.consumer.state {
             State::Proxy | State::Http | State::Waiting => Transport::Http,
             State::Poll => Transport::LongPoll,
             State::Sse => Transport::Sse,
@@ -279,14 +246,43 @@ impl Row {
         }
     }
 
+    /// The protocol of the connection, if its subscriptions may change while it is open.
+    #[inline]
+    pub(crate) fn listed(&self) -> Option<Listed> {
+        match self.consumer.state {
+            State::Mqtt => Some(Listed::Mqtt),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::WebSocket
+            | State::Draining => None,
+        }
+    }
+
     /// Whether the connection's subscriptions are in a list if it has several, and may change while it is open.
     #[inline]
     pub fn has_list(&self) -> bool {
-        self.state == State::Mqtt
+        self.listed().is_some()
+    }
+
+    /// Whether the connection's bytes are WebSocket frames.
+    pub fn has_frames(&self) -> bool {
+        match self.consumer.state {
+            State::WebSocket => true,
+            State::Mqtt => self.wants(FRAMED),
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::Draining => false,
+        }
     }
 
     /// Whether the connection waits for the history (kept messages) of a topic.
     pub fn waits_for_history(&self) -> bool {
-        self.state == State::Waiting && self.wants(HISTORY)
+        self.consumer.state == State::Waiting && self.wants(HISTORY)
     }
 }

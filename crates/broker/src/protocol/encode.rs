@@ -54,7 +54,7 @@ impl Encoding {
     #[inline]
     pub(crate) fn of_request(row: &Row) -> Encoding {
         let envelope = row.wants(ENVELOPE);
-        if row.state == State::Sse || row.wants(crate::protocol::http::options::EVENTS) {
+        if row.consumer.state == State::Sse || row.wants(crate::protocol::http::options::EVENTS) {
             return match (envelope, row.wants(HTTP10)) {
                 (false, false) => Encoding::Events,
                 (false, true) => Encoding::EventsToEnd,
@@ -62,7 +62,7 @@ impl Encoding {
                 (true, true) => Encoding::EventsEnvelopeToEnd,
             };
         }
-        if row.options & (META | ENVELOPE | DEFLATE) == 0 {
+        if row.consumer.options & (META | ENVELOPE | DEFLATE) == 0 {
             return Encoding::Frame;
         }
         if row.wants(META) {

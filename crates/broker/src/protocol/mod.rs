@@ -1,9 +1,10 @@
-//! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse`, `longpoll` and
-//! `websocket` use `http`. `mqtt` runs over TCP or over `websocket`. No other of these folders imports another.
+//! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse` and `websocket` use
+//! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
+//! TCP or over `websocket`. No other of these folders imports another.
 //!
 //! The files here join the protocols. `contract` dispatches each call about a connection to its protocol. `front` names the
 //! clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
-//! each protocol.
+//! each protocol, and `run` once for all connections that get the same bytes.
 
 pub(crate) mod contract;
 mod encode;
@@ -12,8 +13,10 @@ pub(crate) mod http;
 mod longpoll;
 pub(crate) mod mqtt;
 mod own;
+mod run;
 pub(crate) mod side;
 mod sse;
+pub(crate) mod stream;
 mod websocket;
 
 pub use crate::client::publishing::{Refused, check_message};

@@ -335,7 +335,7 @@ pub(super) struct Visit {
 impl Visit {
     #[inline]
     pub(super) fn begin(clients: &Clients, slot: u32) -> Visit {
-        let is_free = clients.conns.get(slot).outbox == NONE;
+        let is_free = clients.conns.get(slot).link.outbox == NONE;
         Visit {
             steps: clients.meter.work.count(),
             delivered: is_free.then_some(clients.meter.stats.delivered),
@@ -362,7 +362,9 @@ fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
     }
     let touch = |sum, slot: &u32| {
         let row = conns.try_get(*slot);
-        row.map_or(sum, |row| sum ^ row.link.0 ^ u32::from(row.flags))
+        row.map_or(sum, |row| {
+            sum ^ row.link.socket.0 ^ u32::from(row.consumer.flags)
+        })
     };
     core::hint::black_box(members.iter().fold(0, touch));
 }

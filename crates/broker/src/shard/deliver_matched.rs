@@ -346,7 +346,7 @@ fn prefetch_due(conns: &Connections, due: &[Addressee]) {
     let mut sides = [(NONE, NONE); PREFETCHED];
     for (side, due) in sides.iter_mut().zip(due) {
         if let Some(row) = conns.try_get(due.slot) {
-            *side = (row.extra(), row.own);
+            *side = (row.extra(), row.consumer.own);
         }
     }
     let mut subs = [(NONE, NONE); PREFETCHED];

@@ -78,7 +78,7 @@ pub(super) fn move_due_clients<I: Io>(
         } else if over {
             front.clients.scratch.note_close_reason(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);
-        } else if !front.clients.conns.get(slot).is(CLOSING) {
+        } else if !front.clients.conns.get(slot).link.is(CLOSING) {
             let Front {
                 clients,
                 subs,

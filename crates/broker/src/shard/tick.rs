@@ -102,7 +102,7 @@ impl Shard {
                 continue;
             }
             let row = clients.conns.get(slot);
-            if row.deadline_s != 0 && row.deadline_s < clients.ctx.now.s {
+            if row.link.deadline_s != 0 && row.link.deadline_s < clients.ctx.now.s {
                 deadline(clients, subs, &feed.deliveries, queues, slot, io);
             } else if has_begun_input(&clients.conns, slot) && is_too_slow(clients, slot) {
                 end_connection(clients, slot, Reason::TooSlow, io);

@@ -67,7 +67,7 @@ impl Front {
 /// about others. Returns whether the deletion was noted.
 fn note_early_deletion(conns: &mut Connections, slot: u32, topic: u32) -> bool {
     let row = conns.get(slot);
-    if row.state != State::Waiting || !row.wants(MULTI) {
+    if row.consumer.state != State::Waiting || !row.wants(MULTI) {
         return false;
     }
     let extra = conns.extra_mut(slot);

@@ -11,8 +11,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Link, Mail, Now, Offsets, Part, PartitionId,
-    Report, Shard, ShardId, Slice, Ticket, TurnLimits, World,
+    Batch, Close, Committed, ConnId, Input, Io, Mail, Now, Offsets, Part, PartitionId, Report,
+    Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, World,
 };
 use crore_wire::mqtt;
 
@@ -58,7 +58,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    fn add(&mut self) -> Link {
+    fn add(&mut self) -> SocketId {
         self.all.push(Socket {
             conn: None,
             received: Vec::new(),
@@ -69,10 +69,10 @@ impl Sockets {
             ended: false,
             closed: false,
         });
-        Link(self.all.len() as u32 - 1)
+        SocketId(self.all.len() as u32 - 1)
     }
 
-    fn socket(&mut self, link: Link) -> &mut Socket {
+    fn socket(&mut self, link: SocketId) -> &mut Socket {
         let socket = &mut self.all[link.0 as usize];
         assert!(!socket.closed, "{link:?} is closed");
         socket
@@ -80,10 +80,10 @@ impl Sockets {
 }
 
 impl Io for Sockets {
-    fn open(&mut self, link: Link, conn: ConnId) {
+    fn open(&mut self, link: SocketId, conn: ConnId) {
         self.socket(link).conn = Some(conn);
     }
-    fn send(&mut self, link: Link, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
         let forget = self.forget;
         let socket = self.socket(link);
         assert!(!socket.refused, "it has not said that it takes bytes again");
@@ -110,12 +110,12 @@ impl Io for Sockets {
         self.bytes += sent as u64;
         sent
     }
-    fn interest(&mut self, link: Link, conn: ConnId, read: bool, write: bool) {
+    fn interest(&mut self, link: SocketId, conn: ConnId, read: bool, write: bool) {
         let socket = self.socket(link);
         assert_eq!(socket.conn, Some(conn), "a link has one connection");
         (socket.is_read, socket.wants_to_write) = (read, write);
     }
-    fn close(&mut self, link: Link, how: Close) {
+    fn close(&mut self, link: SocketId, how: Close) {
         let socket = self.socket(link);
         (socket.ended, socket.closed) = (true, how != Close::Drain);
         if socket.closed {

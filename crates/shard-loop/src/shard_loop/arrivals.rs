@@ -1,7 +1,7 @@
 //! Accepts the connections of a shard, and logs refusals.
 
 use crore_broker::protocol::shed;
-use crore_broker::{Input, Link, Now, Stats};
+use crore_broker::{Input, Now, SocketId, Stats};
 use crore_net::clock;
 use crore_net::transport::{AcceptResult, Transport};
 
@@ -62,7 +62,9 @@ impl<T: Transport> ShardLoop<T> {
             }
             let answer = |request: &[u8]| shed(request, now_ms as u32 ^ n << 16);
             match self.io.transport.accept(listener, now_ms, answer) {
-                AcceptResult::Connection(link, peer) => self.accept_queue.push(Link(link.0), peer),
+                AcceptResult::Connection(link, peer) => {
+                    self.accept_queue.push(SocketId(link.0), peer)
+                }
                 AcceptResult::Shed(_) => {
                     self.accept_queue.charge();
                     self.io.meter.loop_stats.shed += 1;

@@ -2,7 +2,7 @@
 
 use crore_broker::admission::Admission;
 use crore_broker::settings::Settings;
-use crore_broker::{ConnId, Io as _, Link};
+use crore_broker::{ConnId, Io as _, SocketId};
 use crore_net::kernel::{Kernel, acceptor, steering};
 
 use crate::counters::{Counters, Meter};
@@ -32,8 +32,8 @@ fn sockets() -> ShardIo<Kernel> {
 fn all_connections_that_fail_in_a_turn_are_ended() {
     let mut sockets = sockets();
     let conns = [3, 4, 5].map(ConnId::from_token);
-    sockets.open(Link(NONE), conns[0]);
-    sockets.open(Link(NONE + 1), conns[1]);
-    sockets.interest(Link(NONE + 2), conns[2], true, true);
+    sockets.open(SocketId(NONE), conns[0]);
+    sockets.open(SocketId(NONE + 1), conns[1]);
+    sockets.interest(SocketId(NONE + 2), conns[2], true, true);
     assert_eq!(sockets.failed, conns);
 }

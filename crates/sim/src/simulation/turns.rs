@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Input, Link, Now, PartitionId, Shard, ShardId};
+use crore_broker::{Input, Now, PartitionId, Shard, ShardId, SocketId};
 use crore_rng::Rng;
 
 use super::{RECEIVE_BYTES, Simulation, limits, now};
@@ -141,7 +141,7 @@ impl Simulation {
             let from = IpAddr::from([127, 0, 0, 1 + (link % 3) as u8]);
             handle(
                 shard,
-                Input::Accepted(Link(link), from),
+                Input::Accepted(SocketId(link), from),
                 now,
                 net,
                 steps_max,

@@ -9,7 +9,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The held input of a connection, if there is any.
     #[inline]
     pub(crate) fn spill(&self, slot: u32) -> Option<&P::Spill> {
-        match self.rows.get(slot).spill {
+        match self.rows.get(slot).link.spill {
             NONE => None,
             spill => Some(self.spills.get(spill)),
         }
@@ -18,7 +18,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The held input, mutably. The caller must not change the number of bytes.
     #[inline]
     pub(crate) fn spill_mut(&mut self, slot: u32) -> Option<&mut P::Spill> {
-        match self.rows.get(slot).spill {
+        match self.rows.get(slot).link.spill {
             NONE => None,
             spill => Some(self.spills.get_mut(spill)),
         }
@@ -27,14 +27,14 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Takes the held input of a connection.
     #[inline]
     pub(crate) fn take_spill(&mut self, slot: u32) -> Option<P::Spill> {
-        match self.rows.get(slot).spill {
+        match self.rows.get(slot).link.spill {
             NONE => None,
             spill => Some(self.remove_spill(slot, spill)),
         }
     }
 
     fn remove_spill(&mut self, slot: u32, spill: u32) -> P::Spill {
-        self.rows.get_mut(slot).spill = NONE;
+        self.rows.get_mut(slot).link.spill = NONE;
         let spill = self.spills.remove(spill);
         self.receive_bytes -= spill.bytes();
         spill
@@ -43,7 +43,7 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Holds input for a connection that holds none.
     pub(crate) fn set_spill(&mut self, slot: u32, spill: P::Spill) {
         self.receive_bytes += spill.bytes();
-        self.rows.get_mut(slot).spill = self.spills.insert(spill);
+        self.rows.get_mut(slot).link.spill = self.spills.insert(spill);
     }
 
     /// Changes the held input of a connection, which may be empty.
@@ -53,10 +53,10 @@ impl<P: ProtocolTypes> Connections<P> {
         change: impl FnOnce(&mut P::Spill) -> R,
     ) -> R {
         let row = self.rows.get_mut(slot);
-        if row.spill == NONE {
-            row.spill = self.spills.insert(P::Spill::default());
+        if row.link.spill == NONE {
+            row.link.spill = self.spills.insert(P::Spill::default());
         }
-        let spill = self.spills.get_mut(row.spill);
+        let spill = self.spills.get_mut(row.link.spill);
         self.receive_bytes -= spill.bytes();
         let result = change(spill);
         self.receive_bytes += spill.bytes();

@@ -1,6 +1,6 @@
 //! Tests that side rows (rarely needed state of a connection) and memory charges are released with their connection.
 
-use crate::base::ids::Link;
+use crate::base::ids::SocketId;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
@@ -17,7 +17,7 @@ fn two() -> Connections {
     let admission = Admission::new(&Settings::default(), 9);
     let mut conns = Connections::new(ShardAccount::new(admission, 1));
     for link in [5, 6] {
-        conns.insert(Row::new(Link(link), State::Http, Now::default(), 0));
+        conns.insert(Row::new(SocketId(link), State::Http, Now::default(), 0));
     }
     conns
 }
@@ -102,7 +102,7 @@ fn it_is_known_when_a_connection_began_while_it_has_a_side_row_and_while_it_has_
             unix_s: unix_s + age_s,
         };
         let mut conns = two();
-        let slot = conns.insert(Row::new(Link(7), State::Http, at(0), 0));
+        let slot = conns.insert(Row::new(SocketId(7), State::Http, at(0), 0));
         for age_s in [0, 1, 86_400] {
             let began = |conns: &Connections| conns.began(slot).unix_s(at(age_s));
             assert_eq!(began(&conns), unix_s);
@@ -122,7 +122,7 @@ fn a_name_outlives_its_connection_and_is_not_the_next_ones() {
     assert!(conns.is_current(id));
     conns.remove(0);
     assert!(!conns.is_current(id));
-    let next = Row::new(Link(7), State::Http, Now::default(), 0);
+    let next = Row::new(SocketId(7), State::Http, Now::default(), 0);
     assert_eq!(conns.insert(next), 0);
     assert!(!conns.is_current(id) && conns.is_current(conns.id_of(0)));
 }

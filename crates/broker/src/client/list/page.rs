@@ -145,7 +145,7 @@ pub(crate) fn catch_up<C: Codec<P>, P: ProtocolTypes>(
     if clients.conns.find_extra(slot).is_none() {
         return;
     }
-    let full = clients.conns.get(slot).outbox != NONE;
+    let full = clients.conns.get(slot).link.outbox != NONE;
     if !full {
         catch_up_filters::<C, P>(clients, subs, slot);
     }

@@ -8,11 +8,11 @@ use crate::client::close::end_connection;
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, Protocols};
 use crate::client::review::may_keep;
-use crate::client::row::{SERVED, State};
+use crate::client::row::{FILTERS, SERVED, State};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::protocol::contract::streams::end_stream;
+use crate::protocol::contract::Listed;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{
     AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions,
@@ -20,12 +20,10 @@ use crate::protocol::front::{
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{awaits_verdict, end_http, end_waiting, is_subscribing};
 use crate::protocol::http::credentials::http_verdict;
-use crate::protocol::http::interest::{may_follow, unfollow};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::pipelined::forget_pipelined;
-use crate::protocol::http::publish::batch::{drop_batch, has_batch};
-use crate::protocol::http::request::request_resume;
-use crate::protocol::http::subscribe::leave::catch_up;
+use crate::protocol::http::publish::batch::{drop_batch, go_on_with_batch, has_batch};
+use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::longpoll::poll::end_poll;
 use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
 use crate::protocol::mqtt::close::mqtt_end;
@@ -33,6 +31,9 @@ use crate::protocol::mqtt::packets::{drop_partial, mqtt_part, mqtt_part_is_slow}
 use crate::protocol::mqtt::state::{MqttRow, Subscribed};
 use crate::protocol::own::Own;
 use crate::protocol::side::{Side, Spill};
+use crate::protocol::stream::filtered::catch_up_filters;
+use crate::protocol::stream::interest::{may_follow, unfollow};
+use crate::protocol::stream::leave::catch_up;
 use crate::store::slab::NONE;
 
 impl ProtocolTypes for AllProtocols {
@@ -50,9 +51,13 @@ impl ProtocolTypes for AllProtocols {
 
 impl Protocols for AllProtocols {
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
-        match front.clients.conns.get(conn.slot).state {
+        let row = front.clients.conns.get(conn.slot);
+        match row.consumer.state {
             State::Http => front.http_resume(conn, home, io),
-            State::Waiting => request_resume(
+            State::Waiting if row.wants(FILTERS) => {
+                catch_up_filters(&mut front.clients, &mut front.subs, conn.slot);
+            }
+            State::Waiting => go_on_with_batch(
                 &mut front.clients,
                 &mut front.subs,
                 &mut front.queues,
@@ -72,7 +77,7 @@ impl Protocols for AllProtocols {
         queues: &mut Queues,
         slot: u32,
     ) {
-        match clients.conns.get(slot).state {
+        match clients.conns.get(slot).consumer.state {
             State::Http | State::Mqtt => queues.resume_later(clients, clients.conns.id_of(slot)),
             State::Sse | State::WebSocket => catch_up(clients, subs, queues, slot),
             State::Proxy | State::Waiting | State::Poll | State::Draining => {}
@@ -80,7 +85,7 @@ impl Protocols for AllProtocols {
     }
 
     fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
-        match clients.conns.get(slot).state {
+        match clients.conns.get(slot).consumer.state {
             State::Http => clients.ctx.now.s + clients.ctx.world.settings.timeouts.keep_alive_s,
             State::Mqtt => clients.keep_alive_end_s(slot),
             State::Proxy
@@ -101,11 +106,11 @@ impl Protocols for AllProtocols {
         io: &mut I,
     ) {
         let row = clients.conns.get_mut(slot);
-        match row.state {
-            State::Http if row.spill == NONE && row.is(SERVED) => clients.shut(slot, io),
+        match row.consumer.state {
+            State::Http if row.link.spill == NONE && row.link.is(SERVED) => clients.shut(slot, io),
             State::Http | State::WebSocket => end_connection(clients, slot, Reason::TooSlow, io),
             State::Poll => end_poll(clients, subs, deliveries, queues, slot, io),
-            State::Waiting | State::Sse => row.deadline_s = 0,
+            State::Waiting | State::Sse => row.link.deadline_s = 0,
             // The client has sent no CONNECT, or no further packet, in time.
             State::Mqtt => mqtt_end(clients, slot, Reason::Silent, io),
             State::Proxy | State::Draining => {
@@ -116,15 +121,9 @@ impl Protocols for AllProtocols {
     }
 
     fn is_held(conns: &Connections, slot: u32) -> bool {
-        match conns.get(slot).state {
-            State::Mqtt => true,
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => {
+        match conns.get(slot).listed() {
+            Some(Listed::Mqtt) => true,
+            None => {
                 has_batch(conns, slot)
                     || match conns.spill(slot) {
                         Some(Spill::Http(spill)) => spill.held,
@@ -136,7 +135,7 @@ impl Protocols for AllProtocols {
     }
 
     fn holds(conns: &Connections, slot: u32) -> Holds {
-        match conns.get(slot).state {
+        match conns.get(slot).consumer.state {
             State::Poll => Holds::Pipelined,
             State::Http | State::WebSocket | State::Mqtt => Holds::Input,
             State::Proxy | State::Waiting | State::Sse | State::Draining => Holds::Other,
@@ -144,21 +143,15 @@ impl Protocols for AllProtocols {
     }
 
     fn partial_of(conns: &Connections, slot: u32) -> (usize, u64) {
-        match conns.get(slot).state {
+        match conns.get(slot).listed() {
             // A packet may extend over several frames.
-            State::Mqtt => mqtt_part(conns, slot),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => (0, 0),
+            Some(Listed::Mqtt) => mqtt_part(conns, slot),
+            None => (0, 0),
         }
     }
 
     fn input_lags(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
-        let state = clients.conns.get(slot).state;
+        let state = clients.conns.get(slot).consumer.state;
         let is_mqtt = state == State::Mqtt;
         if is_mqtt && clients.mqtt_must_wait(slot) {
             return false;
@@ -190,7 +183,7 @@ impl Protocols for AllProtocols {
     }
 
     fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
-        match clients.conns.get(conn.slot).state {
+        match clients.conns.get(conn.slot).consumer.state {
             State::Waiting => http_verdict(clients, queues, conn, who),
             State::Mqtt => mqtt_verdict(clients, queues, conn, who),
             State::Proxy
@@ -209,10 +202,10 @@ impl Protocols for AllProtocols {
         slot: u32,
         io: &mut I,
     ) -> bool {
-        match clients.conns.get(slot).state {
+        match clients.conns.get(slot).consumer.state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 let may = may_follow(clients, slot).and_then(|()| may_keep(clients, subs, slot));
-                may.is_err_and(|denied| match clients.conns.get(slot).state {
+                may.is_err_and(|denied| match clients.conns.get(slot).consumer.state {
                     State::Waiting => end_waiting(clients, slot, denied),
                     _ => Self::try_end(clients, subs, queues, slot, denied, io),
                 })
@@ -223,7 +216,7 @@ impl Protocols for AllProtocols {
     }
 
     fn end_connection<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-        match clients.conns.get(slot).state {
+        match clients.conns.get(slot).consumer.state {
             State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {
                 end_http(clients, slot, reason, io);
             }
@@ -241,7 +234,7 @@ impl Protocols for AllProtocols {
         io: &mut I,
     ) -> bool {
         let row = reason.row();
-        let ends = match clients.conns.get(slot).state {
+        let ends = match clients.conns.get(slot).consumer.state {
             // The credential is checked again after the answer. The answer to the subscribe request tells what happened to the
             // topic.
             State::Waiting => false,
@@ -264,9 +257,11 @@ impl Protocols for AllProtocols {
 
     fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
         let row = clients.conns.get(slot);
-        match row.state {
+        match row.consumer.state {
             // No request is being processed.
-            State::Http if row.spill == NONE && row.outbox == NONE => clients.shut(slot, io),
+            State::Http if row.link.spill == NONE && row.link.outbox == NONE => {
+                clients.shut(slot, io)
+            }
             // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
             State::Waiting
                 if !is_subscribing(&clients.conns, slot)
@@ -281,11 +276,11 @@ impl Protocols for AllProtocols {
     fn connection_ends(front: &mut Front, slot: u32) {
         drop_batch(&mut front.clients.conns, slot);
         let row = front.clients.conns.get_mut(slot);
-        if row.own != NONE {
+        if row.consumer.own != NONE {
             return front.end_session(slot);
         }
         if row.wants(FOLLOWS) {
-            row.options &= !FOLLOWS;
+            row.consumer.options &= !FOLLOWS;
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
     }

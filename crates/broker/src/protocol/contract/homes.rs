@@ -16,20 +16,13 @@ use crate::client::row::{COUNTED, LIVE, MULTI, Row, State};
 use crate::client::subscriptions::{flags_of, topic_of};
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
-use crate::protocol::contract::run::encode_once;
+use crate::protocol::contract::Listed;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{Clients, Feed, Front, Queues, Subscriptions};
-use crate::protocol::http::filtered::{
-    hold_matches, open_stream, picks_of, request_match_page, stream_matched,
-};
 use crate::protocol::http::history::history_page;
-use crate::protocol::http::interest::news_came;
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::publish::batch::batch_fenced;
 use crate::protocol::http::publish::outcomes::request_outcome;
-use crate::protocol::http::subscribe::live::stream_live_of_part;
-use crate::protocol::http::subscribe::page::not_attached;
-use crate::protocol::http::subscribe::stream::{is_stream, stream_page};
 use crate::protocol::longpoll::filtered::{open_poll, poll_matched};
 use crate::protocol::longpoll::poll::{answer_poll, deliver_early, poll_page};
 use crate::protocol::mqtt::closing_sessions::{late_answer, mqtt_fenced};
@@ -38,21 +31,23 @@ use crate::protocol::mqtt::connect::{session_given, session_taken};
 use crate::protocol::mqtt::options::{is_plain, packets_of};
 use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_released};
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
+use crate::protocol::run::encode_once;
+use crate::protocol::stream::course::{is_stream, stream_page};
+use crate::protocol::stream::filtered::{
+    hold_matches, open_stream, picks_of, request_match_page, stream_matched,
+};
+use crate::protocol::stream::interest::news_came;
+use crate::protocol::stream::live::stream_live_of_part;
+use crate::protocol::stream::page::not_attached;
 use crate::protocol::websocket::publish::frame_outcome;
 
 impl Encoding {
     /// The encoding in which a connection gets its messages.
     #[inline]
     pub fn of(row: &Row) -> Encoding {
-        match row.state {
-            State::Mqtt => packets_of(row),
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => Encoding::of_request(row),
+        match row.listed() {
+            Some(Listed::Mqtt) => packets_of(row),
+            None => Encoding::of_request(row),
         }
     }
 }
@@ -158,31 +153,33 @@ impl Front {
             }
             return;
         };
-        let is_mqtt = clients.conns.get(slot).state == State::Mqtt;
+        let (of, listed) = ((slot, part), clients.conns.get(slot).listed());
         if page.attached != Attached::Yes {
-            return match is_mqtt {
-                true => {
-                    let of = (slot, part);
+            return match listed {
+                Some(Listed::Mqtt) => {
                     list::not_attached::<MqttCodec, _, _>(clients, subs, queues, of, page, io);
                 }
-                false => not_attached(clients, subs, queues, slot, page.attached, io),
+                None => not_attached(clients, subs, queues, slot, page.attached, io),
             };
         }
         if counted {
             *flags_of(&mut clients.conns, slot, part) |= COUNTED;
         }
         let (row, page) = (clients.conns.get(slot), (page, frames));
-        if is_mqtt {
-            let deliveries = &feed.deliveries;
-            let of = (slot, part);
-            list::topic_page::<MqttCodec, _, _>(clients, subs, deliveries, queues, of, page, io);
-        } else if row.waits_for_history() {
-            let forms = &mut feed.forms;
-            history_page(clients, subs, forms, queues, (slot, topic), page, io);
-        } else if is_stream(&clients.conns, slot) {
-            stream_page(clients, subs, feed, queues, (slot, topic, part), page, io);
-        } else {
-            poll_page(clients, subs, feed, queues, (slot, topic, part), page, io);
+        let asked = (slot, topic, part);
+        match listed {
+            Some(Listed::Mqtt) => {
+                let to = &feed.deliveries;
+                list::topic_page::<MqttCodec, _, _>(clients, subs, to, queues, of, page, io);
+            }
+            None if row.waits_for_history() => {
+                let forms = &mut feed.forms;
+                history_page(clients, subs, forms, queues, (slot, topic), page, io);
+            }
+            None if is_stream(&clients.conns, slot) => {
+                stream_page(clients, subs, feed, queues, asked, page, io);
+            }
+            None => poll_page(clients, subs, feed, queues, asked, page, io),
         }
     }
 
@@ -214,18 +211,12 @@ impl Front {
             return;
         }
         let (of, page) = ((to.slot, serial), (page, frames));
-        match clients.conns.get(to.slot).state {
-            State::Mqtt => {
+        match clients.conns.get(to.slot).listed() {
+            Some(Listed::Mqtt) => {
                 let deliveries = &feed.deliveries;
                 filter_page::<MqttCodec, _, _>(clients, subs, deliveries, queues, of, page, io);
             }
-            State::Proxy
-            | State::Http
-            | State::Waiting
-            | State::Poll
-            | State::Sse
-            | State::WebSocket
-            | State::Draining => {
+            None => {
                 let opening = request_match_page(clients, subs, feed, queues, of, page, io);
                 if let Some(opening) = opening {
                     opened(clients, subs, feed, queues, to.slot, opening, io);
@@ -250,7 +241,7 @@ impl Front {
         if !clients.conns.is_asked(to) {
             return late_answer(clients, &mut subs.lanes, to, outcome);
         }
-        match (clients.conns.get(to.slot).state, outcome) {
+        match (clients.conns.get(to.slot).consumer.state, outcome) {
             (State::Mqtt, Some(outcome)) => {
                 mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
             }
@@ -285,18 +276,18 @@ impl Front {
         if row.wants(MULTI) {
             return live_of_list(clients, subs, feed, queues, (slot, topic), frames, io);
         }
-        let begun = matches!(row.state, State::WebSocket | State::Sse);
-        let live = row.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
+        let begun = matches!(row.consumer.state, State::WebSocket | State::Sse);
+        let live = row.consumer.is(LIVE) || begun && planted::is(Fault::LiveBeforeHead);
         if !live {
             return;
         }
-        match row.state {
+        match row.consumer.state {
             State::Poll => {
                 let first = feed.run.records()[0];
                 let message = (&first, frames);
                 answer_poll(clients, subs, feed, queues, (slot, topic), message, io);
             }
-            State::Mqtt if !is_plain(row.options) => {
+            State::Mqtt if !is_plain(row.consumer.options) => {
                 clients.expand(slot);
                 live_messages::<MqttCodec, _, _>(clients, subs, feed, (slot, 0), frames, io);
             }
@@ -331,7 +322,7 @@ impl Front {
             queues,
             ..
         } = self;
-        match clients.conns.get(slot).state {
+        match clients.conns.get(slot).consumer.state {
             State::Waiting | State::Poll | State::Sse | State::WebSocket => {
                 let picks = picks_of(&clients.conns, slot, all, messages);
                 if !picks.is_empty() {
@@ -368,24 +359,18 @@ fn live_of_list<I: Io>(
         let first = feed.run.records()[0];
         return deliver_early(clients, slot, part, &first, frames);
     }
-    match clients.conns.get(slot).state {
-        State::Mqtt => {
+    let row = clients.conns.get(slot);
+    match row.listed() {
+        Some(Listed::Mqtt) => {
             live_messages::<MqttCodec, _, _>(clients, subs, feed, (slot, part), frames, io);
         }
-        State::Poll => {
+        None if row.consumer.state == State::Poll => {
             let first = feed.run.records()[0];
             clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
             let message = (&first, frames);
             answer_poll(clients, subs, feed, queues, (slot, topic), message, io);
         }
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Sse
-        | State::WebSocket
-        | State::Draining => {
-            stream_live_of_part(clients, subs, feed, slot, (topic, part), frames, io)
-        }
+        None => stream_live_of_part(clients, subs, feed, slot, (topic, part), frames, io),
     }
 }
 
@@ -403,15 +388,9 @@ fn matched<I: Io>(
         return hold_matches(clients, slot, picks, messages, frames);
     }
     let matches = (picks, messages, frames);
-    match clients.conns.get(slot).state {
-        State::Poll => poll_matched(clients, subs, feed, queues, slot, matches, io),
-        State::Proxy
-        | State::Http
-        | State::Waiting
-        | State::Sse
-        | State::WebSocket
-        | State::Mqtt
-        | State::Draining => stream_matched(clients, subs, feed, slot, matches, io),
+    match clients.conns.get(slot).consumer.state == State::Poll {
+        true => poll_matched(clients, subs, feed, queues, slot, matches, io),
+        false => stream_matched(clients, subs, feed, slot, matches, io),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Processes HTTP requests: dispatches each request to its code, and changes a connection to another protocol.
+//! Carries out requests, and changes a connection to another protocol.
 
 use crore_wire::http::head::Head;
 
@@ -6,22 +6,21 @@ use crate::client::credit::stall_if_needed;
 use crate::client::row::{FILTERS, State};
 use crate::home::Home;
 use crate::io::Io;
-use crate::protocol::front::{Clients, Connections, Front};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::history::history;
-use crate::protocol::http::interest::follow;
 use crate::protocol::http::publish;
 use crate::protocol::http::publish::batch::publish_batch;
 use crate::protocol::http::publish::publish_one;
-use crate::protocol::http::subscribe::subscribe;
-use crate::protocol::http::task::{Flow, Task};
+use crate::protocol::http::task::{Flow, Requests, Task};
 use crate::protocol::mqtt::packets::{self, begin_framed};
+use crate::protocol::stream::interest::follow;
+use crate::protocol::stream::subscribe::subscribe;
 use crate::protocol::websocket::handshake::accept_upgrade;
 use crate::protocol::websocket::publish::upgrade_to_publish;
 
-impl Front {
-    /// Processes a request that was accepted.
-    pub(crate) fn carry_out<I: Io>(
-        &mut self,
+impl Requests for AllProtocols {
+    fn carry_out<I: Io>(
+        front: &mut Front,
         slot: u32,
         head: &Head<'_>,
         task: Task,
@@ -29,53 +28,26 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> Flow {
+        let Front {
+            clients,
+            subs,
+            queues,
+            ..
+        } = front;
         match task {
-            Task::Upgrade => upgrade(&mut self.clients, slot, head, io),
-            Task::Follow { upgrade } => {
-                follow(&mut self.clients, &mut self.subs.lanes, slot, head, upgrade)
-            }
-            Task::Batch => publish_batch(
-                &mut self.clients,
-                &mut self.subs,
-                &mut self.queues,
-                slot,
-                body,
-                home,
-                io,
-            ),
+            Task::Upgrade => upgrade(clients, slot, head, io),
+            Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
+            Task::Batch => publish_batch(clients, subs, queues, slot, body, home, io),
             Task::Publish(name) => {
-                let flow = publish_one(
-                    &mut self.clients,
-                    &mut self.subs,
-                    slot,
-                    head,
-                    &name,
-                    body,
-                    home,
-                );
-                stall_if_needed(
-                    &mut self.clients,
-                    &self.subs.lanes,
-                    &mut self.queues,
-                    slot,
-                    io,
-                );
+                let flow = publish_one(clients, subs, slot, head, &name, body, home);
+                stall_if_needed(clients, &subs.lanes, queues, slot, io);
                 flow
             }
-            Task::PublishFrames(name) => {
-                upgrade_to_publish(&mut self.clients, slot, head, &name, io)
+            Task::PublishFrames(name) => upgrade_to_publish(clients, slot, head, &name, io),
+            Task::History(name) => history(clients, subs, slot, head, &name, io),
+            Task::Verb(verb, name) => {
+                publish::verb(clients, &mut subs.lanes, slot, head, verb, &name)
             }
-            Task::History(name) => {
-                history(&mut self.clients, &mut self.subs, slot, head, &name, io)
-            }
-            Task::Verb(verb, name) => publish::verb(
-                &mut self.clients,
-                &mut self.subs.lanes,
-                slot,
-                head,
-                verb,
-                &name,
-            ),
             Task::Subscribe {
                 names,
                 filtered,
@@ -83,34 +55,47 @@ impl Front {
                 upgrade,
             } => {
                 if filtered {
-                    self.clients.conns.get_mut(slot).options |= FILTERS;
+                    clients.conns.get_mut(slot).consumer.options |= FILTERS;
                 }
-                subscribe(
-                    &mut self.clients,
-                    &mut self.subs,
-                    slot,
-                    head,
-                    names,
-                    (publishes, upgrade),
-                    io,
-                )
+                let how = (publishes, upgrade);
+                subscribe(clients, subs, slot, head, names, how, io)
             }
         }
     }
-}
 
-/// Changes the connection to another protocol if its first byte begins that protocol. Returns whether it did.
-pub(crate) fn begins_other_protocol(conns: &mut Connections, slot: u32, first: u8) -> bool {
-    let begins = packets::begins_with(first);
-    if begins {
-        conns.get_mut(slot).state = State::Mqtt;
+    fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool {
+        let begins = packets::begins_with(first);
+        if begins {
+            conns.get_mut(slot).consumer.state = State::Mqtt;
+        }
+        begins
     }
-    begins
-}
 
-/// Whether an upgrade to WebSocket is for another protocol. The path does not matter.
-pub(crate) fn names_other_protocol(head: &Head<'_>) -> bool {
-    packets::speaks_mqtt(head)
+    fn names_other(head: &Head<'_>) -> bool {
+        packets::speaks_mqtt(head)
+    }
+
+    fn has_changed(conns: &Connections, slot: u32) -> bool {
+        match conns.get(slot).consumer.state {
+            State::WebSocket | State::Mqtt => true,
+            State::Proxy
+            | State::Http
+            | State::Waiting
+            | State::Poll
+            | State::Sse
+            | State::Draining => false,
+        }
+    }
+
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        front.handle_bytes(slot, bytes, home, io);
+    }
 }
 
 /// Upgrades to a WebSocket that carries another protocol.

@@ -54,13 +54,13 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     let now_s = clients.ctx.now.s;
     clients.conns.grants.remove(slot);
     let row = clients.conns.get_mut(slot);
-    row.request = row.request.wrapping_add(1);
-    row.state = State::Http;
-    row.flags |= SERVED;
-    if row.wants(KEEP) && !row.is(CLOSING) {
-        row.deadline_s = now_s + keep_alive_s;
+    row.consumer.request = row.consumer.request.wrapping_add(1);
+    row.consumer.state = State::Http;
+    row.link.flags |= SERVED;
+    if row.wants(KEEP) && !row.link.is(CLOSING) {
+        row.link.deadline_s = now_s + keep_alive_s;
         // The next request may be refused before it is judged, so these options must not stay.
-        row.options &= !(HEAD | JSON | STREAMS | ORIGIN);
+        row.consumer.options &= !(HEAD | JSON | STREAMS | ORIGIN);
         // The state of the request is not needed any more. If the connection closes, the state is dropped when the connection ends.
         clients.conns.drop_extra(slot);
         return;
@@ -79,7 +79,9 @@ pub(crate) fn answer_waiting<I: Io>(
     clients.send_reply(slot, io);
     request_done(clients, slot, io);
     let row = clients.conns.get(slot);
-    if row.state == State::Http && (row.spill != NONE || row.is(PAUSED) || row.is(EOF)) {
+    if row.consumer.state == State::Http
+        && (row.link.spill != NONE || row.link.is(PAUSED) || row.link.is(EOF))
+    {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
@@ -132,7 +134,7 @@ pub(crate) fn refuse_line<I: Io>(
     let row = clients.conns.get_mut(slot);
     // These options are kept: what the connection subscribes to, since that ends later, the form of the answer, and the page that
     // may read it.
-    row.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
+    row.consumer.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
     clients.respond_line(slot, status, reason, None);
     clients.send_reply(slot, io);
     clients.shut(slot, io);
@@ -224,7 +226,7 @@ impl Clients {
     /// visitor's cookie.
     pub(crate) fn head_without_cache_rule(&mut self, slot: u32, status: u16) -> ResponseHead<'_> {
         let row = self.conns.get(slot);
-        let (options, unix_s) = (row.options, self.ctx.wall_s());
+        let (options, unix_s) = (row.consumer.options, self.ctx.wall_s());
         let origins = &self.ctx.world.settings.http.allowed_origins;
         let (of_s, common) = &mut self.scratch.common;
         if *of_s != unix_s || common.is_empty() {
@@ -402,7 +404,7 @@ impl Clients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::ids::Link;
+    use crate::base::ids::SocketId;
     use crate::io::Recorded;
     use crate::settings::Settings;
     use crate::shard::Shard;
@@ -415,14 +417,14 @@ mod tests {
         let mut io = Recorded::default();
         let mut shard = Shard::new(0, world, now);
         shard.handle(
-            Input::Accepted(Link(5), [127, 0, 0, 1].into()),
+            Input::Accepted(SocketId(5), [127, 0, 0, 1].into()),
             now,
             &mut io,
         );
         // The other shard is the home of some topic (keeps it), and does not answer here. A POST is pipelined after that request.
         let conn = shard.front().clients.conns.id_of(0);
         let mut tried = 0;
-        while shard.front().clients.conns.get(0).state != State::Waiting {
+        while shard.front().clients.conns.get(0).consumer.state != State::Waiting {
             assert!(tried < 64, "no topic has its home elsewhere");
             let request = format!("HEAD /pub/t{tried} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             shard.handle(

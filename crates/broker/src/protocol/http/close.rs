@@ -18,7 +18,7 @@ const QUIET_S: u32 = 2;
 
 /// Ends an HTTP connection without a stream.
 pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    match (clients.conns.get(slot).state, reason.row().status) {
+    match (clients.conns.get(slot).consumer.state, reason.row().status) {
         (State::Draining | State::Proxy, _) | (_, None) => clients.drop_conn(slot, Close::Now),
         (State::Waiting | State::Poll, Some(_)) if is_subscribing(&clients.conns, slot) => {
             end_subscribing(clients, slot, reason, io);
@@ -33,8 +33,8 @@ pub(crate) fn end_http<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, 
 /// Records which page may read the refusal of a partly received request.
 fn note_reader_of_rest(clients: &mut Clients, slot: u32) {
     // Bytes after a request that waits for its answer belong to another request.
-    let is_first =
-        clients.conns.get(slot).state == State::Http || awaits_verdict(&clients.conns, slot);
+    let is_first = clients.conns.get(slot).consumer.state == State::Http
+        || awaits_verdict(&clients.conns, slot);
     // The refusal is the last answer of the connection, so its other bytes are not needed.
     if is_first && let Some(Spill::Http(part)) = clients.conns.take_spill(slot) {
         note_reader_of_part(clients, slot, &part.data);
@@ -52,8 +52,8 @@ pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> b
 /// request.
 pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let row = clients.conns.get(slot);
-    let idle = row.is(SERVED) && row.spill == NONE && row.outbox == NONE;
-    if !idle || clients.ctx.now.s.saturating_sub(row.sent_s) < QUIET_S {
+    let idle = row.link.is(SERVED) && row.link.spill == NONE && row.link.outbox == NONE;
+    if !idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
         return false;
     }
     clients.scratch.note_close_reason(Closed::Operator);
@@ -63,7 +63,7 @@ pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> 
 
 /// Refuses a waiting subscription, and ends its connection.
 fn end_subscribing<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    clients.conns.get_mut(slot).options &= !(KEEP | UPGRADE | EVENTS);
+    clients.conns.get_mut(slot).consumer.options &= !(KEEP | UPGRADE | EVENTS);
     clients.respond_reason(slot, reason);
     request_done(clients, slot, io);
 }
@@ -81,7 +81,7 @@ pub(crate) fn tell_when_to_come_back<I: Io>(clients: &mut Clients, slot: u32, io
 /// Whether the waiting request is a subscription.
 pub(crate) fn is_subscribing(conns: &Connections, slot: u32) -> bool {
     let row = conns.get(slot);
-    row.topic != NONE || row.options & (MULTI | FILTERS | FOLLOWS) != 0
+    row.consumer.topic != NONE || row.consumer.options & (MULTI | FILTERS | FOLLOWS) != 0
 }
 
 /// Whether the request waits for the verdict on its credential.

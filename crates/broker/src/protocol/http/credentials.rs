@@ -63,7 +63,7 @@ pub(crate) fn authenticate<I: Io>(
     // Every client gets the same answer to OPTIONS and to unknown methods, so no credential is checked. A browser sends OPTIONS
     // with the query of the request to come, which may contain a token.
     let open = !closed || matches!(head.method, Method::Options | Method::Other);
-    if open || kept.who.is_some() || clients.conns.get(slot).is(TURNED_AWAY) {
+    if open || kept.who.is_some() || clients.conns.get(slot).link.is(TURNED_AWAY) {
         return true;
     }
     kept.who = match credential(&clients.ctx, head) {
@@ -73,7 +73,7 @@ pub(crate) fn authenticate<I: Io>(
     };
     if kept.who.is_none() {
         kept.asked = true;
-        clients.conns.get_mut(slot).state = State::Waiting;
+        clients.conns.get_mut(slot).consumer.state = State::Waiting;
         // No body is read before the verdict, because the client may be refused.
         pause_for_verdict(&mut clients.conns, slot, io);
     }
@@ -92,7 +92,7 @@ pub(crate) fn http_verdict(
     };
     if core::mem::take(&mut spill.asked) {
         spill.who = Some(who);
-        clients.conns.get_mut(conn.slot).state = State::Http;
+        clients.conns.get_mut(conn.slot).consumer.state = State::Http;
         queues.resume_later(clients, conn);
     }
 }

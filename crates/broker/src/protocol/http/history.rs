@@ -86,8 +86,8 @@ pub(crate) fn history<I: Io>(
     let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
     clients.conns.extra(slot).own.pending = Some(Pending::History(tags.join(&b',').into()));
     let row = clients.conns.get_mut(slot);
-    row.options |= HISTORY;
-    row.state = State::Waiting;
+    row.consumer.options |= HISTORY;
+    row.consumer.state = State::Waiting;
     let wanted = Wanted {
         names: Names::Topic(name),
         since: &[since],

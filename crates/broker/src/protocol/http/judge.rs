@@ -14,8 +14,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::row::TURNED_AWAY;
 use crate::mail::{Change, TopicRequest};
-use crate::protocol::contract::requests::names_other_protocol;
-use crate::protocol::front::{Clients, Context};
+use crate::protocol::front::{AllProtocols, Clients, Context};
 use crate::protocol::http::credentials::{deny, rights};
 use crate::protocol::http::headers::ALLOWED;
 use crate::protocol::http::names::topic_names;
@@ -23,7 +22,7 @@ use crate::protocol::http::options::{HEAD, HTTP10, JSON, KEEP, ORIGIN, STREAMS};
 use crate::protocol::http::parameters::is_read;
 use crate::protocol::http::sites::{admit, reader};
 use crate::protocol::http::suggestions::hint_for_batch;
-use crate::protocol::http::task::{Answered, Endpoint, Task};
+use crate::protocol::http::task::{Answered, Endpoint, Requests as _, Task};
 use crate::protocol::http::turned_away::{admitted, turn_away};
 
 /// The text for a publish without a topic. Many clients send an object or a form that contains the topic, as for other servers.
@@ -45,9 +44,9 @@ pub(crate) fn judge(
 ) -> Result<Task, Answered> {
     let drains = clients.ctx.drains;
     let row = clients.conns.get_mut(slot);
-    let keeps = head.keep_alive() && !drains && !row.is(TURNED_AWAY);
-    row.deadline_s = 0;
-    row.options = 0;
+    let keeps = head.keep_alive() && !drains && !row.link.is(TURNED_AWAY);
+    row.link.deadline_s = 0;
+    row.consumer.options = 0;
     let accept = head.accept();
     for (option, holds) in [
         (HTTP10, head.minor == 0),
@@ -57,12 +56,12 @@ pub(crate) fn judge(
         (STREAMS, head.is_websocket_upgrade() || accept.events),
     ] {
         if holds {
-            row.options |= option;
+            row.consumer.options |= option;
         }
     }
     let task = judge_request(clients, slot, head, body, who)?;
     if keeps {
-        clients.conns.get_mut(slot).options |= KEEP;
+        clients.conns.get_mut(slot).consumer.options |= KEEP;
     }
     Ok(task)
 }
@@ -90,7 +89,7 @@ fn judge_request(
     judge_methods(clients, slot, head, endpoint)?;
     let entered = clients.enter_as(slot, who);
     entered.or_else(|refusal| answered(clients, slot, refusal))?;
-    if upgrade && names_other_protocol(head) {
+    if upgrade && AllProtocols::names_other(head) {
         return Ok(Task::Upgrade);
     }
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
@@ -343,10 +342,10 @@ pub(crate) fn note_reader_of_part(clients: &mut Clients, slot: u32, bytes: &[u8]
 fn note(clients: &mut Clients, slot: u32, accept: Accept, from: Option<&[u8]>, is_head: bool) {
     let reader = reader(&clients.ctx, from);
     let row = clients.conns.get_mut(slot);
-    row.options &= !(HEAD | JSON | ORIGIN);
-    row.options |= HEAD * u32::from(is_head);
-    row.options |= JSON * u32::from(accept.json);
-    row.options |= reader;
+    row.consumer.options &= !(HEAD | JSON | ORIGIN);
+    row.consumer.options |= HEAD * u32::from(is_head);
+    row.consumer.options |= JSON * u32::from(accept.json);
+    row.consumer.options |= reader;
 }
 
 fn names_topic(head: &Head<'_>) -> bool {

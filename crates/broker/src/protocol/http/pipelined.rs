@@ -22,11 +22,11 @@ pub(crate) fn hold_pipelined<I: Io>(
 ) {
     let limit = clients.ctx.world.settings.limits.head_bytes;
     let row = clients.conns.get(slot);
-    if row.state == State::Poll && !row.wants(KEEP) {
+    if row.consumer.state == State::Poll && !row.wants(KEEP) {
         // Bytes after the last request of a connection have no meaning.
         return;
     }
-    let (polls, upgrades) = (row.state == State::Poll, row.wants(UPGRADE));
+    let (polls, upgrades) = (row.consumer.state == State::Poll, row.wants(UPGRADE));
     let (before, asked) = match clients.conns.spill(slot) {
         None => (0, false),
         Some(Spill::Http(spill)) => (spill.data.len(), spill.asked),
@@ -48,7 +48,7 @@ pub(crate) fn hold_pipelined<I: Io>(
         _ => 0,
     });
     if held > limit {
-        clients.conns.get_mut(slot).flags |= PAUSED;
+        clients.conns.get_mut(slot).link.flags |= PAUSED;
         clients.conns.update_interest(slot, io);
     }
 }
@@ -63,13 +63,13 @@ pub(crate) fn forget_pipelined<I: Io>(
 ) {
     conns.take_spill(slot);
     let row = conns.get_mut(slot);
-    row.options &= !KEEP;
-    if row.state == State::Poll {
+    row.consumer.options &= !KEEP;
+    if row.consumer.state == State::Poll {
         // The socket is read, so that its end is noticed. Received bytes are discarded.
         return queues.read_again(conns, conns.id_of(slot), io);
     }
-    if !row.is(PAUSED) {
-        row.flags |= PAUSED;
+    if !row.link.is(PAUSED) {
+        row.link.flags |= PAUSED;
         conns.update_interest(slot, io);
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn begin_poll_wait<I: Io>(
     io: &mut I,
 ) {
     let limit = clients.ctx.world.settings.limits.head_bytes;
-    clients.conns.get_mut(slot).state = State::Poll;
+    clients.conns.get_mut(slot).consumer.state = State::Poll;
     let row = clients.conns.get(slot);
     let spill = clients.conns.spill(slot);
     let long = matches!(spill, Some(Spill::Http(it)) if it.data.len() > limit);

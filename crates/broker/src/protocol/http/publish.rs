@@ -86,7 +86,7 @@ pub(crate) fn publish_one(
             binary,
         },
         dedup,
-        client: clients.conns.get(slot).client,
+        client: clients.conns.get(slot).consumer.client,
     };
     match publish_as(clients, subs, home, slot, at, &message, answer) {
         Some(outcome) => {
@@ -138,7 +138,7 @@ pub(crate) fn verb(
 }
 
 pub(crate) fn wait(conns: &mut Connections, slot: u32, pending: Pending) -> Flow {
-    conns.get_mut(slot).state = State::Waiting;
+    conns.get_mut(slot).consumer.state = State::Waiting;
     conns.extra(slot).own.pending = Some(pending);
     Flow::Wait
 }

@@ -21,23 +21,17 @@ use crate::client::admission::enter_proxied;
 use crate::client::credit::must_stall;
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::protocols::Protocols;
-use crate::client::row::{CLOSING, EOF, FILTERS, SERVED, State, TURNED_AWAY};
+use crate::client::row::{CLOSING, EOF, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::protocol::contract::is_upgraded;
-use crate::protocol::contract::requests::begins_other_protocol;
-use crate::protocol::front::{
-    AllProtocols, Census, Clients, Context, Front, Gate, Lanes, Queues, Subscriptions,
-};
+use crate::protocol::front::{AllProtocols, Census, Clients, Context, Front, Gate, Lanes, Queues};
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::authenticate;
-use crate::protocol::http::filtered::catch_up_filters;
 use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
 use crate::protocol::http::options::UPGRADE;
 use crate::protocol::http::pipelined::forget_pipelined;
-use crate::protocol::http::publish::batch::go_on_with_batch;
 use crate::protocol::http::state::HttpSpill;
-use crate::protocol::http::task::{Answered, Flow};
+use crate::protocol::http::task::{Answered, Flow, Requests as _};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -59,9 +53,10 @@ impl Front {
         let spill = self.clients.conns.take_spill(slot);
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
-                if is_upgraded(&self.clients.conns, slot) {
+                if AllProtocols::has_changed(&self.clients.conns, slot) {
                     // The bytes are not HTTP, or they follow an upgrade without a subscription.
-                    return self.handle_bytes(slot, &mut input[rest], home, io);
+                    let rest = &mut input[rest];
+                    return AllProtocols::received(self, slot, rest, home, io);
                 }
                 kept.data = input[rest].to_vec();
                 keep_request(
@@ -83,8 +78,8 @@ impl Front {
         self.clients.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
-            if is_upgraded(&self.clients.conns, slot) {
-                return self.handle_bytes(slot, &mut data[rest], home, io);
+            if AllProtocols::has_changed(&self.clients.conns, slot) {
+                return AllProtocols::received(self, slot, &mut data[rest], home, io);
             }
             kept.data = data;
             kept.narrow(rest);
@@ -101,16 +96,16 @@ impl Front {
 
     /// Continues with pipelined requests after an answer.
     pub(crate) fn http_resume<I: Io>(&mut self, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
-        if self.clients.conns.get(conn.slot).outbox != NONE {
+        if self.clients.conns.get(conn.slot).link.outbox != NONE {
             return;
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
-        if self.clients.conns.get(conn.slot).spill != NONE {
+        if self.clients.conns.get(conn.slot).link.spill != NONE {
             self.http_received(conn.slot, &mut [], home, io);
         }
         let row = self.clients.conns.get(conn.slot);
-        let idle = row.state == State::Http && row.outbox == NONE;
-        if row.is(EOF) && idle && !AllProtocols::is_held(&self.clients.conns, conn.slot) {
+        let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
+        if row.link.is(EOF) && idle && !AllProtocols::is_held(&self.clients.conns, conn.slot) {
             self.clients.drop_conn(conn.slot, Close::Now);
         }
     }
@@ -125,7 +120,7 @@ impl Front {
         io: &mut I,
     ) -> Option<(HttpSpill, Range<usize>)> {
         let (mut at, mut end) = (0, buf.len());
-        if self.clients.conns.get(slot).state == State::Proxy {
+        if self.clients.conns.get(slot).consumer.state == State::Proxy {
             match proxy_header(&mut self.clients, &mut self.gate, slot, buf).ok()? {
                 Some(len) => at = len,
                 None => return Some((kept, 0..end)),
@@ -188,7 +183,7 @@ impl Front {
             let data = &buf[start..start + body_bytes];
             self.handle_request(slot, (head, body), who, data, home, io);
             at = start + taken;
-            if self.clients.conns.get(slot).is(CLOSING) {
+            if self.clients.conns.get(slot).link.is(CLOSING) {
                 return None;
             }
         }
@@ -207,7 +202,7 @@ impl Front {
         io: &mut I,
     ) {
         let flow = match judge(&mut self.clients, slot, head, body, who) {
-            Ok(task) => self.carry_out(slot, head, task, data, home, io),
+            Ok(task) => AllProtocols::carry_out(self, slot, head, task, data, home, io),
             Err(Answered) => Flow::Next,
         };
         match flow {
@@ -223,21 +218,6 @@ fn read_again<'a, 'b>(parsed: &'a Result<Option<Head<'b>>, HeadError>) -> &'a He
     head.expect("the head was read before")
 }
 
-/// Continues a request that waits.
-pub(crate) fn request_resume<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    home: &mut Option<Home>,
-    io: &mut I,
-) {
-    match clients.conns.get(slot).wants(FILTERS) {
-        true => catch_up_filters(clients, subs, slot),
-        false => go_on_with_batch(clients, subs, queues, slot, home, io),
-    }
-}
-
 /// Reads the header with which a proxy names its client. Returns its length, or `None` if it is incomplete.
 fn proxy_header(
     clients: &mut Clients,
@@ -247,7 +227,7 @@ fn proxy_header(
 ) -> Result<Option<usize>, Refused> {
     match proxy::parse_v2(buf) {
         Ok(Some((client, len))) => {
-            clients.conns.get_mut(slot).state = State::Http;
+            clients.conns.get_mut(slot).consumer.state = State::Http;
             if let Some(client) = client {
                 enter_proxied(clients, gate, slot, client.ip());
             }
@@ -275,7 +255,7 @@ fn may_read_request<I: Io>(
         return false;
     };
     let row = clients.conns.get(slot);
-    if row.state != State::Http || row.outbox != NONE {
+    if row.consumer.state != State::Http || row.link.outbox != NONE {
         return false;
     }
     if clients.meter.work.is_spent() {
@@ -283,12 +263,12 @@ fn may_read_request<I: Io>(
         queues.pause(clients, slot, io);
         return false;
     }
-    if !clients.conns.get(slot).is(SERVED)
-        && begins_other_protocol(&mut clients.conns, slot, *first)
+    if !clients.conns.get(slot).link.is(SERVED)
+        && AllProtocols::begins_other(&mut clients.conns, slot, *first)
     {
         return false;
     }
-    if !clients.conns.get(slot).is(TURNED_AWAY)
+    if !clients.conns.get(slot).link.is(TURNED_AWAY)
         && is_post(bytes)
         && must_stall(clients, lanes, slot)
     {
@@ -389,7 +369,7 @@ fn keep_request<I: Io>(
     clients.meter.work.steps.add_bytes(bytes.min(head_bytes));
     if !has_receive_room(clients, queues, census, slot, bytes, io) {
         let row = clients.conns.get(slot);
-        let answer_due = matches!(row.state, State::Waiting | State::Poll);
+        let answer_due = matches!(row.consumer.state, State::Waiting | State::Poll);
         return match answer_due && !row.wants(UPGRADE) && !kept.asked {
             true => forget_pipelined(&mut clients.conns, queues, slot, io),
             // The bytes are part of a request, or frames after an upgrade.
@@ -402,13 +382,15 @@ fn keep_request<I: Io>(
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // A connection with bytes in its outbox keeps its deadline.
-    if row.state == State::Http && row.outbox == NONE {
+    if row.consumer.state == State::Http && row.link.outbox == NONE {
         let head_until_s = clients.ctx.now.s + head_s;
         if kept.held || kept.judged {
             // The client waits for the server, or the check of slow senders (`client/progress.rs`) limits the time.
-            row.deadline_s = 0;
-        } else if row.deadline_s == 0 || row.is(SERVED) && row.deadline_s > head_until_s {
-            row.deadline_s = head_until_s;
+            row.link.deadline_s = 0;
+        } else if row.link.deadline_s == 0
+            || row.link.is(SERVED) && row.link.deadline_s > head_until_s
+        {
+            row.link.deadline_s = head_until_s;
         }
     }
     clients.conns.set_spill(slot, Spill::Http(kept));
@@ -423,7 +405,7 @@ fn body_of<I: Io>(
 ) -> Result<(Body, usize), Refused> {
     let (limit, reason) = longest_body(&clients.ctx, head);
     // The server does not wait for the body of a client that is refused for a limit.
-    if clients.conns.get(slot).is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.is(TURNED_AWAY) {
         return Ok((Body::None, limit));
     }
     match head.body() {

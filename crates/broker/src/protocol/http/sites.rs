@@ -73,7 +73,7 @@ pub(crate) fn admit(
         head.method == Method::Options || reads && !endpoint.is_some_and(Endpoint::subscribes);
     match listed(&clients.ctx, normal.as_deref()) {
         Some(number) => {
-            clients.conns.get_mut(slot).options |= number << ORIGIN_SHIFT;
+            clients.conns.get_mut(slot).consumer.options |= number << ORIGIN_SHIFT;
             Ok(())
         }
         None if origin::same_origin(from, host) => Ok(()),

@@ -56,14 +56,14 @@ const EVENT_STREAM: &[u8] =
 pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
     let world = &clients.ctx.world;
     let row = clients.conns.get_mut(slot);
-    if row.is(TURNED_AWAY) {
-        return Err(if row.client.is_known() {
+    if row.link.is(TURNED_AWAY) {
+        return Err(if row.consumer.client.is_known() {
             Reason::ConnectionsOfAddress
         } else {
             Reason::ConnectionsFull
         });
     }
-    if !row.client.is_relayed() {
+    if !row.consumer.client.is_relayed() {
         return Ok(());
     }
     let trusted = &world.settings.http.trusted_proxies;
@@ -74,13 +74,13 @@ pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Res
         world.admission.client(address).relayed()
     });
     let row = clients.conns.get_mut(slot);
-    if client == row.client {
+    if client == row.consumer.client {
         return Ok(());
     }
-    world.admission.leave_client(row.client);
-    row.client = Client::RELAYED;
+    world.admission.leave_client(row.consumer.client);
+    row.consumer.client = Client::RELAYED;
     world.admission.enter_client(client)?;
-    row.client = client;
+    row.consumer.client = client;
     Ok(())
 }
 

@@ -10,11 +10,11 @@ use crate::io::{Close, Io};
 use crate::mail::{Frames, Record};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{Clients, Feed, Queues, Subscriptions};
-use crate::protocol::http::filtered::{filter_rule, just_seen, saw_of_partition, set_positions};
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
 use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
+use crate::protocol::stream::filtered::{filter_rule, just_seen, saw_of_partition, set_positions};
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
 pub(crate) fn poll_matched<I: Io>(
@@ -50,7 +50,7 @@ pub(crate) fn open_poll<I: Io>(
     io: &mut I,
 ) {
     if opening.has_gap() {
-        clients.conns.get_mut(slot).options |= GAP;
+        clients.conns.get_mut(slot).consumer.options |= GAP;
     }
     set_positions(clients, slot, &opening, true);
     let (held, frames) = opening.held();
@@ -71,13 +71,13 @@ pub(crate) fn open_poll<I: Io>(
     if clients.conns.get(slot).wants(HEAD) {
         return answer_nothing(clients, subs, &feed.deliveries, queues, slot, None, io);
     }
-    if clients.conns.get(slot).is(EOF) {
+    if clients.conns.get(slot).link.is(EOF) {
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = filter_rule(clients, &subs.matching, slot).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);
     let row = clients.conns.get_mut(slot);
-    row.deadline_s = if wait_s == 0 {
+    row.link.deadline_s = if wait_s == 0 {
         0
     } else {
         clients.ctx.now.s + wait_s
@@ -95,7 +95,7 @@ fn answer_match<I: Io>(
 ) {
     let mut id = Vec::with_capacity(48);
     clients.write_matched_id(&subs.matching, &feed.deliveries, slot, just, &mut id);
-    debug_assert!(clients.conns.get(slot).options & ENVELOPE == 0 || !topic.is_empty());
+    debug_assert!(clients.conns.get(slot).consumer.options & ENVELOPE == 0 || !topic.is_empty());
     let message = Message {
         topic,
         id: &id,

@@ -16,11 +16,11 @@ use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Forms, Matching, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
-use crate::protocol::http::filtered::filter_rule;
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
 use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::http::retry;
 use crate::protocol::http::state::Held;
+use crate::protocol::stream::filtered::filter_rule;
 use crate::store::rope::Rope;
 
 /// Handles a page (a bounded run of past messages) for a long-poll: answers the poll, or lets it wait for the first live message.
@@ -35,7 +35,7 @@ pub(crate) fn poll_page<I: Io>(
 ) {
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     if page.gap {
-        clients.conns.get_mut(slot).options |= GAP;
+        clients.conns.get_mut(slot).consumer.options |= GAP;
     }
     record_seen(&mut clients.conns, slot, part, page.head, page.epoch);
     if clients.conns.get(slot).wants(MULTI) {
@@ -66,18 +66,18 @@ pub(crate) fn poll_page<I: Io>(
         return answer_poll(clients, subs, feed, queues, of, message, io);
     }
     let row = clients.conns.get(slot);
-    if row.wants(HEAD) || row.state == State::Poll {
+    if row.wants(HEAD) || row.consumer.state == State::Poll {
         let (deliveries, page) = (&feed.deliveries, Some(page));
         return answer_nothing(clients, subs, deliveries, queues, slot, page, io);
     }
-    if clients.conns.get(slot).is(EOF) {
+    if clients.conns.get(slot).link.is(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = rule_of(&subs.topics, &clients.ctx, topic).poll_timeout_s;
     begin_poll_wait(clients, queues, slot, io);
     let row = clients.conns.get_mut(slot);
-    row.deadline_s = if wait_s == 0 {
+    row.link.deadline_s = if wait_s == 0 {
         0
     } else {
         clients.ctx.now.s + wait_s
@@ -133,7 +133,7 @@ pub(crate) fn answer_poll<I: Io>(
         &mut id,
     );
     // For a single topic in plain form the answer does not name the topic, so no name is allocated.
-    let is_named = clients.conns.get(slot).options & (MULTI | FILTERS | ENVELOPE) != 0;
+    let is_named = clients.conns.get(slot).consumer.options & (MULTI | FILTERS | ENVELOPE) != 0;
     let name = if is_named {
         subs.topics.name(topic).to_vec()
     } else {
@@ -162,7 +162,7 @@ pub(crate) fn answer_poll_with<I: Io>(
 ) {
     let (record, frames) = (message.record, message.frames);
     clients.meter.stats.sent(1, frames.data(record).len());
-    let options = clients.conns.get(slot).options;
+    let options = clients.conns.get(slot).consumer.options;
     let mut content_type = frames.content_type(record);
     let mut body = Rope::default();
     if options & ENVELOPE != 0 {
@@ -215,11 +215,11 @@ pub(crate) fn end_poll<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get_mut(slot);
-    row.deadline_s = 0;
-    if row.options & (MULTI | FILTERS) != 0 {
+    row.link.deadline_s = 0;
+    if row.consumer.options & (MULTI | FILTERS) != 0 {
         return answer_nothing(clients, subs, deliveries, queues, slot, None, io);
     }
-    let topic = row.topic;
+    let topic = row.consumer.topic;
     let to = clients.conns.reply_to(slot, 0);
     let ask = Attach {
         poll: true,
@@ -241,7 +241,7 @@ pub(crate) fn answer_nothing<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
-    let options = row.options;
+    let options = row.consumer.options;
     let rule = if options & FILTERS != 0 {
         filter_rule(clients, &subs.matching, slot)
     } else {
@@ -282,7 +282,7 @@ fn timeout_head(
     tag: &[u8],
     newest_unix_s: Option<u64>,
 ) {
-    let options = clients.conns.get(slot).options;
+    let options = clients.conns.get(slot).consumer.options;
     let (spread, connections) = (clients.ctx.spread(slot), clients.conns.len());
     let drains = clients.ctx.drains;
     let mut head = clients
@@ -400,7 +400,7 @@ pub(crate) fn deliver_early(
     frames: &Frames,
 ) {
     let row = clients.conns.get(slot);
-    if row.state != State::Waiting || row.options & (UPGRADE | EVENTS) != 0 {
+    if row.consumer.state != State::Waiting || row.consumer.options & (UPGRADE | EVENTS) != 0 {
         return;
     }
     let extra = clients.conns.extra_mut(slot);

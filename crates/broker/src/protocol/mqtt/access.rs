@@ -65,7 +65,7 @@ pub(super) fn waits_for_verdict<I: Io>(
 ) -> bool {
     let known = client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.asked.is_some());
     let closed = clients.ctx.world.settings.access.closed;
-    if !closed || known || clients.conns.get(slot).is(TURNED_AWAY) {
+    if !closed || known || clients.conns.get(slot).link.is(TURNED_AWAY) {
         return false;
     }
     let who = match credential(connect) {
@@ -190,7 +190,7 @@ pub(crate) fn user_in(session_name: &[u8]) -> &[u8] {
 /// Why the client would not be granted now what it has: its session, its will, its subscriptions.
 fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<Reason> {
     let row = clients.conns.get(slot);
-    if row.own == NONE {
+    if row.consumer.own == NONE {
         return None;
     }
     let extra = (row.extra() != NONE).then(|| clients.conns.extra_of(slot));

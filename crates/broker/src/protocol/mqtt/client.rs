@@ -94,9 +94,9 @@ pub(super) fn places(conns: &Connections, slot: u32, part: u32) -> u32 {
     // The only subscription is in the row, which has only its QoS.
     let options = match row.wants(MULTI) {
         true => sub(conns, slot, part).map_or(0, |sub| sub.own.options),
-        false => (row.options >> QOS_SHIFT & 3) as u8,
+        false => (row.consumer.options >> QOS_SHIFT & 3) as u8,
     };
-    let bound = row.state == State::Mqtt && row.own != NONE && qos(options) > 0;
+    let bound = row.consumer.state == State::Mqtt && row.consumer.own != NONE && qos(options) > 0;
     if !bound {
         return u32::MAX;
     }
@@ -316,7 +316,7 @@ impl Clients {
     /// current one has begun.
     pub(crate) fn keep_alive_end_s(&self, slot: u32) -> u32 {
         let row = self.conns.get(slot);
-        if row.own == NONE {
+        if row.consumer.own == NONE {
             return self.ctx.now.s + self.ctx.world.settings.timeouts.head_s;
         }
         match u32::from(self.conns.own_row(slot).keep_alive_s) {
@@ -364,7 +364,7 @@ pub(super) fn home_of_session(ctx: &Context, id: SessionId) -> ShardId {
 
 /// The session; `None` before the home has answered.
 pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
-    if clients.conns.get(slot).own == NONE {
+    if clients.conns.get(slot).consumer.own == NONE {
         return None;
     }
     let mqtt = clients.conns.own_row(slot);
@@ -375,11 +375,11 @@ pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, Ses
 /// The client has sent a packet: its keep alive begins anew [MQTT-3.1.2-22].
 pub(crate) fn touch(clients: &mut Clients, slot: u32) {
     let row = clients.conns.get(slot);
-    if row.own == NONE || row.outbox != NONE {
+    if row.consumer.own == NONE || row.link.outbox != NONE {
         return;
     }
     let deadline_s = clients.keep_alive_end_s(slot);
-    clients.conns.get_mut(slot).deadline_s = deadline_s;
+    clients.conns.get_mut(slot).link.deadline_s = deadline_s;
 }
 
 pub(super) fn next_answer(conns: &mut Connections, slot: u32) -> Option<(Answer, ReasonCode)> {

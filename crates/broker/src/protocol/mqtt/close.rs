@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use crate::base::reason::{Closed, Reason};
 use crate::io::{Close, Io};
-use crate::protocol::contract::streams::end_stream_by;
 use crate::protocol::front::Clients;
+use crate::protocol::http::stream_end::end_stream_by;
 use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
@@ -27,7 +27,7 @@ pub(crate) fn mqtt_move<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
 
 /// Ends the connection, whatever is under way; one that has had no CONNACK is not told why.
 pub(crate) fn mqtt_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    if clients.conns.get(slot).own == NONE {
+    if clients.conns.get(slot).consumer.own == NONE {
         clients.scratch.note_close_reason(reason.row().closed);
         return clients.drop_conn(slot, Close::Now);
     }
@@ -89,7 +89,7 @@ pub(super) fn mqtt_end_saying<I: Io>(
     let connecting =
         client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.connecting.is_some());
     let row = clients.conns.get(slot);
-    if version(&clients.conns, slot) == Version::V5 && row.own != NONE && !connecting {
+    if version(&clients.conns, slot) == Version::V5 && row.consumer.own != NONE && !connecting {
         let mut properties = PropertyBuf::new();
         let _ = properties.reason_string(words);
         if reason == ReasonCode::USE_ANOTHER_SERVER {

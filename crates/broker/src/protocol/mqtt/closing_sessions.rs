@@ -123,7 +123,7 @@ pub(crate) fn mqtt_fenced<I: Io>(
     if !is_record {
         count_answered_page(clients, queues, to.slot);
     }
-    if clients.conns.get(to.slot).is(CLOSING) {
+    if clients.conns.get(to.slot).link.is(CLOSING) {
         return;
     }
     if is_record {

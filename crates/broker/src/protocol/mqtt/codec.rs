@@ -258,9 +258,9 @@ pub(super) fn mqtt_catch_up<I: Io>(
     send_waiting(clients, &mut subs.lanes, queues, slot, io);
     return_owed_credit(clients, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);
-    let full = row.outbox != NONE;
+    let full = row.link.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
-    if full && !row.is(HELD) || row.extra() == NONE || row.state != State::Mqtt {
+    if full && !row.link.is(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt {
         return;
     }
     if !full {

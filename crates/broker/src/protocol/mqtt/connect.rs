@@ -130,7 +130,7 @@ impl Front {
         if needs_told && kept.is_some() {
             fence_retention(clients, &mut subs.lanes, slot, &mut due);
         }
-        let owner = clients.conns.get(slot).client;
+        let owner = clients.conns.get(slot).consumer.client;
         let admission = &clients.ctx.world.admission;
         let recorded = (is_recorded, token);
         let session = ClosingSession::new(mqtt.session, owner, kept, will, recorded, admission);
@@ -146,12 +146,12 @@ pub(super) fn client_connects<I: Io>(
     connect: &Connect<'_>,
     io: &mut I,
 ) -> Result<(), ReasonCode> {
-    if clients.conns.get(slot).own != NONE {
+    if clients.conns.get(slot).consumer.own != NONE {
         // [MQTT-3.1.0-2].
         return Err(ReasonCode::PROTOCOL_ERROR);
     }
     if connect.version == Version::V5 {
-        clients.conns.get_mut(slot).options |= V5;
+        clients.conns.get_mut(slot).consumer.options |= V5;
     }
     if let Err(reason) = accept_connect(clients, lanes, slot, connect) {
         let most = connect.properties.maximum_packet_size_bytes();
@@ -215,7 +215,7 @@ pub(super) fn refuse_connect<I: Io>(
     let more = bytes.iter().skip(1).take_while(|byte| *byte & 0x80 != 0);
     let body = bytes.get(1 + more.count() + 1..).unwrap_or_default();
     if body.starts_with(BEGINS_V5) {
-        clients.conns.get_mut(slot).options |= V5;
+        clients.conns.get_mut(slot).consumer.options |= V5;
     } else if !matches!(error, Error::ProtocolVersion(_)) {
         clients
             .meter
@@ -235,7 +235,7 @@ pub(crate) fn session_given<I: Io>(
     given: &SessionReply,
     io: &mut I,
 ) {
-    let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).own != NONE;
+    let current = clients.conns.is_asked(to) && clients.conns.get(to.slot).consumer.own != NONE;
     match (current, given) {
         (true, SessionReply::Refused(reason)) => refuse_client(clients, to.slot, *reason, "", io),
         (
@@ -334,15 +334,15 @@ pub(super) fn open_session<I: Io>(
     }
     let deadline_s = clients.keep_alive_end_s(slot);
     let row = clients.conns.get_mut(slot);
-    if row.outbox == NONE && row.state == State::Mqtt {
-        row.deadline_s = deadline_s;
+    if row.link.outbox == NONE && row.consumer.state == State::Mqtt {
+        row.link.deadline_s = deadline_s;
     }
 }
 
 /// Another connection has taken the session [MQTT-3.1.4-3].
 pub(crate) fn session_taken<I: Io>(clients: &mut Clients, holder: ConnId, io: &mut I) {
     let slot = holder.slot;
-    if clients.conns.is_current(holder) && clients.conns.get(slot).state == State::Mqtt {
+    if clients.conns.is_current(holder) && clients.conns.get(slot).consumer.state == State::Mqtt {
         mqtt_end(clients, slot, Reason::TakenOver, io);
     }
 }
@@ -382,7 +382,7 @@ fn accept_connect(
     slot: u32,
     connect: &Connect<'_>,
 ) -> Result<(), ReasonCode> {
-    if clients.conns.get(slot).is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.is(TURNED_AWAY) {
         return Err(ReasonCode::SERVER_BUSY);
     }
     if clients.ctx.is_cut_off() {
@@ -449,7 +449,7 @@ fn accept_connect(
     mqtt.bridge = connect.bridge;
     mqtt.connecting = Some(Box::new(connecting));
     clients.conns.set_own_row(slot, row);
-    clients.conns.get_mut(slot).options |= if packet_max.is_some() { SMALL } else { 0 };
+    clients.conns.get_mut(slot).consumer.options |= if packet_max.is_some() { SMALL } else { 0 };
     clients.note(slot, EventKind::SessionOpened, client.as_bytes());
     let hash = xxh3_64_with_seed(session.as_bytes(), clients.ctx.world.seed) as u32;
     let ask = Ask::SessionOpen {
@@ -458,7 +458,7 @@ fn accept_connect(
         client: session.into(),
         clean: connect.clean_start,
         expiry_s,
-        owner: clients.conns.get(slot).client,
+        owner: clients.conns.get(slot).consumer.client,
         recorded,
         begins: None,
     };
@@ -557,7 +557,7 @@ fn will(
             retain: will.retain,
             binary: is_binary(fields.content_type, will.payload),
         },
-        client: clients.conns.get(slot).client,
+        client: clients.conns.get(slot).consumer.client,
         token: 0,
     })))
 }

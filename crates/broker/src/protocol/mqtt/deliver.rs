@@ -43,7 +43,7 @@ pub(super) fn send_waiting<I: Io>(
         };
         let full = mqtt.inflight.len() >= receive_max(&clients.conns, slot)
             || !clients.fits_record(slot, first.wire_bytes());
-        if full || clients.conns.get(slot).outbox != NONE {
+        if full || clients.conns.get(slot).link.outbox != NONE {
             return;
         }
         if given > 0 && clients.meter.work.is_spent() {

@@ -19,7 +19,7 @@ pub(crate) fn mqtt_details(
     names: usize,
 ) -> Option<MqttState> {
     let row = clients.conns.get(slot);
-    if row.own == NONE {
+    if row.consumer.own == NONE {
         return None;
     }
     let own = clients.conns.own_row(slot);
@@ -44,8 +44,9 @@ fn subscriptions(
 ) -> Vec<(Box<[u8]>, u8)> {
     let row = clients.conns.get(slot);
     if !row.wants(MULTI) {
-        let only = (row.topic != NONE).then(|| subs.topics.name(row.topic).into());
-        let qos = (row.options >> QOS_SHIFT & 3) as u8;
+        let only =
+            (row.consumer.topic != NONE).then(|| subs.topics.name(row.consumer.topic).into());
+        let qos = (row.consumer.options >> QOS_SHIFT & 3) as u8;
         return only.map(|topic| (topic, qos)).into_iter().collect();
     }
     let list = (0..).zip(list_of(&clients.conns, slot));

@@ -67,7 +67,7 @@ pub(super) fn give_packet(
     if wants.options & NO_LOCAL != 0 && frames.origin(record) == mine {
         return Given::Skipped;
     }
-    let waits = clients.conns.get(slot).outbox != NONE;
+    let waits = clients.conns.get(slot).link.outbox != NONE;
     let acknowledged = record.qos.min(qos(wants.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
     let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());

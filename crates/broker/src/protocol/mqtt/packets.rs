@@ -17,8 +17,8 @@ use crate::client::row::{OWN, Row, State};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Connections, Context, Front, Matching};
+use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::mqtt::access::waits_for_verdict;
 use crate::protocol::mqtt::client::{
     self, PACKET_BESIDE_BYTES, mqtt_state, opens_session, packet_bytes_most, touch,
@@ -111,18 +111,18 @@ impl Front {
         let conn = self.clients.conns.id_of(slot);
         if opens_session(&self.clients.conns, slot) {
             open_session(&mut self.clients, &mut self.subs, slot, io);
-            if self.clients.conns.get(slot).state != State::Mqtt {
+            if self.clients.conns.get(slot).consumer.state != State::Mqtt {
                 return;
             }
         }
         self.queues.read_again(&mut self.clients.conns, conn, io);
         self.mqtt_received(slot, &[], home, io);
         let row = self.clients.conns.get(slot);
-        if row.state == State::Mqtt && row.wants(FRAMED) && row.spill != NONE {
+        if row.consumer.state == State::Mqtt && row.wants(FRAMED) && row.link.spill != NONE {
             self.frames_received(slot, &mut [], home, io);
         }
         // A client that has not sent its CONNECT yet has no subscriptions.
-        let opens = |row: &Row| row.state == State::Mqtt && row.own != NONE;
+        let opens = |row: &Row| row.consumer.state == State::Mqtt && row.consumer.own != NONE;
         if opens(self.clients.conns.get(slot)) {
             mqtt_catch_up(
                 &mut self.clients,
@@ -146,7 +146,7 @@ impl Front {
         let (mut at, mut prefetched) = (0, 0);
         loop {
             let row = self.clients.conns.get(slot);
-            if at == bytes.len() || row.outbox != NONE {
+            if at == bytes.len() || row.link.outbox != NONE {
                 break;
             }
             if self.clients.mqtt_must_wait(slot) {
@@ -159,8 +159,10 @@ impl Front {
                 break;
             }
             let row = self.clients.conns.get(slot);
-            let (connected, version) =
-                (row.own != NONE, client::version(&self.clients.conns, slot));
+            let (connected, version) = (
+                row.consumer.own != NONE,
+                client::version(&self.clients.conns, slot),
+            );
             let (header, len) = match mqtt::fixed_header(&bytes[at..], most) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
@@ -247,7 +249,7 @@ impl Front {
             }
         };
         if let Packet::Connect(connect) = packet
-            && self.clients.conns.get(slot).own == NONE
+            && self.clients.conns.get(slot).consumer.own == NONE
             && waits_for_verdict(&mut self.clients, &mut self.gate, slot, connect, io)
         {
             return After::Later;
@@ -257,7 +259,7 @@ impl Front {
             mqtt_end_wrong(&mut self.clients, slot, reason, &words, io);
             return After::End;
         }
-        if self.clients.conns.get(slot).state != State::Mqtt {
+        if self.clients.conns.get(slot).consumer.state != State::Mqtt {
             return After::End;
         }
         if client::mqtt(&self.clients.conns, slot).is_some_and(|mqtt| mqtt.filters_done > 0) {
@@ -350,13 +352,13 @@ impl Front {
             return false;
         }
         self.mqtt_received(slot, data, home, io);
-        self.clients.conns.get(slot).state == State::Mqtt
+        self.clients.conns.get(slot).consumer.state == State::Mqtt
     }
 }
 
 /// A packet that cannot be read: the client is told why if its MQTT version can.
 fn mqtt_refuse<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], error: Error, io: &mut I) {
-    if clients.conns.get(slot).own == NONE {
+    if clients.conns.get(slot).consumer.own == NONE {
         return refuse_connect(clients, slot, bytes, error, io);
     }
     let words: Cow<'_, str> = match error {
@@ -373,9 +375,9 @@ pub(crate) fn begin_framed(clients: &mut Clients, slot: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // The options of the request have no meaning any more.
-    row.options = row.options & !OWN | FRAMED;
-    row.state = State::Mqtt;
-    row.deadline_s = clients.ctx.now.s + head_s;
+    row.consumer.options = row.consumer.options & !OWN | FRAMED;
+    row.consumer.state = State::Mqtt;
+    row.link.deadline_s = clients.ctx.now.s + head_s;
 }
 
 /// Takes the held bytes of packets; the caller puts them back or drops them.

@@ -216,7 +216,7 @@ fn publish_named(
             binary: is_binary(fields.content_type, publish.payload),
         },
         dedup,
-        client: clients.conns.get(slot).client,
+        client: clients.conns.get(slot).consumer.client,
     };
     let answer = match publish.qos {
         Qos::AtMostOnce => mail::Answer::None,
@@ -242,7 +242,7 @@ pub(crate) fn mqtt_outcome<I: Io>(
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
     // A node that was cut off may have stopped reading for this answer alone.
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most
-        || clients.ctx.world.is_replicated() && clients.conns.get(slot).is(PAUSED);
+        || clients.ctx.world.is_replicated() && clients.conns.get(slot).link.is(PAUSED);
     let reason = reason_code_of(clients, outcome);
     let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged, so the client sends it again.
@@ -317,8 +317,8 @@ fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
 
 fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
     let row = clients.conns.get(slot);
-    let closing = row.is(CLOSING);
-    let waits_for_us = row.is(PAUSED) || row.spill != NONE || row.outbox != NONE;
+    let closing = row.link.is(CLOSING);
+    let waits_for_us = row.link.is(PAUSED) || row.link.spill != NONE || row.link.outbox != NONE;
     let now_s = clients.ctx.now.s;
     if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.past_maximum.is_none()) {
         return false;
@@ -474,7 +474,7 @@ pub(crate) fn mqtt_released<I: Io>(
         return;
     }
     let is_known = releasing.remove(at).is_known;
-    if clients.conns.get(slot).is(CLOSING) {
+    if clients.conns.get(slot).link.is(CLOSING) {
         return;
     }
     clients.write_pubcomp(slot, id, is_known);

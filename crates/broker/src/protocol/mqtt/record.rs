@@ -98,8 +98,8 @@ impl Front {
         for conn in core::mem::take(&mut self.clients.own.unrecorded) {
             let conns = &self.clients.conns;
             if conns.is_current(conn)
-                && conns.get(conn.slot).state == State::Mqtt
-                && !conns.get(conn.slot).is(CLOSING)
+                && conns.get(conn.slot).consumer.state == State::Mqtt
+                && !conns.get(conn.slot).link.is(CLOSING)
             {
                 self.record_session(conn);
             }
@@ -121,7 +121,7 @@ impl Front {
         clients.meter.work.steps.add(subscriptions.len());
         let ctx = &clients.ctx;
         let id = clients.conns.own_row(slot).session;
-        let owner = clients.conns.get(slot).client;
+        let owner = clients.conns.get(slot).consumer.client;
         let to = ReplyTo {
             part: RECORDED,
             ..clients.conns.reply_to(slot, 0)

@@ -76,8 +76,8 @@ pub(super) fn await_retention(
 pub(super) fn release_logs(clients: &Clients, subs: &mut Subscriptions, slot: u32) {
     let row = clients.conns.get(slot);
     if !row.wants(MULTI) {
-        if row.topic != NONE && row.options >> QOS_SHIFT & 3 > 0 {
-            count_qos_subscription(subs, &clients.ctx, row.topic, false);
+        if row.consumer.topic != NONE && row.consumer.options >> QOS_SHIFT & 3 > 0 {
+            count_qos_subscription(subs, &clients.ctx, row.consumer.topic, false);
         }
         return;
     }

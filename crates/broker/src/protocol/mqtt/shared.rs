@@ -201,7 +201,7 @@ pub(super) fn give_credit(
     (partition, offset): (PartitionId, u64),
 ) {
     let conns = &mut clients.conns;
-    if conns.get(slot).outbox != NONE {
+    if conns.get(slot).link.outbox != NONE {
         // Not before the socket has taken the bytes of the message.
         let behind = &mut mqtt_state(conns, slot).groups_behind;
         return behind.push((part, partition, offset));

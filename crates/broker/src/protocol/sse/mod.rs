@@ -1,5 +1,5 @@
 //! Server-Sent Events: the response head, comments and the report of a gap (lost messages). `protocol/encode.rs` writes messages.
-//! The course of a stream is the same for events and frames (`protocol/http/subscribe/stream.rs`).
+//! The course of a stream is the same for events and frames (`protocol/stream/course.rs`).
 
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
     let http10 = clients.conns.get(slot).wants(HTTP10);
     if http10 {
-        clients.conns.get_mut(slot).options &= !KEEP;
+        clients.conns.get_mut(slot).consumer.options &= !KEEP;
     }
     let mut answer = clients
         .head_without_cache_rule(slot, 200)

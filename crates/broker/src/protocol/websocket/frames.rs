@@ -6,7 +6,6 @@ use alloc::boxed::Box;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::websocket::receive::{self, Config, Event, Partial, Role, Violation};
 
-use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::hold::{end_for_room, has_receive_room};
@@ -18,10 +17,9 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::contract::frame_beside_bytes;
-use crate::protocol::contract::streams::{end_stream, end_stream_by, has_frames};
 use crate::protocol::front::{AllProtocols, Census, Clients, Connections, Front, Lanes, Queues};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
-use crate::protocol::http::subscribe::leave::catch_up;
+use crate::protocol::http::stream_end::{end_stream, end_stream_by};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -32,30 +30,6 @@ const WORK_AT_ONCE: usize = 64 << 10;
 type Begun = (Option<Box<Partial>>, Progress);
 
 impl Front {
-    /// Continues with the held frames, and with subscriptions that fell behind.
-    pub(crate) fn stream_resume<I: Io>(
-        &mut self,
-        conn: ConnId,
-        home: &mut Option<Home>,
-        io: &mut I,
-    ) {
-        if self.clients.conns.get(conn.slot).state == State::WebSocket {
-            self.queues.read_again(&mut self.clients.conns, conn, io);
-            self.frames_received(conn.slot, &mut [], home, io);
-        }
-        // One of the frames may have ended the connection.
-        let row = self.clients.conns.get(conn.slot);
-        let streams = matches!(row.state, State::Sse | State::WebSocket);
-        if streams && row.outbox == NONE {
-            catch_up(
-                &mut self.clients,
-                &mut self.subs,
-                &mut self.queues,
-                conn.slot,
-            );
-        }
-    }
-
     /// Processes received bytes of a WebSocket, after any bytes that were held.
     pub(crate) fn frames_received<I: Io>(
         &mut self,
@@ -171,9 +145,9 @@ fn hold_frames<I: Io>(
         return end_for_room(clients, slot, io);
     }
     let row = clients.conns.get_mut(slot);
-    if row.outbox == NONE {
+    if row.link.outbox == NONE {
         // The client waits for the server, so the connection has no deadline.
-        row.deadline_s = 0;
+        row.link.deadline_s = 0;
     }
     clients
         .conns
@@ -195,10 +169,10 @@ fn all_read<I: Io>(
     io: &mut I,
 ) {
     clients.send_reply(slot, io);
-    if has_frames(&clients.conns, slot) {
+    if clients.conns.get(slot).has_frames() {
         hold_partial(clients, queues, census, slot, begun, io);
     }
-    if has_frames(&clients.conns, slot) && clients.conns.get(slot).wants(PUBLISHES) {
+    if clients.conns.get(slot).has_frames() && clients.conns.get(slot).wants(PUBLISHES) {
         stall_if_needed(clients, lanes, queues, slot, io);
     }
 }
@@ -214,15 +188,15 @@ fn hold_partial<I: Io>(
     let idle_s = AllProtocols::silent_until_s(clients, slot);
     let row = clients.conns.get_mut(slot);
     let Some(partial) = partial else {
-        if row.outbox == NONE {
-            row.deadline_s = idle_s;
+        if row.link.outbox == NONE {
+            row.link.deadline_s = idle_s;
         }
         return;
     };
-    if row.outbox == NONE && row.state == State::WebSocket {
+    if row.link.outbox == NONE && row.consumer.state == State::WebSocket {
         // An incomplete frame has no idle deadline, because the check of slow senders (`progress.rs`) limits its time. The keep
         // alive of an MQTT client still applies.
-        row.deadline_s = 0;
+        row.link.deadline_s = 0;
     }
     if !has_receive_room(clients, queues, census, slot, partial.buffered_bytes(), io) {
         return end_for_room(clients, slot, io);

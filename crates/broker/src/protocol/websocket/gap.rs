@@ -31,7 +31,7 @@ pub(crate) fn write(row: &Row, name: &[u8], id: &[u8], out: &mut Vec<u8>) -> boo
     if row.wants(META) {
         meta_line(&mut text, b"gap", LOST);
         meta_line(&mut text, b"id", id);
-        if row.options & (MULTI | FILTERS) != 0 {
+        if row.consumer.options & (MULTI | FILTERS) != 0 {
             meta_line(&mut text, b"topic", name);
         }
         text.push(b'\n');

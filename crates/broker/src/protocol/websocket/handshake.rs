@@ -45,12 +45,12 @@ pub(crate) fn accept_upgrade(
         .filter(|()| carries.is_none())
         .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
     let row = clients.conns.get_mut(slot);
-    row.options |= UPGRADE;
+    row.consumer.options |= UPGRADE;
     if meta.is_some() {
-        row.options |= META;
+        row.consumer.options |= META;
     }
     if deflate.is_some() {
-        row.options |= DEFLATE;
+        row.consumer.options |= DEFLATE;
     }
     let mut answer = clients
         .head_without_cache_rule(slot, 101)

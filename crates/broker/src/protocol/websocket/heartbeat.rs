@@ -14,7 +14,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         return;
     }
     let row = clients.conns.get_mut(slot);
-    if row.options & PINGS == 2 * PING {
+    if row.consumer.options & PINGS == 2 * PING {
         // The pong may be in held bytes that were not processed yet.
         if !AllProtocols::is_held(&clients.conns, slot) {
             clients.scratch.note_close_reason(Closed::Timeout);
@@ -22,7 +22,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
         }
         return;
     }
-    row.options += PING;
+    row.consumer.options += PING;
     let reply = &mut clients.scratch.reply;
     reply.clear();
     frame::write_frame(reply, Opcode::Ping, b"");

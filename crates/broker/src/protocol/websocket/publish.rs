@@ -16,10 +16,10 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish, is_binary};
 use crate::mail::{Answer, Outcome};
-use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::http::options::{META, PUBLISHES};
 use crate::protocol::http::state::PublishTo;
+use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
 use crate::protocol::websocket::handshake::accept_upgrade;
 
@@ -71,7 +71,7 @@ pub(crate) fn frame_published<I: Io>(
             ..Headers::default()
         },
         dedup: None,
-        client: clients.conns.get(slot).client,
+        client: clients.conns.get(slot).consumer.client,
     };
     let to = clients.conns.reply_to(slot, number);
     let answer = if wants_ack {
@@ -142,8 +142,8 @@ pub(crate) fn upgrade_to_publish<I: Io>(
         published: 0,
     });
     let row = clients.conns.get_mut(slot);
-    row.options |= PUBLISHES;
-    row.state = State::WebSocket;
+    row.consumer.options |= PUBLISHES;
+    row.consumer.state = State::WebSocket;
     clients.send_reply(slot, io);
     Flow::Wait
 }

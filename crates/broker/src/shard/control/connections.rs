@@ -102,7 +102,7 @@ fn describe<I: Io>(
     Connection {
         id,
         transport: row.transport(),
-        request_in_flight: row.state == State::Waiting,
+        request_in_flight: row.consumer.state == State::Waiting,
         address: clients.conns.address_of(slot, io),
         user: user_of(&clients.conns, id).into(),
         session: session_of(clients, slot),
@@ -112,9 +112,9 @@ fn describe<I: Io>(
         outbox_bytes: outbox.map_or(0, |outbox| outbox.waiting_bytes()),
         behind: behind
             || filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()),
-        silent_s: clients.ctx.now.s.saturating_sub(row.sent_s),
+        silent_s: clients.ctx.now.s.saturating_sub(row.link.sent_s),
         connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
-        is_secure: io.is_secure(row.link),
+        is_secure: io.is_secure(row.link.socket),
         mqtt: details_of(clients, subs, slot, names),
     }
 }
@@ -208,7 +208,7 @@ fn is_one_of<I: Io>(
 ) -> bool {
     let row = clients.conns.get(slot);
     which.transport.is_none_or(|kind| row.transport() == kind)
-        && (!which.slow || row.outbox != NONE)
+        && (!which.slow || row.link.outbox != NONE)
         && (which.user.as_deref())
             .is_none_or(|user| user_of(&clients.conns, clients.conns.id_of(slot)) == user)
         && (which.address).is_none_or(|from| clients.conns.address_of(slot, io) == Some(from))
@@ -246,7 +246,7 @@ pub(super) fn end_connections<I: Io>(
 
 /// Ends a connection in the way of its protocol. Returns false if the connection is gone or closing.
 pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
-    if !clients.conns.is_current(id) || clients.conns.get(id.slot).is(CLOSING) {
+    if !clients.conns.is_current(id) || clients.conns.get(id.slot).link.is(CLOSING) {
         return false;
     }
     end_connection(clients, id.slot, Reason::Operator, io);

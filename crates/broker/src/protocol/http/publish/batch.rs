@@ -296,7 +296,7 @@ fn batch_line(
             ..Headers::default()
         },
         dedup: publish::dedup_key(clients, slot, line.idempotency_key),
-        client: clients.conns.get(slot).client,
+        client: clients.conns.get(slot).consumer.client,
     };
     let answer = Answer::Failure(clients.conns.reply_to(slot, number));
     let outcome = publish_as(clients, subs, home, slot, at, &message, answer);

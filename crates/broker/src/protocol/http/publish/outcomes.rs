@@ -74,7 +74,7 @@ pub(super) fn respond_outcome(
     outcome: Outcome,
 ) {
     if matches!(outcome, Outcome::Replayed(_)) {
-        clients.conns.get_mut(slot).options |= REPLAYED;
+        clients.conns.get_mut(slot).consumer.options |= REPLAYED;
     }
     match (pending, outcome) {
         (Pending::Publish, Outcome::Done(info) | Outcome::Replayed(info)) => {

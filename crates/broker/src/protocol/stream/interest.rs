@@ -22,15 +22,16 @@ use crate::client::row::State;
 use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::{Ask, InterestChanges, InterestPart, ReplyTo, Span};
-use crate::protocol::contract::streams::{end_stream, stream_head};
 use crate::protocol::front::{Clients, Connections, Context, Lanes, Queues};
 use crate::protocol::http::body::write_part;
 use crate::protocol::http::credentials::deny;
 use crate::protocol::http::names::{CUT_FILTER, check_filter};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
 use crate::protocol::http::state::{Attaching, Follow};
-use crate::protocol::http::subscribe::stream::begin_stream;
+use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
+use crate::protocol::stream::course::begin_stream;
+use crate::protocol::stream::format::stream_head;
 use crate::store::slab::NONE;
 
 /// Sends news of a home to a follower.
@@ -82,7 +83,7 @@ pub(crate) fn news_came<I: Io>(
     } else {
         clients.put(slot, &bytes, io);
     }
-    if clients.conns.get(slot).outbox == NONE {
+    if clients.conns.get(slot).link.outbox == NONE {
         queues.page(clients.conns.id_of(slot));
     }
 }
@@ -122,7 +123,7 @@ pub(crate) fn follow(
         deny(clients, slot, denied, head.path);
         return Flow::Next;
     }
-    let client = clients.conns.get(slot).client;
+    let client = clients.conns.get(slot).consumer.client;
     if !clients.conns.get(slot).wants(HEAD) && !clients.ctx.world.admission.enter_follower(client) {
         if !upgrade && head.accept().events {
             clients.shed_events(slot, Reason::FollowersFull);
@@ -131,15 +132,15 @@ pub(crate) fn follow(
         }
         return Flow::Next;
     }
-    clients.conns.get_mut(slot).options |= FOLLOWS;
+    clients.conns.get_mut(slot).consumer.options |= FOLLOWS;
     if let Err(reason) = stream_head(clients, slot, head, upgrade, b"") {
         clients.ctx.world.admission.leave_follower(client);
-        clients.conns.get_mut(slot).options &= !FOLLOWS;
+        clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
     if clients.conns.get(slot).wants(HEAD) {
-        clients.conns.get_mut(slot).options &= !FOLLOWS;
+        clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
         return Flow::Next;
     }
     let attaching = Attaching {
@@ -153,7 +154,7 @@ pub(crate) fn follow(
         client,
         ..Follow::default()
     }));
-    clients.conns.get_mut(slot).state = State::Waiting;
+    clients.conns.get_mut(slot).consumer.state = State::Waiting;
     ask_page(clients, lanes, slot);
     Flow::Wait
 }
@@ -206,7 +207,7 @@ pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Q
     for conn in queues.take_paging() {
         if clients.conns.is_current(conn) {
             let row = clients.conns.get(conn.slot);
-            if row.wants(FOLLOWS) && row.outbox == NONE {
+            if row.wants(FOLLOWS) && row.link.outbox == NONE {
                 ask_page(clients, lanes, conn.slot);
             }
         }

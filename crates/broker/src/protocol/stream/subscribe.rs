@@ -1,15 +1,5 @@
 //! Subscribes over HTTP: reads the request, and asks the homes (the parts of shards that keep topics). This is the same for all
 //! transports. A response begins when the homes of all topics have answered, with the messages from their logs.
-//!
-//! `page` handles refusals of homes, `stream` gives pages to streams of events or frames, `live` gives live messages to streams,
-//! `gap` reports lost messages, `leave` continues from the log. Long-polls are in `protocol/longpoll`.
-
-pub(crate) mod gap;
-pub(crate) mod leave;
-pub(crate) mod live;
-pub(crate) mod page;
-pub(crate) mod stream;
-mod topics;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,7 +17,6 @@ use crate::client::row::{FILTERS, MULTI, State};
 use crate::client::subscribing::{self, First, Kind, Names, Wanted};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::protocol::contract::streams::stream_head;
 use crate::protocol::front::{Clients, Connections, Subscribed, Subscriptions};
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{
@@ -36,6 +25,7 @@ use crate::protocol::http::options::{
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
 use crate::protocol::http::state::{Attaching, PublishTo};
 use crate::protocol::http::task::Flow;
+use crate::protocol::stream::format::stream_head;
 
 /// Processes `GET` on a subscribe path: a long-poll, an event stream or a WebSocket.
 pub(crate) fn subscribe<I: Io>(
@@ -91,7 +81,7 @@ pub(crate) fn subscribe<I: Io>(
             published: 0,
         });
     }
-    clients.conns.get_mut(slot).state = State::Waiting;
+    clients.conns.get_mut(slot).consumer.state = State::Waiting;
     let how = (filtered, !streams);
     if let Err(reason) = join_all(clients, subs, slot, &names, &since, how) {
         return not_joined(clients, subs, slot, before, reason);
@@ -117,8 +107,8 @@ fn not_joined(
         clients.scratch.reply.truncate(before);
     }
     let row = clients.conns.get_mut(slot);
-    row.state = State::Http;
-    row.options &= !(UPGRADE | EVENTS);
+    row.consumer.state = State::Http;
+    row.consumer.options &= !(UPGRADE | EVENTS);
     if events {
         clients.shed_events(slot, reason);
     } else {
@@ -161,8 +151,8 @@ fn starting_points(
 fn set_options(conns: &mut Connections, slot: u32, head: &Head<'_>, publishes: bool) {
     let envelope = parameter(head.query, b"envelope").is_some_and(|value| *value == *b"json");
     let row = conns.get_mut(slot);
-    row.options |= ENVELOPE * u32::from(envelope);
-    row.options |= PUBLISHES * u32::from(publishes);
+    row.consumer.options |= ENVELOPE * u32::from(envelope);
+    row.consumer.options |= PUBLISHES * u32::from(publishes);
 }
 
 /// Subscribes the request to all its topics, or to its filters as one group. The response begins when the homes have answered.
@@ -194,7 +184,7 @@ fn join_all(
     if names.len() > 1 {
         clients.conns.extra(slot).set = set_hash(names);
         // Set only now, because code that sees `MULTI` expects the list.
-        clients.conns.get_mut(slot).options |= MULTI;
+        clients.conns.get_mut(slot).consumer.options |= MULTI;
     }
     for (name, since) in names.iter().zip(since) {
         let wanted = Wanted {
@@ -253,7 +243,7 @@ fn since(
         .header("if-modified-since")
         .and_then(crore_wire::http::date::parse_date);
     if tag.is_some() || time.is_some() {
-        clients.conns.get_mut(slot).options |= CONDITIONAL;
+        clients.conns.get_mut(slot).consumer.options |= CONDITIONAL;
     }
     if let Some(since) = event_id.or(tag) {
         return Ok(since);

@@ -10,12 +10,13 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::{flags_of, record_seen, topic_of};
 use crate::io::Io;
 use crate::mail::{Frames, Page};
-use crate::protocol::contract::streams::{end_stream, tell_position};
 use crate::protocol::front::{Clients, Connections, Feed, Queues, Subscriptions};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
 use crate::protocol::http::state::Held;
-use crate::protocol::http::subscribe::gap::{end_for_gap, tell_gap};
-use crate::protocol::http::subscribe::topics::encode_for;
+use crate::protocol::http::stream_end::end_stream;
+use crate::protocol::stream::format::tell_position;
+use crate::protocol::stream::gap::{end_for_gap, tell_gap};
+use crate::protocol::stream::topics::encode_for;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -30,12 +31,12 @@ pub(crate) fn stream_page<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
-    if row.wants(MULTI) && !matches!(row.state, State::Sse | State::WebSocket) {
+    if row.wants(MULTI) && !matches!(row.consumer.state, State::Sse | State::WebSocket) {
         let (of, page) = ((slot, part), (page, frames));
         return first_page_of_set(clients, subs, feed, queues, of, page, io);
     }
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
-    let begun = matches!(row.state, State::Sse | State::WebSocket);
+    let begun = matches!(row.consumer.state, State::Sse | State::WebSocket);
     let mut bytes = Rope::default();
     if page.gap {
         let from = records.first().map_or(page.head, |record| record.previous);
@@ -89,7 +90,7 @@ pub(crate) fn stream_page<I: Io>(
         begin_stream(clients, queues, slot, io);
     }
     let row = clients.conns.get(slot);
-    if row.outbox == NONE && row.extra() != NONE && !planted::is(Fault::LostWake) {
+    if row.link.outbox == NONE && row.extra() != NONE && !planted::is(Fault::LostWake) {
         // The next page is requested after the frames of this one are released.
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -200,14 +201,14 @@ fn begin_set<I: Io>(
         end_stream(clients, slot, Reason::Deleted, io);
         return;
     }
-    if clients.conns.get(slot).outbox == NONE {
+    if clients.conns.get(slot).link.outbox == NONE {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
 
 /// Whether the response is a stream, and not a single message.
 pub(crate) fn is_stream(conns: &Connections, slot: u32) -> bool {
-    conns.get(slot).options & (UPGRADE | EVENTS) != 0
+    conns.get(slot).consumer.options & (UPGRADE | EVENTS) != 0
 }
 
 pub(crate) fn begin_with<I: Io>(
@@ -234,13 +235,13 @@ pub(crate) fn begin_stream<I: Io>(
         return;
     };
     let row = clients.conns.get_mut(slot);
-    row.state = if row.wants(UPGRADE) {
+    row.consumer.state = if row.wants(UPGRADE) {
         State::WebSocket
     } else {
         State::Sse
     };
-    row.deadline_s = 0;
-    let plain = row.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
+    row.link.deadline_s = 0;
+    let plain = row.consumer.options & (MULTI | PUBLISHES | FOLLOWS | FILTERS) == 0;
     let mut body = attaching.body;
     body.put_before(&attaching.head);
     clients.put_rope(slot, &body, io);
@@ -261,16 +262,16 @@ pub(crate) fn drop_spill_of_stream<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get_mut(slot);
-    if row.flags & PAUSED != 0 {
-        row.flags &= !PAUSED;
+    if row.link.flags & PAUSED != 0 {
+        row.link.flags &= !PAUSED;
         clients.conns.update_interest(slot, io);
     }
     let conn = clients.conns.id_of(slot);
     let row = clients.conns.get(slot);
-    if row.spill == NONE {
+    if row.link.spill == NONE {
         return;
     }
-    if row.state == State::WebSocket {
+    if row.consumer.state == State::WebSocket {
         // Processed later, because this is called within a delivery, and a frame may publish.
         queues.resume_later(clients, conn);
         return;

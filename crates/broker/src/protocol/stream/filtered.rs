@@ -15,17 +15,18 @@ use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames, Record};
-use crate::protocol::contract::run::encode_run;
-use crate::protocol::contract::streams::{end_stream, tell_position};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Matching, Queues, Subscriptions,
 };
 use crate::protocol::http::opening::{Most, Opening};
 use crate::protocol::http::state::Gap;
-use crate::protocol::http::subscribe::gap::{end_for_gap, tell_gap_at};
-use crate::protocol::http::subscribe::page::not_attached;
-use crate::protocol::http::subscribe::stream::{begin_with, is_stream};
+use crate::protocol::http::stream_end::end_stream;
+use crate::protocol::run::encode_run;
+use crate::protocol::stream::course::{begin_with, is_stream};
+use crate::protocol::stream::format::tell_position;
+use crate::protocol::stream::gap::{end_for_gap, tell_gap_at};
+use crate::protocol::stream::page::not_attached;
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
@@ -56,7 +57,7 @@ pub(crate) fn request_match_page<I: Io>(
 ) -> Option<Box<Opening>> {
     if page.attached != Attached::Yes {
         let row = clients.conns.get(slot);
-        if matches!(row.state, State::Sse | State::WebSocket) {
+        if matches!(row.consumer.state, State::Sse | State::WebSocket) {
             end_stream(clients, slot, page.attached.refusal(), io);
         } else {
             not_attached(clients, subs, queues, slot, page.attached, io);
@@ -148,7 +149,7 @@ pub(crate) fn open_stream<I: Io>(
         tell_position(clients, matching, &feed.deliveries, slot, 0);
     }
     begin_with(clients, queues, slot, &bytes, io);
-    if clients.conns.get(slot).outbox == NONE {
+    if clients.conns.get(slot).link.outbox == NONE {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }
@@ -199,7 +200,7 @@ fn further_page<I: Io>(
         clients.put_rope(slot, &bytes, io);
     }
     clients.record_page(slot, serial, page, head, live);
-    if clients.conns.get(slot).outbox == NONE {
+    if clients.conns.get(slot).link.outbox == NONE {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }

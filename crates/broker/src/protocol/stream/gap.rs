@@ -11,9 +11,10 @@ use crate::base::reason::Reason;
 use crate::base::settings::Slow;
 use crate::client::subscriptions::rule_of;
 use crate::io::Io;
-use crate::protocol::contract::streams::{end_stream_saying, write_gap};
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::protocol::http::state::Gap;
+use crate::protocol::http::stream_end::end_stream_saying;
+use crate::protocol::stream::format::write_gap;
 
 /// The start of the close reason, before [`RESUME`] and the position, if there is room.
 const LOST: &str = "messages are lost; ";

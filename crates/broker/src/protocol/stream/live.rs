@@ -9,7 +9,7 @@ use crate::io::Io;
 use crate::mail::Frames;
 use crate::protocol::front::{Clients, Feed, Run, Subscriptions};
 use crate::protocol::http::state::Held;
-use crate::protocol::http::subscribe::topics::encode_for;
+use crate::protocol::stream::topics::encode_for;
 use crate::store::rope::Rope;
 
 /// Delivers the messages of the current run, which have one of the stream's topics.

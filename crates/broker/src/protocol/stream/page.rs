@@ -5,11 +5,11 @@ use crate::client::row::State;
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Attached;
-use crate::protocol::contract::streams::end_stream;
 use crate::protocol::front::{Clients, Queues, Subscriptions};
 use crate::protocol::http::answer::{answer_reason, answer_waiting};
 use crate::protocol::http::options::{EVENTS, UPGRADE};
-use crate::protocol::http::subscribe::stream::begin_stream;
+use crate::protocol::http::stream_end::end_stream;
+use crate::protocol::stream::course::begin_stream;
 
 /// Answers the request with the reason, or ends the stream.
 pub(crate) fn not_attached<I: Io>(
@@ -21,7 +21,7 @@ pub(crate) fn not_attached<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
-    if matches!(row.state, State::Sse | State::WebSocket) {
+    if matches!(row.consumer.state, State::Sse | State::WebSocket) {
         end_stream(clients, slot, Reason::Deleted, io);
         return;
     }
@@ -47,7 +47,7 @@ pub(crate) fn not_attached<I: Io>(
         _ => {}
     }
     if stream {
-        clients.conns.get_mut(slot).options &= !(UPGRADE | EVENTS);
+        clients.conns.get_mut(slot).consumer.options &= !(UPGRADE | EVENTS);
     }
     answer_reason(clients, subs, queues, slot, attached.refusal(), io);
 }

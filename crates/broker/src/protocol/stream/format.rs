@@ -1,0 +1,61 @@
+//! The differences between streams of events and of WebSocket frames.
+
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+
+use crate::base::reason::Reason;
+use crate::protocol::front::{Clients, Connections, Deliveries, Matching};
+use crate::protocol::http::options::{ENVELOPE, EVENTS, META};
+use crate::protocol::http::state::Gap;
+use crate::protocol::sse::{event_of_position, events_head};
+use crate::protocol::websocket::handshake::accept_upgrade;
+use crate::protocol::{sse, websocket};
+
+/// Writes the head of the response that begins a stream into `reply`: the upgrade to WebSocket, or the head of an event stream for this topic.
+pub(crate) fn stream_head(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    upgrade: bool,
+    name: &[u8],
+) -> Result<(), Reason> {
+    if upgrade {
+        return accept_upgrade(clients, slot, head, None);
+    }
+    clients.conns.get_mut(slot).consumer.options |= EVENTS;
+    events_head(clients, slot, name);
+    Ok(())
+}
+
+/// Tells the client of a stream that has not begun the position before its first message, if its format has a way to.
+pub(crate) fn tell_position(
+    clients: &mut Clients,
+    matching: &Matching,
+    deliveries: &Deliveries,
+    slot: u32,
+    offset: u64,
+) {
+    let row = clients.conns.get(slot);
+    if row.wants(EVENTS) {
+        return event_of_position(clients, matching, deliveries, slot, offset);
+    }
+    if !row.wants(ENVELOPE) || row.wants(META) {
+        return;
+    }
+    let mut id = Vec::with_capacity(32);
+    clients.write_id(matching, deliveries, slot, offset, &mut id);
+    let attaching = clients.conns.extra(slot).own.attaching.as_mut();
+    let attaching = attaching.expect("the stream is not begun");
+    websocket::gap::write_position(&id, &mut attaching.body.own);
+}
+
+/// Appends the report of a gap (lost messages). False if the stream's format has none.
+pub(crate) fn write_gap(conns: &Connections, slot: u32, gap: &Gap<'_>, out: &mut Vec<u8>) -> bool {
+    let row = conns.get(slot);
+    match row.wants(EVENTS) {
+        true => sse::write_gap(row, gap.name, gap.id, out),
+        false => return websocket::gap::write(row, gap.name, gap.id, out),
+    }
+    true
+}

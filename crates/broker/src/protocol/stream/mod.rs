@@ -1,0 +1,17 @@
+//! Subscriptions that begin with a request: event streams, WebSockets, and the part of long-polls that is the same for all.
+//!
+//! `subscribe` reads the request (by filter: `filtered`), `page` handles refusals of homes (the parts of shards that keep topics),
+//! `course` gives pages to streams of events or frames, `live` gives live messages to streams, `gap` reports lost messages, `leave`
+//! continues from the log. `format` has the differences between events and frames, `topics` encodes messages. `interest` reports which
+//! topics have subscribers. Long-polls are in `protocol/longpoll`.
+
+pub(crate) mod course;
+pub(crate) mod filtered;
+pub(crate) mod format;
+pub(crate) mod gap;
+pub(crate) mod interest;
+pub(crate) mod leave;
+pub(crate) mod live;
+pub(crate) mod page;
+pub(crate) mod subscribe;
+mod topics;
