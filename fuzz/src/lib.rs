@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod centrifugo;
 mod connection;
 mod frames;
 mod http;
@@ -23,6 +24,7 @@ mod text;
 mod tls;
 
 pub use batch::batch;
+pub use centrifugo::centrifugo;
 pub use connection::connection;
 pub use frames::{deflate, frames};
 pub use http::{body, fields, head};
@@ -76,6 +78,11 @@ pub const TARGETS: &[Target] = &[
         name: "mqtt",
         run: mqtt,
         words: mqtt::WORDS,
+    },
+    Target {
+        name: "centrifugo",
+        run: centrifugo,
+        words: centrifugo::WORDS,
     },
     Target {
         name: "deflate",
