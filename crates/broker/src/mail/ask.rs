@@ -110,7 +110,7 @@ pub enum Ask {
     Release {
         /// The messages, all of the session if the packet id is 0.
         key: SessionKey,
-        /// The claim of the connection that releases them ([`SessionKeyBytes`](crate::mail::message::SessionKeyBytes)); 0 for all of a session.
+        /// The claim of the connection that releases them (`mail/message.rs`); 0 for all of a session.
         claim: u64,
         /// The connection that waits for the answer.
         to: Option<ReplyTo>,

@@ -78,7 +78,7 @@ pub struct Publish<'a> {
 /// Identifies a message that its publisher may send twice: the key and the publisher. `F` holds the bytes of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DedupKey<F> {
-    /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: [`SessionKeyBytes`].
+    /// The idempotency key, checked, 1 to 255 bytes. For a QoS 2 message of a recorded MQTT session: `SessionKeyBytes`.
     pub key: F,
     /// The publisher that the key belongs to.
     pub publisher: Party,

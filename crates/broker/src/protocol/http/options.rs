@@ -1,4 +1,4 @@
-//! The options of a request, as bits in [`Row::options`](crate::client::row::Row::options). A stream keeps the options of its
+//! The options of a request, as bits in [`Consumer::options`](crate::client::row::Consumer::options). A stream keeps the options of its
 //! request.
 
 use crate::client::row::{OWN, OWN_SHIFT};
