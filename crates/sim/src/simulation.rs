@@ -71,7 +71,7 @@ pub struct Nodes {
     last_writer: u64,
     /// For each node, whether it is paused, so that it takes no turns.
     paused: Vec<bool>,
-    /// For each node, whether its homes know which messages the sessions need, which they are told when the node has read the log.
+    /// For each node, whether it has read the log and then told its homes which messages the sessions need.
     recovered: Vec<bool>,
     /// The checkpoints of each partition, the newest first.
     checkpoints: Vec<Vec<PartitionCheckpoint>>,

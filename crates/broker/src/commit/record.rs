@@ -2,8 +2,7 @@
 //! ([`crate::mail::session::record`]), or a [`Note`] about the partition or its writers.
 //!
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
-//! with the topic. Data that only this process needs is not encoded: the client, and whom to answer. Groups and subscriptions are local
-//! state of a home (the part of a shard that keeps topics) and have no records.
+//! with the topic. Data that only this process needs is not encoded: the client, and whom to answer.
 //!
 //! A *writer* is a process that writes to the log, under one number.
 
@@ -229,7 +228,17 @@ impl<'a> Note<'a> {
                     offset: has_offset.then_some(offset),
                 })
             }
-            _ => Note::Steward(from.word()?),
+            RecordKind::Steward => Note::Steward(from.word()?),
+            // These are no notes.
+            RecordKind::Publish
+            | RecordKind::Create
+            | RecordKind::Delete
+            | RecordKind::Purge
+            | RecordKind::PurgeSome
+            | RecordKind::ForgetLatest
+            | RecordKind::SessionClaim
+            | RecordKind::SessionState
+            | RecordKind::SessionEnd => return Ok(None),
         };
         from.end()?;
         Ok(Some((offset_delta, note)))

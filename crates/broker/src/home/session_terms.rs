@@ -1,4 +1,5 @@
-//! The terms of sessions: when the will and the end of a session are due, and, in a cluster, who holds the session and what follows from a record of it.
+//! Types of the table of sessions: when a will or the end of a session is due and, in a cluster, which connection holds a session and which effects a
+//! record of the log has.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use crate::mail::session::Will;
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
-    /// The number of times that this node has begun what is due, as when it becomes the steward.
+    /// How many times this node has started over with all work that is due. It does so when it becomes the steward.
     pub stewardship: u32,
     /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the stewardship. A record of an earlier
     /// stewardship may have been lost.
@@ -74,9 +75,9 @@ pub struct Consequences {
     pub is_void: bool,
     /// The connection of this node that held the session, and holds it no more.
     pub fenced: Option<(ShardId, ConnId)>,
-    /// The stored form that the homes keep messages for from now on.
+    /// The homes must keep messages for this session, in its stored form, from now on.
     pub needs: Option<Box<[u8]>>,
-    /// The stored form that the homes kept messages for until now.
+    /// The homes need not keep messages for this session, in its stored form, any longer.
     pub needed: Option<Box<[u8]>>,
 }
 
@@ -89,15 +90,15 @@ impl Consequences {
     }
 }
 
-/// What a node has to do for a session. All but the releases is for the steward.
+/// Work that is due for a session. Every node does `Released`, and releases the token of `Retired`; all else only the steward does.
 pub(crate) enum DueInLog {
     /// Publish this will.
     Will(Box<[u8]>, Box<Will>),
     /// Record the end of the session with this name.
     End(Box<[u8]>),
-    /// Of a session or a will that has ended. Each node releases, and the steward publishes.
+    /// A session or a will has ended: every node releases its token, and the steward publishes the will.
     Retired(DueToken),
-    /// So many rows were visited since a node has died, which has these consequences. Each node does this.
+    /// After a node died, this many rows were visited; these are the effects. Every node does this.
     Released(u32, Vec<Consequences>),
 }
 

@@ -4,8 +4,8 @@ use crate::client::asking::{home_context, is_past_budget};
 use crate::io::Io;
 use crate::shard::Shard;
 
-/// The divisor of a turn's steps that gives the share of the waiting asks (requests to this shard's home, the part that keeps topics).
-/// After this share, a page (a run of past messages) and a connection continue.
+/// Waiting asks (requests to this shard's home, the part that keeps topics) get at most one part in this many of a turn's steps. After them a page (a
+/// run of past messages) and a connection continue.
 const ASKS_OF_TURN: u32 = 4;
 
 impl Shard {

@@ -34,7 +34,7 @@ headers! {
     ours {
         "Crore-Key", "the message's [key](#latest-values): UTF-8, at most 255 bytes, no control characters. Subscribers read it as `Crore-Key` on long-poll, `key:` in `ws+meta.nchan`, `key` in envelopes; plain SSE and plain frames do not have it";
         "Crore-TTL", "whole seconds after which the message expires ([time to live](#time-to-live))";
-        "Crore-Property", "`name=value`, repeatable, at most 127: a user property for [MQTT](MQTT.md) clients. Envelopes have all of them in `properties`, long-poll as many as fit 2 KiB, in the same form";
+        "Crore-Property", "`name=value`, repeatable, as far as the 64 header fields of a request allow: a user property for [MQTT](MQTT.md) clients. Envelopes have all of them in `properties`, long-poll as many as fit 2 KiB, in the same form";
         "Crore-Retain", "`true`: the message becomes the topic's [retained message](MQTT.md#retained-messages), which a new subscriber gets first. An empty message removes it";
     }
     foreign {

@@ -42,14 +42,14 @@ use crate::protocol::mqtt::{client, close};
 use crate::protocol::own::Own;
 use crate::store::slab::NONE;
 
-/// Client ids: those of 23 bytes that every server takes, and longer ones up to here.
+/// The longest accepted client id. MQTT requires only 23 bytes.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 /// The body of a CONNECT of MQTT 5: the name and the version of the protocol (section 3.1.2).
 const BEGINS_V5: &[u8] = b"\0\x04MQTT\x05";
 /// A CONNACK of MQTT 5 that refuses: header, flags, reason, no properties.
 const REFUSAL_BYTES: u32 = 5;
-/// Bytes of that CONNACK with a reason string of at most 16 KiB, without the text: an identifier, a length of two bytes, and longer
-/// lengths of the packet and its properties.
+/// The size of the same CONNACK with a reason string of at most 16 KiB, without the string itself: the property's identifier (1) and length (2), and
+/// one more byte each for the longer lengths of the packet and of its properties.
 const WORDS_BESIDE_BYTES: usize = REFUSAL_BYTES as usize + 5;
 
 impl Connecting {
@@ -94,7 +94,7 @@ impl Front {
             }
         }
         if !mqtt.is_open() {
-            // The home's answer will find no connection, and is given back.
+            // The home has not answered yet. When it does, `session_given` finds no connection, and returns the session.
             return;
         }
         if expiry_s > 0 && !clients.may_take(census, slot, held_bytes) {
@@ -203,8 +203,9 @@ fn refuse_client<I: Io>(
     mqtt_shut(clients, slot, io);
 }
 
-/// A CONNECT that cannot be read. Only bytes that name 5.0 are answered in its form. A level that is not served gets the CONNACK of
-/// 3.1.1 [MQTT-3.1.2-2], which clients of all versions know; any other fault has no code there, and gets none [MQTT-3.1.4-1 of 3.1.1].
+/// Refuses a CONNECT that cannot be parsed. If its bytes name MQTT 5.0, the CONNACK has the format of 5.0. For a protocol level that is not supported
+/// it has the format of 3.1.1 [MQTT-3.1.2-2], which clients of all versions understand. 3.1.1 has no code for any other fault, so the connection is
+/// closed without a CONNACK [MQTT-3.1.4-1 of 3.1.1].
 pub(super) fn refuse_connect<I: Io>(
     clients: &mut Clients,
     slot: u32,
@@ -226,7 +227,7 @@ pub(super) fn refuse_connect<I: Io>(
     refuse_client(clients, slot, error.reason(), "", io);
 }
 
-/// The home's answer. A delivery is under way, so that what follows from it waits.
+/// Takes the home's answer to CONNECT. This runs in the middle of a delivery, so the session is opened later, when the connection is resumed.
 pub(crate) fn session_given<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -273,7 +274,7 @@ pub(crate) fn session_given<I: Io>(
     }
 }
 
-/// Writes the CONNACK and goes on with the session: one that is there again is confirmed when its subscriptions are in force.
+/// Opens the session and writes the CONNACK. If the client has an earlier session, the CONNACK waits until its subscriptions are in force.
 pub(super) fn open_session<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
@@ -440,7 +441,7 @@ fn accept_connect(
     let world = clients.ctx.world.clone();
     let is_recorded = expiry_s > 0 && world.records_sessions();
     let mut will = will;
-    // In a cluster also a session that ends with its connection: a client with this id at another node must be disconnected.
+    // In a cluster a session that ends with its connection is claimed too, so that a client with the same id at another node is disconnected.
     let is_claimed = is_recorded || world.replicates_sessions() && world.appends();
     let recorded = is_claimed.then(|| claim_to_record(clients, will.as_deref_mut()));
     let mqtt = mqtt_state(&mut clients.conns, slot);
@@ -466,7 +467,8 @@ fn accept_connect(
     Ok(())
 }
 
-/// The session of this client ends with its connection, and MQTT 3.1.1 has no word for that: the operator is told, once a client.
+/// The client asked for a session that outlives its connection, and does not get one. A CONNACK of 3.1.1 cannot say so, therefore the operator is told,
+/// once for each client.
 fn name_short_session(clients: &mut Clients, client: &str) {
     let world = &clients.ctx.world;
     let hash = xxh3_64_with_seed(client.as_bytes(), world.seed) as u32;
@@ -476,7 +478,7 @@ fn name_short_session(clients: &mut Clients, client: &str) {
     }
     clients.meter.stats.short_sessions += 1;
     let notices = &mut clients.meter.notices;
-    // One that is not named now counts again when it comes back.
+    // A client whose notice is not logged, because another one waits, is counted again when it reconnects.
     if !notices.has(Notice::ShortSession) {
         notices.note(Notice::ShortSession, client.as_bytes());
         named.add(hash);

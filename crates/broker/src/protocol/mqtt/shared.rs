@@ -69,7 +69,6 @@ pub(crate) fn group_joined<I: Io>(
 }
 
 /// Sends a message of a group to this client. If the connection has ended, gives the message back to the group.
-#[allow(clippy::too_many_arguments)] // a tell, and what a delivery is always given
 pub(crate) fn shared_message<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,

@@ -73,7 +73,7 @@ fn file_max(host: &Host, workload: &Workload) -> Check {
 fn watches(host: &Host, workload: &Workload) -> Check {
     let wanted = workload.connections + 3 * workload.shards;
     Check::at_least(host, "fs.epoll.max_user_watches", wanted, State::Change).because(
-        "one for each connection and three for each shard; the kernel's default is 4 % of the memory at 184 B, which full hosts reach before they are full",
+        "one for each connection and three for each shard; by default the kernel lets watches (184 B each) use 4 % of the memory, which a busy host reaches before its memory is full",
     )
 }
 

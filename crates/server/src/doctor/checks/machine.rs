@@ -137,7 +137,7 @@ fn rfs_entries(host: &Host, workload: &Workload) -> Check {
         host.number(NAME).map(format_count),
         format!("0, or {} together with RPS and pinned shards", format_count(wanted)),
     )
-    .because("RFS sends a packet to the core whose shard has the connection: a table of the connections that are active at once, a sixteenth of them, at most 2^20; it gains little where cards have a queue for each core")
+    .because("RFS sends a packet to the core whose shard has the connection. Its table needs an entry for each connection that is active at the same time (here: one in 16, at most 2^20). RFS gains little if the network card has a queue for each core")
     .with_state(State::Note)
 }
 

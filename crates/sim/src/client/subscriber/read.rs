@@ -112,7 +112,7 @@ impl Subscriber {
         self.message_received(&data[end + 2..], Some(&id), truth, coverage)
     }
 
-    /// Reads an envelope: a JSON object whose values are all strings. The fields read here contain no escapes.
+    /// Reads an envelope: a JSON object. The fields read here are strings without escapes.
     fn read_envelope(
         &mut self,
         object: &[u8],
