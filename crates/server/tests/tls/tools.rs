@@ -213,7 +213,7 @@ fn a_certificate_that_the_server_refuses_or_that_is_none_is_named_with_what_is_w
         (
             all.path("not-for-clients.pem"),
             all.path("not-for-clients.key"),
-            &["one for clients"],
+            &["it must be a client certificate"],
         ),
         (
             all.path("missing.pem"),
