@@ -34,7 +34,7 @@ const EMPTY: u8 = 0x00;
 const WINDOW_BITS: u8 = 15;
 
 /// The work of building the tables of a block, as a number of bytes that cost as much.
-const BLOCK_WORK: usize = 2 << 10;
+const BLOCK_WORK: usize = 8 << 10;
 
 /// Limit of the output bytes of one step.
 const OUTPUT_AT_ONCE: usize = 32 << 10;
