@@ -394,7 +394,9 @@ impl Shard {
             front.clients.journal_bytes(),
         );
         let (conns, census) = (&mut front.clients.conns, &mut front.census);
-        let trims = charge_turn(conns, &front.subs, &front.queues, census, held, io);
+        let question_bytes = front.gate.question_bytes().get();
+        let (subs, queues) = (&front.subs, &front.queues);
+        let trims = charge_turn(conns, subs, queues, census, held, question_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
         self.front.clients.meter.work.begin();
         relieves

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known};
+use crore_broker::account::Part;
 use crore_broker::settings::Settings;
-use crore_broker::{Input, TurnLimits, World};
+use crore_broker::{Input, TurnLimits, World, work};
 use support::{NOW, TestServer};
 
 mod support;
@@ -60,4 +61,59 @@ fn verdict_asked_for_before_a_reload_is_not_remembered_after_it() {
     assert!(comes(&mut server), "by the keys of before");
     answer(&mut server);
     assert!(!comes(&mut server));
+}
+
+const TOKEN_BYTES: usize = 50_000;
+
+/// Sends a request with a long token, which differs from the tokens of other connections. Returns the steps of the turn.
+fn asks_with_long_token(server: &mut TestServer) -> u64 {
+    let conn = server.open(0);
+    let head = "GET /sub/a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ";
+    let token = format!("{}{conn}", "t".repeat(TOKEN_BYTES));
+    let before = server.shards[0].steps();
+    server.say(conn, format!("{head}{token}\r\n\r\n"));
+    server.flush(0);
+    server.shards[0].steps() - before
+}
+
+fn server_with_long_tokens() -> TestServer {
+    let mut settings = Settings::default();
+    settings.access.closed = true;
+    settings.access.token_bytes = 2 * TOKEN_BYTES;
+    settings.limits.head_bytes = 2 * TOKEN_BYTES;
+    let world = support::world(settings, 1, 1);
+    TestServer::new(&world, TurnLimits::default(), NOW)
+}
+
+#[test]
+fn work_of_hashing_a_long_credential_is_counted() {
+    let mut server = server_with_long_tokens();
+    let (first, second) = (
+        asks_with_long_token(&mut server),
+        asks_with_long_token(&mut server),
+    );
+    // The head is copied and parsed once, and the token in it is hashed and copied.
+    let copies = (TOKEN_BYTES / work::STEP_BYTES) as u64;
+    assert!(
+        first.min(second) >= 4 * copies,
+        "{first} and {second} steps"
+    );
+}
+
+#[test]
+fn credentials_that_the_verifier_has_not_answered_are_in_the_account() {
+    let mut server = server_with_long_tokens();
+    let held = |server: &TestServer| server.shards[0].accounts().parts[Part::Credentials as usize];
+    for asked in 1..=3 {
+        asks_with_long_token(&mut server);
+        assert!(
+            held(&server) >= asked * TOKEN_BYTES,
+            "{} bytes",
+            held(&server)
+        );
+    }
+    server.io[0].asked.clear();
+    server.settle();
+    server.flush(0);
+    assert_eq!(held(&server), 0);
 }

@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use blake2::Blake2bMac;
 use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
@@ -300,6 +301,14 @@ pub enum Credential<'a> {
 pub struct Digest([u8; 16]);
 
 impl Credential<'_> {
+    /// The bytes of the token, or of the user's name and the password.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Credential::Token(token) => token.len(),
+            Credential::Password { user, password } => user.len() + password.len(),
+        }
+    }
+
     /// The keyed hash of the credential (BLAKE2b, RFC 7693 section 2.9).
     pub fn digest(&self, key: &[u8; 32]) -> Digest {
         let mut mac = Blake2bMac::<U16>::new_from_slice(key).expect("32 bytes are a key of it");
@@ -319,8 +328,37 @@ impl Credential<'_> {
     }
 }
 
+/// The bytes of a shard's questions that exist. They belong to the memory account of the shard, though the verifier holds them.
+#[derive(Debug, Default)]
+pub(crate) struct QuestionBytes(Arc<AtomicUsize>);
+
+impl QuestionBytes {
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The bytes of one question, which count until the question is dropped.
+struct CountedBytes {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl CountedBytes {
+    fn new(total: &QuestionBytes, bytes: usize) -> CountedBytes {
+        total.0.fetch_add(bytes, Ordering::Relaxed);
+        let total = Arc::clone(&total.0);
+        CountedBytes { total, bytes }
+    }
+}
+
+impl Drop for CountedBytes {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// A credential for the verifier to check.
-#[derive(Clone, PartialEq, Eq)]
 pub struct Question {
     /// The credential's digest, repeated in the answer.
     pub digest: Digest,
@@ -332,16 +370,19 @@ pub struct Question {
     pub settings_generation: u32,
     /// The number of the party that asks: the client's address, or the connection if the address is unknown.
     pub asker: u64,
+    _counted: CountedBytes,
 }
 
 impl Question {
-    /// Asks about this credential.
-    pub fn of(
+    /// Asks about this credential. Its bytes are added to `held` until the question is dropped.
+    pub(crate) fn new(
         credential: Credential<'_>,
         digest: Digest,
         settings_generation: u32,
         asker: u64,
+        held: &QuestionBytes,
     ) -> Question {
+        let bytes = size_of::<Question>() + credential.len();
         let (user, secret) = match credential {
             Credential::Token(token) => (None, token),
             Credential::Password { user, password } => (Some(user.into()), password),
@@ -352,7 +393,19 @@ impl Question {
             secret: secret.into(),
             settings_generation,
             asker,
+            _counted: CountedBytes::new(held, bytes),
         }
+    }
+
+    /// Asks about this credential. No shard accounts for the question.
+    pub fn of(
+        credential: Credential<'_>,
+        digest: Digest,
+        settings_generation: u32,
+        asker: u64,
+    ) -> Question {
+        let held = QuestionBytes::default();
+        Question::new(credential, digest, settings_generation, asker, &held)
     }
 }
 

@@ -13,6 +13,7 @@ words! {
         Sessions, "absent_sessions", "MQTT sessions whose clients are away";
         Subscriptions, "subscriptions", "what shards remember of subscriptions: filters, groups, whose messages are kept, and losses for readers by filter";
         Answers, "answers", "what recognises retries: first answers to idempotency keys, and packet ids of QoS 2 messages";
+        Credentials, "credentials", "tokens and passwords that wait to be verified";
         ClientLog, "client_log", "addresses and client ids of connections, for the log of clients at `debug`";
         Tls, "tls", "TLS handshakes and incomplete records";
     }

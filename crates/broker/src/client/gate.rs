@@ -1,6 +1,7 @@
 //! Decides whether a shard accepts another connection: the limit of connections, and the number of connections that wait to be
-//! refused. Also holds the shard's cache of verdicts on credentials.
+//! refused. Also holds the shard's cache of verdicts on credentials, and the bytes of its questions about credentials.
 
+use crate::base::access::QuestionBytes;
 use crate::budget::verdict_cache::VerdictCache;
 
 /// The most connections of a shard that wait to be refused. Each holds a descriptor and some 4 kB of kernel memory until its
@@ -14,6 +15,7 @@ pub(crate) struct Gate {
     /// The connections that wait to be refused.
     turned_away: u32,
     verdict_cache: VerdictCache,
+    question_bytes: QuestionBytes,
 }
 
 impl Gate {
@@ -23,6 +25,7 @@ impl Gate {
             room: u32::try_from(room).unwrap_or(u32::MAX),
             turned_away: 0,
             verdict_cache: VerdictCache::default(),
+            question_bytes: QuestionBytes::default(),
         }
     }
 
@@ -59,6 +62,11 @@ impl Gate {
     /// The cached verdicts.
     pub(crate) fn verdict_cache(&mut self) -> &mut VerdictCache {
         &mut self.verdict_cache
+    }
+
+    /// The bytes of the questions that the verifier has not answered.
+    pub(crate) fn question_bytes(&self) -> &QuestionBytes {
+        &self.question_bytes
     }
 }
 

@@ -137,6 +137,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     queues: &Queues,
     census: &mut Census,
     (mut home, records_bytes, log_bytes): (Option<&mut Home>, usize, usize),
+    question_bytes: usize,
     io: &I,
 ) -> bool {
     census.begin_turn();
@@ -153,6 +154,7 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
     let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
     conns.charge(Part::Subscriptions, filters + of_home(Home::losses_bytes));
+    conns.charge(Part::Credentials, question_bytes);
     conns.charge(Part::ClientLog, log_bytes);
     conns.charge(Part::Tls, io.held_bytes());
     conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));

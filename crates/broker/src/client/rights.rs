@@ -15,11 +15,14 @@ use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::{Identity, Verdict};
 use crate::budget::admission::Party;
-use crate::client::parts::{Clients, Connections, Gate, Queues};
+use crate::client::parts::{Census, Clients, Connections, Gate, Queues};
 use crate::client::protocols::Protocols;
 use crate::client::row::PAUSED;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
+
+/// The bytes that are copied in the time in which one byte of a credential is hashed and copied.
+const HASH_WORK: usize = 3;
 
 impl<P: ProtocolTypes> Clients<P> {
     /// Whether the connection's client has this right on every topic that `filter` matches. A topic name is a filter too.
@@ -146,19 +149,18 @@ pub fn user_of<P: ProtocolTypes>(conns: &Connections<P>, conn: ConnId) -> &str {
 /// Looks up the verdict on a credential. `None` if the verifier was asked, and the verdict will arrive later.
 pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     clients: &Clients<P>,
+    census: &Census,
     gate: &mut Gate,
     slot: u32,
     credential: Credential<'_>,
     io: &mut I,
 ) -> Option<Identity> {
     let access = &clients.ctx.world.settings.access;
-    let bytes = match credential {
-        Credential::Token(token) => token.len(),
-        Credential::Password { user, password } => user.len() + password.len(),
-    };
+    let bytes = credential.len();
     if bytes > access.token_bytes {
         return Some(Err(Reason::TokenTooLong));
     }
+    clients.meter.work.steps.add_bytes(HASH_WORK * bytes);
     let digest: Digest = credential.digest(&access.key);
     if let Some((_, grants)) = access.operator.as_ref().filter(|(own, _)| *own == digest) {
         let (grants, until_unix_s) = (Arc::clone(grants), u32::MAX);
@@ -171,9 +173,13 @@ pub(crate) fn look_up_credential<P: ProtocolTypes, I: Io>(
     if let Some(known) = gate.verdict_cache().get(digest, now_s, wall_s) {
         return Some(Ok(Some(known.clone())));
     }
+    if !clients.may_take(census, slot, bytes) {
+        return Some(Err(Reason::VerifierBusy));
+    }
     let asker = Party::without_name(clients.conns.get(slot).consumer.client, slot).number();
     let settings_generation = gate.verdict_cache().settings_generation();
-    let question = Question::of(credential, digest, settings_generation, asker);
+    let held = gate.question_bytes();
+    let question = Question::new(credential, digest, settings_generation, asker, held);
     match io.question(clients.conns.id_of(slot), question) {
         true => None,
         false => Some(Err(Reason::VerifierBusy)),

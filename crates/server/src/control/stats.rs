@@ -243,6 +243,7 @@ fn purpose(part: Part) -> &'static str {
         Part::Sessions => "MQTT sessions whose clients are away",
         Part::Subscriptions => "filters, groups and details of subscriptions",
         Part::Answers => "idempotency keys",
+        Part::Credentials => "credentials that wait to be verified",
         Part::ClientLog => "addresses and client ids for the log of clients",
         Part::Tls => "TLS handshakes and incomplete records",
     }

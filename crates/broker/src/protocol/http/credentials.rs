@@ -27,7 +27,7 @@ use crate::client::rights::{look_up_credential, pause_for_verdict};
 use crate::client::row::{State, TURNED_AWAY};
 use crate::io::Io;
 use crate::mail::TopicRequest;
-use crate::protocol::front::{Clients, Context, Gate, Queues};
+use crate::protocol::front::{Census, Clients, Context, Gate, Queues};
 use crate::protocol::http::sites::sends_cookies;
 use crate::protocol::http::state::HttpSpill;
 use crate::protocol::http::task::{Answered, Endpoint};
@@ -53,6 +53,7 @@ impl ParsedCredential {
 /// Finds out which client sent this request. False while the verdict is awaited; the request then waits.
 pub(crate) fn authenticate<I: Io>(
     clients: &mut Clients,
+    census: &Census,
     gate: &mut Gate,
     slot: u32,
     head: &Head<'_>,
@@ -69,7 +70,9 @@ pub(crate) fn authenticate<I: Io>(
     kept.who = match credential(&clients.ctx, head) {
         Err(refusal) => Some(Err(refusal)),
         Ok(None) => Some(Ok(None)),
-        Ok(Some(parsed)) => look_up_credential(clients, gate, slot, parsed.credential(), io),
+        Ok(Some(parsed)) => {
+            look_up_credential(clients, census, gate, slot, parsed.credential(), io)
+        }
     };
     if kept.who.is_none() {
         kept.asked = true;

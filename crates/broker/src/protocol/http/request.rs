@@ -144,12 +144,13 @@ impl Front {
                     return None;
                 }
             };
-            if !authenticate(&mut self.clients, &mut self.gate, slot, head, &mut kept, io) {
+            self.clients.meter.work.steps.add_bytes(head.len);
+            let (clients, gate) = (&mut self.clients, &mut self.gate);
+            if !authenticate(clients, &self.census, gate, slot, head, &mut kept, io) {
                 break;
             }
             let (body, limit) = body_of(&mut self.clients, slot, head, io).ok()?;
             let start = at + head.len;
-            self.clients.meter.work.steps.add_bytes(head.len);
             let found = match body {
                 Body::None => Some((0, 0)),
                 Body::Length(len) => {

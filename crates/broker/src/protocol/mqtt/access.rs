@@ -22,7 +22,7 @@ use crate::client::review::may_keep;
 use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
-use crate::protocol::front::{Clients, Gate, Queues, Subscriptions};
+use crate::protocol::front::{Census, Clients, Gate, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
 use crate::protocol::mqtt::close::mqtt_end;
 use crate::protocol::mqtt::state::{Asked, Inflight};
@@ -58,6 +58,7 @@ pub(crate) fn mqtt_review<I: Io>(
 /// Whether the CONNECT must wait for the verdict on its credential.
 pub(super) fn waits_for_verdict<I: Io>(
     clients: &mut Clients,
+    census: &Census,
     gate: &mut Gate,
     slot: u32,
     connect: &Connect<'_>,
@@ -70,7 +71,7 @@ pub(super) fn waits_for_verdict<I: Io>(
     }
     let who = match credential(connect) {
         None => Some(Ok(None)),
-        Some(credential) => look_up_credential(clients, gate, slot, credential, io),
+        Some(credential) => look_up_credential(clients, census, gate, slot, credential, io),
     };
     let asked = who.map_or(Asked::Out, Asked::Back);
     let waits = matches!(asked, Asked::Out);

@@ -250,7 +250,14 @@ impl Front {
         };
         if let Packet::Connect(connect) = packet
             && self.clients.conns.get(slot).consumer.own == NONE
-            && waits_for_verdict(&mut self.clients, &mut self.gate, slot, connect, io)
+            && waits_for_verdict(
+                &mut self.clients,
+                &self.census,
+                &mut self.gate,
+                slot,
+                connect,
+                io,
+            )
         {
             return After::Later;
         }
