@@ -9,6 +9,11 @@ pub struct Config {
     pub computes_checksums: bool,
     /// Whether checksums of TCP are verified. A packet that has not left the machine may have none.
     pub verifies_checksums: bool,
+    /// Whether the table finds the connection of a segment by its ends. Without it the caller does
+    /// ([`Table::receive_segment`](crate::Table::receive_segment)), and may park idle connections ([`Table::park`](crate::Table::park)).
+    pub finds_connections: bool,
+    /// Whether window scale, timestamps and selective acknowledgements are offered and accepted.
+    pub uses_extensions: bool,
     /// The number of connections, including those that are closed and not over.
     pub connections: u32,
     /// The number of connections that may wait at each listener to be accepted.
@@ -66,6 +71,8 @@ impl Default for Config {
             packet_bytes: 1_500,
             computes_checksums: true,
             verifies_checksums: true,
+            finds_connections: true,
+            uses_extensions: true,
             connections: 1 << 16,
             backlog: 4_096,
             receive_log2: 16,

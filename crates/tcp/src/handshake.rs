@@ -85,11 +85,29 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         // In answer to a SYN only what the peer has offered.
         let answers = row.state == State::SynReceived;
         let has_clock = !answers || row.is(flags::TIMESTAMPS);
+        let segment_bytes = Some(self.own_segment_bytes(&remote));
+        if !self.config.uses_extensions {
+            return Options {
+                segment_bytes,
+                ..Options::default()
+            };
+        }
         Options {
-            segment_bytes: Some(self.own_segment_bytes(&remote)),
+            segment_bytes,
             window_shift: Some(self.own_shift(row.receive_log2)),
             sack_permitted: !answers || row.is(flags::SACK),
             timestamps: has_clock.then(|| (self.clock(now_us), row.peer_clock)),
+            ..Options::default()
+        }
+    }
+
+    /// The options of a peer's SYN that this table makes use of.
+    fn accepted(&self, options: &Options) -> Options {
+        if self.config.uses_extensions {
+            return *options;
+        }
+        Options {
+            segment_bytes: options.segment_bytes,
             ..Options::default()
         }
     }
@@ -162,6 +180,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     fn send_cookie<D: Device>(&mut self, syn: &Head, now_us: u64, device: &mut D) {
         let clock = self.clock(now_us);
+        let syn = &Head {
+            options: self.accepted(&syn.options),
+            ..*syn
+        };
         let (sequence, timestamp) = cookie::make(self.secret, syn, clock, now_us);
         let timestamps = syn.options.timestamps.map(|(value, _)| (timestamp, value));
         let log2 = self.config.receive_log2;
@@ -287,9 +309,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return;
         }
         let own_shift = self.own_shift(self.rows[id as usize].receive_log2);
+        let accepted = self.accepted(&head.options);
         let least = self.config.segment_bytes_min;
         let row = &mut self.rows[id as usize];
-        let options = &head.options;
+        let options = &accepted;
         row.receive_next = head.sequence.wrapping_add(1);
         row.receive_edge = row.receive_next;
         row.acknowledged = row.receive_next;

@@ -24,15 +24,44 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.counters.received += 1;
         self.now_us = now_us;
         match parse(packet, self.config.verifies_checksums) {
-            Ok(Packet::Segment(segment)) => match self.find(&segment.head.to, &segment.head.from) {
-                Some(id) => self.handle(id, &segment, now_us, device),
-                None => self.no_connection(&segment, now_us, device),
-            },
+            Ok(Packet::Segment(segment)) => {
+                let id = self.find(&segment.head.to, &segment.head.from);
+                self.handle_or_refuse(id, &segment, now_us, device);
+            }
             Ok(Packet::TooBig(message)) => self.too_big(&message),
             Err(Refusal::Foreign) => self.counters.foreign += 1,
             Err(Refusal::Fragment) => self.counters.fragments += 1,
             Err(Refusal::Checksum) => self.counters.checksums += 1,
             Err(Refusal::Malformed) => self.counters.malformed += 1,
+        }
+    }
+
+    /// Handles a segment that the caller has parsed, and whose connection it knows. It counts as a segment of no connection if this connection
+    /// has other ends, as one does that is over and whose number was used again.
+    pub fn receive_segment<D: Device>(
+        &mut self,
+        conn: Option<Conn>,
+        segment: &Segment<'_>,
+        now_us: u64,
+        device: &mut D,
+    ) {
+        self.counters.received += 1;
+        self.now_us = now_us;
+        let ends = (segment.head.to, segment.head.from);
+        let id = conn.map(|conn| conn.0).filter(|id| self.ends(*id) == ends);
+        self.handle_or_refuse(id, segment, now_us, device);
+    }
+
+    fn handle_or_refuse<D: Device>(
+        &mut self,
+        id: Option<u32>,
+        segment: &Segment<'_>,
+        now_us: u64,
+        device: &mut D,
+    ) {
+        match id {
+            Some(id) => self.handle(id, segment, now_us, device),
+            None => self.no_connection(segment, now_us, device),
         }
     }
 

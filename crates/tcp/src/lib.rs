@@ -4,7 +4,8 @@
 //! connection with bytes or acknowledgements on their way also has an entry in a side table, until these have arrived.
 //!
 //! The caller gives every packet to [`Table::receive`], calls [`Table::poll`] at the end of each of its turns and when
-//! [`Table::next_us`] is due, and sends what both give to its [`Device`]. Packets begin with their IP header.
+//! [`Table::next_us`] is due, and sends what both give to its [`Device`]. Packets begin with their IP header. A caller that finds connections
+//! by itself may keep idle ones in [`PARKED_BYTES`] each.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -22,6 +23,7 @@ mod expiry;
 mod handshake;
 mod input;
 mod output;
+mod parked;
 mod planted;
 mod rack;
 mod reassembly;
@@ -42,6 +44,7 @@ pub use account::{Account, Part};
 pub use api::{Readiness, Received, Sent};
 pub use config::{Config, KeepAlive};
 pub use counters::Counters;
+pub use parked::{PARKED_BYTES, Parked};
 pub use row::{Conn, Failure, ROW_BYTES, State};
 pub use segment::{
     End, Head, Options, Packet, Refusal, Sacks, Segment, TooBig, flag, header_bytes, parse, write,

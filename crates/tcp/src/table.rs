@@ -51,7 +51,7 @@ pub struct Table<H, A> {
     pub account: A,
     pub(crate) rows: Vec<Row>,
     free_rows: Vec<u32>,
-    /// The first row of each bucket, plus one; 0 if there is none.
+    /// The first row of each bucket, plus one; 0 if there is none. No buckets if the caller finds connections.
     buckets: Vec<u32>,
     pub(crate) busy: Vec<Busy<H>>,
     free_busy: Vec<u32>,
@@ -78,7 +78,10 @@ pub struct Table<H, A> {
 impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// An empty table. The secret must be random: who knows it can guess sequence numbers.
     pub fn new(config: Config, secret: Secret, account: A) -> Self {
-        let buckets = (config.connections as usize).next_power_of_two();
+        let buckets = match config.finds_connections {
+            true => (config.connections as usize).next_power_of_two(),
+            false => 0,
+        };
         Table {
             config,
             secret,
@@ -134,18 +137,20 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         self.busy.len() - self.free_busy.len()
     }
 
-    fn bucket(&self, local: &End, remote: &End) -> usize {
+    /// The bucket of a connection between these ends, if there are buckets.
+    fn bucket(&self, local: &End, remote: &End) -> Option<usize> {
+        let last = self.buckets.len().checked_sub(1)?;
         let mut bytes = [0; 36];
         bytes[..16].copy_from_slice(&remote.address.octets());
         bytes[16..32].copy_from_slice(&local.address.octets());
         bytes[32..34].copy_from_slice(&remote.port.to_be_bytes());
         bytes[34..36].copy_from_slice(&local.port.to_be_bytes());
-        self.secret.hash(&bytes) as usize & (self.buckets.len() - 1)
+        Some(self.secret.hash(&bytes) as usize & last)
     }
 
     /// The row of the connection between these ends.
     pub(crate) fn find(&self, local: &End, remote: &End) -> Option<u32> {
-        let mut next = self.buckets[self.bucket(local, remote)].checked_sub(1)?;
+        let mut next = self.buckets[self.bucket(local, remote)?].checked_sub(1)?;
         while next != NONE {
             let row = &self.rows[next as usize];
             if row.remote == remote.address
@@ -172,17 +177,20 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             self.rows.len() as u32 - 1
         });
         let bucket = self.bucket(local, remote);
+        let next = bucket.and_then(|bucket| self.buckets[bucket].checked_sub(1));
         self.rows[id as usize] = Row {
             remote: remote.address,
             remote_port: remote.port,
             local_port: local.port,
             local: index,
-            chain: self.buckets[bucket].checked_sub(1).unwrap_or(NONE),
+            chain: next.unwrap_or(NONE),
             receive_log2: self.config.receive_log2,
             flags: self.rows[id as usize].flags,
             ..Row::free()
         };
-        self.buckets[bucket] = id + 1;
+        if let Some(bucket) = bucket {
+            self.buckets[bucket] = id + 1;
+        }
         Some(id)
     }
 
@@ -203,7 +211,9 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Removes a row from the index, so that its ends may begin a new connection.
     fn unlink(&mut self, id: u32) {
         let (local, remote) = self.ends(id);
-        let bucket = self.bucket(&local, &remote);
+        let Some(bucket) = self.bucket(&local, &remote) else {
+            return;
+        };
         let chain = self.rows[id as usize].chain;
         if self.buckets[bucket] == id + 1 {
             self.buckets[bucket] = if chain == NONE { 0 } else { chain + 1 };
@@ -313,7 +323,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     }
 
     /// Forgets the row of a connection that is over and that the caller has closed.
-    fn free(&mut self, id: u32) {
+    pub(crate) fn free(&mut self, id: u32) {
         self.release_busy(id);
         let row = &mut self.rows[id as usize];
         // The lists may still name the row.

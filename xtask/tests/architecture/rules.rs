@@ -34,7 +34,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("crates/net", &[]),
     ("crates/rng", &[]),
     ("crates/tcp", &[]),
-    ("crates/bench", &["crore-net", "crore-wire"]),
+    ("crates/bench", &["crore-net", "crore-tcp", "crore-wire"]),
     (
         "crates/sim",
         &["crore-broker", "crore-disk", "crore-rng", "crore-wire"],

@@ -33,7 +33,7 @@ pub struct Counts {
     pub slow_missed: u64,
     /// Segments that the tool retransmitted.
     pub retransmitted: u64,
-    /// Segments that arrived before an earlier one and were dropped. The server retransmits them.
+    /// Segments that arrived before an earlier one.
     pub out_of_order: u64,
     /// Segments whose data had arrived already.
     pub repeated: u64,

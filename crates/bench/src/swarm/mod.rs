@@ -1,8 +1,7 @@
 //! `crore-bench swarm`: clients without kernel sockets, so that nearly all memory of the machine is left for the server.
 //!
-//! A client is a small row in this process (`client_row`). The tool implements the part of TCP that the clients need (`worker`): active
-//! open, data in order, acknowledgement, retransmission, FIN and RST. Packets pass through TUN devices in a network namespace of the run
-//! (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is a real socket of
+//! A client is a small row in this process (`client_row`). Its TCP is that of `crore-tcp`: a client has a row in the table of connections
+//! while it is not idle (`worker`). Packets pass through TUN devices in a network namespace of the run (`namespace`). The server runs in the same namespace, and no packet leaves it. On the server's side each connection is a real socket of
 //! the kernel.
 //!
 //! The kernel processes a packet to the server while the tool writes it. That work counts as the tool's processor time.
@@ -12,7 +11,6 @@ mod churn;
 mod client_row;
 mod counts;
 mod namespace;
-mod packet;
 mod plan;
 mod run;
 mod timers;

@@ -7,11 +7,12 @@ use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 
-use super::packet::PACKET_BYTES;
 use crate::sys::tun::{self, Interface, Tun};
 
 /// Where the server listens.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 64, 0, 1);
+/// The size of a packet that the devices carry, in bytes, as on most of the internet.
+pub const PACKET_BYTES: u16 = 1500;
 /// Length of a device's queue of packets to the tool. The fastest server sends fewer packets in a tenth of a second.
 const QUEUE_PACKETS: u32 = 1 << 16;
 /// The file that sets how many buckets the kernel's connection table has in namespaces that are created later.
@@ -56,7 +57,7 @@ impl Namespace {
                     Ipv4Addr::from(net(device) + 1),
                     Ipv4Addr::new(255, 255, 0, 0),
                 ),
-                packet_bytes: PACKET_BYTES as u16,
+                packet_bytes: PACKET_BYTES,
                 queue_packets,
             };
             tun::set_up(&name, &interface).with_context(|| format!("cannot set up {name}"))?;

@@ -3,10 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crore_tcp::End;
+
 use super::args::Protocol;
 use super::counts::Counts;
 use super::namespace::SERVER;
-use super::packet::End;
 use super::wire::NetworkFaults;
 use crate::client::request;
 use crate::measure::pattern::Pattern;
@@ -81,8 +82,8 @@ pub struct Shared {
     pub drop_per_s: AtomicU64,
     /// Clients that are to reset their connections now.
     pub to_reset: AtomicU32,
-    /// Buffers that the worker has allocated.
-    pub buffers: AtomicU64,
+    /// The largest number of clients whose connection was not idle at the same time.
+    pub active_max: AtomicU64,
 }
 
 impl Shared {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Context, Result, bail, ensure};
+use crore_tcp::End;
 use serde_json::{Value, json};
 
 use super::args::{Protocol, SwarmArgs};
 use super::client_row::ClientRow;
 use super::counts::Counts;
 use super::namespace::{self, Namespace, SERVER};
-use super::packet::End;
 use super::plan::Plan;
-use super::timers::RETRIES;
 use super::wire::NetworkFaults;
+use super::worker::RETRIES;
 use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
 use crate::publish::{self, PublishArgs, PublisherThread};
@@ -104,10 +104,7 @@ impl SwarmRun {
             namespace,
             Plan {
                 protocol: args.protocol,
-                server: End {
-                    address: SERVER.into(),
-                    port: args.server_port,
-                },
+                server: End::new(SERVER, args.server_port),
                 topics,
                 target: args.target.clone(),
                 size: args.size,
@@ -285,7 +282,7 @@ impl SwarmRun {
             quiet = if rests { quiet + 1 } else { 0 };
         }
         let away = self.swarm.connections() - self.swarm.live() - self.swarm.given_up();
-        let buffers = self.swarm.buffers();
+        let active_max = self.swarm.active_max();
         // The workers close the devices when they end, so the counter must be read first.
         let without_room = namespace::dropped_packets()?;
         let last_counts = self.swarm.stop()?;
@@ -322,7 +319,7 @@ impl SwarmRun {
                 "server_segments_without_room": without_room,
                 "not_open_at_the_end": away,
                 "bytes_of_a_client": size_of::<ClientRow>(),
-                "clients_with_more_at_once_max": buffers,
+                "clients_with_more_at_once_max": active_max,
                 "faults": named.collect::<serde_json::Map<_, _>>(),
                 "seconds": self.seconds,
             }),

@@ -1,25 +1,22 @@
 //! The timers of a worker's clients, in one queue for each kind. All timers of a kind have the same delay, so they expire in the order in
-//! which they were set.
+//! which they were set. Those of TCP are in the table of `crore-tcp`.
 //!
-//! Timers are not cancelled. When a timer expires, the worker checks by `sequence` whether it still applies.
+//! Timers are not cancelled. When a timer expires, the worker checks by `dialed_us` whether it still applies.
 
 use std::collections::VecDeque;
 
 /// Kinds of timers.
-pub mod kind {
-    /// Retransmission. This is the first of [`super::RETRIES`] kinds. Each has twice the delay of the one before.
-    pub const RETRY: usize = 0;
-    /// A slow reader opens its window again.
-    pub const SLOW_READ: usize = super::RETRIES;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A slow reader reads.
+    SlowRead,
     /// The server must have closed its end by now.
-    pub const CLOSE: usize = super::RETRIES + 1;
+    Close,
     /// A client connects again.
-    pub const RECONNECT: usize = super::RETRIES + 2;
+    Reconnect,
 }
 
-/// Retransmissions of the same bytes, after 1, 2, 4, 8 and 16 seconds (RFC 6298 §2.1, §5.5). Then the client gives up.
-pub const RETRIES: usize = 5;
-const KINDS: usize = RETRIES + 3;
+const KINDS: [Kind; 3] = [Kind::SlowRead, Kind::Close, Kind::Reconnect];
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A timer.
@@ -28,45 +25,44 @@ pub struct Timer {
     due_ns: u64,
     /// The row of the client.
     pub row: u32,
-    /// The TCP sequence number for which the timer was set.
-    pub sequence: u32,
+    /// When the client had sent its SYN, which tells its connections apart.
+    pub dialed_us: u32,
 }
 
 /// All timers that are set.
 pub struct Timers {
-    queues: [VecDeque<Timer>; KINDS],
-    delays_ns: [u64; KINDS],
+    queues: [VecDeque<Timer>; KINDS.len()],
+    close_ns: u64,
 }
 
 impl Timers {
-    /// No timers yet. Timers of [`kind::CLOSE`] expire after `close_ns`.
+    /// No timers yet. Timers of [`Kind::Close`] expire after `close_ns`, the others after a second.
     pub fn new(close_ns: u64) -> Timers {
-        let mut delays_ns = [SECOND_NS; KINDS];
-        for (retry, delay_ns) in delays_ns[..RETRIES].iter_mut().enumerate() {
-            *delay_ns <<= retry;
-        }
-        delays_ns[kind::CLOSE] = close_ns;
         Timers {
             queues: Default::default(),
-            delays_ns,
+            close_ns,
         }
     }
 
     /// Sets a timer.
-    pub fn set(&mut self, kind: usize, row: u32, sequence: u32, now_ns: u64) {
-        let due_ns = now_ns + self.delays_ns[kind];
-        self.queues[kind].push_back(Timer {
-            due_ns,
+    pub fn set(&mut self, kind: Kind, row: u32, dialed_us: u32, now_ns: u64) {
+        let delay_ns = match kind {
+            Kind::Close => self.close_ns,
+            Kind::SlowRead | Kind::Reconnect => SECOND_NS,
+        };
+        self.queues[kind as usize].push_back(Timer {
+            due_ns: now_ns + delay_ns,
             row,
-            sequence,
+            dialed_us,
         });
     }
 
     /// Takes one expired timer, with its kind.
-    pub fn expired(&mut self, now_ns: u64) -> Option<(usize, Timer)> {
+    pub fn expired(&mut self, now_ns: u64) -> Option<(Kind, Timer)> {
         let is_due = |queue: &VecDeque<Timer>| queue.front().is_some_and(|a| a.due_ns <= now_ns);
         let kind = self.queues.iter().position(is_due)?;
-        self.queues[kind].pop_front().map(|timer| (kind, timer))
+        let timer = self.queues[kind].pop_front()?;
+        Some((KINDS[kind], timer))
     }
 
     /// When the next timer expires.
@@ -83,25 +79,25 @@ mod tests {
     #[test]
     fn timers_expire_when_they_are_due_and_once() {
         let mut timers = Timers::new(300);
-        timers.set(kind::RETRY + 1, 7, 1, 0);
-        timers.set(kind::CLOSE, 8, 2, 5);
+        timers.set(Kind::Reconnect, 7, 1, 0);
+        timers.set(Kind::Close, 8, 2, 5);
         assert_eq!(timers.next_ns(), Some(305));
         assert!(timers.expired(304).is_none());
         assert!(matches!(
             timers.expired(305),
             Some((
-                kind::CLOSE,
+                Kind::Close,
                 Timer {
                     row: 8,
-                    sequence: 2,
+                    dialed_us: 2,
                     ..
                 }
             ))
         ));
-        assert!(timers.expired(2 * SECOND_NS - 1).is_none());
+        assert!(timers.expired(SECOND_NS - 1).is_none());
         assert!(matches!(
-            timers.expired(2 * SECOND_NS),
-            Some((1, Timer { row: 7, .. }))
+            timers.expired(SECOND_NS),
+            Some((Kind::Reconnect, Timer { row: 7, .. }))
         ));
         assert_eq!(timers.next_ns(), None);
     }

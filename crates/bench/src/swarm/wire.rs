@@ -7,9 +7,10 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::time::Duration;
 
-use super::packet::Segment;
+use crore_tcp::Device;
+
 use crate::measure::payload::Random;
-use crate::sys::tun::Tun;
+use crate::sys::tun::{PREFIX, PREFIX_BYTES, Tun};
 
 /// Size of a read, in bytes. It is larger than any packet.
 pub const READ_BYTES: usize = 2048;
@@ -48,6 +49,8 @@ pub struct Wire {
     delayed: BinaryHeap<DelayedPacket>,
     sent: u64,
     packet: Vec<u8>,
+    /// The time of the present turn, from which delays count.
+    pub now_ns: u64,
     /// The counters since they were last taken.
     pub traffic: Traffic,
 }
@@ -63,19 +66,8 @@ impl Wire {
             delayed: BinaryHeap::new(),
             sent: 0,
             packet: Vec::with_capacity(READ_BYTES),
+            now_ns: 0,
             traffic: Traffic::default(),
-        }
-    }
-
-    /// Sends a segment.
-    pub fn send(&mut self, segment: &Segment<'_>, now_ns: u64) {
-        segment.write(&mut self.packet);
-        self.traffic.sent += 1;
-        if self.is_faultless {
-            self.write();
-        } else {
-            let packet = self.packet.clone();
-            self.apply_faults(packet, false, now_ns);
         }
     }
 
@@ -86,11 +78,7 @@ impl Wire {
     }
 
     /// Reads the next packet; `None` if none is ready.
-    pub fn receive(
-        &mut self,
-        buffer: &mut [u8; READ_BYTES],
-        now_ns: u64,
-    ) -> io::Result<Option<usize>> {
+    pub fn receive(&mut self, buffer: &mut [u8; READ_BYTES]) -> io::Result<Option<usize>> {
         if self.is_faultless {
             let count = self.device.receive(buffer)?;
             self.traffic.received += u64::from(count.is_some());
@@ -98,10 +86,10 @@ impl Wire {
         }
         while let Some(count) = self.device.receive(buffer)? {
             self.traffic.received += 1;
-            self.apply_faults(buffer[..count].to_vec(), true, now_ns);
+            self.apply_faults(buffer[..count].to_vec(), true);
         }
         while let Some(Reverse((due_ns, ..))) = self.delayed.peek()
-            && *due_ns <= now_ns
+            && *due_ns <= self.now_ns
             && let Some(Reverse((_, _, is_for_client, packet))) = self.delayed.pop()
         {
             if is_for_client {
@@ -115,7 +103,7 @@ impl Wire {
     }
 
     /// Loses or delays a packet, at random. `is_for_client` is whether the packet is for our clients.
-    fn apply_faults(&mut self, packet: Vec<u8>, is_for_client: bool, now_ns: u64) {
+    fn apply_faults(&mut self, packet: Vec<u8>, is_for_client: bool) {
         /// Resolution of the random draws.
         const STEPS: u32 = 1 << 24;
         if f64::from(self.random.below(STEPS)) < self.faults.loss * f64::from(STEPS) {
@@ -123,19 +111,37 @@ impl Wire {
             return;
         }
         let share = f64::from(self.random.below(STEPS)) / f64::from(STEPS);
-        let due_ns = now_ns + (self.faults.delay_ns as f64 * share) as u64;
+        let due_ns = self.now_ns + (self.faults.delay_ns as f64 * share) as u64;
         self.sent += 1;
         self.delayed
             .push(Reverse((due_ns, self.sent, is_for_client, packet)));
     }
 
     /// Waits for a packet, at most `longest_ns`.
-    pub fn wait(&self, longest_ns: u64, now_ns: u64) {
+    pub fn wait(&self, longest_ns: u64) {
         let until = self.delayed.peek();
         let due_ns = until.map_or(u64::MAX, |Reverse((due_ns, ..))| {
-            due_ns.saturating_sub(now_ns)
+            due_ns.saturating_sub(self.now_ns)
         });
         self.device
             .wait(Duration::from_nanos(longest_ns.min(due_ns)));
+    }
+}
+
+impl Device for Wire {
+    fn transmit(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        self.packet.clear();
+        self.packet.extend_from_slice(&PREFIX);
+        self.packet.resize(PREFIX_BYTES + bytes, 0);
+        fill(&mut self.packet[PREFIX_BYTES..]);
+        self.traffic.sent += 1;
+        if self.is_faultless {
+            self.write();
+        } else {
+            let packet = self.packet.clone();
+            self.apply_faults(packet, false);
+        }
+        // A packet that the kernel did not take is a fault of the run, and no reason to wait.
+        true
     }
 }

@@ -1,19 +1,19 @@
 //! A worker: the clients of one device, on one thread. It handles packets and timers, and makes clients connect and drop.
-//!
-//! Invariant: a client with unacknowledged data, SYN or FIN has a timer set.
 
+mod connection;
 mod receive;
-mod segment;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crore_tcp::{Account, Config, Conn, Secret, Table};
+
 use super::churn::{ConnectQueue, DropQueue, Pace};
-use super::client_row::{BufferPool, ClientAddresses, ClientRow, State, mark};
+use super::client_row::{ClientAddresses, ClientRow, Incomplete, State, mark};
 use super::counts::Counts;
-use super::packet::{Segment, flag};
+use super::namespace::PACKET_BYTES;
 use super::plan::{Plan, Shared};
-use super::timers::{RETRIES, Timers, kind};
+use super::timers::{Kind, Timers};
 use super::wire::{READ_BYTES, Wire};
 use crate::measure::payload::mix;
 use crate::sys;
@@ -22,11 +22,13 @@ use crate::sys;
 const PACKETS: usize = 256;
 /// Consecutive failed attempts after which a client gives up.
 const FAILURES_MAX: u8 = 5;
-/// Distance between the sequence numbers of a client's last connection and of its next one. Because of this distance, a server whose old
-/// connection is still in TIME-WAIT accepts the new connection (RFC 9293 §3.6.1).
-const NUMBERS_APART: u32 = 1 << 17;
-/// Bytes a second that a slow reader reads.
-const SLOW_BYTES: u16 = 1_024;
+/// Retransmissions after 1, 2, 4, 8 and 16 seconds without an acknowledgement, of which the last one is not made: the client gives up instead.
+pub const RETRIES: u8 = 5;
+const RETRY_US: u32 = 1_000_000;
+/// The number of bytes of a client that may wait to be acknowledged.
+pub const SEND_BYTES: u32 = 64 << 10;
+/// A slow reader reads `1 << SLOW_LOG2` bytes a second, and has a receive buffer of this size.
+const SLOW_LOG2: u8 = 10;
 /// The maximum wait for packets before commands are read again.
 const POLL_NS: u64 = 5_000_000;
 /// Time between two reports of the counters.
@@ -37,11 +39,15 @@ pub struct Worker {
     plan: Arc<Plan>,
     shared: Arc<Shared>,
     clients: Clients,
+    /// The connections that are not parked.
+    table: Table<&'static [u8], NoAccount>,
     wire: Wire,
     timers: Timers,
     counts: Counts,
-    /// Clients with [`mark::ACK_PENDING`].
-    pending_acks: Vec<u32>,
+    /// Clients whose connection may be idle now.
+    to_park: Vec<u32>,
+    /// Scratch list: clients whose connection is over.
+    over: Vec<u32>,
     connect_queue: ConnectQueue,
     drop_queue: DropQueue,
     /// Scratch buffer: the held bytes of a client, followed by the received ones.
@@ -49,13 +55,46 @@ pub struct Worker {
     request: String,
 }
 
-/// The clients: a row for each, and buffers for few of them.
+/// The clients: a row for each, and incomplete units of few of them.
 struct Clients {
     /// The topic index of the first client.
     first: u32,
     addresses: ClientAddresses,
     rows: Vec<ClientRow>,
-    buffers: BufferPool,
+    /// By the number of the connection: a client with an incomplete unit is not parked.
+    incomplete: Vec<Incomplete>,
+}
+
+/// Nobody counts the bytes that connections hold: clients read them at once.
+struct NoAccount;
+
+impl Account for NoAccount {
+    fn charge(&mut self, _: Conn, _: usize) -> bool {
+        true
+    }
+
+    fn release(&mut self, _: Conn, _: usize) {}
+}
+
+/// The settings of the clients' TCP: a plain one, so that the server's end costs the least. The worker knows the client of each segment, and
+/// its clients close first and connect again from the same port at once.
+fn config(clients: u32) -> Config {
+    Config {
+        packet_bytes: PACKET_BYTES,
+        computes_checksums: false,
+        verifies_checksums: false,
+        finds_connections: false,
+        uses_extensions: false,
+        connections: clients,
+        send_bytes: SEND_BYTES,
+        ack_delay_us: 0,
+        rto_first_us: RETRY_US,
+        rto_min_us: RETRY_US,
+        retries: RETRIES - 1,
+        syn_retries: RETRIES - 1,
+        time_wait_ms: 0,
+        ..Config::default()
+    }
 }
 
 impl Worker {
@@ -71,25 +110,32 @@ impl Worker {
         const STEPS: u64 = 1 << 32;
         let slow = (plan.slow_share * STEPS as f64) as u64;
         let row = |index| {
-            let number = mix(u64::from(first + index));
-            let mut row = ClientRow::new(number as u32);
-            row.mark(mark::SLOW, number >> 32 < slow);
+            let mut row = ClientRow::new();
+            row.mark(mark::SLOW, mix(u64::from(first + index)) >> 32 < slow);
             row
         };
+        // Nobody attacks these clients, so that the secret need not be one. It differs between runs.
+        let secret = Secret(sys::now_ns(), first.into());
+        let mut table = Table::new(config(addresses.count), secret, NoAccount);
+        for end in addresses.addresses() {
+            table.add_address(end);
+        }
         Worker {
             connect_queue: ConnectQueue::new(pace, addresses.count),
             clients: Clients {
                 first,
                 rows: (0..addresses.count).map(row).collect(),
                 addresses,
-                buffers: BufferPool::default(),
+                incomplete: Vec::new(),
             },
             timers: Timers::new(plan.close_within_ns),
             plan,
             shared,
+            table,
             wire,
             counts: Counts::default(),
-            pending_acks: Vec::new(),
+            to_park: Vec::new(),
+            over: Vec::new(),
             drop_queue: DropQueue::new(u64::from(first)),
             joined: Vec::new(),
             request: String::new(),
@@ -104,12 +150,15 @@ impl Worker {
         let mut reported_ns = 0;
         loop {
             let now_ns = sys::now_ns();
-            let packets = self.read(&mut packet, now_ns);
-            self.send_acks(now_ns);
+            self.wire.now_ns = now_ns;
+            let packets = self.read(&mut packet);
             self.handle_timers(now_ns);
+            // Before clients connect from the ends of connections whose last segments are still to be sent.
+            self.end_turn(now_ns);
             let steps = self.connect_queue.pace.steps(packets);
             let connects = self.connect_due(steps, now_ns);
             let drops = self.drop_due(steps, now_ns);
+            self.end_turn(now_ns);
             let is_over = self.shared.stop.load(Relaxed);
             if now_ns - reported_ns >= REPORT_NS || is_over {
                 reported_ns = now_ns;
@@ -120,17 +169,18 @@ impl Worker {
                 return self.report();
             }
             if !(packets || connects || drops) {
-                let next_ns = self.timers.next_ns().unwrap_or(u64::MAX);
-                let longest_ns = next_ns.saturating_sub(now_ns).min(POLL_NS);
-                self.wire.wait(longest_ns, now_ns);
+                let tcp_ns = self.table.next_us().map(|next_us| next_us * 1_000);
+                let next_ns = [tcp_ns, self.timers.next_ns()].into_iter().flatten().min();
+                let longest_ns = next_ns.map_or(POLL_NS, |next_ns| next_ns.saturating_sub(now_ns));
+                self.wire.wait(longest_ns.min(POLL_NS));
             }
         }
     }
 
     /// Handles the packets that are ready, up to the limit of a turn. Returns whether there may be more.
-    fn read(&mut self, packet: &mut [u8; READ_BYTES], now_ns: u64) -> bool {
+    fn read(&mut self, packet: &mut [u8; READ_BYTES]) -> bool {
         for _ in 0..PACKETS {
-            match self.wire.receive(packet, now_ns) {
+            match self.wire.receive(packet) {
                 Ok(Some(count)) => self.receive_packet(&packet[..count]),
                 Ok(None) => return false,
                 Err(_) => {
@@ -143,16 +193,19 @@ impl Worker {
     }
 
     fn report(&mut self) {
-        let traffic = std::mem::take(&mut self.wire.traffic);
-        self.counts.traffic = traffic;
+        self.counts.traffic = std::mem::take(&mut self.wire.traffic);
+        let segments = std::mem::take(&mut self.table.counters);
+        self.counts.retransmitted = segments.retransmitted;
+        self.counts.out_of_order = segments.out_of_order;
+        self.counts.repeated = segments.repeated;
         self.shared
             .all_dialed
             .store(self.connect_queue.is_done(), Relaxed);
         let counts = std::mem::take(&mut self.counts);
         self.shared.counts().merge(&counts);
         self.shared
-            .buffers
-            .store(self.clients.buffers.allocated() as u64, Relaxed);
+            .active_max
+            .store(self.clients.incomplete.len() as u64, Relaxed);
     }
 
     /// Counts the messages that have not arrived: as lost if their client was open when they were published, otherwise as missed while
@@ -175,81 +228,6 @@ impl Worker {
                 _ => self.counts.tally.missed_away += rest,
             }
         }
-    }
-
-    fn queue_ack(&mut self, index: u32) {
-        let row = &mut self.clients.rows[index as usize];
-        if !row.is(mark::ACK_PENDING) {
-            row.mark(mark::ACK_PENDING, true);
-            self.pending_acks.push(index);
-        }
-    }
-
-    /// Sends the acknowledgements that are due and were not sent with another segment in this turn.
-    fn send_acks(&mut self, now_ns: u64) {
-        let mut pending_acks = std::mem::take(&mut self.pending_acks);
-        for index in pending_acks.drain(..) {
-            let row = self.clients.rows[index as usize];
-            if row.is(mark::ACK_PENDING) {
-                self.send_segment(index, flag::ACK, row.send_next, &[], now_ns);
-            }
-        }
-        self.pending_acks = pending_acks;
-    }
-
-    /// Sends one segment of a client.
-    fn send_segment(&mut self, index: u32, flags: u8, sequence: u32, data: &[u8], now_ns: u64) {
-        let row = &mut self.clients.rows[index as usize];
-        row.mark(mark::ACK_PENDING, false);
-        let segment = Segment {
-            from: self.clients.addresses.end(index),
-            to: self.plan.server,
-            sequence,
-            acknowledged: if flags & flag::ACK == 0 {
-                0
-            } else {
-                row.receive_next
-            },
-            flags,
-            window: row.window,
-            data,
-        };
-        self.wire.send(&segment, now_ns);
-    }
-
-    /// Sends data and keeps it until it is acknowledged.
-    fn send_data(&mut self, index: u32, data: &[u8], now_ns: u64) {
-        let row = &mut self.clients.rows[index as usize];
-        let (sequence, is_first) = (row.send_next, row.send_first == row.send_next);
-        self.clients
-            .buffers
-            .of(row)
-            .unacknowledged
-            .extend_from_slice(data);
-        row.send_next = sequence.wrapping_add(data.len() as u32);
-        if is_first {
-            self.timers.set(kind::RETRY, index, sequence, now_ns);
-        }
-        self.send_segment(index, flag::ACK | flag::PSH, sequence, data, now_ns);
-    }
-
-    /// Sends a client's SYN.
-    fn connect(&mut self, index: u32, now_ns: u64) {
-        let row = &mut self.clients.rows[index as usize];
-        let number = row.send_next.wrapping_add(NUMBERS_APART);
-        row.send_first = number;
-        row.send_next = number.wrapping_add(1);
-        row.receive_next = 0;
-        row.dialed_us = (now_ns / 1_000) as u32;
-        row.chunk_left = 0;
-        row.state = State::Dialing;
-        row.window = if row.is(mark::SLOW) {
-            SLOW_BYTES
-        } else {
-            u16::MAX
-        };
-        self.timers.set(kind::RETRY, index, number, now_ns);
-        self.send_segment(index, flag::SYN, number, &[], now_ns);
     }
 
     /// Starts at most `steps` connects, as the rate and the limit of connects in progress allow. Returns whether more are due.
@@ -290,27 +268,6 @@ impl Worker {
         self.drop_queue.has_resets()
     }
 
-    /// Closes a client's connection with a FIN.
-    fn close(&mut self, index: u32, now_ns: u64) {
-        self.no_longer_open(index);
-        self.counts.dropped += 1;
-        let row = &mut self.clients.rows[index as usize];
-        let sequence = row.send_next;
-        row.state = State::Closing;
-        row.send_next = sequence.wrapping_add(1);
-        if row.send_first == sequence {
-            self.timers.set(kind::RETRY, index, sequence, now_ns);
-        }
-        self.timers.set(kind::CLOSE, index, sequence, now_ns);
-        self.send_segment(index, flag::FIN | flag::ACK, sequence, &[], now_ns);
-    }
-
-    /// Sends a reset.
-    fn reset(&mut self, index: u32, now_ns: u64) {
-        let row = self.clients.rows[index as usize];
-        self.send_segment(index, flag::RST | flag::ACK, row.send_next, &[], now_ns);
-    }
-
     /// Marks an open client as closed.
     fn no_longer_open(&mut self, index: u32) {
         let row = &mut self.clients.rows[index as usize];
@@ -328,11 +285,11 @@ impl Worker {
     fn schedule_reconnect(&mut self, index: u32, now_ns: Option<u64>) {
         let row = &mut self.clients.rows[index as usize];
         row.state = State::Closed;
-        self.clients.buffers.release(row);
         match now_ns {
-            Some(now_ns) => self
-                .timers
-                .set(kind::RECONNECT, index, row.send_next, now_ns),
+            Some(now_ns) => {
+                let dialed_us = row.dialed_us;
+                self.timers.set(Kind::Reconnect, index, dialed_us, now_ns);
+            }
             None => self.connect_queue.ready.push_back(index),
         }
     }
@@ -344,111 +301,31 @@ impl Worker {
         life.failed += 1;
         life.first_failure.get_or_insert_with(|| why.to_string());
         let row = &mut self.clients.rows[index as usize];
-        self.clients.buffers.release(row);
         row.failures += 1;
-        row.state = if row.failures > FAILURES_MAX {
-            life.given_up += 1;
-            self.shared.given_up.fetch_add(1, Relaxed);
-            State::GivenUp
-        } else {
-            self.timers
-                .set(kind::RECONNECT, index, row.send_next, now_ns);
-            State::Closed
-        };
+        if row.failures <= FAILURES_MAX {
+            return self.schedule_reconnect(index, Some(now_ns));
+        }
+        life.given_up += 1;
+        self.shared.given_up.fetch_add(1, Relaxed);
+        row.state = State::GivenUp;
     }
 
     /// Handles the expired timers.
     fn handle_timers(&mut self, now_ns: u64) {
         while let Some((kind, timer)) = self.timers.expired(now_ns) {
-            let (index, row) = (timer.row, self.clients.rows[timer.row as usize]);
+            let (index, row) = (timer.row, &self.clients.rows[timer.row as usize]);
             match kind {
-                kind::RECONNECT
-                    if row.state == State::Closed && row.send_next == timer.sequence =>
-                {
+                Kind::Reconnect if row.state == State::Closed => {
                     self.connect_queue.ready.push_back(index);
                 }
-                kind::CLOSE
-                    if row.state == State::Closing
-                        && row.send_next == timer.sequence.wrapping_add(1) =>
-                {
+                Kind::Close if row.state == State::Closing && row.dialed_us == timer.dialed_us => {
                     self.counts.late_closes += 1;
                     self.reset(index, now_ns);
                     self.schedule_reconnect(index, None);
                 }
-                kind::SLOW_READ => self.reopen_window(index, now_ns),
-                0..RETRIES => self.retry(index, kind, timer.sequence, now_ns),
+                Kind::SlowRead => self.slow_read(index, now_ns),
                 _ => {}
             }
-        }
-    }
-
-    /// Gives a slow reader its window for the next second.
-    fn reopen_window(&mut self, index: u32, now_ns: u64) {
-        let row = &mut self.clients.rows[index as usize];
-        row.mark(mark::HAS_TIMER, false);
-        if row.state != State::Open {
-            return;
-        }
-        row.mark(mark::HAS_TIMER, true);
-        let was = row.window;
-        row.window = SLOW_BYTES;
-        let sequence = row.send_next;
-        self.timers.set(kind::SLOW_READ, index, 0, now_ns);
-        if was < SLOW_BYTES {
-            self.send_segment(index, flag::ACK, sequence, &[], now_ns);
-        }
-    }
-
-    /// Retransmits a SYN, FIN or data that was not acknowledged in time.
-    fn retry(&mut self, index: u32, level: usize, sequence: u32, now_ns: u64) {
-        let row = self.clients.rows[index as usize];
-        let is_under_way = !matches!(row.state, State::Closed | State::GivenUp);
-        if !is_under_way || row.send_first == row.send_next {
-            return;
-        }
-        if row.send_first != sequence {
-            return self.timers.set(kind::RETRY, index, row.send_first, now_ns);
-        }
-        if level + 1 == RETRIES {
-            return self.retries_exhausted(index, now_ns);
-        }
-        self.timers.set(level + 1, index, sequence, now_ns);
-        self.counts.retransmitted += 1;
-        let fin = u32::from(row.state == State::Closing);
-        match row.state {
-            State::Dialing => self.send_segment(index, flag::SYN, sequence, &[], now_ns),
-            _ if row.send_next.wrapping_sub(sequence) == fin => {
-                self.send_segment(index, flag::FIN | flag::ACK, sequence, &[], now_ns);
-            }
-            _ => {
-                let Some(buffers) = self.clients.buffers.get(&row) else {
-                    return;
-                };
-                let data = std::mem::take(&mut buffers.unacknowledged);
-                self.send_segment(index, flag::ACK | flag::PSH, sequence, &data, now_ns);
-                self.clients
-                    .buffers
-                    .of(&mut self.clients.rows[index as usize])
-                    .unacknowledged = data;
-            }
-        }
-    }
-
-    /// Ends a connection whose last retry was not acknowledged.
-    fn retries_exhausted(&mut self, index: u32, now_ns: u64) {
-        self.reset(index, now_ns);
-        match self.clients.rows[index as usize].state {
-            State::Open => {
-                self.counts
-                    .violated("nothing was acknowledged for half a minute");
-                self.no_longer_open(index);
-                self.schedule_reconnect(index, None);
-            }
-            State::Closing => {
-                self.counts.late_closes += 1;
-                self.schedule_reconnect(index, None);
-            }
-            _ => self.connect_failed(index, "no answer for half a minute", now_ns),
         }
     }
 }

@@ -14,10 +14,9 @@ use super::churn::Pace;
 use super::client_row::ClientAddresses;
 use super::counts::Counts;
 use super::namespace::{self, Namespace};
-use super::packet::SEGMENT_BYTES;
 use super::plan::{Plan, Shared};
 use super::wire::Wire;
-use super::worker::Worker;
+use super::worker::{SEND_BYTES, Worker};
 
 /// The maximum number of clients of one device. A /16 without its first 256 addresses has room for more clients, with 60,000 ports for each
 /// address.
@@ -43,8 +42,8 @@ impl Swarm {
         let mut request = String::new();
         plan.request(connections - 1, &mut request);
         ensure!(
-            request.len() <= SEGMENT_BYTES,
-            "a request has {SEGMENT_BYTES} bytes at most"
+            request.len() <= SEND_BYTES as usize,
+            "a request has {SEND_BYTES} bytes at most"
         );
         plan.connect_rate = plan.connect_rate.map(|rate| rate / devices.len() as f64);
         let plan = Arc::new(plan);
@@ -99,9 +98,11 @@ impl Swarm {
         self.live() + self.given_up() >= self.connections
     }
 
-    /// Buffers that the workers have allocated.
-    pub fn buffers(&self) -> u64 {
-        self.each().map(|shared| shared.buffers.load(Relaxed)).sum()
+    /// The largest number of clients whose connection was not idle at the same time.
+    pub fn active_max(&self) -> u64 {
+        self.each()
+            .map(|shared| shared.active_max.load(Relaxed))
+            .sum()
     }
 
     /// Makes `rate` clients a second close their connections with a FIN and reconnect.

@@ -3,6 +3,7 @@
 mod attacks;
 mod limits;
 mod network;
+mod parked;
 mod peer;
 mod planted;
 mod recovery;

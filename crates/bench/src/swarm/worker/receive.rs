@@ -1,18 +1,19 @@
 //! Parses the data that a client receives: the answer to its request, then units (frames, events or lines) with a message each.
 //! Every message is checked.
 //!
-//! Invariant: an incomplete unit is kept in the client's buffers and nowhere else.
+//! Invariant: an incomplete unit is kept in `Clients::incomplete` and nowhere else.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crore_tcp::{Conn, Received};
 use crore_wire::websocket::frame::Opcode;
 use memchr::memchr;
 
-use super::{Worker, kind};
+use super::{Kind, Worker};
 use crate::client::{parse, request};
 use crate::measure::payload::Header;
 use crate::swarm::args::Protocol;
-use crate::swarm::client_row::{State, mark};
+use crate::swarm::client_row::{Link, State, mark};
 
 /// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
@@ -21,25 +22,40 @@ type Result<T = ()> = std::result::Result<T, String>;
 const UNIT_BYTES_MAX: usize = 16 << 20;
 
 impl Worker {
-    /// Handles the next bytes of a client.
-    pub(super) fn receive_bytes(&mut self, index: u32, data: &[u8], now_ns: u64) {
-        let life = &mut self.counts.tally.life;
-        life.bytes += data.len() as u64;
-        life.chunks += 1;
+    /// Reads the next bytes of a client, at most `most` of them, and handles them. Returns what else there is, if there are none.
+    pub(super) fn receive_bytes(
+        &mut self,
+        index: u32,
+        conn: Conn,
+        most: usize,
+        now_ns: u64,
+    ) -> Received {
         let mut bytes = std::mem::take(&mut self.joined);
         bytes.clear();
-        let mut decoded = 0;
-        let row = &mut self.clients.rows[index as usize];
-        if let Some(buffers) = self.clients.buffers.get(row) {
-            bytes.append(&mut buffers.held);
-            decoded = std::mem::take(&mut buffers.decoded);
-            self.clients.buffers.tidy(row);
-        }
-        bytes.extend_from_slice(data);
-        if let Err(why) = self.parse(index, &mut bytes, decoded, now_ns) {
-            self.protocol_violation(index, &why, now_ns);
+        let incomplete = &mut self.clients.incomplete[conn.0 as usize];
+        bytes.append(&mut incomplete.held);
+        let decoded = std::mem::take(&mut incomplete.decoded);
+        let known = bytes.len();
+        // One byte, to learn how the connection is if there is none.
+        let count = self.table.readable(conn).clamp(1, most);
+        bytes.resize(known + count, 0);
+        let received = self.table.read(conn, &mut bytes[known..]);
+        if let Received::Bytes(count) = received {
+            let life = &mut self.counts.tally.life;
+            life.bytes += count as u64;
+            life.chunks += 1;
+            bytes.truncate(known + count);
+            if let Err(why) = self.parse(index, &mut bytes, decoded, now_ns) {
+                self.protocol_violation(index, &why, now_ns);
+            }
+        } else {
+            bytes.truncate(known);
+            let incomplete = &mut self.clients.incomplete[conn.0 as usize];
+            incomplete.held.extend_from_slice(&bytes);
+            incomplete.decoded = decoded;
         }
         self.joined = bytes;
+        received
     }
 
     /// Resets the connection: after a violation the start of the next unit is unknown.
@@ -114,7 +130,7 @@ impl Worker {
         let setup_us = ((now_ns / 1_000) as u32).wrapping_sub(row.dialed_us);
         if row.is(mark::SLOW) && !row.is(mark::HAS_TIMER) {
             row.mark(mark::HAS_TIMER, true);
-            self.timers.set(kind::SLOW_READ, index, 0, now_ns);
+            self.timers.set(Kind::SlowRead, index, 0, now_ns);
         }
         self.connect_queue.in_progress -= 1;
         self.counts.setup.add(u64::from(setup_us) * 1_000);
@@ -131,7 +147,7 @@ impl Worker {
                 Opcode::Ping => {
                     let mut pong = Vec::new();
                     request::pong(frame.payload, &mut pong);
-                    self.send_data(index, &pong, now_ns);
+                    self.send(index, &pong, now_ns);
                 }
                 Opcode::Close => {
                     self.reset(index, now_ns);
@@ -177,13 +193,10 @@ impl Worker {
         if bytes.len() > UNIT_BYTES_MAX {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
-        if !bytes.is_empty() {
-            let buffers = self
-                .clients
-                .buffers
-                .of(&mut self.clients.rows[index as usize]);
-            buffers.held.extend_from_slice(bytes);
-            buffers.decoded = decoded;
+        if let Link::Active(conn) = self.clients.rows[index as usize].link {
+            let incomplete = &mut self.clients.incomplete[conn.0 as usize];
+            incomplete.held.extend_from_slice(bytes);
+            incomplete.decoded = decoded;
         }
         Ok(())
     }
