@@ -54,6 +54,11 @@ pub struct Busy<H> {
     pub duplicates: u8,
     /// When the peer last acknowledged something new, or the entry began.
     pub progress_us: u64,
+    /// The peer must acknowledge all before `hold_end` by this time.
+    pub hold_us: u64,
+    pub hold_end: u32,
+    /// When bytes out of order are dropped.
+    pub gap_us: u64,
     /// The largest window that the peer has offered since the entry began.
     pub largest_window: u32,
     /// Bytes that have arrived twice, to report them (RFC 2883).
@@ -78,6 +83,9 @@ impl<H: AsRef<[u8]>> Busy<H> {
             backoff: 0,
             duplicates: 0,
             progress_us: now_us,
+            hold_us: NEVER,
+            hold_end: next,
+            gap_us: NEVER,
             largest_window: 0,
             repeated: None,
         }
@@ -92,10 +100,19 @@ impl<H: AsRef<[u8]>> Busy<H> {
             && self.ack_us == NEVER
     }
 
+    /// Stops all timers.
+    pub fn stop_timers(&mut self) {
+        (self.wait_us, self.ack_us) = (NEVER, NEVER);
+        (self.hold_us, self.gap_us) = (NEVER, NEVER);
+        self.rack.timeout_us = None;
+    }
+
     /// When the next of the timers is due.
     pub fn due_us(&self) -> u64 {
         self.wait_us
             .min(self.ack_us)
             .min(self.rack.timeout_us.unwrap_or(NEVER))
+            .min(self.hold_us)
+            .min(self.gap_us)
     }
 }

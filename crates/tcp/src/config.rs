@@ -28,7 +28,8 @@ pub struct Config {
     pub ranges: usize,
     /// The number of segments in flight beyond which only full ones follow. It limits what is kept of many small segments.
     pub small_segments: usize,
-    /// The smallest maximum segment size that is accepted from a peer. Smaller ones are raised to it.
+    /// The smallest maximum segment size that is accepted from a peer. Smaller ones are raised to it. A window with less room is used only once in
+    /// each retransmission timeout.
     pub segment_bytes_min: u16,
     /// How long an acknowledgement may wait for data to travel with. 0: until the end of the turn.
     pub ack_delay_us: u32,
@@ -44,12 +45,17 @@ pub struct Config {
     pub syn_retries: u8,
     /// Whether and how connections without traffic are probed.
     pub keep_alive: Option<KeepAlive>,
-    /// How long a closed connection is remembered, so that its old packets do no harm. 0: it is forgotten at once.
+    /// How long a closed connection is remembered, so that its old packets do no harm. 0: it is forgotten at once. A table that listens
+    /// remembers each as long as a cookie is good, at least: for a minute.
     pub time_wait_ms: u32,
     /// The number of such connections. Beyond it the oldest is forgotten.
     pub time_waits: usize,
     /// How long a connection that the caller has closed may remain without progress.
     pub orphan_ms: u32,
+    /// The time in which the peer must acknowledge all bytes that are held at its beginning, whatever it answers meanwhile. Then the time begins
+    /// again, so no byte is held for longer than twice this time. It also ends the wait for bytes that precede those out of order: these are
+    /// dropped. 0: no limit.
+    pub hold_ms: u32,
     /// The number of segments in each second to which an acknowledgement answers only because they are not acceptable (RFC 5961 §7).
     pub challenges_per_s: u32,
 }
@@ -91,6 +97,7 @@ impl Default for Config {
             time_wait_ms: 60_000,
             time_waits: 1 << 16,
             orphan_ms: 60_000,
+            hold_ms: 600_000,
             challenges_per_s: 1_000,
         }
     }

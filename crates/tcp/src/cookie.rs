@@ -14,9 +14,10 @@ use crate::siphash::Secret;
 
 /// The maximum segment sizes that a cookie can name. The peer's is rounded down.
 const SIZES: [u16; 8] = [0, 536, 1_220, 1_360, 1_400, 1_440, 1_460, 8_900];
-/// A cookie is good in the period in which it was made and in the next one: for a minute at most, as long as a connection that is over is
-/// remembered ([`Config::time_wait_ms`](crate::Config::time_wait_ms)).
+/// A cookie is good in the period in which it was made and in the next one.
 const PERIOD_US: u64 = 30_000_000;
+/// The longest time that a cookie is good. A table that listens remembers a connection that is over as long.
+pub const COOKIE_GOOD_MS: u64 = 2 * PERIOD_US / 1_000;
 /// The bits of the timestamp that belong to the cookie: four for the shift, one for selective acknowledgements, eight of the hash.
 const CLOCK_BITS: u32 = 0x1fff;
 const OPTION_BITS: u32 = 0x1f;

@@ -2,9 +2,9 @@
 
 use crate::account::Account;
 use crate::busy::{LossProbe, Wait};
-use crate::row::{Failure, NONE, State, flags};
+use crate::row::{Conn, Failure, NONE, State, flags};
 use crate::segment::flag;
-use crate::sequence::is_after;
+use crate::sequence::{earlier, is_after};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;
 
@@ -61,6 +61,20 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         if next_us > now_us {
             return self.timers.set(place, next_us, &mut busy.entry_us);
         }
+        let is_held = is_after(busy.hold_end, self.rows[id as usize].unacknowledged);
+        if busy.hold_us <= now_us && is_held {
+            return self.give_up(id, now_us, device);
+        }
+        if busy.gap_us <= now_us {
+            // The peer must keep what it has sent until all before it is acknowledged (RFC 2018 §8), so that it can send this again.
+            let dropped = busy.receive.drop_ranges();
+            (busy.receive.fin, busy.gap_us) = (None, NEVER);
+            self.counters.bytes_dropped += dropped as u64;
+            if dropped > 0 {
+                self.account.release(Conn(id), dropped);
+            }
+        }
+        let busy = &mut self.busy[place as usize];
         if busy.ack_us <= now_us {
             busy.ack_us = NEVER;
             self.rows[id as usize].set(flags::ACK_NOW);
@@ -119,22 +133,11 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     fn probe_loss<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
         let row = &self.rows[id as usize];
         let bytes = row.data_bytes();
-        let edge = row.unacknowledged.wrapping_add(row.send_window);
         let (next, state) = (row.send_next, row.state);
+        let count = self.usable(id);
         let Some(busy) = self.busy_of(id) else {
             return;
         };
-        let unsent = if is_after(busy.send.end(), next) {
-            busy.send.end().wrapping_sub(next)
-        } else {
-            0
-        };
-        let usable = if is_after(edge, next) {
-            edge.wrapping_sub(next)
-        } else {
-            0
-        };
-        let count = unsent.min(usable).min(bytes);
         let end = next;
         let last = busy.board.probe(bytes);
         let is_again = count == 0 || !state.may_send();
@@ -158,6 +161,20 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
     }
 
+    /// The bytes of the next segment that the peer's window has room for.
+    fn usable(&self, id: u32) -> u32 {
+        let row = &self.rows[id as usize];
+        let edge = row.unacknowledged.wrapping_add(row.send_window);
+        let end = match self.busy.get(row.busy as usize) {
+            Some(busy) => earlier(busy.send.end(), edge),
+            None => return 0,
+        };
+        match is_after(end, row.send_next) {
+            true => end.wrapping_sub(row.send_next).min(row.data_bytes()),
+            false => 0,
+        }
+    }
+
     /// Asks the peer for its window, with a sequence number that it has acknowledged already, so that it must answer.
     fn probe_window<D: Device>(&mut self, id: u32, now_us: u64, device: &mut D) {
         let is_alive = self.is_closed_window_alive(id, now_us);
@@ -172,7 +189,13 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         busy.backoff = busy.backoff.saturating_add(1);
         // If the peer's buffer has become small, segments that fill half of it are not to be had.
         busy.largest_window = 0;
-        self.send_old(id, now_us, device);
+        match self.usable(id) {
+            0 => self.send_old(id, now_us, device),
+            // Too little room for a segment of its own accord: now it is used all the same.
+            bytes => {
+                self.send_new(id, bytes, false, now_us, device);
+            }
+        }
         // The next probe.
         let row = &self.rows[id as usize];
         if let Some(busy) = self.busy.get_mut(row.busy as usize) {
@@ -258,7 +281,12 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             State::FinWait2 if row.is(flags::ORPHAN) && silence_ms > self.config.orphan_ms => {
                 return self.end(id, None);
             }
-            State::Established | State::CloseWait | State::FinWait2 if row.busy == NONE => {}
+            // A connection that waits for the peer or for the caller. One with bytes to send has timers.
+            State::Established | State::CloseWait | State::FinWait2
+                if self
+                    .busy
+                    .get(row.busy as usize)
+                    .is_none_or(|busy| busy.wait_us == NEVER) => {}
             _ => return,
         }
         let Some(keep) = &self.config.keep_alive else {

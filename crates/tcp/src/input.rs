@@ -507,6 +507,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let held = busy.receive.held() + data.len();
         let filled_gap = busy.receive.has_gaps();
         let count = busy.receive.append(row.receive_next, data);
+        // The wait for what is missing begins again.
+        busy.gap_us = NEVER;
         // Bytes that a range had already are not held twice.
         let twice = held - busy.receive.held();
         row.receive_next = row.receive_next.wrapping_add(count);

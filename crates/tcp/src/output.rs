@@ -3,12 +3,12 @@
 use core::mem::take;
 
 use crate::account::Account;
-use crate::busy::Wait;
+use crate::busy::{Busy, Wait};
 use crate::planted::{self, Fault};
-use crate::row::{State, flags};
+use crate::row::{Row, State, flags};
 use crate::scoreboard::{SentSegment, mark};
 use crate::segment::{Head, Options, flag};
-use crate::sequence::{is_after, later};
+use crate::sequence::{is_after, is_from, later};
 use crate::table::{Device, Table};
 use crate::timers::NEVER;
 
@@ -90,8 +90,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         let count = unsent.min(usable).min(bytes);
         let fin = row.is(flags::FIN) && count == unsent && usable > count;
-        // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1).
-        let is_worth = count == unsent || count >= busy.largest_window / 2;
+        // A segment smaller than it could be is only sent if nothing follows, or if the peer's buffer is small (RFC 9293 §3.8.6.2.1). A window
+        // of a few bytes waits for a timeout: else each byte of data would cost a packet.
+        let least = u32::from(self.config.segment_bytes_min).max(busy.largest_window / 2);
+        let is_worth = count == unsent || count >= least;
         // Many small ones cost more than their bytes, so then they wait for an acknowledgement and leave together.
         let full = row.send_next.wrapping_sub(row.unacknowledged) / bytes;
         let limit = self.config.small_segments.max(1) + full as usize;
@@ -313,7 +315,30 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         } else if !in_flight {
             (busy.wait_us, busy.backoff) = (NEVER, 0);
         }
+        limit_hold(busy, row, self.config.hold_ms, now_us);
         let due_us = busy.due_us();
         self.timers.set(place, due_us, &mut busy.entry_us);
+    }
+}
+
+/// Sets until when the peer must acknowledge what is held now, and until when it must fill a gap.
+fn limit_hold<H: AsRef<[u8]>>(busy: &mut Busy<H>, row: &Row, hold_ms: u32, now_us: u64) {
+    let limit_us = match hold_ms {
+        0 => return,
+        ms => now_us + u64::from(ms) * 1_000,
+    };
+    let end = match row.is(flags::FIN_SENT) {
+        true => row.send_next,
+        false => busy.send.end().wrapping_add(row.is(flags::FIN).into()),
+    };
+    if !row.state.is_synchronized() || row.unacknowledged == end {
+        busy.hold_us = NEVER;
+    } else if busy.hold_us == NEVER || is_from(row.unacknowledged, busy.hold_end) {
+        (busy.hold_us, busy.hold_end) = (limit_us, end);
+    }
+    if !busy.receive.has_gaps() {
+        busy.gap_us = NEVER;
+    } else if busy.gap_us == NEVER {
+        busy.gap_us = limit_us;
     }
 }

@@ -9,11 +9,12 @@ use crate::account::Account;
 use crate::busy::Busy;
 use crate::config::Config;
 use crate::congestion::{Congestion, initial_window};
+use crate::cookie::COOKIE_GOOD_MS;
 use crate::counters::Counters;
 use crate::row::{Conn, Failure, NO_THRESHOLD, NONE, Row, State, flags};
 use crate::segment::{End, Head, header_bytes, write};
 use crate::siphash::Secret;
-use crate::timers::{NEVER, Timers};
+use crate::timers::Timers;
 
 /// Where packets go.
 pub trait Device {
@@ -271,7 +272,12 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
 
     /// Remembers a connection that is over for a while. `false` if the settings say that none is remembered.
     fn rest_in_queue(&mut self, id: u32) -> bool {
-        if self.config.time_wait_ms == 0 || self.config.time_waits == 0 {
+        let mut remembered_ms = u64::from(self.config.time_wait_ms);
+        if !self.listeners.is_empty() {
+            // An old copy of the third packet would begin the connection once more.
+            remembered_ms = remembered_ms.max(COOKIE_GOOD_MS);
+        }
+        if remembered_ms == 0 || self.config.time_waits == 0 {
             return false;
         }
         if self.time_waits.len() >= self.config.time_waits
@@ -283,7 +289,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         row.set(flags::RESTING);
         let receive_next = row.receive_next;
         self.time_waits.push_back(Rest {
-            due_us: self.now_us + u64::from(self.config.time_wait_ms) * 1_000,
+            due_us: self.now_us + remembered_ms * 1_000,
             row: id,
             receive_next,
         });
@@ -403,8 +409,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         busy.send.clear();
         busy.receive.clear();
         busy.board.clear();
-        (busy.wait_us, busy.ack_us) = (NEVER, NEVER);
-        busy.rack.timeout_us = None;
+        busy.stop_timers();
         self.free_busy.push(place);
         let row = &mut self.rows[id as usize];
         row.busy = NONE;
@@ -425,8 +430,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             busy.send.clear();
             busy.board.clear();
             busy.receive.fin = None;
-            (busy.wait_us, busy.ack_us) = (NEVER, NEVER);
-            busy.rack.timeout_us = None;
+            busy.stop_timers();
             if freed > 0 {
                 self.account.release(Conn(id), freed);
             }

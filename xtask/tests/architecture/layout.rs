@@ -134,7 +134,7 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
             &["cookie", "rack", "reassembly", "row"],
             &["account", "busy"],
             &["table"],
-            &["api", "expiry", "handshake", "input", "output"],
+            &["api", "expiry", "handshake", "input", "output", "parked"],
         ],
     ),
     (

@@ -1,6 +1,7 @@
 //! Tests of two endpoints over a network in memory, whose clock is simulated.
 
 mod attacks;
+mod holding;
 mod limits;
 mod network;
 mod parked;

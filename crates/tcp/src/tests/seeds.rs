@@ -20,6 +20,7 @@ fn config(rng: &mut Rng) -> Config {
         retries: 40,
         syn_retries: 40,
         rto_max_us: 8_000_000,
+        hold_ms: 3_600_000,
         ..Config::default()
     }
 }

@@ -1,0 +1,177 @@
+//! How long a peer can make an endpoint hold bytes, or a connection, by answers that bring nothing forward.
+
+use super::network::Packets;
+use super::peer::Peer;
+use crate::{Config, KeepAlive, Received, State, flag};
+
+/// The longest time that a byte is held, in milliseconds.
+fn longest_ms() -> u64 {
+    2 * u64::from(Config::default().hold_ms)
+}
+
+#[test]
+fn orphan_whose_peer_acknowledges_a_byte_a_minute_ends() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.send(&[1; 1_000]);
+    let mut device = Packets::default();
+    peer.table.close(peer.conn, peer.now_us, &mut device);
+    let (next, ack, begun_us) = (peer.next, peer.ack, peer.now_us);
+    for byte in 1.. {
+        peer.wait(59_000);
+        if peer.table.is_empty() {
+            break;
+        }
+        assert!(peer.now_us - begun_us < longest_ms() * 1_000);
+        peer.say(flag::ACK, next, ack + byte, &[]);
+    }
+    assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
+fn end_that_a_closed_window_holds_back_is_not_held_for_ever() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.close_window();
+    peer.table.shut_down(peer.conn, peer.now_us);
+    let begun_us = peer.now_us;
+    while peer.state() != State::Closed {
+        assert!(peer.now_us - begun_us < longest_ms() * 1_000);
+        peer.wait(1_000);
+        let (next, ack) = (peer.next, peer.ack);
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+}
+
+#[test]
+fn window_of_a_byte_takes_few_packets_and_ends() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.close_window();
+    peer.window = 1;
+    let (next, mut ack, begun_us) = (peer.next, peer.ack, peer.now_us);
+    peer.say(flag::ACK, next, ack, &[]);
+    peer.send(&[1; 10_000]);
+    let mut sent = 0;
+    loop {
+        let mut answers = peer.wait(10);
+        if peer.state() == State::Closed {
+            break;
+        }
+        let passed_ms = (peer.now_us - begun_us) / 1_000;
+        assert!(passed_ms < longest_ms());
+        while let Some((_, data)) = answers.pop() {
+            sent += data.len() as u64;
+            assert!(sent <= passed_ms / 200 + 1, "{sent} in {passed_ms} ms");
+            ack = ack.wrapping_add(data.len() as u32);
+            if !data.is_empty() {
+                answers.extend(peer.say(flag::ACK, next, ack, &[]));
+            }
+        }
+    }
+    assert!(sent > 100, "a window of a byte is used: {sent}");
+    assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
+fn closed_window_is_not_asked_for_ever() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.close_window();
+    peer.send(b"held");
+    let begun_us = peer.now_us;
+    while peer.state() != State::Closed {
+        assert!(peer.now_us - begun_us < longest_ms() * 1_000);
+        peer.wait(1_000);
+        let (next, ack) = (peer.next, peer.ack);
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+    assert!(peer.now_us - begun_us >= longest_ms() / 2 * 1_000);
+    assert_eq!(peer.table.account.total, 0);
+}
+
+#[test]
+fn peer_that_takes_all_bytes_in_time_is_never_ended() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, mut ack) = (peer.next, peer.ack);
+    peer.send(&[1; 100]);
+    for _ in 0..100 {
+        // There is always something that is not acknowledged.
+        peer.send(&[1; 100]);
+        peer.wait(longest_ms() / 8);
+        ack += 100;
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+    assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn acknowledgement_in_the_turn_of_the_deadline_counts() {
+    let mut peer = Peer::connected(Peer::config());
+    peer.send(b"x");
+    peer.now_us += longest_ms() / 2 * 1_000;
+    let (next, ack) = (peer.next, peer.ack);
+    peer.say(flag::ACK, next, ack + 1, &[]);
+    assert_eq!(peer.state(), State::Established);
+}
+
+#[test]
+fn bytes_out_of_order_are_dropped_if_those_before_them_do_not_come() {
+    let mut peer = Peer::connected(Peer::config());
+    let (next, ack) = (peer.next, peer.ack);
+    peer.say(flag::ACK, next + 3, ack, b"def");
+    assert_eq!(peer.table.account.total, 3);
+    for _ in 0..longest_ms() / 2_000 {
+        // The peer lives, and says nothing new.
+        peer.wait(1_000);
+        peer.say(flag::ACK, next, ack, &[]);
+    }
+    peer.wait(1_000);
+    assert_eq!((peer.table.account.total, peer.table.busy()), (0, 0));
+    // It may send all again.
+    peer.say(flag::ACK, next + 3, ack, b"def");
+    peer.say(flag::ACK, next, ack, b"abc");
+    assert_eq!(peer.read(), b"abcdef");
+}
+
+#[test]
+fn silent_peer_is_probed_whatever_the_endpoint_holds_of_it() {
+    for (offset, data) in [(0, &b"unread"[..]), (10, b"out of order")] {
+        let mut peer = Peer::connected(Config {
+            keep_alive: Some(KeepAlive {
+                idle_ms: 30_000,
+                interval_ms: 10_000,
+                probes: 3,
+            }),
+            hold_ms: 0,
+            ..Peer::config()
+        });
+        let (next, ack) = (peer.next, peer.ack);
+        peer.say(flag::ACK, next + offset, ack, data);
+        for _ in 0..100 {
+            peer.wait(1_000);
+        }
+        let read = peer.table.read(peer.conn, &mut [0; 100]);
+        assert_eq!(read, Received::Failed(crate::Failure::TimedOut));
+        assert_eq!(peer.table.account.total, 0);
+    }
+}
+
+#[test]
+fn cookie_is_good_once_whatever_the_time_in_time_wait() {
+    for time_wait_ms in [0, 1_000] {
+        let mut peer = Peer::new(Config {
+            time_wait_ms,
+            ..Peer::config()
+        });
+        let answers = peer.say(flag::SYN, 5_000, 0, &[]);
+        let ack = answers[0].0.sequence.wrapping_add(1);
+        peer.say(flag::ACK, 5_001, ack, b"once");
+        peer.conn = peer.table.accept(0, 0).expect("a connection");
+        let mut device = Packets::default();
+        peer.table.reset(peer.conn, peer.now_us, &mut device);
+        for _ in 0..70 {
+            // A copy of the third packet.
+            peer.say(flag::ACK, 5_001, ack, b"once");
+            assert_eq!(peer.table.waiting(0), 0, "{time_wait_ms}");
+            peer.wait(1_000);
+        }
+        assert!(peer.table.is_empty());
+    }
+}
