@@ -36,9 +36,10 @@ pub(crate) mod work;
 
 use crate::base::reason::Closed;
 use crate::budget::world::World;
+use crate::client::protocols::protocol_of;
 use crate::client::send::writable;
-use crate::protocol::contract::ended;
-use crate::protocol::front::{Clients, Front, Gate, Lanes};
+use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
+use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
 use crate::store::shared::Part;
 use alloc::boxed::Box;
@@ -260,24 +261,28 @@ impl Shard {
             }
             Input::Received(conn, bytes) => {
                 if self.front.clients.conns.is_current(conn) {
-                    self.front.received(conn, bytes, &mut self.home, io);
+                    let front = &mut self.front;
+                    let consumer = &mut front.clients.conns.get_mut(conn.slot).consumer;
+                    // The peer is alive.
+                    consumer.options &= !PINGS;
+                    let (state, home) = (consumer.state, &mut self.home);
+                    protocol_of!(
+                        AllProtocols,
+                        state,
+                        received(front, conn.slot, bytes, home, io)
+                    );
                 }
             }
             Input::Writable(conn, most) => {
                 if self.front.clients.conns.is_current(conn) {
-                    writable(
-                        &mut self.front.clients,
-                        &mut self.front.subs,
-                        &mut self.front.queues,
-                        conn.slot,
-                        most,
-                        io,
-                    );
+                    writable(&mut self.front, conn.slot, most, io);
                 }
             }
             Input::End(conn) => {
                 if self.front.clients.conns.is_current(conn) {
-                    ended(&mut self.front.clients, conn.slot, io);
+                    let clients = &mut self.front.clients;
+                    let state = clients.conns.get(conn.slot).consumer.state;
+                    protocol_of!(AllProtocols, state, peer_ended(clients, conn.slot, io));
                 }
             }
             Input::Closed(conn) => {

@@ -21,8 +21,11 @@ const PROTOCOLS: &[(&str, &[&str])] = &[
 
 const CLIENT: &str = "crates/broker/src/client/";
 const PROTOCOL: &str = "protocol/";
-/// The row of a connection lists the states of all protocols: the only place in `client/` that names them.
-const ROW: &str = "crates/broker/src/client/row.rs";
+/// The row of a connection lists the states, and `protocol_of` the protocol of each: the only places in `client/` that name them.
+const LISTS: &[&str] = &[
+    "crates/broker/src/client/row.rs",
+    "crates/broker/src/client/protocols.rs",
+];
 /// The states that belong to one protocol. `Draining` is not here, because a connection of any protocol may have it.
 const STATES: &[&str] = &[
     "State::Proxy",
@@ -69,7 +72,6 @@ pub fn imports(tree: &Tree) -> Vec<String> {
             .strip_prefix(PROTOCOL)
             .and_then(|rest| rest.split_once('/'));
         if let Some((folder, _)) = folder
-            && folder != "contract"
             && protocol_of(file).is_none()
         {
             found.push(format!(
@@ -138,10 +140,10 @@ fn methods_of_front<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
     names
 }
 
-/// Files in `client/`, except [`ROW`], name no state that belongs to one protocol.
+/// Files in `client/`, except [`LISTS`], name no state that belongs to one protocol.
 pub fn states(tree: &Tree) -> Vec<String> {
     let client = tree.codes().filter(|(path, _)| {
-        path.starts_with(CLIENT) && *path != ROW && !path.ends_with("tests.rs")
+        path.starts_with(CLIENT) && !LISTS.contains(path) && !path.ends_with("tests.rs")
     });
     let found = client.flat_map(|(path, code)| {
         let named = STATES.iter().filter_map(move |state| {

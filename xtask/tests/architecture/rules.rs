@@ -133,11 +133,10 @@ const ASYNC_PLACES: &[&str] = &[
     "crates/wire/tests/http2_client/",
 ];
 
-/// The files that may check whether a connection speaks MQTT: the protocol itself, the contract, and the row that names the transport.
+/// The files that may check whether a connection speaks MQTT: the protocol itself, `protocol_of`, and the row.
 const MQTT_PLACES: &[&str] = &[
     "crates/broker/src/protocol/mqtt/",
-    "crates/broker/src/protocol/contract.rs",
-    "crates/broker/src/protocol/contract/",
+    "crates/broker/src/client/protocols.rs",
     "crates/broker/src/client/row.rs",
 ];
 
@@ -252,7 +251,7 @@ fn module_docs(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Code whose behaviour depends on the protocol of a connection must call the contract instead of checking for MQTT.
+/// Code whose behaviour depends on the protocol of a connection must ask the protocol (`client/protocols.rs`) instead of checking for MQTT.
 fn protocols(tree: &Tree) -> Vec<String> {
     let elsewhere = tree.codes().filter(|(path, _)| {
         path.starts_with("crates/broker/src/")

@@ -17,7 +17,7 @@ use crate::base::journal::EventKind;
 use crate::base::reason::{Closed, Reason};
 use crate::client::front::Front;
 use crate::client::parts::Clients;
-use crate::client::protocols::Protocols;
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, EOF, PAUSED, State, TURNED_AWAY};
 use crate::client::scratch::End;
 use crate::client::subscriptions::unsubscribe;
@@ -70,7 +70,6 @@ impl<P: Protocols> Front<P> {
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
         // From now on `place` counts the bytes that are discarded.
         self.clients.conns.get_mut(conn.slot).consumer.place = 0;
-        P::row_is_freed(&mut self.clients, conn.slot);
         self.clients.conns.drop_extra(conn.slot);
         let Some(how) = how else { return };
         let row = self.clients.conns.remove(conn.slot);
@@ -79,21 +78,19 @@ impl<P: Protocols> Front<P> {
     }
 }
 
-/// Ends a connection, whatever it does: it is too slow, the operator demands it, or memory is short.
-pub(crate) fn end_connection<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    slot: u32,
-    reason: Reason,
-    io: &mut I,
-) {
-    clients.scratch.note_close_reason(reason.row().closed);
-    clients.note_end_reason(reason.text());
-    let for_room = reason.row().closed == Closed::Full;
-    if for_room && clients.conns.get(slot).link.outbox != NONE {
-        // The client does not read, so it cannot be told.
-        return clients.reset(slot);
+impl<P: Protocols> Clients<P> {
+    /// Ends a connection, whatever it does: it is too slow, the operator demands it, or memory is short.
+    pub(crate) fn end_connection<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
+        self.scratch.note_close_reason(reason.row().closed);
+        self.note_end_reason(reason.text());
+        let row = self.conns.get(slot);
+        let for_room = reason.row().closed == Closed::Full;
+        if for_room && row.link.outbox != NONE {
+            // The client does not read, so it cannot be told.
+            return self.reset(slot);
+        }
+        protocol_of!(P, row.consumer.state, end(self, slot, reason, io));
     }
-    P::end_connection(clients, slot, reason, io);
 }
 
 impl<P: ProtocolTypes> Clients<P> {
@@ -219,7 +216,10 @@ mod tests {
             shard.flush(NOW, &mut io);
         }
         assert!(shard.accounts().receive_bytes > 0);
-        end_connection(&mut shard.front().clients, 0, Reason::MemoryFull, &mut io);
+        shard
+            .front()
+            .clients
+            .end_connection(0, Reason::MemoryFull, &mut io);
         assert_eq!(shard.accounts().receive_bytes, 0);
     }
 

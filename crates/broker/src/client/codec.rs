@@ -8,6 +8,7 @@ use crate::base::position::Position;
 use crate::base::reason::Reason;
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Queues, Subscriptions, Topics};
+use crate::client::row::Row;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
@@ -32,8 +33,14 @@ pub(crate) enum Offered {
     Full,
 }
 
+/// The codec of protocols whose subscriptions do not change. It is never asked.
+pub(crate) enum NoCodec {}
+
 /// A protocol whose clients have several subscriptions that change. A subscription is named by its index in the list, its *part*.
 pub(crate) trait Codec<P: ProtocolTypes> {
+    /// The encoding in which the only subscription of a connection, which is in its row, gets the same bytes as many others. `None` if it does not.
+    fn shared_encoding(row: &Row) -> Option<P::Encoding>;
+
     /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page. Tells the client once.
     fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
 
@@ -141,5 +148,58 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         _partition: PartitionId,
         _offset: u64,
     ) {
+    }
+}
+
+impl<P: ProtocolTypes> Codec<P> for NoCodec {
+    fn shared_encoding(_row: &Row) -> Option<P::Encoding> {
+        None
+    }
+
+    fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, _part: u32, _io: &mut I) {
+        clients.broken(slot);
+    }
+
+    fn refused<I: Io>(
+        clients: &mut Clients<P>,
+        _subs: &mut Subscriptions,
+        _queues: &mut Queues,
+        of: (u32, u32),
+        _reason: Reason,
+        _io: &mut I,
+    ) {
+        clients.broken(of.0);
+    }
+
+    fn message(
+        clients: &mut Clients<P>,
+        _subs: &Subscriptions,
+        _deliveries: &Deliveries,
+        of: (u32, u32),
+        _message: &Message<'_>,
+        _out: &mut Packets,
+    ) -> Offered {
+        clients.broken(of.0);
+        Offered::Full
+    }
+
+    fn gap<I: Io>(
+        clients: &mut Clients<P>,
+        _subs: &Subscriptions,
+        of: (u32, u32),
+        _from: (PartitionId, Position),
+        _io: &mut I,
+    ) {
+        clients.broken(of.0);
+    }
+
+    fn ended<I: Io>(
+        clients: &mut Clients<P>,
+        _subs: &mut Subscriptions,
+        of: (u32, u32),
+        _from: (PartitionId, u64),
+        _io: &mut I,
+    ) {
+        clients.broken(of.0);
     }
 }

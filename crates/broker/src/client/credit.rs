@@ -18,7 +18,7 @@ use crate::base::planted::{self, Fault};
 use crate::budget::admission::Party;
 use crate::client::front::Front;
 use crate::client::parts::{Clients, Connections, Context, Lanes, Queues, Stats};
-use crate::client::protocols::Protocols;
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{EOF, PAUSED};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
@@ -38,7 +38,8 @@ impl<P: Protocols> Front<P> {
         self.clients.meter.work.steps.add(1);
         if self.clients.conns.is_current(conn) {
             self.clients.meter.work.begin_share(SHARES);
-            P::resume(self, conn, home, io);
+            let state = self.clients.conns.get(conn.slot).consumer.state;
+            protocol_of!(P, state, resume(self, conn, home, io));
             self.carry_out_ends(io);
             self.clients.meter.work.end_share();
         }
@@ -105,7 +106,8 @@ pub(crate) fn release_stalled<P: Protocols, I: Io>(
             queues.add_stalled(conn);
             continue;
         }
-        if P::is_held(&clients.conns, conn.slot) {
+        let (conns, slot) = (&clients.conns, conn.slot);
+        if protocol_of!(P, conns.get(slot).consumer.state, is_held(conns, slot)) {
             queues.resume_later(clients, conn);
         } else {
             queues.read_again(&mut clients.conns, conn, io);

@@ -2,8 +2,9 @@
 //! (`shard/tick.rs`), so there are no timers and no links between rows.
 
 use crate::base::reason::Closed;
-use crate::client::parts::{Clients, Deliveries, Queues, Subscriptions};
-use crate::client::protocols::Protocols;
+use crate::client::front::Front;
+use crate::client::parts::Clients;
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::store::slab::NONE;
@@ -13,20 +14,14 @@ use crate::store::slab::NONE;
 const UNREAD_S: u32 = 2;
 
 /// Handles the passed deadline of a connection.
-pub(crate) fn deadline<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    deliveries: &Deliveries,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) {
-    if clients.conns.get(slot).link.outbox != NONE {
+pub(crate) fn deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) {
+    let (row, scratch) = (front.clients.conns.get(slot), &mut front.clients.scratch);
+    if row.link.outbox != NONE {
         // The client reads nothing, so its outbox only costs memory.
-        clients.scratch.note_close_reason(Closed::Slow);
-        return clients.reset(slot);
+        scratch.note_close_reason(Closed::Slow);
+        return front.clients.reset(slot);
     }
-    P::deadline_passed(clients, subs, deliveries, queues, slot, io);
+    protocol_of!(P, row.consumer.state, deadline_passed(front, slot, io));
 }
 
 /// Charges the connection for the bytes in the kernel, if its client has read nothing for [`UNREAD_S`]. A client that reads again is

@@ -30,7 +30,28 @@ pub struct Front<P: ProtocolTypes> {
     pub(crate) gate: Gate,
 }
 
+/// The parts that nearly every delivery uses.
+type Parts<'a, P> = (
+    &'a mut Clients<P>,
+    &'a mut Subscriptions,
+    &'a mut Feed,
+    &'a mut Queues,
+);
+
 impl<P: ProtocolTypes> Front<P> {
+    /// The parts, to be borrowed side by side.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> Parts<'_, P> {
+        let Front {
+            clients,
+            subs,
+            feed,
+            queues,
+            ..
+        } = self;
+        (clients, subs, feed, queues)
+    }
+
     /// The state of a shard without connections, at time `now`. `home` counts the steps of the home on the same shard.
     pub(crate) fn new(me: ShardId, world: Arc<World>, home: Steps, now: Now) -> Front<P> {
         let work = Work::new(home);

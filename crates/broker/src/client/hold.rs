@@ -12,10 +12,9 @@ use alloc::vec::Vec;
 
 use crate::base::reason::Reason;
 use crate::budget::admission::Client;
-use crate::client::close::end_connection;
 use crate::client::parts::{Census, Clients, Connections, Context, Queues};
 use crate::client::progress::Allowance;
-use crate::client::protocols::{Holds, Protocols};
+use crate::client::protocols::{Holds, Protocols, protocol_of};
 use crate::client::row::PAUSED;
 use crate::client::types::Spilled;
 use crate::io::Io;
@@ -80,8 +79,12 @@ fn make_room<P: Protocols, I: Io>(
             return;
         }
         match class {
-            Class::Poll => P::drop_pipelined(clients, queues, slot, io),
-            Class::Slow => end_connection(clients, slot, Reason::TooSlow, io),
+            Class::Poll => {
+                let conns = &mut clients.conns;
+                let state = conns.get(slot).consumer.state;
+                protocol_of!(P, state, drop_pipelined(conns, queues, slot, io));
+            }
+            Class::Slow => clients.end_connection(slot, Reason::TooSlow, io),
             Class::Large => end_for_room(clients, slot, io),
         }
     }
@@ -89,7 +92,7 @@ fn make_room<P: Protocols, I: Io>(
 
 /// Ends a connection to make room for received bytes. Tells the client why, if it still reads.
 pub(crate) fn end_for_room<P: Protocols, I: Io>(clients: &mut Clients<P>, slot: u32, io: &mut I) {
-    end_connection(clients, slot, Reason::InputsFull, io);
+    clients.end_connection(slot, Reason::InputsFull, io);
 }
 
 impl Context {
@@ -106,7 +109,7 @@ impl Context {
 /// The received bytes that are held for this connection.
 fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
     let spilled = conns.spill(slot).map_or(0, Spilled::bytes);
-    spilled + P::partial_of(conns, slot).0
+    spilled + partial_of(conns, slot).0
 }
 
 /// The connections among the next rows that could make room for `bytes` bytes of `newcomer`, the first to use first.
@@ -139,7 +142,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
             of(row.consumer.client),
             by_address[&of(row.consumer.client)],
         );
-        let class = match P::holds(&clients.conns, slot) {
+        let class = match protocol_of!(P, row.consumer.state, holds(row)) {
             Holds::Pipelined => Class::Poll,
             Holds::Input if owed > owed_most => Class::Slow,
             Holds::Input => {
@@ -164,7 +167,12 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
 /// How many bytes this connection's input is behind.
 fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
     let spilled = conns.spill(slot).map_or(0, Spilled::owed_bytes);
-    spilled.max(P::partial_of(conns, slot).1)
+    spilled.max(partial_of(conns, slot).1)
+}
+
+/// See [`Protocol::partial`](crate::client::protocols::Protocol::partial).
+fn partial_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> (usize, u64) {
+    protocol_of!(P, conns.get(slot).consumer.state, partial(conns, slot))
 }
 
 /// Counts a second of a partly received input. Returns whether the input is too slow.
@@ -173,6 +181,6 @@ pub(crate) fn is_too_slow<P: Protocols>(clients: &mut Clients<P>, slot: u32) -> 
     if row.link.outbox != NONE || row.link.is(PAUSED) {
         return false;
     }
-    let allowance = clients.ctx.allowance();
-    P::input_lags(clients, slot, allowance)
+    let (state, allowance) = (row.consumer.state, clients.ctx.allowance());
+    protocol_of!(P, state, input_lags(clients, slot, allowance))
 }

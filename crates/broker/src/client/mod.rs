@@ -1,5 +1,5 @@
 //! The clients' side of a shard: the state and the functions of every connection, whatever its protocol. Nothing here names a
-//! protocol. Where the protocol decides, the code calls the trait [`protocols::Protocols`], which `protocol/contract` implements.
+//! protocol. Where the protocol decides, the code asks the trait [`protocols::Protocol`] by `protocol_of`.
 //!
 //! * The interface to the protocols: `types` and `protocols`.
 //! * The tables: `connections` with rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with the

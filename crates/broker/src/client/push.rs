@@ -11,9 +11,11 @@ use core::ops::Range;
 
 use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
+use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
 use crate::client::outbox::{PARTS_MAX, send_rope};
 use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
+use crate::client::protocols::Protocols;
 use crate::client::row::{FILTERS, State};
 use crate::client::run::Encodings;
 use crate::client::send::{fits, queue_message, queue_rope};
@@ -34,7 +36,7 @@ pub(crate) struct Parcel<'a, E> {
 
 impl<'a, E> Parcel<'a, E> {
     /// All messages of the run.
-    pub(crate) fn whole(slot: u32, encoding: E, run: &Run, frames: &'a Frames) -> Self {
+    fn whole(slot: u32, encoding: E, run: &Run, frames: &'a Frames) -> Self {
         Parcel {
             slot,
             encoding,
@@ -55,8 +57,27 @@ impl<'a, E> Parcel<'a, E> {
     }
 }
 
+impl<P: Protocols> Front<P> {
+    /// Sends the current run to a connection as all its subscribers with this encoding get it.
+    #[inline]
+    pub(crate) fn push_encoded<I: Io>(
+        &mut self,
+        (slot, topic): (u32, u32),
+        encoding: P::Encoding,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        if !encoding.is_frame() {
+            P::encode_once(self, encoding, topic, frames);
+        }
+        let run = &self.feed.run;
+        let parcel = Parcel::whole(slot, encoding, run, frames);
+        push(&mut self.clients, &self.subs, run, &parcel, io);
+    }
+}
+
 /// Sends all messages of a parcel to its connection.
-pub(crate) fn push<P: ProtocolTypes, I: Io>(
+fn push<P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &Subscriptions,
     run: &Run,

@@ -16,7 +16,7 @@ use crate::client::front::Front;
 use crate::client::parts::{
     Census, Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
 };
-use crate::client::protocols::Protocols;
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::home::sessions::SessionsAtHome;
@@ -105,7 +105,9 @@ impl<P: Protocols> Front<P> {
                     self.clients.meter.stats.sessions_evicted += u64::from(evicted);
                 }
                 Some(Holder::Connection(conn)) if self.clients.conns.is_current(conn) => {
-                    P::relieve(&mut self.clients, &self.queues, conn.slot, io);
+                    let (clients, queues) = (&mut self.clients, &self.queues);
+                    let state = clients.conns.get(conn.slot).consumer.state;
+                    protocol_of!(P, state, relieve(clients, queues, conn.slot, io));
                     self.carry_out_ends(io);
                     self.clients.meter.stats.relieved += 1;
                 }

@@ -16,9 +16,10 @@ use alloc::vec::Vec;
 
 use crate::base::access::Right;
 use crate::base::settings::Settings;
+use crate::client::front::Front;
 use crate::client::joining;
-use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions, Topics};
-use crate::client::protocols::Protocols;
+use crate::client::parts::{Clients, Connections, Matching, Subscriptions, Topics};
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::subscriptions::topics_of;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
@@ -61,34 +62,32 @@ impl Review {
 /// Ends a stream, a poll or an MQTT client whose rights are gone: its credential is not valid any more (`lost`), or new settings
 /// (`changed`) would refuse what it has. False if it stays.
 pub(crate) fn review<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
+    front: &mut Front<P>,
     slot: u32,
     (lost, changed): (Option<Reason>, bool),
     io: &mut I,
 ) -> bool {
-    if clients.conns.get(slot).link.is(CLOSING) {
+    let row = front.clients.conns.get(slot);
+    if row.link.is(CLOSING) {
         return false;
     }
-    let ended = lost.is_some_and(|why| P::try_end(clients, subs, queues, slot, why, io))
-        || changed && P::settings_changed(clients, subs, queues, slot, io);
-    clients.meter.stats.lapsed += u64::from(ended);
+    let state = row.consumer.state;
+    let ended = lost.is_some_and(|why| protocol_of!(P, state, try_end(front, slot, why, io)))
+        || changed && protocol_of!(P, state, settings_changed(front, slot, io));
+    front.clients.meter.stats.lapsed += u64::from(ended);
     ended
 }
 
-/// Whether the client would now be allowed to subscribe to everything that it is subscribed to.
-pub(crate) fn may_keep<P: ProtocolTypes>(
-    clients: &Clients<P>,
-    subs: &Subscriptions,
-    slot: u32,
-) -> Result<(), Reason> {
-    let may = |name: &[u8]| clients.may(slot, Right::Subscribe, name);
-    all_topics_of(&clients.conns, &subs.topics, slot)
-        .into_iter()
-        .try_for_each(may)?;
-    let filters = all_filters_of(&clients.conns, &subs.matching, slot);
-    filters.iter().try_for_each(|filter| may(filter))
+impl<P: ProtocolTypes> Clients<P> {
+    /// Whether the client would now be allowed to subscribe to everything that it is subscribed to.
+    pub(crate) fn may_keep(&self, subs: &Subscriptions, slot: u32) -> Result<(), Reason> {
+        let may = |name: &[u8]| self.may(slot, Right::Subscribe, name);
+        all_topics_of(&self.conns, &subs.topics, slot)
+            .into_iter()
+            .try_for_each(may)?;
+        let filters = all_filters_of(&self.conns, &subs.matching, slot);
+        filters.iter().try_for_each(|filter| may(filter))
+    }
 }
 
 pub(crate) fn all_topics_of<'a, P: ProtocolTypes>(

@@ -16,7 +16,7 @@ use crate::base::reason::Reason;
 use crate::base::verdict::{Identity, Verdict};
 use crate::budget::admission::Party;
 use crate::client::parts::{Census, Clients, Connections, Gate, Queues};
-use crate::client::protocols::Protocols;
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::PAUSED;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
@@ -210,7 +210,8 @@ pub(crate) fn verdict<P: Protocols>(
     if !clients.conns.is_current(conn) {
         return;
     }
-    P::handle_verdict(clients, queues, conn, found.map(Some));
+    let (state, who) = (clients.conns.get(conn.slot).consumer.state, found.map(Some));
+    protocol_of!(P, state, verdict(clients, queues, conn, who));
 }
 
 /// Stops reading a connection until the verdict on its credential arrives.

@@ -199,6 +199,15 @@ impl Row {
     pub fn is_open(&self) -> bool {
         self.link.socket != NO_SOCKET
     }
+    /// Whether the subscriptions of the connection change while it is open, so that several are a list with free places.
+    #[inline]
+    pub fn has_list(&self) -> bool {
+        match self.consumer.state {
+            State::Mqtt => true,
+            State::Proxy | State::Http | State::Waiting | State::Poll => false,
+            State::Sse | State::WebSocket | State::Draining => false,
+        }
+    }
     /// Whether any bit of `option` is set.
     #[inline]
     pub fn wants(&self, option: u32) -> bool {

@@ -1,9 +1,10 @@
 //! Sends bytes to a connection. If bytes wait already, or the socket accepts no more, the bytes go to the outbox.
 
 use crate::budget::account::Level;
+use crate::client::front::Front;
 use crate::client::outbox::{Bounds, Outbox, send_rope};
-use crate::client::parts::{Clients, Connections, Queues, Run, Subscriptions, Topics};
-use crate::client::protocols::Protocols;
+use crate::client::parts::{Clients, Connections, Run, Topics};
+use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, HELD, State};
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
@@ -14,13 +15,12 @@ use crate::store::slab::NONE;
 
 /// Sends at most `most` bytes of the outbox, because the socket accepts bytes again.
 pub(crate) fn writable<P: Protocols, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
+    front: &mut Front<P>,
     slot: u32,
     most: usize,
     io: &mut I,
 ) {
+    let clients = &mut front.clients;
     let row = clients.conns.get(slot);
     if row.link.outbox == NONE || row.link.is(HELD) {
         return;
@@ -36,14 +36,15 @@ pub(crate) fn writable<P: Protocols, I: Io>(
         return clients.conns.weigh_outbox(slot);
     }
     clients.conns.drop_outbox(slot);
-    let deadline_s = P::silent_until_s(clients, slot);
+    let state = clients.conns.get(slot).consumer.state;
+    let deadline_s = protocol_of!(P, state, silent_until_s(clients, slot));
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = deadline_s;
     if row.link.is(CLOSING) {
         return clients.shut(slot, io);
     }
     clients.conns.update_interest(slot, io);
-    P::outbox_drained(clients, subs, queues, slot);
+    protocol_of!(P, state, outbox_drained(front, slot));
 }
 
 /// The most messages that wait for any connection, if messages are counted. Walks over all connections: only for code that checks

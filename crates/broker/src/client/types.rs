@@ -1,6 +1,7 @@
 //! The types that the protocols define: state that the clients' side stores for them and does not read.
 
 use crate::base::time::Now;
+use crate::client::progress::Allowance;
 use crate::client::run::Encodings;
 use crate::store::slab::Vacant;
 
@@ -10,6 +11,10 @@ pub(crate) trait Spilled: Default {
     fn bytes(&self) -> usize;
     /// How many bytes the input is behind (see `progress.rs`).
     fn owed_bytes(&self) -> u64;
+    /// Whether the bytes may still have to be processed: they wait for the connection's turn or for credit.
+    fn is_held(&self) -> bool;
+    /// Counts a second of a partly received input. Returns whether the input is too slow.
+    fn lags(&mut self, allowance: Allowance) -> bool;
 }
 
 /// The protocol's state that few connections need. It is in a side row, outside the table of connections.

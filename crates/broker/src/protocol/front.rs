@@ -1,5 +1,5 @@
 //! Type aliases: the clients' side of a shard ([`client::front::Front`]) and its parts, with the protocols of this server.
-//! `contract` implements what the clients' side needs from them.
+//! `contract` says which types they are.
 
 use crate::client;
 pub(crate) use crate::client::parts::{

@@ -2,8 +2,8 @@
 //! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
 //! TCP or over `websocket`. No other of these folders imports another.
 //!
-//! The files here join the protocols. `contract` dispatches each call about a connection to its protocol. `front` names the
-//! clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
+//! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of
+//! requests, and `replies` hands over the mail of homes (the parts of shards that keep topics). `front` names the clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
 //! each protocol, and `run` once for all connections that get the same bytes.
 
 pub(crate) mod contract;
@@ -13,6 +13,8 @@ pub(crate) mod http;
 mod longpoll;
 pub(crate) mod mqtt;
 mod own;
+pub(crate) mod replies;
+mod requests;
 mod run;
 pub(crate) mod side;
 mod sse;

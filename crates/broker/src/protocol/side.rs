@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use crore_wire::websocket::receive::Partial;
 
-use crate::client::progress::Progress;
+use crate::client::progress::{Allowance, Progress};
 use crate::client::types::{self, Spilled};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::http::opening::Opening;
@@ -31,6 +31,28 @@ impl Default for Spill {
 }
 
 impl Spilled for Spill {
+    fn is_held(&self) -> bool {
+        match self {
+            Spill::Http(spill) => spill.held,
+            Spill::Frames(..) | Spill::Mqtt(..) => true,
+            Spill::WebSocket(..) => false,
+        }
+    }
+
+    fn lags(&mut self, allowance: Allowance) -> bool {
+        match self {
+            // A head has a deadline instead.
+            Spill::Http(spill) => {
+                spill.judged && spill.progress.second(spill.data.len(), allowance)
+            }
+            Spill::WebSocket(partial, progress) => {
+                progress.second(partial.received_bytes(), allowance)
+            }
+            Spill::Mqtt(data, progress) => progress.second(data.rest().len(), allowance),
+            Spill::Frames(..) => false,
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Spill::Http(spill) => spill.bytes(),

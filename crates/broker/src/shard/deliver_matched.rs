@@ -103,7 +103,7 @@ impl Front {
             delivery.run.at += len;
             let all = &delivery.run.due[delivery.run.at - len..delivery.run.at];
             let visit = Visit::begin(&self.clients, slot);
-            self.live_matched(slot, all, &messages, frames, io);
+            self.live_matched(slot, (all, &messages, frames), io);
             self.carry_out_ends(io);
             visit.charge(&self.clients, cost_of_bytes(len * message_bytes), budget);
         }
@@ -189,7 +189,7 @@ impl Front {
                 }
                 let visit = Visit::begin(&self.clients, *slot);
                 if !all.is_empty() {
-                    self.live_matched(*slot, &all, messages, frames, io);
+                    self.live_matched(*slot, (&all, messages, frames), io);
                     self.carry_out_ends(io);
                 }
                 visit.charge(&self.clients, cost_of_bytes(self.feed.run.bytes), budget);

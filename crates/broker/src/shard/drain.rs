@@ -9,11 +9,11 @@
 
 use crate::base::reason::Closed;
 use crate::base::time::Now;
+use crate::client::protocols::protocol_of;
 use crate::client::row::CLOSING;
 use crate::io::{Close, Io};
 use crate::mail::orders::Settled;
-use crate::protocol::contract::move_off;
-use crate::protocol::front::Front;
+use crate::protocol::front::{AllProtocols, Front};
 use crate::shard::Shard;
 use crate::shard::drain_progress::{DrainProgress, TICKS_PER_S};
 
@@ -79,14 +79,8 @@ pub(super) fn move_due_clients<I: Io>(
             front.clients.scratch.note_close_reason(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);
         } else if !front.clients.conns.get(slot).link.is(CLOSING) {
-            let Front {
-                clients,
-                subs,
-                feed,
-                queues,
-                ..
-            } = front;
-            let is_moved = move_off(clients, subs, &feed.deliveries, queues, slot, io);
+            let state = front.clients.conns.get(slot).consumer.state;
+            let is_moved = protocol_of!(AllProtocols, state, move_off(front, slot, io));
             due -= u64::from(is_moved);
         }
         slot += 1;

@@ -9,13 +9,13 @@
 //! tick ends only some of them, and the next tick follows soon.
 
 use crate::base::reason::Reason;
-use crate::client::close::end_connection;
 use crate::client::deadlines::{charge_if_nothing_is_read, deadline};
 use crate::client::hold::is_too_slow;
+use crate::client::protocols::protocol_of;
 use crate::client::review::review;
 use crate::io::Io;
-use crate::protocol::contract::{cut_off, has_begun_input, second};
-use crate::protocol::front::{Clients, Front};
+use crate::protocol::front::{AllProtocols, Clients};
+use crate::protocol::mqtt::contract::cut_off;
 use crate::shard::Shard;
 use crate::shard::drain::move_due_clients;
 
@@ -88,27 +88,24 @@ impl Shard {
             let clients = &self.front.clients;
             let changed = self.review.runs();
             let lost = watches_identities.then(|| clients.lost_credential(slot, changed));
-            let Front {
-                clients,
-                subs,
-                feed,
-                queues,
-                ..
-            } = &mut self.front;
             let lost = (lost.flatten(), changed);
-            let ends = review(clients, subs, queues, slot, lost, io)
-                || is_cut_off && cut_off(clients, slot, io);
+            let ends = review(&mut self.front, slot, lost, io)
+                || is_cut_off && cut_off(&mut self.front.clients, slot, io);
             if ends {
                 continue;
             }
-            let row = clients.conns.get(slot);
+            let clients = &mut self.front.clients;
+            let (row, conns) = (clients.conns.get(slot), &clients.conns);
+            let state = row.consumer.state;
             if row.link.deadline_s != 0 && row.link.deadline_s < clients.ctx.now.s {
-                deadline(clients, subs, &feed.deliveries, queues, slot, io);
-            } else if has_begun_input(&clients.conns, slot) && is_too_slow(clients, slot) {
-                end_connection(clients, slot, Reason::TooSlow, io);
+                deadline(&mut self.front, slot, io);
+            } else if protocol_of!(AllProtocols, state, has_begun_input(conns, slot))
+                && is_too_slow(clients, slot)
+            {
+                clients.end_connection(slot, Reason::TooSlow, io);
             } else {
                 charge_if_nothing_is_read(clients, slot);
-                second(clients, slot, io);
+                protocol_of!(AllProtocols, state, second(clients, slot, io));
             }
         }
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;

@@ -7,10 +7,11 @@
 
 use crate::base::reason::Reason;
 use crate::client::delivery::Delivery;
-use crate::client::protocols::Protocols;
+use crate::client::protocols::protocol_of;
 use crate::client::row::{COUNTED, MULTI, State};
 use crate::io::Io;
 use crate::protocol::front::{AllProtocols, Connections, Front, Sub};
+use crate::protocol::http::options::HISTORY;
 use crate::shard::flows::end_walk;
 
 impl Front {
@@ -41,7 +42,9 @@ impl Front {
             let Some(slot) = self.subs.topics.member(topic, place) else {
                 continue;
             };
-            if self.clients.conns.get(slot).waits_for_history() {
+            let row = self.clients.conns.get(slot);
+            let state = row.consumer.state;
+            if state == State::Waiting && row.wants(HISTORY) {
                 // A page for this connection is in flight, and will report what happened to the topic.
                 continue;
             }
@@ -50,8 +53,7 @@ impl Front {
                 true => Reason::Deleted,
                 false => Reason::Displaced,
             };
-            let (clients, subs, queues) = (&mut self.clients, &mut self.subs, &mut self.queues);
-            AllProtocols::try_end(clients, subs, queues, slot, reason, io);
+            protocol_of!(AllProtocols, state, try_end(self, slot, reason, io));
             self.carry_out_ends(io);
         }
         delivery.walking = false;

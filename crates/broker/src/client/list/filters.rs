@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use crate::base::ids::PartitionId;
 use crate::base::position::{Position, Since};
 use crate::client::codec::{Codec, Message, Offered};
+use crate::client::front::Front;
 use crate::client::joining::{
     Asking, ask_matches, filter_subscriptions, filter_subscriptions_mut, join_filters,
 };
@@ -20,14 +21,13 @@ use crate::mail::{Attached, FilterPage, Frames};
 
 /// Handles a home's page for a subscription with wildcards.
 pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &mut Subscriptions,
-    deliveries: &Deliveries,
-    queues: &mut Queues,
+    front: &mut Front<P>,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
+    let deliveries = &feed.deliveries;
     let Some(part) = part_of_group(&clients.conns, slot, serial) else {
         return;
     };

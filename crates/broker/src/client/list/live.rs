@@ -4,11 +4,12 @@ use alloc::vec::Vec;
 
 use crate::client::codec::{Codec, Message};
 use crate::client::delivery::{Addressee, Matched};
+use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
 use crate::client::list::page::send_in_order;
 use crate::client::list::{list_of, serial_of, sub_mut};
 use crate::client::outbox::Packets;
-use crate::client::parts::{Clients, Connections, Deliveries, Feed, Matching, Subscriptions};
+use crate::client::parts::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::client::row::LIVE;
 use crate::client::side::Sub;
 use crate::client::subscriptions::topic_of;
@@ -20,13 +21,12 @@ use crate::store::slab::NONE;
 /// Sends the messages of the current run to a subscription to their topic. If a live filter of the client matches the topic too, that filter sends them
 /// instead.
 pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &Subscriptions,
-    feed: &mut Feed,
+    front: &mut Front<P>,
     (slot, part): (u32, u32),
     frames: &Frames,
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
     let topic = topic_of(&clients.conns, slot, part);
     if topic == NONE {
         return clients.broken(slot);
@@ -54,13 +54,13 @@ pub(crate) fn live_messages<C: Codec<P>, P: ProtocolTypes, I: Io>(
 
 /// Sends the messages of a run that match filters of the client, each once.
 pub(crate) fn live_matches<C: Codec<P>, P: ProtocolTypes, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &Subscriptions,
-    deliveries: &Deliveries,
+    front: &mut Front<P>,
     slot: u32,
     (all, messages, frames): (&[Addressee], &[Matched], &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
+    let deliveries = &feed.deliveries;
     let mut out = Packets::default();
     for due in all.chunk_by(|a, b| a.message == b.message) {
         let message = due

@@ -6,6 +6,7 @@
 use crate::base::planted::{self, Fault};
 use crate::base::position::Position;
 use crate::client::codec::{Codec, Message, Offered};
+use crate::client::front::Front;
 use crate::client::list::filters::catch_up_filters;
 use crate::client::list::{collapse, count_asked_pages, part_name, sub_mut};
 use crate::client::outbox::Packets;
@@ -18,16 +19,18 @@ use crate::io::Io;
 use crate::mail::{Attached, Frames, LatestValues, Page, Record};
 use crate::store::slab::NONE;
 
-/// Handles a home's page for a subscription to a topic.
-pub(crate) fn topic_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
-    clients: &mut Clients<P>,
-    subs: &Subscriptions,
-    deliveries: &Deliveries,
-    queues: &mut Queues,
+/// Handles a home's answer for a subscription to a topic: a page, or a refusal.
+pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
+    front: &mut Front<P>,
     of: (u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
+    let deliveries = &feed.deliveries;
+    if page.attached != Attached::Yes {
+        return not_attached::<C, P, I>(clients, subs, queues, of, page, io);
+    }
     let (slot, part) = of;
     // A subscription in the row has noted there that it has fallen behind.
     clients.expand(slot);
@@ -77,7 +80,7 @@ pub(crate) fn topic_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
 }
 
 /// A home has refused a subscription, or its topic was deleted.
-pub(crate) fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
+fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
     queues: &mut Queues,

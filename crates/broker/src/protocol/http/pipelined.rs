@@ -6,20 +6,14 @@
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{PAUSED, State};
 use crate::io::Io;
-use crate::protocol::front::{Census, Clients, Connections, Queues};
+use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::protocol::http::options::{KEEP, UPGRADE};
 use crate::protocol::side::Spill;
 
 /// Holds bytes received while a request waits. If they exceed the size limit of a head, the socket is not read any more. After a
 /// poll they are dropped instead, because the socket of a poll must be read to notice its end.
-pub(crate) fn hold_pipelined<I: Io>(
-    clients: &mut Clients,
-    queues: &Queues,
-    census: &Census,
-    slot: u32,
-    bytes: &[u8],
-    io: &mut I,
-) {
+pub(crate) fn hold_pipelined<I: Io>(front: &mut Front, slot: u32, bytes: &[u8], io: &mut I) {
+    let (clients, queues, census) = (&mut front.clients, &front.queues, &front.census);
     let limit = clients.ctx.world.settings.limits.head_bytes;
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Poll && !row.wants(KEEP) {

@@ -20,11 +20,14 @@ use crate::base::work::Steps;
 use crate::client::admission::enter_proxied;
 use crate::client::credit::must_stall;
 use crate::client::hold::{end_for_room, has_receive_room};
-use crate::client::protocols::Protocols;
+use crate::client::protocols::protocol_of;
 use crate::client::row::{CLOSING, EOF, SERVED, State, TURNED_AWAY};
+use crate::client::types::Spilled;
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::protocol::front::{AllProtocols, Census, Clients, Context, Front, Gate, Lanes, Queues};
+use crate::protocol::front::{
+    AllProtocols, Census, Clients, Connections, Context, Front, Gate, Lanes, Queues,
+};
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::authenticate;
 use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
@@ -53,10 +56,9 @@ impl Front {
         let spill = self.clients.conns.take_spill(slot);
         let Some(spill) = spill else {
             if let Some((mut kept, rest)) = self.run(slot, input, HttpSpill::default(), home, io) {
-                if AllProtocols::has_changed(&self.clients.conns, slot) {
-                    // The bytes are not HTTP, or they follow an upgrade without a subscription.
+                if let Some(state) = changed_to(&self.clients.conns, slot) {
                     let rest = &mut input[rest];
-                    return AllProtocols::received(self, slot, rest, home, io);
+                    return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
                 }
                 kept.data = input[rest].to_vec();
                 keep_request(
@@ -78,8 +80,9 @@ impl Front {
         self.clients.meter.work.steps.add_bytes(input.len());
         let mut data = core::mem::take(&mut spill.data);
         if let Some((mut kept, rest)) = self.run(slot, &mut data, spill, home, io) {
-            if AllProtocols::has_changed(&self.clients.conns, slot) {
-                return AllProtocols::received(self, slot, &mut data[rest], home, io);
+            if let Some(state) = changed_to(&self.clients.conns, slot) {
+                let rest = &mut data[rest];
+                return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
             }
             kept.data = data;
             kept.narrow(rest);
@@ -105,7 +108,7 @@ impl Front {
         }
         let row = self.clients.conns.get(conn.slot);
         let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
-        if row.link.is(EOF) && idle && !AllProtocols::is_held(&self.clients.conns, conn.slot) {
+        if row.link.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
             self.clients.drop_conn(conn.slot, Close::Now);
         }
     }
@@ -240,6 +243,20 @@ fn proxy_header(
             clients.drop_conn(slot, Close::Reset);
             Err(Refused)
         }
+    }
+}
+
+/// Whether received bytes wait to be processed.
+pub(crate) fn is_held(conns: &Connections, slot: u32) -> bool {
+    conns.spill(slot).is_some_and(Spilled::is_held)
+}
+
+/// The state of a connection that has changed to another protocol: its bytes are not HTTP, or they follow an upgrade without a subscription.
+fn changed_to(conns: &Connections, slot: u32) -> Option<State> {
+    match conns.get(slot).consumer.state {
+        State::Proxy | State::Http | State::Waiting | State::Poll => None,
+        State::Sse | State::Draining => None,
+        other => Some(other),
     }
 }
 

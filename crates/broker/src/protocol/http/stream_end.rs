@@ -5,13 +5,20 @@ use alloc::vec::Vec;
 use crore_wire::websocket::frame;
 
 use crate::base::reason::{Closed, Reason};
+use crate::client::protocols::protocol_of;
 use crate::client::row::State;
 use crate::io::Io;
-use crate::protocol::front::Clients;
+use crate::protocol::front::{AllProtocols, Clients};
 use crate::protocol::http::body::write_end;
 
 /// The close code for a reason that has none: a fault of the server (RFC 6455 section 7.4.1).
 const INTERNAL: u16 = 1011;
+
+/// Whether the connection's bytes are WebSocket frames.
+pub(crate) fn has_frames(clients: &Clients, slot: u32) -> bool {
+    let row = clients.conns.get(slot);
+    protocol_of!(AllProtocols, row.consumer.state, has_frames(row))
+}
 
 /// Ends a stream as its protocol demands: with a close frame, or with the last chunk.
 pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
@@ -58,7 +65,7 @@ pub(crate) fn end_stream_by<I: Io>(
     }
     clients.scratch.note_close_reason(closed);
     let mut bytes = Vec::new();
-    match clients.conns.get(slot).has_frames() {
+    match has_frames(clients, slot) {
         true => frame::write_close(&mut bytes, code, words),
         false => write_end(clients.conns.get(slot), &mut bytes),
     }

@@ -9,7 +9,7 @@ use crate::io::Io;
 use crate::mail::TopicRequest;
 use crate::protocol::front::{Connections, Front};
 
-/// What HTTP leaves to the protocols that begin as a request, or in the place of one. `contract/requests.rs` implements it.
+/// What HTTP leaves to the protocols that begin as a request, or in the place of one. `protocol/requests.rs` implements it.
 pub(crate) trait Requests {
     /// Processes a request that was accepted.
     fn carry_out<I: Io>(
@@ -25,16 +25,6 @@ pub(crate) trait Requests {
     fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool;
     /// Whether an upgrade to WebSocket is for another protocol. The path does not matter.
     fn names_other(head: &Head<'_>) -> bool;
-    /// Whether the connection has changed to another protocol, to which later bytes belong.
-    fn has_changed(conns: &Connections, slot: u32) -> bool;
-    /// Processes bytes of that protocol.
-    fn received<I: Io>(
-        front: &mut Front,
-        slot: u32,
-        bytes: &mut [u8],
-        home: &mut Option<Home>,
-        io: &mut I,
-    );
 }
 
 /// The kind of request that a path selects.

@@ -7,14 +7,17 @@ use crate::base::ids::PartitionId;
 use crate::client::delivery::Matched;
 use crate::client::row::EOF;
 use crate::io::{Close, Io};
-use crate::mail::{Frames, Record};
+use crate::mail::{FilterPage, Frames, Record};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Feed, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Feed, Front, Queues, Subscriptions};
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
 use crate::protocol::http::pipelined::begin_poll_wait;
 use crate::protocol::longpoll::poll::{answer_nothing, answer_poll_with};
-use crate::protocol::stream::filtered::{filter_rule, just_seen, saw_of_partition, set_positions};
+use crate::protocol::stream::course::is_stream;
+use crate::protocol::stream::filtered::{
+    filter_rule, just_seen, open_stream, request_match_page, saw_of_partition, set_positions,
+};
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
 pub(crate) fn poll_matched<I: Io>(
@@ -40,7 +43,24 @@ pub(crate) fn poll_matched<I: Io>(
     );
 }
 
-pub(crate) fn open_poll<I: Io>(
+/// Handles a home's page for a request by filter. After the homes have answered for all partitions, the response begins.
+pub(crate) fn match_page<I: Io>(
+    front: &mut Front,
+    of: (u32, u32),
+    page: (&FilterPage, &Frames),
+    io: &mut I,
+) {
+    let Some(opening) = request_match_page(front, of, page, io) else {
+        return;
+    };
+    let (clients, subs, feed, queues) = front.parts();
+    match is_stream(&clients.conns, of.0) {
+        true => open_stream(clients, &subs.matching, feed, queues, of.0, opening, io),
+        false => open_poll(clients, subs, feed, queues, of.0, opening, io),
+    }
+}
+
+fn open_poll<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     feed: &mut Feed,

@@ -13,7 +13,7 @@ use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
 use crate::protocol::front::{
-    Clients, Connections, Deliveries, Feed, Forms, Matching, Queues, Subscriptions,
+    Clients, Connections, Deliveries, Feed, Forms, Front, Matching, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
@@ -206,18 +206,12 @@ pub(crate) fn answer_poll_with<I: Io>(
 
 /// Ends a long-poll that has timed out. The answer contains the poll's position, which for a single topic only the home knows, so
 /// the home is asked. If a message arrives before the home's answer, it answers the poll.
-pub(crate) fn end_poll<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    deliveries: &Deliveries,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) {
+pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+    let (clients, subs, feed, queues) = front.parts();
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = 0;
     if row.consumer.options & (MULTI | FILTERS) != 0 {
-        return answer_nothing(clients, subs, deliveries, queues, slot, None, io);
+        return answer_nothing(clients, subs, &feed.deliveries, queues, slot, None, io);
     }
     let topic = row.consumer.topic;
     let to = clients.conns.reply_to(slot, 0);

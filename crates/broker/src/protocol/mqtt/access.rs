@@ -18,7 +18,6 @@ use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::budget::world::World;
-use crate::client::review::may_keep;
 use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
@@ -200,7 +199,7 @@ fn mqtt_loses(clients: &Clients, subs: &Subscriptions, slot: u32) -> Option<Reas
     let mut judged = groups.map(|shared| unshared(&shared.text));
     let judged = judged.try_for_each(|filter| clients.may(slot, Right::Subscribe, filter));
     let judged = judged.and_then(|()| may_will(clients, slot));
-    if let Err(denied) = judged.and_then(|()| may_keep(clients, subs, slot)) {
+    if let Err(denied) = judged.and_then(|()| clients.may_keep(subs, slot)) {
         return Some(denied);
     }
     if grants_of(&clients.conns, slot).is_some() {

@@ -364,7 +364,8 @@ pub(super) fn home_of_session(ctx: &Context, id: SessionId) -> ShardId {
 
 /// The session; `None` before the home has answered.
 pub(crate) fn mqtt_session(clients: &Clients, slot: u32) -> Option<(ShardId, SessionId)> {
-    if clients.conns.get(slot).consumer.own == NONE {
+    let consumer = &clients.conns.get(slot).consumer;
+    if consumer.state != State::Mqtt || consumer.own == NONE {
         return None;
     }
     let mqtt = clients.conns.own_row(slot);

@@ -11,9 +11,10 @@ use crate::client::codec::{Codec, Message, Offered};
 use crate::client::list::page::catch_up;
 use crate::client::list::{name_of, sub, sub_mut};
 use crate::client::outbox::Packets;
-use crate::client::row::{HELD, State};
+use crate::client::row::{HELD, Row, State};
 use crate::io::Io;
 use crate::mail::{Frames, LatestValues, Page, Record};
+use crate::protocol::encode::Encoding;
 use crate::protocol::front::{
     AllProtocols, Clients, Connections, Deliveries, Queues, Subscriptions, Topics,
 };
@@ -21,7 +22,7 @@ use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_waiting;
 use crate::protocol::mqtt::give::{Wants, give_packet, send_or_hold};
-use crate::protocol::mqtt::options::qos_of;
+use crate::protocol::mqtt::options::{is_plain, packets_of, qos_of};
 use crate::protocol::mqtt::overlap::{
     give_in_turn, sharers, start_all, start_anew, start_live, wants_of,
 };
@@ -37,6 +38,10 @@ use crate::store::slab::NONE;
 pub(crate) struct MqttCodec;
 
 impl Codec<AllProtocols> for MqttCodec {
+    fn shared_encoding(row: &Row) -> Option<Encoding> {
+        is_plain(row.consumer.options).then(|| packets_of(row))
+    }
+
     /// Notes the code of a filter; with the last one of its SUBSCRIBE, sends the SUBACK.
     fn granted<I: Io>(clients: &mut Clients, slot: u32, part: u32, io: &mut I) {
         let Some(sub) = sub_mut(&mut clients.conns, slot, part) else {

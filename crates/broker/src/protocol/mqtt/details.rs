@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::client::list::{is_vacant, list_of, name_of};
-use crate::client::row::MULTI;
+use crate::client::row::{MULTI, State};
 use crate::mail::orders::MqttState;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::client::mqtt;
@@ -19,7 +19,7 @@ pub(crate) fn mqtt_details(
     names: usize,
 ) -> Option<MqttState> {
     let row = clients.conns.get(slot);
-    if row.consumer.own == NONE {
+    if row.consumer.state != State::Mqtt || row.consumer.own == NONE {
         return None;
     }
     let own = clients.conns.own_row(slot);

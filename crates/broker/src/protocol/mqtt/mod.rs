@@ -2,7 +2,8 @@
 //!
 //! `packets` decodes received packets. `connect` opens and ends the session, `publish` takes the client's messages, `subscribe`, `list` and
 //! `unsubscribe` are its subscriptions, `deliver` sends messages and takes acknowledgements. `suspend` makes the stored form of a session, and `resume`
-//! reads it. `details` describes a connection to the operator.
+//! reads it. `details` describes a connection to the operator. `contract` answers the
+//! questions that every protocol answers.
 //!
 //! Invariants:
 //! * Nothing is done for a client before it has its session.
@@ -16,6 +17,7 @@ pub(crate) mod close;
 pub(crate) mod closing_sessions;
 pub(crate) mod codec;
 pub(crate) mod connect;
+pub(crate) mod contract;
 pub(crate) mod deliver;
 pub(crate) mod details;
 pub(crate) mod give;

@@ -465,9 +465,13 @@ fn prefetch_publishes(
     at
 }
 
-/// Whether a connection with this first byte speaks MQTT.
-pub(crate) fn begins_with(first: u8) -> bool {
-    first == CONNECT
+/// The connection speaks MQTT from now on if this is its first byte. Returns whether it is.
+pub(crate) fn begins_with(conns: &mut Connections, slot: u32, first: u8) -> bool {
+    let begins = first == CONNECT;
+    if begins {
+        conns.get_mut(slot).consumer.state = State::Mqtt;
+    }
+    begins
 }
 
 /// The subprotocol of a WebSocket that carries MQTT [MQTT-6.0.0-3].

@@ -107,12 +107,7 @@ impl Front {
     }
 
     fn record_session(&mut self, conn: ConnId) {
-        let Front {
-            clients,
-            subs,
-            feed,
-            ..
-        } = self;
+        let (clients, subs, feed, _) = self.parts();
         let slot = conn.slot;
         if !clients.records_session(slot) {
             return;

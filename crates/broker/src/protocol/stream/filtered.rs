@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames, Record};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
-    Clients, Connections, Deliveries, Feed, Matching, Queues, Subscriptions,
+    Clients, Connections, Deliveries, Feed, Front, Matching, Queues, Subscriptions,
 };
 use crate::protocol::http::opening::{Most, Opening};
 use crate::protocol::http::state::Gap;
@@ -47,14 +47,12 @@ pub(crate) fn just_seen(messages: &[Matched]) -> Vec<(PartitionId, u64)> {
 /// Handles a home's page (bounded run of past messages) for a request or stream by filter. Returns the opening (the collected
 /// answers) when it is complete.
 pub(crate) fn request_match_page<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) -> Option<Box<Opening>> {
+    let (clients, subs, feed, queues) = front.parts();
     if page.attached != Attached::Yes {
         let row = clients.conns.get(slot);
         if matches!(row.consumer.state, State::Sse | State::WebSocket) {
@@ -205,15 +203,14 @@ fn further_page<I: Io>(
     }
 }
 
-/// The live messages of a run for a request or stream: those for filters that are live in the message's partition, each message
-/// once.
-pub(crate) fn picks_of(
-    conns: &Connections,
+/// The live messages of a run that a stream or poll gets now: those for filters that are live in the message's partition, each message once. A response that
+/// has not begun holds them.
+pub(crate) fn new_matches(
+    clients: &mut Clients,
     slot: u32,
-    all: &[Addressee],
-    messages: &[Matched],
+    (all, messages, frames): (&[Addressee], &[Matched], &Frames),
 ) -> Vec<u32> {
-    let Some(subscriptions) = joining::filter_subscriptions(conns, slot) else {
+    let Some(subscriptions) = joining::filter_subscriptions(&clients.conns, slot) else {
         return Vec::new();
     };
     let live = |due: &&Addressee| {
@@ -222,6 +219,10 @@ pub(crate) fn picks_of(
     };
     let mut picks: Vec<u32> = all.iter().filter(live).map(|due| due.message).collect();
     picks.dedup();
+    if !picks.is_empty() && clients.conns.extra(slot).own.opening.is_some() {
+        hold_matches(clients, slot, &picks, messages, frames);
+        picks.clear();
+    }
     picks
 }
 
@@ -235,7 +236,7 @@ pub(crate) fn stream_matched<I: Io>(
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
-    let encoding = Encoding::of(row);
+    let encoding = Encoding::of_request(row);
     let group =
         joining::filter_subscriptions(&clients.conns, slot).and_then(|all| all.groups().first());
     let Some(group) = group else {
@@ -323,11 +324,15 @@ fn encode_matched(
         record,
         now_s: clients.ctx.now.unix_s,
     }
-    .encode(Encoding::of(clients.conns.get(slot)), &mut feed.forms, out);
+    .encode(
+        Encoding::of_request(clients.conns.get(slot)),
+        &mut feed.forms,
+        out,
+    );
 }
 
 /// Holds live messages for a response that has not begun.
-pub(crate) fn hold_matches(
+fn hold_matches(
     clients: &mut Clients,
     slot: u32,
     picks: &[u32],

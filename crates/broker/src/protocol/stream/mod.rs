@@ -2,9 +2,10 @@
 //!
 //! `subscribe` reads the request (by filter: `filtered`), `page` handles refusals of homes (the parts of shards that keep topics),
 //! `course` gives pages to streams of events or frames, `live` gives live messages to streams, `gap` reports lost messages, `leave`
-//! continues from the log. `format` has the differences between events and frames, `topics` encodes messages. `interest` reports which
+//! continues from the log. `format` has the differences between events and frames, `topics` encodes messages. `contract` answers the questions that every protocol answers. `interest` reports which
 //! topics have subscribers. Long-polls are in `protocol/longpoll`.
 
+pub(crate) mod contract;
 pub(crate) mod course;
 pub(crate) mod filtered;
 pub(crate) mod format;

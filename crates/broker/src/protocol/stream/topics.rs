@@ -28,7 +28,7 @@ pub(crate) fn encode_for(
         record.offset,
         &mut id,
     );
-    let encoding = match Encoding::of(row) {
+    let encoding = match Encoding::of_request(row) {
         // A connection with several topics gets uncompressed plain frames. Only the envelope names the topic.
         Encoding::Packed if row.wants(MULTI) => Encoding::Frame,
         encoding => encoding,

@@ -10,16 +10,15 @@ use crate::base::reason::{Closed, Reason};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
-use crate::client::protocols::Protocols;
+use crate::client::protocols::protocol_of;
 use crate::client::row::State;
 
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::contract::frame_beside_bytes;
 use crate::protocol::front::{AllProtocols, Census, Clients, Connections, Front, Lanes, Queues};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
-use crate::protocol::http::stream_end::{end_stream, end_stream_by};
+use crate::protocol::http::stream_end::{end_stream, end_stream_by, has_frames};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -112,9 +111,16 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
+        let state = self.clients.conns.get(slot).consumer.state;
+        let is_binary = matches!(event, Event::Binary(_));
         match event {
-            Event::Text(data) => self.handle_frame(slot, data, false, home, io),
-            Event::Binary(data) => self.handle_frame(slot, data, true, home, io),
+            Event::Text(data) | Event::Binary(data) => {
+                protocol_of!(
+                    AllProtocols,
+                    state,
+                    frame(self, slot, data, is_binary, home, io)
+                )
+            }
             Event::Ping(data) => {
                 frame::write_frame(&mut self.clients.scratch.reply, Opcode::Pong, data);
                 true
@@ -169,10 +175,10 @@ fn all_read<I: Io>(
     io: &mut I,
 ) {
     clients.send_reply(slot, io);
-    if clients.conns.get(slot).has_frames() {
+    if has_frames(clients, slot) {
         hold_partial(clients, queues, census, slot, begun, io);
     }
-    if clients.conns.get(slot).has_frames() && clients.conns.get(slot).wants(PUBLISHES) {
+    if has_frames(clients, slot) && clients.conns.get(slot).wants(PUBLISHES) {
         stall_if_needed(clients, lanes, queues, slot, io);
     }
 }
@@ -185,7 +191,8 @@ fn hold_partial<I: Io>(
     (partial, progress): Begun,
     io: &mut I,
 ) {
-    let idle_s = AllProtocols::silent_until_s(clients, slot);
+    let state = clients.conns.get(slot).consumer.state;
+    let idle_s = protocol_of!(AllProtocols, state, silent_until_s(clients, slot));
     let row = clients.conns.get_mut(slot);
     let Some(partial) = partial else {
         if row.link.outbox == NONE {
@@ -246,5 +253,7 @@ fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, 
 
 /// The size limit of a message that a client may send, in bytes.
 fn frame_bytes_max(clients: &Clients, slot: u32) -> usize {
-    clients.ctx.world.settings.limits.message_bytes + frame_beside_bytes(&clients.conns, slot)
+    let state = clients.conns.get(slot).consumer.state;
+    let beside_bytes = protocol_of!(AllProtocols, state, frame_beside_bytes());
+    clients.ctx.world.settings.limits.message_bytes + beside_bytes
 }

@@ -3,10 +3,10 @@
 use crore_wire::websocket::frame::{self, Opcode};
 
 use crate::base::reason::Closed;
-use crate::client::protocols::Protocols;
 use crate::io::{Close, Io};
-use crate::protocol::front::{AllProtocols, Clients};
+use crate::protocol::front::Clients;
 use crate::protocol::http::options::{PING, PINGS};
+use crate::protocol::http::request::is_held;
 
 /// Sends a ping if nothing was sent for too long. Ends the connection if two pings are unanswered.
 pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
@@ -16,7 +16,7 @@ pub(crate) fn ping_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut I)
     let row = clients.conns.get_mut(slot);
     if row.consumer.options & PINGS == 2 * PING {
         // The pong may be in held bytes that were not processed yet.
-        if !AllProtocols::is_held(&clients.conns, slot) {
+        if !is_held(&clients.conns, slot) {
             clients.scratch.note_close_reason(Closed::Timeout);
             clients.drop_conn(slot, Close::Reset);
         }

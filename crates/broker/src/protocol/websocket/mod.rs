@@ -1,5 +1,5 @@
 //! WebSockets: `handshake` accepts an upgrade, `frames` reads received bytes, `publish` publishes frames, `heartbeat` sends pings,
-//! `gap` reports lost messages and the first position. Frames may carry another protocol, to which `protocol/contract` dispatches.
+//! `gap` reports lost messages and the first position. Frames may carry another protocol, which gets their data.
 
 mod frames;
 pub(crate) mod gap;

@@ -4,7 +4,6 @@
 
 use crate::base::reason::Reason;
 use crate::base::time::Now;
-use crate::client::close::end_connection;
 use crate::home::sessions::{AbsentView, FOREVER_S, SessionsAtHome};
 use crate::mail::orders::{Connection, Ended, Page, Selection, Session, SessionName};
 use crate::protocol::front::{Clients, Subscriptions};
@@ -21,8 +20,9 @@ use crate::client::rights::user_of;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
 use crate::mail::session::{SessionId, stored};
-use crate::protocol::contract::{details_of, session_of};
 use crate::protocol::mqtt::access::{client_id_in, session_named, user_in};
+use crate::protocol::mqtt::client::mqtt_session;
+use crate::protocol::mqtt::details::mqtt_details;
 use crate::store::slab::NONE;
 
 /// The maximum number of rows that one order examines: some hundred microseconds of work if few rows match.
@@ -105,7 +105,7 @@ fn describe<I: Io>(
         request_in_flight: row.consumer.state == State::Waiting,
         address: clients.conns.address_of(slot, io),
         user: user_of(&clients.conns, id).into(),
-        session: session_of(clients, slot),
+        session: mqtt_session(clients, slot),
         topics: named(names, topics),
         topic_count,
         filters: filters.into_iter().take(names).collect(),
@@ -115,7 +115,7 @@ fn describe<I: Io>(
         silent_s: clients.ctx.now.s.saturating_sub(row.link.sent_s),
         connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
         is_secure: io.is_secure(row.link.socket),
-        mqtt: details_of(clients, subs, slot, names),
+        mqtt: mqtt_details(clients, subs, slot, names),
     }
 }
 
@@ -249,6 +249,6 @@ pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I)
     if !clients.conns.is_current(id) || clients.conns.get(id.slot).link.is(CLOSING) {
         return false;
     }
-    end_connection(clients, id.slot, Reason::Operator, io);
+    clients.end_connection(id.slot, Reason::Operator, io);
     true
 }

@@ -1,0 +1,164 @@
+//! What the code for all protocols asks MQTT.
+
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
+use crate::budget::stats::Transport;
+use crate::client::progress::Allowance;
+use crate::client::protocols::Protocol;
+use crate::client::row::{Row, State};
+use crate::client::types::Spilled as _;
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::{Outcome, ReplyTo};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+use crate::protocol::mqtt::access::{mqtt_review, mqtt_verdict};
+use crate::protocol::mqtt::client::{PACKET_BESIDE_BYTES, owes_answers};
+use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
+use crate::protocol::mqtt::closing_sessions::mqtt_fenced;
+use crate::protocol::mqtt::codec::MqttCodec;
+use crate::protocol::mqtt::options::FRAMED;
+use crate::protocol::mqtt::packets::{mqtt_part, mqtt_part_is_slow};
+use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_second};
+use crate::protocol::side::Spill;
+use crate::store::slab::NONE;
+
+/// MQTT, over TCP or in the frames of a WebSocket.
+pub(crate) struct Mqtt;
+
+impl Protocol<AllProtocols> for Mqtt {
+    type Codec = MqttCodec;
+
+    fn transport(row: &Row) -> Transport {
+        match row.wants(FRAMED) {
+            true => Transport::MqttWebSocket,
+            false => Transport::Mqtt,
+        }
+    }
+
+    fn has_frames(row: &Row) -> bool {
+        row.wants(FRAMED)
+    }
+
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        match front.clients.conns.get(slot).wants(FRAMED) {
+            true => front.frames_received(slot, bytes, home, io),
+            false => front.mqtt_received(slot, bytes, home, io),
+        }
+    }
+
+    fn frame<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        data: &[u8],
+        is_binary: bool,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        front.mqtt_frame(slot, data, is_binary, home, io)
+    }
+
+    fn frame_beside_bytes() -> usize {
+        PACKET_BESIDE_BYTES
+    }
+
+    fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        front.mqtt_resume(conn.slot, home, io);
+    }
+
+    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        if clients.conns.get(slot).extra() != NONE {
+            mqtt_second(clients, slot, io);
+        }
+    }
+
+    fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
+        clients.keep_alive_end_s(slot)
+    }
+
+    /// The client has sent no CONNECT, or no further packet, in time.
+    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        mqtt_end(&mut front.clients, slot, Reason::Silent, io);
+    }
+
+    /// A packet may wait for pages too, and extend over several frames.
+    fn is_held(_conns: &Connections, _slot: u32) -> bool {
+        true
+    }
+
+    fn partial(conns: &Connections, slot: u32) -> (usize, u64) {
+        mqtt_part(conns, slot)
+    }
+
+    fn has_begun_input(conns: &Connections, slot: u32) -> bool {
+        let row = conns.get(slot);
+        row.extra() != NONE || row.link.spill != NONE
+    }
+
+    fn input_lags(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
+        if clients.mqtt_must_wait(slot) {
+            return false;
+        }
+        let conns = &mut clients.conns;
+        // The bytes of a frame that continues a packet of an earlier frame.
+        let came = match conns.spill(slot) {
+            Some(Spill::WebSocket(partial, _)) => partial.received_bytes(),
+            _ => 0,
+        };
+        let spill = conns.spill_mut(slot);
+        spill.is_some_and(|spill| spill.lags(allowance))
+            || mqtt_part_is_slow(conns, slot, came, allowance)
+    }
+
+    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+        mqtt_verdict(clients, queues, conn, who);
+    }
+
+    fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        mqtt_review(&mut front.clients, &front.subs, slot, io)
+    }
+
+    fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        mqtt_end(clients, slot, reason, io);
+    }
+
+    /// Without an MQTT code for the reason, the client stays: its subscriptions outlive a topic, and it may never subscribe again.
+    fn outlives(reason: Reason) -> bool {
+        reason.row().mqtt.is_none()
+    }
+
+    fn move_off<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        mqtt_move(&mut front.clients, slot, io);
+        true
+    }
+
+    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        let (clients, queues) = (&mut front.clients, &mut front.queues);
+        mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
+    }
+
+    fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
+        mqtt_fenced(&mut front.clients, lanes, queues, to, io);
+    }
+}
+
+/// Disconnects an MQTT client because the node is cut off from the log of its cluster, so that the client can connect to another
+/// node. Subscribers over HTTP stay, and catch up later. Returns whether the connection ends.
+///
+/// A client whose publishes are unanswered stays until their outcome is known, or can no longer change (`Outcome::Unknown`). If it
+/// left earlier, it could publish a newer message at another node, and the older message could still enter the log after it.
+pub(crate) fn cut_off<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
+    let ends = clients.conns.get(slot).consumer.state == State::Mqtt
+        && !owes_answers(&clients.conns, slot);
+    if ends {
+        mqtt_end(clients, slot, Reason::CutOff, io);
+    }
+    ends
+}

@@ -1,0 +1,203 @@
+//! Hands what homes (the parts of shards that keep topics) send to the protocol of a connection: answers, news and live messages.
+
+use crate::base::ids::ShardId;
+use crate::base::planted::{self, Fault};
+use crate::base::reason::Reason;
+use crate::client::codec::Codec as _;
+use crate::client::delivery::{Addressee, Matched};
+use crate::client::joining::awaits_page;
+use crate::client::list::{count_answered_page, part_named};
+use crate::client::protocols::{Protocol as _, protocol_of};
+use crate::client::row::{COUNTED, LIVE, MULTI, State};
+use crate::client::subscriptions::{flags_of, topic_of};
+use crate::io::Io;
+use crate::mail::{Attached, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
+use crate::protocol::front::{AllProtocols, Front};
+use crate::protocol::longpoll::poll::deliver_early;
+use crate::protocol::mqtt::closing_sessions::late_answer;
+use crate::protocol::mqtt::codec::MqttCodec;
+use crate::protocol::mqtt::connect::{session_given, session_taken};
+use crate::protocol::mqtt::publish::mqtt_released;
+use crate::protocol::mqtt::shared::{group_joined, shared_message};
+use crate::protocol::stream::contract::Stream;
+use crate::protocol::stream::interest::news_came;
+
+impl Front {
+    /// Handles a home's answer or news for one connection.
+    pub(crate) fn handle_reply<I: Io>(
+        &mut self,
+        home: ShardId,
+        tell: &Tell,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let (clients, subs, _, queues) = self.parts();
+        match *tell {
+            Tell::Live { .. } | Tell::Match { .. } | Tell::Gone { .. } | Tell::Displaced { .. } => {
+                unreachable!("a tell for all members is walked over them")
+            }
+            Tell::Matches {
+                to,
+                serial,
+                ref page,
+            } => self.match_page(to, serial, page, frames, io),
+            Tell::Page {
+                topic,
+                to,
+                ref page,
+            } => self.page(topic, to, page, frames, io),
+            Tell::Outcome(to, outcome) => self.answered(to, Some(outcome), io),
+            Tell::Fenced(to) => self.answered(to, None, io),
+            Tell::Released(to, _) if !clients.conns.is_asked(to) => {
+                late_answer(clients, &mut subs.lanes, to, None);
+            }
+            Tell::Released(to, is_known) => mqtt_released(clients, queues, to, is_known, io),
+            Tell::GroupJoined {
+                to,
+                group,
+                is_new_subscriber,
+            } => {
+                if clients.conns.is_asked(to) {
+                    count_answered_page(clients, queues, to.slot);
+                }
+                let refused = group_joined(
+                    clients,
+                    &mut subs.lanes,
+                    (home, to),
+                    (group, is_new_subscriber),
+                    io,
+                );
+                if let Some(part) = refused {
+                    let (of, reason) = ((to.slot, part), Reason::FiltersFull);
+                    MqttCodec::refused(clients, subs, queues, of, reason, io);
+                }
+            }
+            Tell::Shared {
+                to,
+                group,
+                name,
+                ref record,
+            } => {
+                let (to, message) = ((home, to, group), (name, record, frames));
+                shared_message(clients, &mut subs.lanes, to, message, io);
+            }
+            Tell::Session(to, ref given) => {
+                session_given(clients, &mut subs.lanes, queues, to, given, io);
+            }
+            Tell::SessionTaken(holder) => session_taken(clients, holder, io),
+            Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
+        }
+    }
+
+    /// Handles a page (a bounded run of past messages), a home's answer to a subscribe request. The protocol also reports lost
+    /// messages.
+    fn page<I: Io>(&mut self, topic: u32, to: ReplyTo, page: &Page, frames: &Frames, io: &mut I) {
+        let (clients, subs, _, queues) = self.parts();
+        let (slot, counted) = (to.slot, page.counted);
+        if !page.is_next_page {
+            subs.topics.get_mut(topic).waiting -= 1;
+        }
+        let mut part = None;
+        if clients.conns.is_asked(to) {
+            count_answered_page(clients, queues, slot);
+            part = part_named(&clients.conns, slot, to.part);
+        }
+        let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
+            // The connection that asked has ended.
+            if counted {
+                subs.leave(&clients.ctx, topic);
+            }
+            if !page.is_next_page {
+                subs.topics.close_if_unused(topic);
+            }
+            return;
+        };
+        if counted && page.attached == Attached::Yes {
+            *flags_of(&mut clients.conns, slot, part) |= COUNTED;
+        }
+        let state = clients.conns.get(slot).consumer.state;
+        let (of, page) = ((slot, topic, part), (page, frames));
+        protocol_of!(AllProtocols, state, page(self, of, page, io));
+    }
+
+    /// Handles a home's page for a group of filters, for one partition.
+    fn match_page<I: Io>(
+        &mut self,
+        to: ReplyTo,
+        serial: u32,
+        page: &FilterPage,
+        frames: &Frames,
+        io: &mut I,
+    ) {
+        let (clients, subs, _, queues) = self.parts();
+        if page.attached == Attached::Yes && page.at_head {
+            // The page came by the same lane (ordered queue of mail) as live messages, so live connections have seen everything
+            // before it.
+            subs.matching.record_seen_by_all(page.partition, page.head);
+        }
+        if clients.conns.is_asked(to) {
+            count_answered_page(clients, queues, to.slot);
+        }
+        if !awaits_page(&clients.conns, to, serial) {
+            return;
+        }
+        let state = clients.conns.get(to.slot).consumer.state;
+        let (of, page) = ((to.slot, serial), (page, frames));
+        protocol_of!(AllProtocols, state, match_page(self, of, page, io));
+    }
+
+    /// Handles the outcome of a connection's publish or topic request. No outcome: the answer to a fence, which a home gives after
+    /// all earlier requests of the connection.
+    fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
+        let Front { clients, subs, .. } = self;
+        if to.is_of_will() {
+            let is_unknown = matches!(outcome, Some(Outcome::Unknown));
+            return clients.own.published_wills.push((to.part, is_unknown));
+        }
+        if !clients.conns.is_asked(to) {
+            return late_answer(clients, &mut subs.lanes, to, outcome);
+        }
+        let state = clients.conns.get(to.slot).consumer.state;
+        match outcome {
+            Some(outcome) => protocol_of!(AllProtocols, state, outcome(self, to, outcome, io)),
+            None => protocol_of!(AllProtocols, state, fenced(self, to, io)),
+        }
+    }
+
+    /// Delivers the live messages of the current run to a connection that subscribes to their topic.
+    #[inline]
+    pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
+        let row = self.clients.conns.get(slot);
+        let state = row.consumer.state;
+        let (mut part, mut flags) = (0, row.consumer.flags | COUNTED);
+        if row.wants(MULTI) {
+            let mut list = self.clients.conns.extra_of(slot).list.iter();
+            let at = list.position(|sub| sub.topic == topic);
+            part = at.expect("a member has the topic in its list");
+            flags = self.clients.conns.extra_of(slot).list[part].flags;
+        }
+        let of = (slot, topic, part as u32);
+        if flags & (COUNTED | LIVE) == COUNTED | LIVE {
+            return protocol_of!(AllProtocols, state, live(self, of, frames, io));
+        }
+        let begun = matches!(state, State::WebSocket | State::Sse);
+        if row.wants(MULTI) {
+            let first = self.feed.run.records()[0];
+            deliver_early(&mut self.clients, slot, of.2, &first, frames);
+        } else if begun && planted::is(Fault::LiveBeforeHead) {
+            Stream::live(self, of, frames, io);
+        }
+    }
+
+    /// Delivers the messages of a run that match filters of the connection, in order, if the filters are live in the message's
+    /// partition.
+    pub(crate) fn live_matched<I: Io>(
+        &mut self,
+        slot: u32,
+        matches: (&[Addressee], &[Matched], &Frames),
+        io: &mut I,
+    ) {
+        let state = self.clients.conns.get(slot).consumer.state;
+        protocol_of!(AllProtocols, state, live_matched(self, slot, matches, io));
+    }
+}

@@ -1,0 +1,317 @@
+//! Requests: reads and answers them, carries them out, and changes a connection to another protocol. HTTP itself calls no protocol over it. So what requests
+//! do with streams, polls and MQTT is here.
+
+use crore_wire::http::head::Head;
+
+use crate::base::ids::ConnId;
+use crate::base::reason::{Closed, Reason};
+use crate::base::verdict::Identity;
+use crate::budget::stats::Transport;
+use crate::client::codec::NoCodec;
+use crate::client::credit::stall_if_needed;
+use crate::client::progress::Allowance;
+use crate::client::protocols::{Holds, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::row::{EOF, FILTERS, PAUSED, Row, SERVED, State};
+use crate::client::types::Spilled;
+use crate::home::Home;
+use crate::io::{Close, Io};
+use crate::mail::{Attached, Frames, Outcome, ReplyTo};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+use crate::protocol::http::close::{
+    awaits_verdict, end_http, end_waiting, is_subscribing, move_idle,
+};
+use crate::protocol::http::credentials::http_verdict;
+use crate::protocol::http::history::{history, history_page};
+use crate::protocol::http::options::{HISTORY, KEEP};
+use crate::protocol::http::pipelined::{forget_pipelined, hold_pipelined};
+use crate::protocol::http::publish;
+use crate::protocol::http::publish::batch::{
+    batch_fenced, go_on_with_batch, has_batch, publish_batch,
+};
+use crate::protocol::http::publish::outcomes::request_outcome;
+use crate::protocol::http::publish::publish_one;
+use crate::protocol::http::task::{Flow, Requests, Task};
+use crate::protocol::longpoll::filtered::match_page;
+use crate::protocol::longpoll::poll::poll_page;
+use crate::protocol::mqtt::packets::{self, begin_framed};
+use crate::protocol::stream::course::{is_stream, stream_page};
+use crate::protocol::stream::filtered::{catch_up_filters, new_matches};
+use crate::protocol::stream::interest::{follow, may_follow};
+use crate::protocol::stream::live::stream_live_of_part;
+use crate::protocol::stream::page::not_attached;
+use crate::protocol::stream::subscribe::subscribe;
+use crate::protocol::websocket::handshake::accept_upgrade;
+use crate::protocol::websocket::publish::upgrade_to_publish;
+use crate::store::slab::NONE;
+
+/// A connection that reads requests, or waits for the answer to one, and one that has got its last bytes.
+pub(crate) struct Request;
+
+impl Protocol<AllProtocols> for Request {
+    type Codec = NoCodec;
+
+    fn transport(row: &Row) -> Transport {
+        match row.consumer.state {
+            State::Draining => Transport::Closing,
+            _ => Transport::Http,
+        }
+    }
+
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        match front.clients.conns.get(slot).consumer.state {
+            State::Draining => front.clients.throw_away(slot, bytes.len()),
+            State::Waiting => hold_pipelined(front, slot, bytes, io),
+            _ => front.http_received(slot, bytes, home, io),
+        }
+    }
+
+    fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        let row = front.clients.conns.get(conn.slot);
+        match row.consumer.state {
+            State::Http => front.http_resume(conn, home, io),
+            State::Waiting if row.wants(FILTERS) => {
+                catch_up_filters(&mut front.clients, &mut front.subs, conn.slot);
+            }
+            State::Waiting => go_on_with_batch(
+                &mut front.clients,
+                &mut front.subs,
+                &mut front.queues,
+                conn.slot,
+                home,
+                io,
+            ),
+            _ => {}
+        }
+    }
+
+    fn outbox_drained(front: &mut Front, slot: u32) {
+        let clients = &front.clients;
+        if clients.conns.get(slot).consumer.state == State::Http {
+            front
+                .queues
+                .resume_later(clients, clients.conns.id_of(slot));
+        }
+    }
+
+    /// Stays open while an answer is due.
+    fn peer_ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        let row = clients.conns.get_mut(slot);
+        let is_due = match row.consumer.state {
+            State::Proxy => false,
+            State::Waiting => true,
+            _ => row.link.outbox != NONE,
+        };
+        if is_due {
+            row.link.flags |= EOF | PAUSED;
+            return clients.conns.update_interest(slot, io);
+        }
+        clients.drop_conn(slot, Close::Now);
+    }
+
+    fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
+        match clients.conns.get(slot).consumer.state {
+            State::Http => clients.ctx.now.s + clients.ctx.world.settings.timeouts.keep_alive_s,
+            _ => 0,
+        }
+    }
+
+    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let clients = &mut front.clients;
+        let row = clients.conns.get_mut(slot);
+        match row.consumer.state {
+            State::Http if row.link.spill == NONE && row.link.is(SERVED) => clients.shut(slot, io),
+            State::Http => clients.end_connection(slot, Reason::TooSlow, io),
+            State::Waiting => row.link.deadline_s = 0,
+            _ => {
+                clients.scratch.note_close_reason(Closed::Timeout);
+                clients.drop_conn(slot, Close::Now);
+            }
+        }
+    }
+
+    fn is_held(conns: &Connections, slot: u32) -> bool {
+        has_batch(conns, slot) || conns.spill(slot).is_some_and(Spilled::is_held)
+    }
+
+    fn holds(row: &Row) -> Holds {
+        match row.consumer.state {
+            State::Http => Holds::Input,
+            _ => Holds::Other,
+        }
+    }
+
+    /// The partly received input of a connection that got its last bytes was discarded.
+    fn has_begun_input(conns: &Connections, slot: u32) -> bool {
+        let row = conns.get(slot);
+        row.consumer.state != State::Draining && row.link.spill != NONE
+    }
+
+    fn input_lags(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
+        let is_input = clients.conns.get(slot).consumer.state == State::Http;
+        let spill = clients.conns.spill_mut(slot).filter(|_| is_input);
+        spill.is_some_and(|spill| spill.lags(allowance))
+    }
+
+    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+        if clients.conns.get(conn.slot).consumer.state == State::Waiting {
+            http_verdict(clients, queues, conn, who);
+        }
+    }
+
+    fn settings_changed<I: Io>(front: &mut Front, slot: u32, _io: &mut I) -> bool {
+        let clients = &mut front.clients;
+        if clients.conns.get(slot).consumer.state != State::Waiting {
+            return false;
+        }
+        let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
+        may.is_err_and(|denied| end_waiting(clients, slot, denied))
+    }
+
+    fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        end_http(clients, slot, reason, io);
+    }
+
+    /// A waiting request goes on: its credential is checked again after the answer, and the answer to a subscribe request tells what happened to the topic.
+    /// Other clients have no subscription.
+    fn outlives(_reason: Reason) -> bool {
+        true
+    }
+
+    fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
+        let (row, conns) = (clients.conns.get(slot), &clients.conns);
+        match row.consumer.state {
+            // No request is being processed.
+            State::Http if row.link.spill == NONE && row.link.outbox == NONE => {
+                clients.shut(slot, io);
+            }
+            // A publish is in flight, and its answer comes soon, so only the bytes pipelined after it are dropped.
+            State::Waiting if !is_subscribing(conns, slot) && !awaits_verdict(conns, slot) => {
+                forget_pipelined(&mut clients.conns, queues, slot, io);
+            }
+            _ => clients.end_connection(slot, Reason::MemoryFull, io),
+        }
+    }
+
+    fn move_off<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        let clients = &mut front.clients;
+        let row = clients.conns.get_mut(slot);
+        match row.consumer.state {
+            State::Proxy => {
+                clients.drop_conn(slot, Close::Now);
+                true
+            }
+            State::Http => move_idle(clients, slot, io),
+            _ => {
+                // The connection ends with its answer, which comes soon.
+                row.consumer.options &= !KEEP;
+                false
+            }
+        }
+    }
+
+    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
+        request_outcome(&mut front.clients, lanes, queues, to, outcome, io);
+    }
+
+    fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+        batch_fenced(&mut front.clients, &mut front.queues, to, io);
+    }
+
+    fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
+        let (clients, subs, feed, queues) = front.parts();
+        let (slot, topic, _) = of;
+        if page.0.attached != Attached::Yes {
+            return not_attached(clients, subs, queues, slot, page.0.attached, io);
+        }
+        if clients.conns.get(slot).wants(HISTORY) {
+            let forms = &mut feed.forms;
+            return history_page(clients, subs, forms, queues, (slot, topic), page, io);
+        }
+        match is_stream(&clients.conns, slot) {
+            true => stream_page(clients, subs, feed, queues, of, page, io),
+            false => poll_page(clients, subs, feed, queues, of, page, io),
+        }
+    }
+
+    fn match_page<I: Io>(front: &mut Front, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
+        match_page(front, of, page, io);
+    }
+
+    /// A stream on several topics that has not begun holds the messages.
+    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+        let (slot, topic, part) = of;
+        let (clients, feed) = (&mut front.clients, &mut front.feed);
+        stream_live_of_part(clients, &front.subs, feed, slot, (topic, part), frames, io);
+    }
+
+    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, _io: &mut I) {
+        new_matches(&mut front.clients, slot, matches);
+    }
+}
+
+impl Requests for AllProtocols {
+    fn carry_out<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        head: &Head<'_>,
+        task: Task,
+        body: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> Flow {
+        let (clients, subs, _, queues) = front.parts();
+        match task {
+            Task::Upgrade => upgrade(clients, slot, head, io),
+            Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
+            Task::Batch => publish_batch(clients, subs, queues, slot, body, home, io),
+            Task::Publish(name) => {
+                let flow = publish_one(clients, subs, slot, head, &name, body, home);
+                stall_if_needed(clients, &subs.lanes, queues, slot, io);
+                flow
+            }
+            Task::PublishFrames(name) => upgrade_to_publish(clients, slot, head, &name, io),
+            Task::History(name) => history(clients, subs, slot, head, &name, io),
+            Task::Verb(verb, name) => {
+                publish::verb(clients, &mut subs.lanes, slot, head, verb, &name)
+            }
+            Task::Subscribe {
+                names,
+                filtered,
+                publishes,
+                upgrade,
+            } => {
+                if filtered {
+                    clients.conns.get_mut(slot).consumer.options |= FILTERS;
+                }
+                let how = (publishes, upgrade);
+                subscribe(clients, subs, slot, head, names, how, io)
+            }
+        }
+    }
+
+    fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool {
+        packets::begins_with(conns, slot, first)
+    }
+
+    fn names_other(head: &Head<'_>) -> bool {
+        packets::speaks_mqtt(head)
+    }
+}
+
+/// Upgrades to a WebSocket that carries another protocol.
+fn upgrade<I: Io>(clients: &mut Clients, slot: u32, head: &Head<'_>, io: &mut I) -> Flow {
+    if let Err(reason) = accept_upgrade(clients, slot, head, Some(packets::SUBPROTOCOL)) {
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
+    }
+    begin_framed(clients, slot);
+    clients.send_reply(slot, io);
+    Flow::Wait
+}

@@ -1,0 +1,172 @@
+//! What the code for all protocols asks event streams and WebSockets that began with a request.
+
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::budget::stats::Transport;
+use crate::client::codec::NoCodec;
+use crate::client::protocols::{Holds, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::row::{MULTI, Row, State};
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::{Attached, Frames, Outcome, ReplyTo};
+use crate::protocol::encode::Encoding;
+use crate::protocol::front::{AllProtocols, Clients, Front};
+use crate::protocol::http::close::tell_when_to_come_back;
+use crate::protocol::http::publish::outcomes::request_outcome;
+use crate::protocol::http::stream_end::end_stream;
+use crate::protocol::sse::comment_if_quiet;
+use crate::protocol::stream::course::stream_page;
+use crate::protocol::stream::filtered::{new_matches, request_match_page, stream_matched};
+use crate::protocol::stream::interest::may_follow;
+use crate::protocol::stream::leave::catch_up;
+use crate::protocol::stream::live::stream_live_of_part;
+use crate::protocol::stream::page::not_attached;
+use crate::protocol::websocket::heartbeat::ping_if_quiet;
+use crate::protocol::websocket::publish::{frame_outcome, frame_published};
+use crate::store::slab::NONE;
+
+/// An event stream, or a WebSocket that began with a request.
+pub(crate) struct Stream;
+
+fn is_websocket(row: &Row) -> bool {
+    row.consumer.state == State::WebSocket
+}
+
+impl Protocol<AllProtocols> for Stream {
+    type Codec = NoCodec;
+
+    fn transport(row: &Row) -> Transport {
+        match is_websocket(row) {
+            true => Transport::WebSocket,
+            false => Transport::Sse,
+        }
+    }
+
+    fn has_frames(row: &Row) -> bool {
+        is_websocket(row)
+    }
+
+    /// An event stream needs nothing from its client.
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        if is_websocket(front.clients.conns.get(slot)) {
+            front.frames_received(slot, bytes, home, io);
+        }
+    }
+
+    fn frame<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        data: &[u8],
+        is_binary: bool,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        let (clients, subs) = (&mut front.clients, &mut front.subs);
+        frame_published(clients, subs, slot, data, is_binary, home, io)
+    }
+
+    fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        front.stream_resume(conn, home, io);
+    }
+
+    fn outbox_drained(front: &mut Front, slot: u32) {
+        catch_up(&mut front.clients, &mut front.subs, &mut front.queues, slot);
+    }
+
+    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        let row = clients.conns.get(slot);
+        match is_websocket(row) {
+            _ if row.link.outbox != NONE => {}
+            true => ping_if_quiet(clients, slot, io),
+            false => comment_if_quiet(clients, slot, io),
+        }
+    }
+
+    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let row = front.clients.conns.get_mut(slot);
+        match is_websocket(row) {
+            true => front.clients.end_connection(slot, Reason::TooSlow, io),
+            false => row.link.deadline_s = 0,
+        }
+    }
+
+    fn holds(row: &Row) -> Holds {
+        match is_websocket(row) {
+            true => Holds::Input,
+            false => Holds::Other,
+        }
+    }
+
+    fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        let clients = &front.clients;
+        let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
+        may.is_err_and(|denied| Self::try_end(front, slot, denied, io))
+    }
+
+    fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        end_stream(clients, slot, reason, io);
+    }
+
+    fn outlives(reason: Reason) -> bool {
+        reason.row().close.is_none()
+    }
+
+    fn move_off<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        let clients = &mut front.clients;
+        if !is_websocket(clients.conns.get(slot)) {
+            tell_when_to_come_back(clients, slot, io);
+        }
+        Self::end(clients, slot, Reason::Restart, io);
+        true
+    }
+
+    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        let clients = &mut front.clients;
+        if is_websocket(clients.conns.get(to.slot)) {
+            frame_outcome(clients, to.slot, to.part, outcome, io);
+            return;
+        }
+        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
+        request_outcome(clients, lanes, queues, to, outcome, io);
+    }
+
+    fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
+        let (clients, subs, feed, queues) = front.parts();
+        match page.0.attached {
+            Attached::Yes => stream_page(clients, subs, feed, queues, of, page, io),
+            refused => not_attached(clients, subs, queues, of.0, refused, io),
+        }
+    }
+
+    fn match_page<I: Io>(front: &mut Front, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
+        request_match_page(front, of, page, io);
+    }
+
+    /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
+    #[inline]
+    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+        let (slot, topic, part) = of;
+        let row = front.clients.conns.get(slot);
+        if !row.wants(MULTI) {
+            return front.push_encoded((slot, topic), Encoding::of_request(row), frames, io);
+        }
+        let (clients, feed) = (&mut front.clients, &mut front.feed);
+        stream_live_of_part(clients, &front.subs, feed, slot, (topic, part), frames, io);
+    }
+
+    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
+        let clients = &mut front.clients;
+        let (_, messages, frames) = matches;
+        let picks = new_matches(clients, slot, matches);
+        if !picks.is_empty() {
+            let matches = (&picks[..], messages, frames);
+            stream_matched(clients, &front.subs, &mut front.feed, slot, matches, io);
+        }
+    }
+}
