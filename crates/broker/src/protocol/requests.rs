@@ -78,14 +78,7 @@ impl Protocol<AllProtocols> for Request {
             State::Waiting if row.wants(FILTERS) => {
                 catch_up_filters(&mut front.clients, &mut front.subs, conn.slot);
             }
-            State::Waiting => go_on_with_batch(
-                &mut front.clients,
-                &mut front.subs,
-                &mut front.queues,
-                conn.slot,
-                home,
-                io,
-            ),
+            State::Waiting => go_on_with_batch(front, conn.slot, home, io),
             _ => {}
         }
     }
@@ -216,8 +209,7 @@ impl Protocol<AllProtocols> for Request {
     }
 
     fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
-        request_outcome(&mut front.clients, lanes, queues, to, outcome, io);
+        request_outcome(front, to, outcome, io);
     }
 
     fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
@@ -225,18 +217,17 @@ impl Protocol<AllProtocols> for Request {
     }
 
     fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let (clients, subs, feed, queues) = front.parts();
+        let clients = &mut front.clients;
         let (slot, topic, _) = of;
         if page.0.attached != Attached::Yes {
-            return not_attached(clients, subs, queues, slot, page.0.attached, io);
+            return not_attached(front, slot, page.0.attached, io);
         }
         if clients.conns.get(slot).wants(HISTORY) {
-            let forms = &mut feed.forms;
-            return history_page(clients, subs, forms, queues, (slot, topic), page, io);
+            return history_page(front, (slot, topic), page, io);
         }
         match is_stream(&clients.conns, slot) {
-            true => stream_page(clients, subs, feed, queues, of, page, io),
-            false => poll_page(clients, subs, feed, queues, of, page, io),
+            true => stream_page(front, of, page, io),
+            false => poll_page(front, of, page, io),
         }
     }
 
@@ -247,8 +238,7 @@ impl Protocol<AllProtocols> for Request {
     /// A stream on several topics that has not begun holds the messages.
     fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
         let (slot, topic, part) = of;
-        let (clients, feed) = (&mut front.clients, &mut front.feed);
-        stream_live_of_part(clients, &front.subs, feed, slot, (topic, part), frames, io);
+        stream_live_of_part(front, slot, (topic, part), frames, io);
     }
 
     fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, _io: &mut I) {

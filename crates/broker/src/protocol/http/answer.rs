@@ -16,7 +16,7 @@ use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Info;
-use crate::protocol::front::{Clients, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::headers::EXPOSED;
 use crate::protocol::http::options::{
     FOLLOWS, HEAD, HTTP10, JSON, KEEP, ORIGIN, ORIGIN_SHIFT, REPLAYED, STREAMS,
@@ -87,14 +87,8 @@ pub(crate) fn answer_waiting<I: Io>(
 }
 
 /// Refuses a request that waited.
-pub(crate) fn answer_reason<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    reason: Reason,
-    io: &mut I,
-) {
+pub(crate) fn answer_reason<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     unsubscribe(clients, subs, slot);
     clients.respond_reason(slot, reason);
     answer_waiting(clients, queues, slot, io);

@@ -18,7 +18,7 @@ use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Context, Forms, Queues, Subscribed, Subscriptions, Topics};
+use crate::protocol::front::{Clients, Context, Forms, Front, Subscribed, Subscriptions, Topics};
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
@@ -28,14 +28,12 @@ use crate::store::rope::Rope;
 
 /// Sends the home's page as the answer. (The home is the part of a shard that keeps the topic.)
 pub(crate) fn history_page<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    forms: &mut Forms,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, topic): (u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
     let tags = match clients.conns.extra(slot).own.pending.take() {
         Some(Pending::History(tags)) => tags,
         _ => Default::default(),
@@ -46,7 +44,7 @@ pub(crate) fn history_page<I: Io>(
     if !is_known {
         history_body(
             &subs.topics,
-            forms,
+            &mut feed.forms,
             &clients.ctx,
             topic,
             page,

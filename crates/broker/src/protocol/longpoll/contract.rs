@@ -55,8 +55,7 @@ impl Protocol<AllProtocols> for Poll {
     }
 
     fn try_end<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
-        let (clients, subs, queues) = (&mut front.clients, &mut front.subs, &mut front.queues);
-        answer_reason(clients, subs, queues, slot, reason, io);
+        answer_reason(front, slot, reason, io);
         true
     }
 
@@ -67,10 +66,10 @@ impl Protocol<AllProtocols> for Poll {
     }
 
     fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let (clients, subs, feed, queues) = front.parts();
+        let (_, _, _, _) = front.parts();
         match page.0.attached {
-            Attached::Yes => poll_page(clients, subs, feed, queues, of, page, io),
-            refused => not_attached(clients, subs, queues, of.0, refused, io),
+            Attached::Yes => poll_page(front, of, page, io),
+            refused => not_attached(front, of.0, refused, io),
         }
     }
 
@@ -80,36 +79,20 @@ impl Protocol<AllProtocols> for Poll {
 
     fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
         let (slot, topic, part) = of;
-        let (clients, subs, feed, queues) = front.parts();
+        let (clients, _, feed, _) = front.parts();
         let first = feed.run.records()[0];
         if clients.conns.get(slot).wants(MULTI) {
             clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
         }
-        answer_poll(
-            clients,
-            subs,
-            feed,
-            queues,
-            (slot, topic),
-            (&first, frames),
-            io,
-        );
+        answer_poll(front, (slot, topic), (&first, frames), io);
     }
 
     fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
-        let (clients, subs, feed, queues) = front.parts();
+        let clients = &mut front.clients;
         let (_, messages, frames) = matches;
         let picks = new_matches(clients, slot, matches);
         if !picks.is_empty() {
-            poll_matched(
-                clients,
-                subs,
-                feed,
-                queues,
-                slot,
-                (&picks, messages, frames),
-                io,
-            );
+            poll_matched(front, slot, (&picks, messages, frames), io);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::client::row::EOF;
 use crate::io::{Close, Io};
 use crate::mail::{FilterPage, Frames, Record};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Feed, Front, Queues, Subscriptions};
+use crate::protocol::front::Front;
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{ENVELOPE, GAP, HEAD};
 use crate::protocol::http::pipelined::begin_poll_wait;
@@ -21,22 +21,17 @@ use crate::protocol::stream::filtered::{
 
 /// Answers a waiting poll with the first picked message of a run (live messages that are delivered together).
 pub(crate) fn poll_matched<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     slot: u32,
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
     io: &mut I,
 ) {
+    let (_, _, _, _) = front.parts();
     let seen = &messages[..=picks[0] as usize];
     let first = messages[picks[0] as usize];
     let name = frames.name(first.name);
     answer_match(
-        clients,
-        subs,
-        feed,
-        queues,
+        front,
         (slot, &just_seen(seen)),
         (name, &first.record, frames),
         io,
@@ -53,22 +48,15 @@ pub(crate) fn match_page<I: Io>(
     let Some(opening) = request_match_page(front, of, page, io) else {
         return;
     };
-    let (clients, subs, feed, queues) = front.parts();
+    let clients = &mut front.clients;
     match is_stream(&clients.conns, of.0) {
-        true => open_stream(clients, &subs.matching, feed, queues, of.0, opening, io),
-        false => open_poll(clients, subs, feed, queues, of.0, opening, io),
+        true => open_stream(front, of.0, opening, io),
+        false => open_poll(front, of.0, opening, io),
     }
 }
 
-fn open_poll<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
-    slot: u32,
-    opening: Box<Opening>,
-    io: &mut I,
-) {
+fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     if opening.has_gap() {
         clients.conns.get_mut(slot).consumer.options |= GAP;
     }
@@ -78,18 +66,10 @@ fn open_poll<I: Io>(
         let name = frames.name(held.name);
         let just = [(held.partition, held.record.offset)];
         saw_of_partition(clients, slot, held.partition, held.record.offset);
-        return answer_match(
-            clients,
-            subs,
-            feed,
-            queues,
-            (slot, &just),
-            (name, &held.record, frames),
-            io,
-        );
+        return answer_match(front, (slot, &just), (name, &held.record, frames), io);
     }
     if clients.conns.get(slot).wants(HEAD) {
-        return answer_nothing(clients, subs, &feed.deliveries, queues, slot, None, io);
+        return answer_nothing(front, slot, None, io);
     }
     if clients.conns.get(slot).link.is(EOF) {
         return clients.drop_conn(slot, Close::Now);
@@ -105,14 +85,12 @@ fn open_poll<I: Io>(
 }
 
 fn answer_match<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, just): (u32, &[(PartitionId, u64)]),
     (topic, record, frames): (&[u8], &Record, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
     let mut id = Vec::with_capacity(48);
     clients.write_matched_id(&subs.matching, &feed.deliveries, slot, just, &mut id);
     debug_assert!(clients.conns.get(slot).consumer.options & ENVELOPE == 0 || !topic.is_empty());
@@ -123,5 +101,5 @@ fn answer_match<I: Io>(
         record,
         now_s: clients.ctx.now.unix_s,
     };
-    answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
+    answer_poll_with(front, slot, &message, io);
 }

@@ -12,9 +12,7 @@ use crate::client::subscriptions::{
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{
-    Clients, Connections, Deliveries, Feed, Forms, Front, Matching, Queues, Subscriptions,
-};
+use crate::protocol::front::{Clients, Connections, Deliveries, Front, Matching};
 use crate::protocol::http::answer::{CACHE_CONTROL, VARY, answer_reason, answer_waiting};
 use crate::protocol::http::options::{CONDITIONAL, ENVELOPE, EVENTS, GAP, HEAD, KEEP, UPGRADE};
 use crate::protocol::http::pipelined::begin_poll_wait;
@@ -25,14 +23,12 @@ use crate::store::rope::Rope;
 
 /// Handles a page (a bounded run of past messages) for a long-poll: answers the poll, or lets it wait for the first live message.
 pub(crate) fn poll_page<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, topic, part): (u32, u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, _, queues) = front.parts();
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     if page.gap {
         clients.conns.get_mut(slot).consumer.options |= GAP;
@@ -53,22 +49,21 @@ pub(crate) fn poll_page<I: Io>(
             return;
         }
         if !attaching.held.is_empty() {
-            answer_first_of_set(clients, subs, feed, queues, slot, io);
+            answer_first_of_set(front, slot, io);
             return;
         }
         let gone = attaching.gone;
         clients.conns.extra(slot).own.attaching = None;
         if gone {
-            return answer_reason(clients, subs, queues, slot, Reason::Deleted, io);
+            return answer_reason(front, slot, Reason::Deleted, io);
         }
     } else if let [record] = records {
         let (of, message) = ((slot, topic), (record, frames));
-        return answer_poll(clients, subs, feed, queues, of, message, io);
+        return answer_poll(front, of, message, io);
     }
     let row = clients.conns.get(slot);
     if row.wants(HEAD) || row.consumer.state == State::Poll {
-        let (deliveries, page) = (&feed.deliveries, Some(page));
-        return answer_nothing(clients, subs, deliveries, queues, slot, page, io);
+        return answer_nothing(front, slot, Some(page), io);
     }
     if clients.conns.get(slot).link.is(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
@@ -88,41 +83,25 @@ pub(crate) fn poll_page<I: Io>(
 }
 
 /// Answers with the message that was held.
-fn answer_first_of_set<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) {
+fn answer_first_of_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+    let clients = &mut front.clients;
     let attaching = clients.conns.extra(slot).own.attaching.take();
     let attaching = attaching.expect("it holds the message");
     let [Held::Message(part, record)] = &attaching.held[..] else {
         unreachable!("a long-poll holds one message")
     };
     let topic = topic_of(&clients.conns, slot, *part);
-    answer_poll(
-        clients,
-        subs,
-        feed,
-        queues,
-        (slot, topic),
-        (record, &attaching.frames),
-        io,
-    );
+    answer_poll(front, (slot, topic), (record, &attaching.frames), io);
 }
 
 /// Answers a long-poll with a message.
 pub(crate) fn answer_poll<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, topic): (u32, u32),
     (record, frames): (&Record, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
     let mut id = core::mem::take(&mut clients.scratch.id);
     id.clear();
     clients.write_id(
@@ -146,27 +125,25 @@ pub(crate) fn answer_poll<I: Io>(
         record,
         now_s: clients.ctx.now.unix_s,
     };
-    answer_poll_with(clients, subs, &mut feed.forms, queues, slot, &message, io);
-    clients.scratch.id = id;
+    answer_poll_with(front, slot, &message, io);
+    front.clients.scratch.id = id;
 }
 
 /// Answers a long-poll with a message, whose topic and position are given.
 pub(crate) fn answer_poll_with<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    forms: &mut Forms,
-    queues: &mut Queues,
+    front: &mut Front,
     slot: u32,
     message: &Message<'_>,
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
     let (record, frames) = (message.record, message.frames);
     clients.meter.stats.sent(1, frames.data(record).len());
     let options = clients.conns.get(slot).consumer.options;
     let mut content_type = frames.content_type(record);
     let mut body = Rope::default();
     if options & ENVELOPE != 0 {
-        message.envelope(forms, &mut body);
+        message.envelope(&mut feed.forms, &mut body);
         content_type = b"application/json";
     } else if content_type.is_empty() {
         content_type = if record.binary {
@@ -207,11 +184,11 @@ pub(crate) fn answer_poll_with<I: Io>(
 /// Ends a long-poll that has timed out. The answer contains the poll's position, which for a single topic only the home knows, so
 /// the home is asked. If a message arrives before the home's answer, it answers the poll.
 pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
-    let (clients, subs, feed, queues) = front.parts();
+    let (clients, subs, _, _) = front.parts();
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = 0;
     if row.consumer.options & (MULTI | FILTERS) != 0 {
-        return answer_nothing(clients, subs, &feed.deliveries, queues, slot, None, io);
+        return answer_nothing(front, slot, None, io);
     }
     let topic = row.consumer.topic;
     let to = clients.conns.reply_to(slot, 0);
@@ -225,15 +202,8 @@ pub(crate) fn end_poll<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
 }
 
 /// Answers a long-poll that got no message.
-pub(crate) fn answer_nothing<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    deliveries: &Deliveries,
-    queues: &mut Queues,
-    slot: u32,
-    page: Option<&Page>,
-    io: &mut I,
-) {
+pub(crate) fn answer_nothing<I: Io>(front: &mut Front, slot: u32, page: Option<&Page>, io: &mut I) {
+    let (clients, subs, feed, queues) = front.parts();
     let row = clients.conns.get(slot);
     let options = row.consumer.options;
     let rule = if options & FILTERS != 0 {
@@ -252,7 +222,7 @@ pub(crate) fn answer_nothing<I: Io>(
     };
     let tag = [
         b"\"",
-        &position_of_poll(clients, &subs.matching, deliveries, slot, page)[..],
+        &position_of_poll(clients, &subs.matching, &feed.deliveries, slot, page)[..],
         b"\"",
     ]
     .concat();

@@ -132,15 +132,14 @@ impl Protocol<AllProtocols> for Stream {
             frame_outcome(clients, to.slot, to.part, outcome, io);
             return;
         }
-        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
-        request_outcome(clients, lanes, queues, to, outcome, io);
+        request_outcome(front, to, outcome, io);
     }
 
     fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let (clients, subs, feed, queues) = front.parts();
+        let (_, _, _, _) = front.parts();
         match page.0.attached {
-            Attached::Yes => stream_page(clients, subs, feed, queues, of, page, io),
-            refused => not_attached(clients, subs, queues, of.0, refused, io),
+            Attached::Yes => stream_page(front, of, page, io),
+            refused => not_attached(front, of.0, refused, io),
         }
     }
 
@@ -156,8 +155,7 @@ impl Protocol<AllProtocols> for Stream {
         if !row.wants(MULTI) {
             return front.push_encoded((slot, topic), Encoding::of_request(row), frames, io);
         }
-        let (clients, feed) = (&mut front.clients, &mut front.feed);
-        stream_live_of_part(clients, &front.subs, feed, slot, (topic, part), frames, io);
+        stream_live_of_part(front, slot, (topic, part), frames, io);
     }
 
     fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
@@ -166,7 +164,7 @@ impl Protocol<AllProtocols> for Stream {
         let picks = new_matches(clients, slot, matches);
         if !picks.is_empty() {
             let matches = (&picks[..], messages, frames);
-            stream_matched(clients, &front.subs, &mut front.feed, slot, matches, io);
+            stream_matched(front, slot, matches, io);
         }
     }
 }

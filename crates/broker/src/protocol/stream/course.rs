@@ -10,7 +10,7 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::{flags_of, record_seen, topic_of};
 use crate::io::Io;
 use crate::mail::{Frames, Page};
-use crate::protocol::front::{Clients, Connections, Feed, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Connections, Front, Queues};
 use crate::protocol::http::options::{EVENTS, FOLLOWS, PUBLISHES, UPGRADE};
 use crate::protocol::http::state::Held;
 use crate::protocol::http::stream_end::end_stream;
@@ -22,18 +22,16 @@ use crate::store::slab::NONE;
 
 /// Sends a page to a stream. The first page begins the stream.
 pub(crate) fn stream_page<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, topic, part): (u32, u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
     let row = clients.conns.get(slot);
     if row.wants(MULTI) && !matches!(row.consumer.state, State::Sse | State::WebSocket) {
         let (of, page) = ((slot, part), (page, frames));
-        return first_page_of_set(clients, subs, feed, queues, of, page, io);
+        return first_page_of_set(front, of, page, io);
     }
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let begun = matches!(row.consumer.state, State::Sse | State::WebSocket);
@@ -99,14 +97,12 @@ pub(crate) fn stream_page<I: Io>(
 /// Holds the first page of one of several topics. A message's position names all topics, so nothing is encoded until all homes have
 /// answered.
 fn first_page_of_set<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, part): (u32, u32),
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
+    let clients = &mut front.clients;
     let records = &frames.pages[page.first as usize..(page.first + page.count) as usize];
     let from = records.first().map_or(page.head, |record| record.previous);
     if !page.gap {
@@ -133,19 +129,13 @@ fn first_page_of_set<I: Io>(
     }
     attaching.waiting -= 1;
     if attaching.waiting == 0 {
-        begin_set(clients, subs, feed, queues, slot, io);
+        begin_set(front, slot, io);
     }
 }
 
 /// Begins a stream after the homes of all its topics have answered.
-fn begin_set<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) {
+fn begin_set<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+    let (clients, subs, feed, queues) = front.parts();
     let epoch = clients.ctx.world.epoch;
     let attaching = clients.conns.extra(slot).own.attaching.as_mut();
     let attaching = attaching.expect("a stream that is not begun is attaching");

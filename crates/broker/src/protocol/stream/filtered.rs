@@ -52,13 +52,13 @@ pub(crate) fn request_match_page<I: Io>(
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) -> Option<Box<Opening>> {
-    let (clients, subs, feed, queues) = front.parts();
+    let (clients, _, _, queues) = front.parts();
     if page.attached != Attached::Yes {
         let row = clients.conns.get(slot);
         if matches!(row.consumer.state, State::Sse | State::WebSocket) {
             end_stream(clients, slot, page.attached.refusal(), io);
         } else {
-            not_attached(clients, subs, queues, slot, page.attached, io);
+            not_attached(front, slot, page.attached, io);
         }
         return None;
     }
@@ -66,7 +66,7 @@ pub(crate) fn request_match_page<I: Io>(
     if clients.conns.extra(slot).own.opening.is_some() {
         return opening_page(clients, queues, of, page);
     }
-    further_page(clients, &subs.matching, feed, queues, of, page, io);
+    further_page(front, of, page, io);
     None
 }
 
@@ -102,20 +102,18 @@ fn opening_page(
 
 /// Begins a stream, after the homes have answered for all partitions.
 pub(crate) fn open_stream<I: Io>(
-    clients: &mut Clients,
-    matching: &Matching,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     slot: u32,
     mut opening: Box<Opening>,
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
     set_positions(clients, slot, &opening, false);
     let mut bytes = Rope::default();
     if opening.has_gap()
         && !tell_gap_of_filters(
             clients,
-            matching,
+            &subs.matching,
             &feed.deliveries,
             slot,
             false,
@@ -123,7 +121,7 @@ pub(crate) fn open_stream<I: Io>(
         )
     {
         begin_with(clients, queues, slot, &bytes, io);
-        return end_for_gap(clients, matching, &feed.deliveries, slot, 0, io);
+        return end_for_gap(clients, &subs.matching, &feed.deliveries, slot, 0, io);
     }
     let told = bytes.len();
     let (held, frames) = opening.held();
@@ -132,7 +130,7 @@ pub(crate) fn open_stream<I: Io>(
         let name = frames.name(held.name);
         encode_matched(
             clients,
-            matching,
+            &subs.matching,
             feed,
             slot,
             &[],
@@ -144,7 +142,7 @@ pub(crate) fn open_stream<I: Io>(
     opening.sent_held();
     set_positions(clients, slot, &opening, true);
     if opening.may_tell_position() {
-        tell_position(clients, matching, &feed.deliveries, slot, 0);
+        tell_position(clients, &subs.matching, &feed.deliveries, slot, 0);
     }
     begin_with(clients, queues, slot, &bytes, io);
     if clients.conns.get(slot).link.outbox == NONE {
@@ -154,22 +152,27 @@ pub(crate) fn open_stream<I: Io>(
 
 /// Handles a page for a stream that has begun.
 fn further_page<I: Io>(
-    clients: &mut Clients,
-    matching: &Matching,
-    feed: &mut Feed,
-    queues: &mut Queues,
+    front: &mut Front,
     (slot, serial): (u32, u32),
     (page, frames): (&FilterPage, &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, queues) = front.parts();
     let records = page.records(frames);
     let first = records.clone().next();
     if page.gap {
         let from = first.map_or(page.head, |(_, record)| record.offset - 1);
         saw_of_partition(clients, slot, page.partition, from);
         let mut bytes = Vec::new();
-        if !tell_gap_of_filters(clients, matching, &feed.deliveries, slot, true, &mut bytes) {
-            return end_for_gap(clients, matching, &feed.deliveries, slot, 0, io);
+        if !tell_gap_of_filters(
+            clients,
+            &subs.matching,
+            &feed.deliveries,
+            slot,
+            true,
+            &mut bytes,
+        ) {
+            return end_for_gap(clients, &subs.matching, &feed.deliveries, slot, 0, io);
         }
         clients.put(slot, &bytes, io);
     }
@@ -178,7 +181,7 @@ fn further_page<I: Io>(
         saw_of_partition(clients, slot, page.partition, record.offset);
         encode_matched(
             clients,
-            matching,
+            &subs.matching,
             feed,
             slot,
             &[],
@@ -228,13 +231,12 @@ pub(crate) fn new_matches(
 
 /// Sends live messages of a run to a stream that has begun.
 pub(crate) fn stream_matched<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
+    front: &mut Front,
     slot: u32,
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
     let row = clients.conns.get(slot);
     let encoding = Encoding::of_request(row);
     let group =

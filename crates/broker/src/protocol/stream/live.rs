@@ -7,21 +7,20 @@ use crate::client::outbox::Bounds;
 use crate::client::send::fits;
 use crate::io::Io;
 use crate::mail::Frames;
-use crate::protocol::front::{Clients, Feed, Run, Subscriptions};
+use crate::protocol::front::{Clients, Front, Run};
 use crate::protocol::http::state::Held;
 use crate::protocol::stream::topics::encode_for;
 use crate::store::rope::Rope;
 
 /// Delivers the messages of the current run, which have one of the stream's topics.
 pub(crate) fn stream_live_of_part<I: Io>(
-    clients: &mut Clients,
-    subs: &Subscriptions,
-    feed: &mut Feed,
+    front: &mut Front,
     slot: u32,
     (topic, part): (u32, u32),
     frames: &Frames,
     io: &mut I,
 ) {
+    let (clients, subs, feed, _) = front.parts();
     if clients.conns.extra_of(slot).own.attaching.is_some() {
         let bounds = clients.ctx.bounds_of(subs.topics.name(topic));
         hold_of_set(clients, &feed.run, slot, part, bounds, frames);

@@ -5,21 +5,15 @@ use crate::client::row::State;
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::Attached;
-use crate::protocol::front::{Clients, Queues, Subscriptions};
+use crate::protocol::front::Front;
 use crate::protocol::http::answer::{answer_reason, answer_waiting};
 use crate::protocol::http::options::{EVENTS, UPGRADE};
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::stream::course::begin_stream;
 
 /// Answers the request with the reason, or ends the stream.
-pub(crate) fn not_attached<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    attached: Attached,
-    io: &mut I,
-) {
+pub(crate) fn not_attached<I: Io>(front: &mut Front, slot: u32, attached: Attached, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     let row = clients.conns.get(slot);
     if matches!(row.consumer.state, State::Sse | State::WebSocket) {
         end_stream(clients, slot, Reason::Deleted, io);
@@ -49,5 +43,5 @@ pub(crate) fn not_attached<I: Io>(
     if stream {
         clients.conns.get_mut(slot).consumer.options &= !(UPGRADE | EVENTS);
     }
-    answer_reason(clients, subs, queues, slot, attached.refusal(), io);
+    answer_reason(front, slot, attached.refusal(), io);
 }

@@ -24,7 +24,7 @@ use crate::mail::fields::{check_fields, check_idempotency_key};
 use crate::mail::message::{Headers, Publish};
 use crate::mail::{Answer, Ask, Outcome, ReplyTo};
 use crate::protocol::front::{
-    Clients, Connections, Context, Lanes, Matching, Meter, Queues, Subscriptions,
+    Clients, Connections, Context, Front, Lanes, Matching, Meter, Queues, Subscriptions,
 };
 use crate::protocol::http::answer::{INTERNAL, answer_waiting};
 use crate::protocol::http::publish::{self, wait};
@@ -131,13 +131,12 @@ pub(crate) fn publish_batch<I: Io>(
 
 /// Continues a batch that did not end in its turn, if there is credit (`client/credit.rs`).
 pub(crate) fn go_on_with_batch<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
+    front: &mut Front,
     slot: u32,
     home: &mut Option<Home>,
     io: &mut I,
 ) {
+    let (clients, subs, _, queues) = front.parts();
     if has_batch(&clients.conns, slot) && must_stall(clients, &subs.lanes, slot) {
         return queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }

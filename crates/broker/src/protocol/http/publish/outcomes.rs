@@ -4,28 +4,22 @@
 use crate::base::reason::Reason;
 use crate::io::Io;
 use crate::mail::{Change, Info, Outcome, RemoteSubscribers, ReplyTo, TopicRequest};
-use crate::protocol::front::{Clients, Lanes, Queues};
+use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::REPLAYED;
 use crate::protocol::http::publish::batch::cut_batch;
 use crate::protocol::http::state::Pending;
 
 /// Handles the outcome for a request that waits for it.
-pub(crate) fn request_outcome<I: Io>(
-    clients: &mut Clients,
-    lanes: &mut Lanes,
-    queues: &mut Queues,
-    to: ReplyTo,
-    outcome: Outcome,
-    io: &mut I,
-) {
+pub(crate) fn request_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     let extra = clients.conns.extra(to.slot);
     match &mut extra.own.pending {
         Some(Pending::Batch(batch)) => {
             let settings = &clients.ctx.world.settings;
             batch.line_ended(to.part, outcome, &mut clients.meter, settings);
             if outcome == Outcome::Unknown {
-                cut_batch(clients, lanes, queues, to.slot, io);
+                cut_batch(clients, &mut subs.lanes, queues, to.slot, io);
             }
         }
         Some(_) => {
