@@ -217,15 +217,15 @@ impl Protocol<AllProtocols> for Request {
     }
 
     fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let clients = &mut front.clients;
         let (slot, topic, _) = of;
         if page.0.attached != Attached::Yes {
             return not_attached(front, slot, page.0.attached, io);
         }
-        if clients.conns.get(slot).wants(HISTORY) {
+        let conns = &front.clients.conns;
+        if conns.get(slot).wants(HISTORY) {
             return history_page(front, (slot, topic), page, io);
         }
-        match is_stream(&clients.conns, slot) {
+        match is_stream(conns, slot) {
             true => stream_page(front, of, page, io),
             false => poll_page(front, of, page, io),
         }
