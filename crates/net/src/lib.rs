@@ -25,6 +25,7 @@ pub mod pem;
 pub mod signal;
 pub mod stream;
 pub mod transport;
+pub mod xdp;
 
 mod sys;
 

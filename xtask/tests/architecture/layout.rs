@@ -31,7 +31,9 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "net",
         &[
             &["der", "sys", "transport"],
-            &["affinity", "clock", "mailbox", "memory", "pem", "signal"],
+            &[
+                "affinity", "clock", "mailbox", "memory", "pem", "signal", "xdp",
+            ],
             &["kernel", "stream"],
         ],
     ),

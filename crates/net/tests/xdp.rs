@@ -1,0 +1,151 @@
+//! A socket of `AF_XDP` over a pair of virtual interfaces in a network namespace: what one end sends arrives at the other, both ways.
+//!
+//! Without the right to make a namespace the tests say what they leave out; with `CRORE_TOOLS=required` they fail.
+
+#![allow(unsafe_code, reason = "a network namespace of the test's own")]
+#![allow(
+    clippy::print_stderr,
+    reason = "whoever runs the tests is told what they leave out"
+)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use crore_net::check;
+use crore_net::xdp::program::Redirect;
+use crore_net::xdp::{Settings, XdpSocket};
+
+/// The longest time that a frame may take.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Two interfaces that are connected, in a namespace of the calling thread. Returns their numbers.
+fn pair() -> Option<(u32, u32)> {
+    // SAFETY: a plain system call without pointers.
+    let answer = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    // Neither end says anything by itself.
+    let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let made = check(answer).is_ok()
+        && [
+            "link add name left type veth peer name right",
+            "link set left up",
+            "link set right up",
+        ]
+        .into_iter()
+        .all(|line| {
+            let status = Command::new("ip").args(line.split(' ')).status();
+            status.is_ok_and(|status| status.success())
+        });
+    let number = |name: &std::ffi::CStr| {
+        // SAFETY: the name has an end.
+        unsafe { libc::if_nametoindex(name.as_ptr()) }
+    };
+    let (left, right) = (number(c"left"), number(c"right"));
+    if !made || Redirect::attach(left, 1).is_err() {
+        assert!(
+            std::env::var("CRORE_TOOLS").as_deref() != Ok("required"),
+            "the test needs root, `ip` and a kernel with XDP"
+        );
+        eprintln!("not run: a pair of interfaces needs root, `ip` and a kernel with XDP");
+        return None;
+    }
+    Some((left, right))
+}
+
+/// A frame of this length, with a header of a protocol that nobody speaks.
+fn frame(number: u32, bytes: usize) -> Vec<u8> {
+    let mut frame = vec![number as u8; bytes];
+    frame[..12].fill(0xff);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14..18].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+fn send(socket: &mut XdpSocket, bytes: &[u8]) -> bool {
+    socket.transmit(bytes.len(), |out| out.copy_from_slice(bytes))
+}
+
+/// Waits until a socket has received so many frames.
+fn received(socket: &mut XdpSocket, count: usize) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while frames.len() < count {
+        let before = frames.len();
+        socket.receive(64, |bytes| frames.push(bytes.to_vec()));
+        if frames.len() == before {
+            let ready = socket.wait(WAIT);
+            assert!(ready, "{before} of {count} frames");
+        }
+    }
+    frames
+}
+
+#[test]
+fn frames_pass_both_ways_and_every_frame_is_used_again() {
+    let Some((left, right)) = pair() else { return };
+    let settings = Settings {
+        frames: 64,
+        frame_bytes: 2_048,
+    };
+    let sides = [left, right].map(|interface| {
+        let redirect = Redirect::attach(interface, 1).unwrap();
+        let socket = XdpSocket::bind(interface, 0, settings).unwrap();
+        redirect.send_to(0, &socket).unwrap();
+        (redirect, socket)
+    });
+    let [(_left, mut left), (_right, mut right)] = sides;
+    let lengths = [60, 61, 1_000, 1_514];
+    // Many times the number of frames that there are.
+    for number in 0..1_000 {
+        let bytes = lengths[number as usize % lengths.len()];
+        for (from, to) in [(true, number), (false, number + 1_000_000)] {
+            let frame = frame(to, bytes);
+            let (from, to) = match from {
+                true => (&mut left, &mut right),
+                false => (&mut right, &mut left),
+            };
+            assert!(send(from, &frame));
+            from.flush().unwrap();
+            assert_eq!(received(to, 1), [frame], "{number}");
+        }
+    }
+    for socket in [&left, &right] {
+        let dropped = socket.dropped().unwrap();
+        assert_eq!((dropped.rx_dropped, dropped.tx_invalid_descs), (0, 0));
+    }
+}
+
+#[test]
+fn full_socket_takes_no_more_and_loses_nothing_that_it_took() {
+    let Some((left, right)) = pair() else { return };
+    let settings = Settings {
+        frames: 16,
+        frame_bytes: 2_048,
+    };
+    let redirect = Redirect::attach(right, 1).unwrap();
+    let mut to = XdpSocket::bind(right, 0, settings).unwrap();
+    redirect.send_to(0, &to).unwrap();
+    let mut from = XdpSocket::bind(left, 0, settings).unwrap();
+    assert!(!from.transmit(2_049, |_| panic!("no frame is as large")));
+    let taken = (0..100)
+        .take_while(|number| send(&mut from, &frame(*number, 100)))
+        .count();
+    assert_eq!(taken, 16);
+    from.flush().unwrap();
+    let numbers = received(&mut to, taken).into_iter();
+    assert!(numbers.eq((0..16).map(|number| frame(number, 100))));
+    assert!(send(&mut from, &frame(16, 100)), "there is room again");
+}
+
+#[test]
+fn program_leaves_the_interface_with_its_last_holder() {
+    let Some((left, _)) = pair() else { return };
+    let shown = || {
+        let output = Command::new("ip").args(["link", "show", "left"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let redirect = Redirect::attach(left, 1).unwrap();
+    assert!(shown().contains("xdp"), "{}", shown());
+    assert!(Redirect::attach(left, 1).is_err(), "it has a program");
+    drop(redirect);
+    assert!(!shown().contains("xdp"), "{}", shown());
+    Redirect::attach(left, 1).unwrap();
+}
