@@ -143,9 +143,16 @@ impl Peer {
     pub fn wait(&mut self, ms: u64) -> Vec<Said> {
         let end_us = self.now_us + ms * 1_000;
         let mut device = Packets::default();
+        let mut at_once = 0;
         while let Some(next_us) = self.table.next_us()
             && next_us <= end_us
         {
+            at_once = if next_us > self.now_us {
+                0
+            } else {
+                at_once + 1
+            };
+            assert!(at_once < 1_000, "a deadline that never passes");
             self.now_us = self.now_us.max(next_us);
             self.table.poll(self.now_us, &mut device);
         }
