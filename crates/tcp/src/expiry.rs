@@ -34,6 +34,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         self.sweep_rows(now_us, device);
         self.flush(now_us, device);
+        self.trim();
     }
 
     /// When [`Table::poll`] has something to do at the latest, apart from the slow sweep, which any turn continues.

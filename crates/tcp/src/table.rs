@@ -14,7 +14,10 @@ use crate::counters::Counters;
 use crate::row::{Conn, Failure, NO_THRESHOLD, NONE, Row, State, flags};
 use crate::segment::{End, Head, header_bytes, write};
 use crate::siphash::Secret;
-use crate::timers::Timers;
+use crate::timers::{NEVER, Timers};
+
+/// Places of the side table that may be free, beyond as many as are in use.
+const FREE_PLACES: usize = 1_024;
 
 /// Where packets go.
 pub trait Device {
@@ -420,6 +423,22 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         };
         if held > 0 {
             self.account.release(Conn(id), held);
+        }
+    }
+
+    /// Makes the side table smaller if most of its places are free, so that a burst does not leave its memory behind.
+    pub(crate) fn trim(&mut self) {
+        if self.free_busy.len() <= self.busy() + FREE_PLACES {
+            return;
+        }
+        self.free_busy = Vec::new();
+        self.busy.retain(|busy| busy.row != NONE);
+        self.busy.shrink_to_fit();
+        self.timers = Timers::default();
+        for (place, busy) in (0..).zip(&mut self.busy) {
+            self.rows[busy.row as usize].busy = place;
+            let entry_us = core::mem::replace(&mut busy.entry_us, NEVER);
+            self.timers.set(place, entry_us, &mut busy.entry_us);
         }
     }
 

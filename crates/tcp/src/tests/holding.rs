@@ -1,8 +1,10 @@
 //! How long a peer can make an endpoint hold bytes, or a connection, by answers that bring nothing forward.
 
+use alloc::vec::Vec;
+
 use super::network::Packets;
 use super::peer::Peer;
-use crate::{Config, KeepAlive, Received, State, flag};
+use crate::{Config, End, KeepAlive, Received, State, flag};
 
 /// The longest time that a byte is held, in milliseconds.
 fn longest_ms() -> u64 {
@@ -174,4 +176,35 @@ fn cookie_is_good_once_whatever_the_time_in_time_wait() {
         }
         assert!(peer.table.is_empty());
     }
+}
+
+#[test]
+fn burst_leaves_no_memory_behind_and_no_connection_alone() {
+    let mut peer = Peer::connected(Peer::config());
+    let remote = End {
+        port: 9,
+        ..peer.own
+    };
+    let mut connect = |port| {
+        let local = End { port, ..peer.other };
+        let now_us = peer.now_us;
+        peer.table.connect(local, remote, 0, now_us).unwrap()
+    };
+    let burst: Vec<_> = (10_000..20_000).map(&mut connect).collect();
+    // Behind the others in the side table.
+    peer.send(b"kept");
+    assert_eq!(peer.table.busy.len(), 10_001);
+    let mut device = Packets::default();
+    for conn in burst {
+        peer.table.reset(conn, peer.now_us, &mut device);
+    }
+    peer.wait(0);
+    assert_eq!((peer.table.busy.capacity(), peer.table.busy()), (1, 1));
+    let again = peer.wait(2_000);
+    assert_eq!(again[0].1, b"kept", "its timer still runs");
+    let (next, ack) = (peer.next, peer.ack);
+    peer.say(flag::ACK, next, ack + 4, b"answer");
+    assert_eq!(peer.read(), b"answer");
+    assert!(peer.table.is_idle(peer.conn));
+    assert_eq!(peer.wait(100_000).len(), 0);
 }
