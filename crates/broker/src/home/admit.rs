@@ -22,6 +22,11 @@ use crate::mail::{Fact, Outcome};
 use crate::store::index::Chained as _;
 use crate::store::slab::{NONE, Vacant as _};
 
+/// Whether the message is recognised by its packet id.
+fn is_of_session(message: &Publish<'_>) -> bool {
+    message.dedup.is_some_and(|it| it.publisher.is_session())
+}
+
 /// While the table has room, a client that has its full share of the topics evicts another client's topic only if that topic has been idle
 /// for this many seconds. This is longer than clients usually take from creating a topic to using it.
 const IDLE_S: u32 = 60;
@@ -40,7 +45,15 @@ impl Home {
         let (settings, rules, now) = (context.settings, context.rules, context.now);
         let mut key = None;
         if let Fact::Publish(message) = fact {
-            key = self.recognise(message, settings, now, 0)?;
+            key = match self.recognise(message, settings, now, 0) {
+                // Another node may have written the release of the former message with this packet id, and this one has not read it yet. So the log decides.
+                Err(Outcome::Replayed(_))
+                    if self.logs.is_replicated() && is_of_session(message) =>
+                {
+                    None
+                }
+                recognised => recognised?,
+            };
             let data = message.data.len();
             if let Err(reached) = self.admission.may_keep(message.client, data)
                 && self.would_keep(message, settings, rules)

@@ -60,7 +60,9 @@ impl Home {
                     if retries.newest_claims[at].is_outdated(key.session, claim, time_s) {
                         return Err(Outcome::Unknown);
                     }
-                    match retries.unreleased.has(key) {
+                    let places = &self.logs.partition_index_by_slot;
+                    let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
+                    match retries.unreleased.has(key, is_here) {
                         true => Err(Outcome::Replayed(Info::default())),
                         false => Ok(None),
                     }
@@ -222,7 +224,19 @@ impl Home {
         true
     }
 
-    /// The places of the partitions whose logs have messages that a release of `key` releases.
+    /// Whether a connection of a newer claim than this release's has the session, as far as the partitions of this home have shown.
+    pub(crate) fn is_outdated(&self, release: Release) -> bool {
+        let Release { key, claim } = release;
+        let mut all = self.retries.newest_claims.iter().enumerate();
+        all.any(|(at, it)| it.is_outdated(key.session, claim, self.logs.partitions[at].time_s))
+    }
+
+    /// The places of all partitions.
+    pub(crate) fn places(&self) -> Vec<usize> {
+        (0..self.logs.partitions.len()).collect()
+    }
+
+    /// The places of the partitions whose logs have messages that a release of `key` releases, as far as this home has read them.
     pub(crate) fn places_of_release(&self, key: SessionKey) -> Vec<usize> {
         let slots = self.retries.unreleased.slots_of(key).into_iter();
         let mut places: Vec<usize> = slots
@@ -402,6 +416,7 @@ mod tests {
                 Ok(())
             );
         }
-        assert!(keys.iter().all(|key| restored.retries.unreleased.has(*key)));
+        let table = &restored.retries.unreleased;
+        assert!(keys.iter().all(|key| table.has(*key, |slot| slot == 9)));
     }
 }

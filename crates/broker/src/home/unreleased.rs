@@ -6,9 +6,12 @@
 //! The log has the key with the message, and a record for its release. So each process that reads the log has the same table. In a cluster the session of
 //! a key may have ended when its message comes into the log, so its keys are released later (`retired_tokens.rs`).
 //!
-//! Invariant: a key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
+//! Invariants:
+//! * A key is in the table from its message until its release. The client uses a packet id again only after the release is in the log.
+//! * A message is compared with the keys of its own partition only. In a cluster a node may read the next message with a packet id, in another partition,
+//!   before the release of the last one. All nodes must decide alike, whichever partition they read first.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -20,46 +23,50 @@ use crate::mail::message::SessionKey;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header. The session of the message is charged for it, too.
 pub(crate) const ENTRY_BYTES: usize = 48;
 
-/// The keys, each with the slot of its message's topic.
+/// A key, with the slot of its message's topic.
+pub(crate) type KeyInSlot = (SessionKey, u8);
+
+/// The keys.
 #[derive(Default)]
 pub(crate) struct Unreleased {
-    slots: BTreeMap<SessionKey, u8>,
+    keys: BTreeSet<KeyInSlot>,
 }
 
 impl Unreleased {
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
-        self.slots.len() * ENTRY_BYTES
+        self.keys.len() * ENTRY_BYTES
     }
 
-    /// Whether the message with this key was published and not released.
-    pub fn has(&self, key: SessionKey) -> bool {
-        self.slots.contains_key(&key)
+    /// Whether the partition whose slots satisfy `is_here` has a message with this key that is not released.
+    pub fn has(&self, key: SessionKey, is_here: impl Fn(u8) -> bool) -> bool {
+        let mut all = self.keys.range((key, 0)..=(key, u8::MAX));
+        all.any(|(_, slot)| is_here(*slot))
     }
 
     /// The message with this key was published, to a topic of this slot.
     pub fn insert(&mut self, key: SessionKey, slot: u8) {
-        self.slots.insert(key, slot);
+        self.keys.insert((key, slot));
     }
 
     /// The slots of the messages that a release of `key` releases: those of the whole session if its packet id is 0.
     pub fn slots_of(&self, key: SessionKey) -> Vec<u8> {
-        let all = self.slots.range(released_by(key));
+        let all = self.keys.range(released_by(key));
         all.map(|(_, slot)| *slot).collect()
     }
 
     /// Applies a release from the partition whose slots satisfy `is_here`.
     pub fn release(&mut self, key: SessionKey, is_here: impl Fn(u8) -> bool) {
-        let all = self.slots.range(released_by(key));
-        let here = all.filter(|(_, slot)| is_here(**slot));
-        for key in here.map(|(key, _)| *key).collect::<Vec<_>>() {
-            self.slots.remove(&key);
+        let all = self.keys.range(released_by(key));
+        let here = all.filter(|(_, slot)| is_here(*slot));
+        for key in here.copied().collect::<Vec<_>>() {
+            self.keys.remove(&key);
         }
     }
 
     /// A digest of the keys.
     pub fn digest(&self, seed: u64) -> u64 {
-        self.slots.iter().fold(0, |digest, (key, slot)| {
+        self.keys.iter().fold(0, |digest, (key, slot)| {
             let session = key.session.number().to_le_bytes();
             let key = xxh3_64_with_seed(&session, seed) ^ u64::from(key.packet_id);
             digest ^ xxh3_64_with_seed(&key.to_le_bytes(), u64::from(*slot))
@@ -68,18 +75,19 @@ impl Unreleased {
 
     /// Drops the keys of all sessions that `keeps` denies.
     pub fn retain(&mut self, keeps: impl Fn(Party) -> bool) {
-        self.slots.retain(|key, _| keeps(key.session));
+        self.keys.retain(|(key, _)| keeps(key.session));
     }
 
     /// Writes the keys after this one (`None`: all). Returns where to continue, if any are left.
     pub fn save(
         &self,
-        after: Option<SessionKey>,
+        after: Option<KeyInSlot>,
         block: &mut Block<'_>,
-    ) -> Option<Option<SessionKey>> {
+    ) -> Option<Option<KeyInSlot>> {
         let mut last = after;
-        let is_left = |key: &SessionKey| after.is_none_or(|after| *key > after);
-        for (key, slot) in self.slots.iter().filter(|(key, _)| is_left(key)) {
+        let is_left = |placed: &KeyInSlot| after.is_none_or(|after| *placed > after);
+        for placed in self.keys.iter().filter(|it| is_left(it)) {
+            let (key, slot) = placed;
             if block.is_full() {
                 return Some(last);
             }
@@ -87,23 +95,22 @@ impl Unreleased {
             out.word(key.session.number());
             out.number(key.packet_id.into());
             out.byte(*slot);
-            last = Some(*key);
+            last = Some(*placed);
         }
         None
     }
 }
 
 /// The keys that a release of `key` releases.
-fn released_by(key: SessionKey) -> core::ops::RangeInclusive<SessionKey> {
-    match key.packet_id {
-        0 => {
-            key..=SessionKey {
-                packet_id: u16::MAX,
-                ..key
-            }
-        }
-        _ => key..=key,
-    }
+fn released_by(key: SessionKey) -> core::ops::RangeInclusive<KeyInSlot> {
+    let last = match key.packet_id {
+        0 => SessionKey {
+            packet_id: u16::MAX,
+            ..key
+        },
+        _ => key,
+    };
+    (key, 0)..=(last, u8::MAX)
 }
 
 #[cfg(test)]
@@ -116,17 +123,18 @@ mod tests {
         for (token, packet_id, slot) in [(1, 1, 10), (1, 2, 20), (1, 3, 10), (2, 1, 10)] {
             table.insert(SessionKey::new(token, packet_id), slot);
         }
+        let has = |table: &Unreleased, token, packet_id| {
+            table.has(SessionKey::new(token, packet_id), |_| true)
+        };
         table.release(SessionKey::new(1, 1), |slot| slot == 20);
-        assert!(
-            table.has(SessionKey::new(1, 1)),
-            "its topic is in another partition"
-        );
+        assert!(has(&table, 1, 1), "its topic is in another partition");
+        assert!(!table.has(SessionKey::new(1, 1), |slot| slot == 20));
         table.release(SessionKey::new(1, 1), |slot| slot == 10);
-        assert!(!table.has(SessionKey::new(1, 1)) && table.has(SessionKey::new(2, 1)));
+        assert!(!has(&table, 1, 1) && has(&table, 2, 1));
         assert_eq!(table.slots_of(SessionKey::new(1, 0)), [20, 10]);
         table.release(SessionKey::new(1, 0), |slot| slot == 10);
-        assert!(table.has(SessionKey::new(1, 2)) && !table.has(SessionKey::new(1, 3)));
+        assert!(has(&table, 1, 2) && !has(&table, 1, 3));
         table.retain(|session| session == Party::session(2));
-        assert!(!table.has(SessionKey::new(1, 2)) && table.has(SessionKey::new(2, 1)));
+        assert!(!has(&table, 1, 2) && has(&table, 2, 1));
     }
 }

@@ -112,6 +112,9 @@ pub enum Ask {
         key: SessionKey,
         /// The claim of the connection that releases them (`mail/message.rs`); 0 for all of a session.
         claim: u64,
+        /// The message came over an earlier connection, which may have been at another node of a cluster: its partition may have a message that this
+        /// home has not read yet. So the release goes to all partitions.
+        everywhere: bool,
         /// The connection that waits for the answer.
         to: Option<ReplyTo>,
     },

@@ -3,6 +3,8 @@
 
 use alloc::boxed::Box;
 
+use crore_wire::mqtt::ReasonCode;
+
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
@@ -135,8 +137,8 @@ impl Shard {
                 };
                 self.admit(from, &fact, answer)
             }
-            &Ask::Release { key, claim, to } => {
-                self.take_release(from, Release { key, claim }, to);
+            Ask::Release { .. } => {
+                self.take_release(from, ask);
                 0
             }
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)
@@ -219,9 +221,18 @@ impl Shard {
             Ask::SessionRecord(session) => {
                 (self.front.subs.lanes).tell(from, Tell::Fenced(session.to));
             }
-            Ask::Release { to, .. } => {
-                if let Some(to) = to {
-                    (self.front.subs.lanes).tell(from, Tell::Released(to, true));
+            Ask::Release { to: None, .. } => {}
+            Ask::Release {
+                key,
+                claim,
+                to: Some(to),
+                ..
+            } => {
+                let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
+                match home.is_outdated(Release { key, claim }) {
+                    // The record of one of several partitions had no effect.
+                    true => self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE),
+                    false => (self.front.subs.lanes).tell(from, Tell::Released(to, true)),
                 }
             }
             Ask::DeclareWriterDead(writer) => {

@@ -115,26 +115,45 @@ impl Shard {
         self.handle_session_request(from, ask);
     }
 
-    /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the record is committed. A home that does
+    /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the records are committed. A home that does
     /// not know the message answers at once.
-    pub(super) fn take_release(&mut self, from: ShardId, release: Release, to: Option<ReplyTo>) {
-        let Release { key, claim } = release;
+    pub(super) fn take_release(&mut self, from: ShardId, ask: Ask) {
+        let Ask::Release {
+            key,
+            claim,
+            everywhere,
+            to,
+        } = ask
+        else {
+            return;
+        };
         if to.is_some() && self.front.clients.ctx.is_cut_off() {
             // Another node may have the session since so long that nobody knows this claim as an older one.
-            let ask = Ask::Release { key, claim, to };
             return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }
         let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
-        let places = home.places_of_release(key);
-        if let (Some(to), true) = (to, places.is_empty()) {
-            return self.front.subs.lanes.tell(from, Tell::Released(to, false));
-        }
-        for at in places {
-            let waiting = PendingRequest::of_ask(from, Ask::Release { key, claim, to });
-            let note = Note::Release(release);
-            self.write_record(at, waiting, |out, offset_delta| {
+        let places = match everywhere {
+            true => home.places(),
+            false => home.places_of_release(key),
+        };
+        let note = Note::Release(Release { key, claim });
+        let write = |shard: &mut Shard, at, waiting| {
+            shard.write_record(at, waiting, |out, offset_delta| {
                 note.encode(out, offset_delta);
             });
+        };
+        match (&places[..], to) {
+            ([], Some(to)) => self.front.subs.lanes.tell(from, Tell::Released(to, false)),
+            ([at], _) => write(self, *at, PendingRequest::of_ask(from, ask)),
+            _ => {
+                let me = self.front.clients.ctx.me;
+                for at in places {
+                    write(self, at, PendingRequest::new(me, Request::Answered));
+                }
+                let (bytes, now) = (size_of::<Ask>(), self.front.clients.ctx.now);
+                let waiting = PendingRequest::of_ask(from, ask);
+                self.commits.push(Scope::All, waiting, bytes, now);
+            }
         }
     }
 

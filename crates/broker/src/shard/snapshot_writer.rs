@@ -11,9 +11,9 @@ use crate::base::snapshot::{Block, Head, kind};
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::home::sessions::SessionsAtHome;
+use crate::home::unreleased::KeyInSlot;
 use crate::home::{GroupKey, Home};
 use crate::log::arrival::ArrivalCursor;
-use crate::mail::message::SessionKey;
 
 /// The kind of record to write next, with the cursor from which to continue within that kind.
 enum Stage {
@@ -25,7 +25,7 @@ enum Stage {
     Forgotten,
     Messages(Option<(usize, ArrivalCursor)>),
     Answers((usize, Option<u32>)),
-    Unreleased(Option<SessionKey>),
+    Unreleased(Option<KeyInSlot>),
     NewestClaims((usize, Option<Party>)),
     GroupPositions(Option<GroupKey>),
     Sessions((usize, u64)),

@@ -69,6 +69,8 @@ impl Nodes {
         self.all.push(Node {
             server,
             told: contained,
+            unread: Vec::new(),
+            held: Vec::new(),
             backlog: Default::default(),
         });
         let joined = self.all.len() - 1;

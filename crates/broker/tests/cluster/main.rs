@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod mqtt;
+mod sessions;
 mod strangers;
 #[path = "../support/mod.rs"]
 mod support;
@@ -27,6 +28,9 @@ const JSON: &str = "Accept: application/json\r\n";
 struct Node {
     server: TestServer,
     told: usize,
+    /// The partitions that the node does not read for now, and their committed batches.
+    unread: Vec<PartitionId>,
+    held: Vec<Committed>,
     backlog: Backlog,
 }
 
@@ -40,12 +44,16 @@ struct Nodes {
 
 /// The settings and shared state of a node (its world).
 fn world(n: usize) -> Arc<World> {
+    world_with(n, Settings::default())
+}
+
+fn world_with(n: usize, settings: Settings) -> Arc<World> {
     let settings = Settings {
         rules: vec![Rule {
             log_messages: 100,
             ..Rule::default()
         }],
-        ..Settings::default()
+        ..settings
     };
     let world = support::partitioned(settings, 2, 2, PARTITIONS);
     let world = Arc::into_inner(world).expect("nobody else has it");
@@ -58,14 +66,20 @@ fn world(n: usize) -> Arc<World> {
 
 impl Nodes {
     fn new(count: usize) -> Nodes {
+        Nodes::with(count, &Settings::default())
+    }
+
+    fn with(count: usize, settings: &Settings) -> Nodes {
         let node = |n: usize| {
-            let world = world(n);
+            let world = world_with(n, settings.clone());
             let mut server = TestServer::new(&world, TurnLimits::default(), NOW);
             // The clocks of nodes differ.
             server.now.unix_s += 300 * n as u32;
             Node {
                 server,
                 told: 0,
+                unread: Vec::new(),
+                held: Vec::new(),
                 backlog: Backlog::default(),
             }
         };
@@ -97,12 +111,14 @@ impl Nodes {
     fn tell(&mut self, to: &[usize]) {
         for n in to {
             self.tell_one(*n);
-            assert_eq!(self.all[*n].backlog.bytes(), 0);
+            let node = &self.all[*n];
+            assert!(node.backlog.bytes() == 0 || !node.held.is_empty());
         }
     }
 
     fn tell_one(&mut self, n: usize) {
         let node = &mut self.all[n];
+        let mut committed = std::mem::take(&mut node.held);
         for (bytes, sequence, unix_s) in &self.log[node.told..] {
             let placement = world(n).placement();
             let checked = ForeignBatch::checked(bytes.clone(), placement, &node.backlog);
@@ -111,12 +127,20 @@ impl Nodes {
                 continue;
             };
             (header.first, header.unix_s) = (sequence << OFFSET_BITS, *unix_s);
-            let committed = Committed {
+            committed.push(Committed {
                 header,
                 batch: Some(batch),
-            };
-            let home = usize::from(header.partition % 2);
-            node.server.handle(home, Input::Committed(committed));
+            });
+        }
+        for committed in committed {
+            let partition = committed.header.partition;
+            match node.unread.contains(&partition) {
+                true => node.held.push(committed),
+                false => {
+                    let home = usize::from(partition % 2);
+                    node.server.handle(home, Input::Committed(committed));
+                }
+            }
         }
         node.told = self.log.len();
         node.server.settle();

@@ -389,13 +389,15 @@ pub(super) fn client_released(
     }
     let known = mqtt.received.remove(&id.get());
     mqtt.received_before.remove(&id.get());
+    let everywhere = !known && mqtt.releases_before > 0;
+    mqtt.releases_before -= u16::from(everywhere);
     if known && mqtt.past_maximum.is_some() {
         let is_past = mqtt.received.len() >= most;
         mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));
     }
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
     match clients.session_party(slot) {
-        Some(sender) => clients.release(lanes, slot, sender, (id, known)),
+        Some(sender) => clients.release(lanes, slot, sender, (id, known), everywhere),
         None => clients.write_pubcomp(slot, id, known),
     }
     Ok(())
@@ -415,6 +417,7 @@ impl Clients {
         slot: u32,
         (session, claim): (Party, u64),
         (id, is_known): (PacketId, bool),
+        everywhere: bool,
     ) {
         let homes = self.ctx.world.homes;
         let releasing = &mut mqtt_state(&mut self.conns, slot).releasing;
@@ -433,7 +436,12 @@ impl Clients {
         let to = self.conns.reply_to(slot, RELEASED | u32::from(packet_id));
         for home in 0..homes {
             let to = Some(to);
-            lanes.ask(home, |_| Ask::Release { key, claim, to });
+            lanes.ask(home, |_| Ask::Release {
+                key,
+                claim,
+                everywhere,
+                to,
+            });
         }
     }
 

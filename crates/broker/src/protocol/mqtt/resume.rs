@@ -76,7 +76,11 @@ pub(super) fn resume_session<I: Io>(
         // The session is not recorded, whatever it was before.
         _ => {}
     }
+    let replicates_sessions = clients.ctx.world.replicates_sessions();
     let mqtt = mqtt_state(&mut clients.conns, slot);
+    if replicates_sessions {
+        mqtt.releases_before = u16::MAX;
+    }
     if planted::is(Fault::LostInflight) {
         mqtt.inflight.pop_front();
     }

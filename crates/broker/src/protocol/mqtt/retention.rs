@@ -154,6 +154,7 @@ pub(crate) fn release_token(lanes: &mut Lanes, ctx: &Context, token: u64) {
         lanes.ask(home, |_| Ask::Release {
             key,
             claim: 0,
+            everywhere: false,
             to: None,
         });
     }

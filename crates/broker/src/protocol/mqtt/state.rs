@@ -93,6 +93,9 @@ pub struct Mqtt {
     /// Packet ids of such messages on former connections of a session with a token. Homes know which of them were published: a message with one of these ids
     /// goes to its home, which recognises it.
     pub received_before: BTreeSet<u16>,
+    /// In a cluster: the number of further messages of former connections that the client may release, at most one for each packet id. Only the log knows
+    /// them all, since one may have come to another node a moment ago.
+    pub releases_before: u16,
     /// The token of the session, if it is recorded: homes know its QoS 2 messages by that. Otherwise 0.
     pub token: u64,
     /// In a cluster: the offset of the claim by which this connection got the session. Otherwise 0.

@@ -1,0 +1,195 @@
+//! Tests sessions of a cluster whose client goes to another node, before that node has read what the former one has written.
+
+use crore_broker::PartitionId;
+use crore_broker::settings::Settings;
+use crore_wire::mqtt::{
+    self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, Version, encode,
+};
+
+use super::{Nodes, PARTITIONS, world};
+
+/// The partition of the client's session. The topics of the tests are in others.
+const OF_SESSION: PartitionId = 0;
+const ID: PacketId = PacketId::new(5).expect("not 0");
+
+/// A name that belongs to this partition.
+fn name_in(partition: PartitionId, prefix: &str) -> String {
+    let placement = world(0).placement();
+    let mut all = (0..100).map(|n| format!("{prefix}{n}"));
+    all.find(|name| placement.partition_of(name.as_bytes()) == partition)
+        .expect("a name")
+}
+
+/// Nodes with durable sessions.
+fn nodes(count: usize) -> Nodes {
+    let mut settings = Settings::default();
+    settings.mqtt.durable_sessions = true;
+    Nodes::with(count, &settings)
+}
+
+/// A connection of the client at a node.
+struct Client {
+    node: usize,
+    conn: usize,
+}
+
+impl Client {
+    /// Connects, and goes on with the session.
+    fn connect(nodes: &mut Nodes, node: usize) -> Client {
+        let mut set = PropertyBuf::new();
+        set.session_expiry_interval_s(60);
+        let client_id = name_in(OF_SESSION, "client");
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: false,
+            keep_alive_s: 0,
+            properties: set.properties(),
+            client_id: &client_id,
+            will: None,
+            user_name: None,
+            password: None,
+        };
+        let conn = nodes.all[node].server.open(0);
+        let client = Client { node, conn };
+        client.say(nodes, |out| encode::connect(out, &connect));
+        client
+    }
+
+    fn say(&self, nodes: &mut Nodes, packet: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        packet(&mut out);
+        let server = &mut nodes.all[self.node].server;
+        server.say(self.conn, out);
+        server.settle();
+        let all: Vec<usize> = (0..nodes.all.len()).collect();
+        nodes.run(&all);
+    }
+
+    fn publish(&self, nodes: &mut Nodes, topic: &str, payload: &str) {
+        let publish = Publish {
+            dup: false,
+            qos: Qos::ExactlyOnce,
+            retain: false,
+            topic,
+            packet_id: Some(ID),
+            properties: Properties::NONE,
+            payload: payload.as_bytes(),
+        };
+        self.say(nodes, |out| encode::publish(out, Version::V5, &publish));
+    }
+
+    fn release(&self, nodes: &mut Nodes) {
+        let ack = Ack {
+            packet_id: ID,
+            reason: mqtt::ReasonCode::SUCCESS,
+            properties: Properties::NONE,
+        };
+        self.say(nodes, |out| encode::pubrel(out, Version::V5, &ack));
+    }
+
+    /// The packets that it has received since the last call.
+    fn received(&self, nodes: &mut Nodes) -> Vec<String> {
+        let server = &mut nodes.all[self.node].server;
+        let received = std::mem::take(&mut server.socket(self.conn).received);
+        let (mut bytes, mut all) = (&received[..], Vec::new());
+        while let Some((header, len)) = mqtt::fixed_header(bytes, 1 << 20).expect("packets") {
+            let end = len + header.body_bytes();
+            let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
+            all.push(match packet {
+                Packet::ConnAck(ack) => format!("connack {}", ack.session_present),
+                Packet::PubRec(ack) => format!("pubrec {:#x}", ack.reason.value()),
+                Packet::PubComp(ack) => format!("pubcomp {:#x}", ack.reason.value()),
+                other => format!("{:?}", other.kind()),
+            });
+            bytes = &bytes[end..];
+        }
+        all
+    }
+}
+
+/// Lets a node read all partitions again.
+fn read_on(nodes: &mut Nodes, node: usize) {
+    nodes.all[node].unread.clear();
+    let all: Vec<usize> = (0..nodes.all.len()).collect();
+    nodes.tell(&all);
+    nodes.run(&all);
+}
+
+fn data(nodes: &Nodes, node: usize, reader: usize) -> Vec<String> {
+    let got = nodes.got(node, reader).into_iter();
+    got.map(|(_, data)| data).collect()
+}
+
+#[test]
+fn message_released_at_a_node_that_has_not_read_it_leaves_its_packet_id_free() {
+    let mut nodes = nodes(2);
+    let topic = name_in(1, "topic");
+    let readers = [0, 1].map(|node| nodes.events(node, &format!("sub/{topic}"), ""));
+    let first = Client::connect(&mut nodes, 0);
+    nodes.all[1].unread = vec![1];
+    first.publish(&mut nodes, &topic, "one");
+    assert_eq!(first.received(&mut nodes), ["connack false", "pubrec 0x0"]);
+    let second = Client::connect(&mut nodes, 1);
+    second.release(&mut nodes);
+    assert_eq!(
+        second.received(&mut nodes),
+        ["connack true"],
+        "the message could be released after its packet id was used again"
+    );
+    read_on(&mut nodes, 1);
+    second.publish(&mut nodes, &topic, "two");
+    assert_eq!(second.received(&mut nodes), ["pubcomp 0x0", "pubrec 0x0"]);
+    for (node, reader) in readers.into_iter().enumerate() {
+        assert_eq!(data(&nodes, node, reader), ["one", "two"]);
+    }
+    assert_eq!(nodes.digest(0), nodes.digest(1));
+}
+
+#[test]
+fn next_message_with_a_packet_id_at_a_node_that_has_not_read_the_release_is_published() {
+    let mut nodes = nodes(2);
+    let topic = name_in(1, "topic");
+    let readers = [0, 1].map(|node| nodes.events(node, &format!("sub/{topic}"), ""));
+    let first = Client::connect(&mut nodes, 0);
+    first.publish(&mut nodes, &topic, "one");
+    nodes.all[1].unread = vec![1];
+    first.release(&mut nodes);
+    let second = Client::connect(&mut nodes, 1);
+    second.publish(&mut nodes, &topic, "two");
+    read_on(&mut nodes, 1);
+    assert_eq!(second.received(&mut nodes), ["connack true", "pubrec 0x0"]);
+    for (node, reader) in readers.into_iter().enumerate() {
+        assert_eq!(data(&nodes, node, reader), ["one", "two"]);
+    }
+    assert_eq!(nodes.digest(0), nodes.digest(1));
+}
+
+#[test]
+fn message_is_no_copy_of_one_in_another_partition_whose_release_is_not_read_yet() {
+    let mut nodes = nodes(2);
+    let topics = [name_in(1, "topic"), name_in(3, "topic")];
+    assert_eq!(PARTITIONS, 4, "both topics are at one home");
+    let reader = nodes.events(1, &format!("sub/{}", topics[1]), "");
+    let client = Client::connect(&mut nodes, 0);
+    client.publish(&mut nodes, &topics[0], "one");
+    nodes.all[1].unread = vec![1];
+    client.release(&mut nodes);
+    client.publish(&mut nodes, &topics[1], "two");
+    assert_eq!(data(&nodes, 1, reader), ["two"]);
+    read_on(&mut nodes, 1);
+    assert_eq!(nodes.digest(0), nodes.digest(1));
+}
+
+#[test]
+fn client_that_releases_what_it_never_sent_writes_nothing_in_a_new_session() {
+    let mut nodes = nodes(1);
+    let client = Client::connect(&mut nodes, 0);
+    let before = nodes.log.len();
+    client.release(&mut nodes);
+    assert_eq!(
+        client.received(&mut nodes),
+        ["connack false", "pubcomp 0x92"]
+    );
+    assert_eq!(nodes.log.len(), before);
+}
