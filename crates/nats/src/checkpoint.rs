@@ -12,6 +12,7 @@ const CLUSTER: &str = "cluster";
 const EPOCH: &str = "epoch";
 const FORMAT: &str = "format";
 const BATCH: &str = "batch";
+const LOG_TIME: &str = "log-time";
 
 /// A stored checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +27,10 @@ pub struct Checkpoint {
     pub format: u32,
     /// The size of the checkpoint in bytes.
     pub bytes: u64,
-    /// When it was written, in seconds since 1970, by the clock of the node that wrote it.
+    /// When it was written, in seconds since 1970, by the clock of the node that wrote it. That clock may be wrong, so nothing expires by it.
     pub unix_s: u64,
+    /// The time of the newest batch that the checkpoint contains, in seconds since 1970, by the log's clock. 0 if an older build wrote the checkpoint.
+    pub log_s: u32,
     /// The first bytes of the batch at `sequence`, in hexadecimal.
     pub(crate) batch: String,
     pub(crate) name: String,
@@ -47,6 +50,8 @@ pub struct NewCheckpoint<'a> {
     pub sequence: u64,
     /// The bytes of the batch at `sequence`.
     pub batch: &'a [u8],
+    /// The time of the newest batch that the checkpoint contains, in seconds since 1970, by the log's clock.
+    pub log_s: u32,
     /// The writer number of this process, which is unique.
     pub writer: u64,
     /// The format of the checkpoint's bytes.
@@ -68,6 +73,7 @@ impl Checkpoint {
             format: of(FORMAT)?.parse().ok()?,
             bytes: object.size as u64,
             unix_s: u64::try_from(modified).unwrap_or(0),
+            log_s: of(LOG_TIME).and_then(|it| it.parse().ok()).unwrap_or(0),
             batch: of(BATCH)?.clone(),
             name: object.name.clone(),
         })
@@ -82,6 +88,7 @@ impl NewCheckpoint<'_> {
             (EPOCH, epoch.to_string()),
             (FORMAT, self.format.to_string()),
             (BATCH, name_of(self.batch)),
+            (LOG_TIME, self.log_s.to_string()),
         ];
         ObjectMetadata {
             name: format!("{}/{}/{:016x}", self.partition, self.sequence, self.writer),

@@ -11,7 +11,8 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
-/// The most writers of a set. A new writer then evicts the writer whose last batch is the oldest. Later batches of the evicted writer are void.
+/// The most writers of a set. A new writer then evicts the dead writer whose last change is the oldest; without a dead one, the oldest writer. A living writer
+/// that has been evicted would lose data: it answers its next publishes, but to the other nodes its batches are void.
 const WRITERS_MAX: usize = 256;
 
 /// Batch numbers are below this.
@@ -56,7 +57,8 @@ impl WriterSet {
             self.writers.remove(at);
         }
         if self.writers.len() == WRITERS_MAX {
-            self.writers.remove(0);
+            let oldest_dead = self.writers.iter().position(|it| it.is_dead);
+            self.writers.remove(oldest_dead.unwrap_or(0));
         }
         self.writers.push(writer);
     }
@@ -192,6 +194,18 @@ mod tests {
         writer_set.apply_as_steward(5);
         writer_set.apply_as_steward(8);
         assert_eq!(writer_set.steward, Some(8));
+    }
+
+    #[test]
+    fn quiet_writer_stays_valid_however_many_others_die() {
+        let mut writer_set = WriterSet::default();
+        assert!(writer_set.accept(7, 1));
+        for id in 1_000..1_000 + 3 * WRITERS_MAX as u64 {
+            assert!(writer_set.accept(id, 1));
+            writer_set.declare_dead(id);
+        }
+        assert!(writer_set.accept(7, 2));
+        assert_eq!(writer_set.living().collect::<Vec<_>>(), [7]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Shadow {
         })
     }
 
-    /// Begins to read a partition's checkpoint, written at `now`.
+    /// Begins to read a partition's checkpoint. `now` is the time of its newest batch by the log's clock.
     pub fn restored(world: &Arc<World>, partition: PartitionId, now: Now) -> Restored {
         Restored::new(world.clone(), partition, now).without_local_state()
     }
@@ -82,6 +82,11 @@ impl Shadow {
         let unix_s = header.unix_s;
         self.last_s = self.last_s.max(unix_s);
         self.shard.fold(header, batch, Now { s: 1, unix_s })
+    }
+
+    /// The time of the newest batch, in seconds since 1970, by the log's clock.
+    pub fn log_s(&self) -> u32 {
+        self.last_s
     }
 
     fn home(&mut self) -> &mut Home {

@@ -49,6 +49,7 @@ fn a_node_works_with_the_rights_of_the_page_also_after_its_cluster_was_made() {
         partition: 0,
         sequence,
         batch: &batch,
+        log_s: 1_700_000_000,
         writer: 9,
         format: 1,
     });

@@ -13,6 +13,7 @@ fn new(partition: u16, sequence: u64, batch: &[u8]) -> NewCheckpoint<'_> {
         partition,
         sequence,
         batch,
+        log_s: 1_700_000_000,
         writer: 9,
         format: 1,
     }

@@ -9,6 +9,7 @@ use crate::jetstream::{JetStream, sequence};
 use crate::join::refusal;
 use crate::servers::Servers;
 use crate::settings;
+use crate::support::clock::Clock;
 use crate::support::http::{once, publish};
 use crate::support::mqtt::{self, message};
 use crate::support::stream::Stream;
@@ -333,4 +334,29 @@ fn status_and_metrics_show_the_newest_checkpoint_of_each_partition() {
     assert!(metric("crore_cluster_checkpoints_bytes") > Some(0.0));
     port::await_metric(one.admin(), "crore_cluster_late_checkpoints", 0.0);
     assert!(metric("crore_checkpoint_timestamp_seconds") > Some(0.0));
+}
+
+#[test]
+fn checkpoints_of_a_node_whose_clock_is_ahead_keep_what_has_not_expired() {
+    let Some(clock) = Clock::new("checkpoint", 7_200) else {
+        return;
+    };
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let fields = [("Crore-TTL", "600"), KEY[0]];
+    let publish_again = |node: &Server| once(node, "POST", "/pub/kept", &fields, "kept");
+    let ahead = clock.server(&settings_of(&servers, ""));
+    assert!([201, 202].contains(&publish_again(&ahead).status));
+    await_checkpoints(&ahead);
+    // The next checkpoint of this partition begins with the one before.
+    publish(&ahead, "kept", "later");
+    await_checkpoints(&ahead);
+    ahead.kill();
+    let right = node(&servers, "");
+    let mut stream = Stream::open(&right, "/sub/kept?since=oldest", &[]);
+    assert_eq!(stream.data(2), ["kept", "later"]);
+    let again = publish_again(&right);
+    let replayed = again.header("idempotency-replayed");
+    assert_eq!(replayed.as_deref(), Some("true"), "{again:?}");
 }

@@ -57,6 +57,11 @@ fn a_page_of_a_listed_origin_reads_each_refusal() {
         let answer = once(&server, method, target, &headers, "");
         is_readable(&answer, status, target);
     }
+}
+
+#[test]
+fn a_page_of_a_listed_origin_reads_refusals_of_heads_and_bodies() {
+    let server = server("");
     let long = "x".repeat(1_500);
     let post = "POST /pub/t/a HTTP/1.1\r\nHost: localhost\r\nOrigin: https://app.example\r\n";
     for (what, bytes, status) in [

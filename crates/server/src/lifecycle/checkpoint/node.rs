@@ -293,6 +293,7 @@ impl CheckpointMaker {
             partition,
             sequence: last,
             batch: &newest.unwrap_or_default(),
+            log_s: shadow.log_s(),
             writer: world.writer.expect("a node writes"),
             format: FORMAT.into(),
         });
@@ -331,7 +332,7 @@ impl CheckpointMaker {
             self.worker.check_not_stopping()?;
             let now = Now {
                 s: 1,
-                unix_s: u32::try_from(checkpoint.unix_s).unwrap_or(u32::MAX),
+                unix_s: checkpoint.log_s,
             };
             let mut restored = Shadow::restored(&shadows, partition, now);
             match read(store, checkpoint, &mut restored, &AtomicU64::new(0)) {
