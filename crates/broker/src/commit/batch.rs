@@ -29,10 +29,10 @@ pub const FORMAT: u8 = 1;
 
 /// A replicated log must store a *fact* (a message, or a change of a topic) within this many seconds of its admission. A fact that is
 /// stored later is void for every reader. So a fact takes effect before its publisher is told that the outcome is unknown (`LATE_S` in
-/// `queue`), or never. The bound is three seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may
-/// be a second ahead of the log's clock. Notes (records about a partition or its writers) are valid at any time, since no publisher waits
-/// for them.
-pub const BOUND_S: u32 = 7;
+/// `queue`), or never. The bound is four seconds shorter than `LATE_S`: both are differences of whole seconds, and the writer's clock may
+/// be nearly two seconds ahead of the log's clock. Notes (records about a partition or its writers) are valid at any time, since no
+/// publisher waits for them.
+pub const BOUND_S: u32 = 6;
 
 /// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

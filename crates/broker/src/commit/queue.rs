@@ -31,7 +31,7 @@ use crate::base::time::Now;
 const RECORD_KEPT_BYTES: usize = 512 << 10;
 /// A request of this age in seconds is late: its sender is told that the outcome is unknown.
 const LATE_S: u32 = 10;
-const _: () = assert!(LATE_S >= BOUND_S + 3);
+const _: () = assert!(LATE_S >= BOUND_S + 4);
 
 /// The entry of a request in a queue.
 struct Entry<T> {
