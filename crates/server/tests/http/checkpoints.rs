@@ -192,6 +192,23 @@ fn deleted_replaced_and_expired_messages_leave_the_files_in_time_over_restarts_a
     }
 }
 
+#[test]
+fn deleted_messages_leave_the_files_though_the_wall_clock_was_set_back() {
+    let state = State::new();
+    let lines = format!("{}bytes_max = {BYTES_MAX}\n", state.settings());
+    let server = Server::with(&lines);
+    let mut conn = Conn::open(&server);
+    post(&mut conn, "deleted", "secret-deleted");
+    assert_eq!(conn.request("DELETE", "/pub/deleted", &[], b"").status, 200);
+    server.kill();
+    // As if the last erasure were in the year 2286.
+    std::fs::write(state.0.join("erased"), "9999999999").expect("a note");
+    let _server = Server::with(&lines);
+    eventually("an erasure", || {
+        (!is_on_disk(&state.0, "secret-deleted")).then_some(())
+    });
+}
+
 fn leaves_the_files_in_time(crashes: bool) {
     let state = State::new();
     // So little is written that only `erase_within_s` makes checkpoints.

@@ -116,8 +116,8 @@ struct CheckpointMaker {
 
 /// Results of the last completed checkpoints.
 struct LastCheckpoint {
-    /// When the last checkpoint began that erased all messages deleted before its beginning. `None` if that is earlier than `Instant` can
-    /// express.
+    /// When the last checkpoint began that erased all messages deleted before its beginning. `None` if that is not known, or earlier than
+    /// `Instant` can express: then an erasure is due.
     erased: Option<Instant>,
     /// Two sizes after the last checkpoint: the bytes of the base and the open segment, and the memory of the messages in them. None if
     /// another process wrote the base.
@@ -134,11 +134,10 @@ impl LastCheckpoint {
         if erased_s.is_none() {
             note_erased(directory, now_s);
         }
-        let age = Duration::from_secs(now_s.saturating_sub(erased_s.unwrap_or(now_s)));
-        LastCheckpoint {
-            erased: Instant::now().checked_sub(age),
-            size: None,
-        }
+        // The wall clock may have been set back since the note was written. Then the age is unknown, and an erasure is due.
+        let age_s = now_s.checked_sub(erased_s.unwrap_or(now_s));
+        let erased = age_s.and_then(|s| Instant::now().checked_sub(Duration::from_secs(s)));
+        LastCheckpoint { erased, size: None }
     }
 }
 
