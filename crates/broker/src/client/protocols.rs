@@ -46,10 +46,9 @@ macro_rules! protocol_of {
         use $crate::client::protocols::{Protocol, Protocols};
         use $crate::client::row::State;
         match $state {
-            State::Proxy | State::Http | State::Waiting | State::Draining => {
+            State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {
                 <<$P as Protocols>::Request as Protocol<$P>>::$question($($argument),*)
             }
-            State::Poll => <<$P as Protocols>::Poll as Protocol<$P>>::$question($($argument),*),
             State::Sse | State::WebSocket => {
                 <<$P as Protocols>::Stream as Protocol<$P>>::$question($($argument),*)
             }
@@ -61,10 +60,8 @@ pub(crate) use protocol_of;
 
 /// The protocols of a server.
 pub(crate) trait Protocols: ProtocolTypes {
-    /// Requests, and what no other protocol serves: the bytes before and after a connection's protocol.
+    /// Requests, with those that wait for a message, and what no other protocol serves: the bytes before and after a connection's protocol.
     type Request: Protocol<Self>;
-    /// Waiting long-polls.
-    type Poll: Protocol<Self>;
     /// Event streams, and WebSockets that began with a request.
     type Stream: Protocol<Self>;
     /// MQTT.

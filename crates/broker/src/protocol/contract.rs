@@ -13,7 +13,6 @@ use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Front, Subscribed};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::publish::batch::drop_batch;
-use crate::protocol::longpoll::contract::Poll;
 use crate::protocol::mqtt::contract::Mqtt;
 use crate::protocol::mqtt::packets::drop_partial;
 use crate::protocol::mqtt::state::MqttRow;
@@ -40,7 +39,6 @@ impl ProtocolTypes for AllProtocols {
 
 impl Protocols for AllProtocols {
     type Request = Request;
-    type Poll = Poll;
     type Stream = Stream;
     type Mqtt = Mqtt;
 

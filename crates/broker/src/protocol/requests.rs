@@ -11,12 +11,13 @@ use crate::client::codec::NoCodec;
 use crate::client::credit::stall_if_needed;
 use crate::client::progress::Allowance;
 use crate::client::protocols::{Holds, MatchPage, Matches, Protocol, TopicPage};
-use crate::client::row::{EOF, FILTERS, PAUSED, Row, SERVED, State};
+use crate::client::row::{EOF, FILTERS, MULTI, PAUSED, Row, SERVED, State};
 use crate::client::types::Spilled;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{Attached, Frames, Outcome, ReplyTo};
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
     awaits_verdict, end_http, end_waiting, is_subscribing, move_idle,
 };
@@ -31,8 +32,8 @@ use crate::protocol::http::publish::batch::{
 use crate::protocol::http::publish::outcomes::request_outcome;
 use crate::protocol::http::publish::publish_one;
 use crate::protocol::http::task::{Flow, Requests, Task};
-use crate::protocol::longpoll::filtered::match_page;
-use crate::protocol::longpoll::poll::poll_page;
+use crate::protocol::longpoll::filtered::{match_page, poll_matched};
+use crate::protocol::longpoll::poll::{answer_poll, end_poll, poll_page};
 use crate::protocol::mqtt::packets::{self, begin_framed};
 use crate::protocol::stream::course::{is_stream, stream_page};
 use crate::protocol::stream::filtered::{catch_up_filters, new_matches};
@@ -44,7 +45,7 @@ use crate::protocol::websocket::handshake::accept_upgrade;
 use crate::protocol::websocket::publish::upgrade_to_publish;
 use crate::store::slab::NONE;
 
-/// A connection that reads requests, or waits for the answer to one, and one that has got its last bytes.
+/// A connection that reads requests, or waits for the answer to one (which for a long-poll is a message), and one that has got its last bytes.
 pub(crate) struct Request;
 
 impl Protocol<AllProtocols> for Request {
@@ -52,6 +53,7 @@ impl Protocol<AllProtocols> for Request {
 
     fn transport(row: &Row) -> Transport {
         match row.consumer.state {
+            State::Poll => Transport::LongPoll,
             State::Draining => Transport::Closing,
             _ => Transport::Http,
         }
@@ -66,7 +68,7 @@ impl Protocol<AllProtocols> for Request {
     ) {
         match front.clients.conns.get(slot).consumer.state {
             State::Draining => front.clients.throw_away(slot, bytes.len()),
-            State::Waiting => hold_pipelined(front, slot, bytes, io),
+            State::Waiting | State::Poll => hold_pipelined(front, slot, bytes, io),
             _ => front.http_received(slot, bytes, home, io),
         }
     }
@@ -96,7 +98,7 @@ impl Protocol<AllProtocols> for Request {
     fn peer_ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         let row = clients.conns.get_mut(slot);
         let is_due = match row.consumer.state {
-            State::Proxy => false,
+            State::Proxy | State::Poll => false,
             State::Waiting => true,
             _ => row.link.outbox != NONE,
         };
@@ -121,6 +123,7 @@ impl Protocol<AllProtocols> for Request {
             State::Http if row.link.spill == NONE && row.link.is(SERVED) => clients.shut(slot, io),
             State::Http => clients.end_connection(slot, Reason::TooSlow, io),
             State::Waiting => row.link.deadline_s = 0,
+            State::Poll => end_poll(front, slot, io),
             _ => {
                 clients.scratch.note_close_reason(Closed::Timeout);
                 clients.drop_conn(slot, Close::Now);
@@ -135,6 +138,7 @@ impl Protocol<AllProtocols> for Request {
     fn holds(row: &Row) -> Holds {
         match row.consumer.state {
             State::Http => Holds::Input,
+            State::Poll => Holds::Pipelined,
             _ => Holds::Other,
         }
     }
@@ -151,29 +155,39 @@ impl Protocol<AllProtocols> for Request {
         spill.is_some_and(|spill| spill.lags(allowance))
     }
 
+    fn drop_pipelined<I: Io>(conns: &mut Connections, queues: &Queues, slot: u32, io: &mut I) {
+        forget_pipelined(conns, queues, slot, io);
+    }
+
     fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
         if clients.conns.get(conn.slot).consumer.state == State::Waiting {
             http_verdict(clients, queues, conn, who);
         }
     }
 
-    fn settings_changed<I: Io>(front: &mut Front, slot: u32, _io: &mut I) -> bool {
+    fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &mut front.clients;
-        if clients.conns.get(slot).consumer.state != State::Waiting {
-            return false;
-        }
+        let state = clients.conns.get(slot).consumer.state;
         let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
-        may.is_err_and(|denied| end_waiting(clients, slot, denied))
+        match (may, state) {
+            (Ok(()), _) => false,
+            (Err(denied), State::Waiting) => end_waiting(clients, slot, denied),
+            (Err(denied), _) => Self::try_end(front, slot, denied, io),
+        }
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
         end_http(clients, slot, reason, io);
     }
 
-    /// A waiting request goes on: its credential is checked again after the answer, and the answer to a subscribe request tells what happened to the topic.
-    /// Other clients have no subscription.
-    fn outlives(_reason: Reason) -> bool {
-        true
+    /// Another waiting request than a poll goes on: its credential is checked again after the answer, and the answer to a subscribe request tells what
+    /// happened to the topic. Other clients have no subscription.
+    fn try_end<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
+        let is_poll = front.clients.conns.get(slot).consumer.state == State::Poll;
+        if is_poll {
+            answer_reason(front, slot, reason, io);
+        }
+        is_poll
     }
 
     fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
@@ -200,10 +214,13 @@ impl Protocol<AllProtocols> for Request {
                 true
             }
             State::Http => move_idle(clients, slot, io),
-            _ => {
-                // The connection ends with its answer, which comes soon.
+            state => {
+                // The connection ends with its answer. That of a poll is due now, others come soon.
                 row.consumer.options &= !KEEP;
-                false
+                if state == State::Poll {
+                    end_poll(front, slot, io);
+                }
+                state == State::Poll
             }
         }
     }
@@ -235,14 +252,26 @@ impl Protocol<AllProtocols> for Request {
         match_page(front, of, page, io);
     }
 
-    /// A stream on several topics that has not begun holds the messages.
+    /// Answers a poll. A stream on several topics that has not begun holds the messages.
     fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
         let (slot, topic, part) = of;
-        stream_live_of_part(front, slot, (topic, part), frames, io);
+        let row = front.clients.conns.get(slot);
+        if row.consumer.state != State::Poll {
+            return stream_live_of_part(front, slot, (topic, part), frames, io);
+        }
+        let first = front.feed.run.records()[0];
+        if row.wants(MULTI) {
+            front.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
+        }
+        answer_poll(front, (slot, topic), (&first, frames), io);
     }
 
-    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, _io: &mut I) {
-        new_matches(&mut front.clients, slot, matches);
+    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
+        let (_, messages, frames) = matches;
+        let picks = new_matches(&mut front.clients, slot, matches);
+        if !picks.is_empty() {
+            poll_matched(front, slot, (&picks, messages, frames), io);
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::client::types::Spilled;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::front::{
-    AllProtocols, Census, Clients, Connections, Context, Front, Gate, Lanes, Queues,
+    AllProtocols, Clients, Connections, Context, Front, Gate, Lanes, Queues,
 };
 use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
 use crate::protocol::http::credentials::authenticate;
@@ -61,14 +61,7 @@ impl Front {
                     return protocol_of!(AllProtocols, state, received(self, slot, rest, home, io));
                 }
                 kept.data = input[rest].to_vec();
-                keep_request(
-                    &mut self.clients,
-                    &mut self.queues,
-                    &self.census,
-                    slot,
-                    kept,
-                    io,
-                );
+                keep_request(self, slot, kept, io);
             }
             return;
         };
@@ -86,14 +79,7 @@ impl Front {
             }
             kept.data = data;
             kept.narrow(rest);
-            keep_request(
-                &mut self.clients,
-                &mut self.queues,
-                &self.census,
-                slot,
-                kept,
-                io,
-            );
+            keep_request(self, slot, kept, io);
         }
     }
 
@@ -373,14 +359,8 @@ fn wait_for_body<I: Io>(
     Ok(())
 }
 
-fn keep_request<I: Io>(
-    clients: &mut Clients,
-    queues: &mut Queues,
-    census: &Census,
-    slot: u32,
-    kept: HttpSpill,
-    io: &mut I,
-) {
+fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I) {
+    let (clients, queues, census) = (&mut front.clients, &mut front.queues, &front.census);
     let bytes = kept.bytes();
     // An incomplete head is parsed again when more bytes arrive.
     let head_bytes = clients.ctx.world.settings.limits.head_bytes;

@@ -17,7 +17,7 @@ use crate::io::Io;
 use crate::mail::session::EncodedSession;
 use crate::mail::session::stored::StoredSession;
 use crate::mail::{Ask, ClosingSession, Outcome, ReplyTo};
-use crate::protocol::front::{Clients, Context, Lanes, Queues};
+use crate::protocol::front::{Clients, Context, Front, Lanes};
 use crate::protocol::mqtt::client::home_of_session;
 use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
 use crate::protocol::mqtt::record::{RECORDED, session_recorded};
@@ -109,15 +109,10 @@ pub(super) fn fence_retention(clients: &Clients, lanes: &mut Lanes, slot: u32, d
 }
 
 /// A home has carried out everything that it was asked before a fence. The fence belongs to a session that ends, or to a SUBSCRIBE.
-pub(crate) fn mqtt_fenced<I: Io>(
-    clients: &mut Clients,
-    lanes: &mut Lanes,
-    queues: &mut Queues,
-    to: ReplyTo,
-    io: &mut I,
-) {
+pub(crate) fn mqtt_fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     if to.part == FENCE {
-        return late_answer(clients, lanes, to, None);
+        return late_answer(clients, &mut subs.lanes, to, None);
     }
     let is_record = to.part == RECORDED;
     if !is_record {

@@ -139,13 +139,11 @@ impl Protocol<AllProtocols> for Mqtt {
     }
 
     fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
-        let (clients, queues) = (&mut front.clients, &mut front.queues);
-        mqtt_outcome(clients, queues, to.slot, to.part, outcome, io);
+        mqtt_outcome(front, to, outcome, io);
     }
 
     fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
-        let (lanes, queues) = (&mut front.subs.lanes, &mut front.queues);
-        mqtt_fenced(&mut front.clients, lanes, queues, to, io);
+        mqtt_fenced(front, to, io);
     }
 }
 

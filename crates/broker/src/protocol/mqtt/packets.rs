@@ -294,51 +294,38 @@ impl Front {
             mqtt.is_none_or(|mqtt| mqtt.filters_done == 0)
         };
         self.clients.meter.stats.packets_received += u64::from(counts);
+        let Front {
+            clients,
+            subs,
+            queues,
+            census,
+            ..
+        } = self;
         match packet {
             Packet::Connect(connect) => {
-                client_connects(&mut self.clients, &mut self.subs.lanes, slot, connect, io)
+                client_connects(clients, &mut subs.lanes, slot, connect, io)
             }
-            Packet::Publish(publish) => {
-                client_published(&mut self.clients, &mut self.subs, slot, publish, home)
-            }
+            Packet::Publish(publish) => client_published(clients, subs, slot, publish, home),
             Packet::PubAck(ack) | Packet::PubComp(ack) => acknowledged(
-                &mut self.clients,
-                &mut self.subs.lanes,
-                &mut self.queues,
+                clients,
+                &mut subs.lanes,
+                queues,
                 slot,
                 (packet.kind(), ack.packet_id),
             ),
-            Packet::PubRec(ack) => was_received(
-                &mut self.clients,
-                &mut self.subs.lanes,
-                &mut self.queues,
-                slot,
-                ack,
-            ),
-            Packet::PubRel(ack) => {
-                client_released(&mut self.clients, &mut self.subs.lanes, slot, ack.packet_id)
+            Packet::PubRec(ack) => was_received(clients, &mut subs.lanes, queues, slot, ack),
+            Packet::PubRel(ack) => client_released(clients, &mut subs.lanes, slot, ack.packet_id),
+            Packet::Subscribe(subscribe) => {
+                client_subscribed(clients, subs, census, slot, subscribe)
             }
-            Packet::Subscribe(subscribe) => client_subscribed(
-                &mut self.clients,
-                &mut self.subs,
-                &self.census,
-                slot,
-                subscribe,
-            ),
-            Packet::Unsubscribe(unsubscribe) => client_unsubscribed(
-                &mut self.clients,
-                &mut self.subs,
-                &mut self.queues,
-                slot,
-                unsubscribe,
-            ),
+            Packet::Unsubscribe(unsubscribe) => {
+                client_unsubscribed(clients, subs, queues, slot, unsubscribe)
+            }
             Packet::PingReq => {
-                self.clients.write_packet(slot, encode::pingresp);
+                clients.write_packet(slot, encode::pingresp);
                 Ok(())
             }
-            Packet::Disconnect(disconnect) => {
-                client_leaves(&mut self.clients, slot, disconnect, io)
-            }
+            Packet::Disconnect(disconnect) => client_leaves(clients, slot, disconnect, io),
             // No method was agreed upon [MQTT-4.12.0-1].
             _ => Err(ReasonCode::PROTOCOL_ERROR),
         }

@@ -24,7 +24,7 @@ use crate::mail::properties::{
     CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
 };
 use crate::mail::{self, Ask, Outcome, ReplyTo};
-use crate::protocol::front::{Clients, Lanes, Queues, Subscriptions};
+use crate::protocol::front::{Clients, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
 use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
 use crate::protocol::mqtt::options::V5;
@@ -228,14 +228,9 @@ fn publish_named(
 }
 
 /// Another shard's answer to a publish.
-pub(crate) fn mqtt_outcome<I: Io>(
-    clients: &mut Clients,
-    queues: &mut Queues,
-    slot: u32,
-    part: u32,
-    outcome: Outcome,
-    io: &mut I,
-) {
+pub(crate) fn mqtt_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    let (clients, _, _, queues) = front.parts();
+    let (slot, part) = (to.slot, to.part);
     if planted::is(Fault::EarlyAck) {
         return;
     }

@@ -16,7 +16,7 @@ use crate::client::row::State;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
-use crate::protocol::front::{AllProtocols, Census, Clients, Connections, Front, Lanes, Queues};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
 use crate::protocol::http::stream_end::{end_stream, end_stream_by, has_frames};
 use crate::protocol::side::Spill;
@@ -60,15 +60,7 @@ impl Front {
             {
                 self.clients.send_reply(slot, io);
                 let rest = rest_of(held_back, input, at);
-                return hold_frames(
-                    &mut self.clients,
-                    &mut self.queues,
-                    &self.census,
-                    slot,
-                    (partial, progress),
-                    (rest, spent),
-                    io,
-                );
+                return hold_frames(self, slot, (partial, progress), (rest, spent), io);
             }
             let mut work = WORK_AT_ONCE;
             let step = match receive::next_within(&mut partial, rest, &config, &mut work) {
@@ -92,15 +84,7 @@ impl Front {
                 return;
             }
         }
-        all_read(
-            &mut self.clients,
-            &self.subs.lanes,
-            &mut self.queues,
-            &self.census,
-            slot,
-            (partial, progress),
-            io,
-        );
+        all_read(self, slot, (partial, progress), io);
     }
 
     /// Handles one event. False if the connection takes no more events.
@@ -138,14 +122,13 @@ impl Front {
 
 /// Holds received frames until the next turn, or until there is credit (`client/credit.rs`).
 fn hold_frames<I: Io>(
-    clients: &mut Clients,
-    queues: &mut Queues,
-    census: &Census,
+    front: &mut Front,
     slot: u32,
     (partial, progress): Begun,
     (data, spent): (SpillBuffer, bool),
     io: &mut I,
 ) {
+    let (clients, queues, census) = (&mut front.clients, &mut front.queues, &front.census);
     let begun = partial.as_ref().map_or(0, |held| held.buffered_bytes());
     if !has_receive_room(clients, queues, census, slot, begun + data.bytes(), io) {
         return end_for_room(clients, slot, io);
@@ -165,32 +148,19 @@ fn hold_frames<I: Io>(
 }
 
 /// Sends the answers after all received bytes were read, and keeps an incomplete frame or message.
-fn all_read<I: Io>(
-    clients: &mut Clients,
-    lanes: &Lanes,
-    queues: &mut Queues,
-    census: &Census,
-    slot: u32,
-    begun: Begun,
-    io: &mut I,
-) {
-    clients.send_reply(slot, io);
-    if has_frames(clients, slot) {
-        hold_partial(clients, queues, census, slot, begun, io);
+fn all_read<I: Io>(front: &mut Front, slot: u32, begun: Begun, io: &mut I) {
+    front.clients.send_reply(slot, io);
+    if has_frames(&front.clients, slot) {
+        hold_partial(front, slot, begun, io);
     }
+    let (clients, subs, _, queues) = front.parts();
     if has_frames(clients, slot) && clients.conns.get(slot).wants(PUBLISHES) {
-        stall_if_needed(clients, lanes, queues, slot, io);
+        stall_if_needed(clients, &subs.lanes, queues, slot, io);
     }
 }
 
-fn hold_partial<I: Io>(
-    clients: &mut Clients,
-    queues: &Queues,
-    census: &Census,
-    slot: u32,
-    (partial, progress): Begun,
-    io: &mut I,
-) {
+fn hold_partial<I: Io>(front: &mut Front, slot: u32, (partial, progress): Begun, io: &mut I) {
+    let (clients, queues, census) = (&mut front.clients, &front.queues, &front.census);
     let state = clients.conns.get(slot).consumer.state;
     let idle_s = protocol_of!(AllProtocols, state, silent_until_s(clients, slot));
     let row = clients.conns.get_mut(slot);
