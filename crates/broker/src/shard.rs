@@ -249,19 +249,13 @@ impl Shard {
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
         let about = input.about();
+        let front = &mut self.front;
         match input {
             Input::Accepted(socket, peer) => {
-                accepted(
-                    &mut self.front.clients,
-                    &mut self.front.gate,
-                    socket,
-                    peer,
-                    io,
-                );
+                accepted(&mut front.clients, &mut front.gate, socket, peer, io);
             }
             Input::Received(conn, bytes) => {
-                if self.front.clients.conns.is_current(conn) {
-                    let front = &mut self.front;
+                if front.clients.conns.is_current(conn) {
                     let consumer = &mut front.clients.conns.get_mut(conn.slot).consumer;
                     // The peer is alive.
                     consumer.options &= !PINGS;
@@ -274,20 +268,20 @@ impl Shard {
                 }
             }
             Input::Writable(conn, most) => {
-                if self.front.clients.conns.is_current(conn) {
-                    writable(&mut self.front, conn.slot, most, io);
+                if front.clients.conns.is_current(conn) {
+                    writable(front, conn.slot, most, io);
                 }
             }
             Input::End(conn) => {
-                if self.front.clients.conns.is_current(conn) {
-                    let clients = &mut self.front.clients;
+                if front.clients.conns.is_current(conn) {
+                    let clients = &mut front.clients;
                     let state = clients.conns.get(conn.slot).consumer.state;
                     protocol_of!(AllProtocols, state, peer_ended(clients, conn.slot, io));
                 }
             }
             Input::Closed(conn) => {
-                if self.front.clients.conns.is_current(conn) {
-                    self.front.clients.drop_conn(conn.slot, Close::Now);
+                if front.clients.conns.is_current(conn) {
+                    front.clients.drop_conn(conn.slot, Close::Now);
                 }
             }
             Input::Mail(mail) => self.mail(mail),
@@ -295,19 +289,15 @@ impl Shard {
             Input::Tick if self.stopped => {}
             Input::Committed(of) => self.committed(of),
             Input::Verdict(conn, verdict) => rights::verdict(
-                &mut self.front.clients,
-                &mut self.front.queues,
-                &mut self.front.gate,
+                &mut front.clients,
+                &mut front.queues,
+                &mut front.gate,
                 conn,
                 verdict,
             ),
-            Input::Counted(to, elsewhere) => info_counted(
-                &mut self.front.clients,
-                &mut self.front.queues,
-                to,
-                elsewhere,
-                io,
-            ),
+            Input::Counted(to, elsewhere) => {
+                info_counted(&mut front.clients, &mut front.queues, to, elsewhere, io)
+            }
             Input::Tick => {
                 self.tick(io);
                 // The work of the tick itself does not count, so that each turn also serves other inputs.

@@ -16,7 +16,7 @@ use crate::io::Io;
 use crate::mail::{Frames, LatestValues, Page, Record};
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{
-    AllProtocols, Clients, Connections, Deliveries, Queues, Subscriptions, Topics,
+    AllProtocols, Clients, Connections, Deliveries, Front, Queues, Subscriptions, Topics,
 };
 use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::close::end_unplaced;
@@ -253,13 +253,8 @@ impl Codec<AllProtocols> for MqttCodec {
 }
 
 /// Sends what waits for room, and goes on with subscriptions that have fallen behind.
-pub(super) fn mqtt_catch_up<I: Io>(
-    clients: &mut Clients,
-    subs: &mut Subscriptions,
-    queues: &mut Queues,
-    slot: u32,
-    io: &mut I,
-) {
+pub(super) fn mqtt_catch_up<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+    let (clients, subs, _, queues) = front.parts();
     send_waiting(clients, &mut subs.lanes, queues, slot, io);
     return_owed_credit(clients, &mut subs.lanes, slot);
     let row = clients.conns.get(slot);

@@ -124,13 +124,7 @@ impl Front {
         // A client that has not sent its CONNECT yet has no subscriptions.
         let opens = |row: &Row| row.consumer.state == State::Mqtt && row.consumer.own != NONE;
         if opens(self.clients.conns.get(slot)) {
-            mqtt_catch_up(
-                &mut self.clients,
-                &mut self.subs,
-                &mut self.queues,
-                slot,
-                io,
-            );
+            mqtt_catch_up(self, slot, io);
         }
     }
 

@@ -71,12 +71,22 @@ impl Protocol<AllProtocols> for Stream {
         frame_published(clients, subs, slot, data, is_binary, home, io)
     }
 
+    /// Continues with the held frames, and with subscriptions that fell behind.
     fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
-        front.stream_resume(conn, home, io);
+        if is_websocket(front.clients.conns.get(conn.slot)) {
+            front.queues.read_again(&mut front.clients.conns, conn, io);
+            front.frames_received(conn.slot, &mut [], home, io);
+        }
+        // One of the frames may have ended the connection.
+        let row = front.clients.conns.get(conn.slot);
+        let streams = matches!(row.consumer.state, State::Sse | State::WebSocket);
+        if streams && row.link.outbox == NONE {
+            catch_up(front, conn.slot);
+        }
     }
 
     fn outbox_drained(front: &mut Front, slot: u32) {
-        catch_up(&mut front.clients, &mut front.subs, &mut front.queues, slot);
+        catch_up(front, slot);
     }
 
     fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
