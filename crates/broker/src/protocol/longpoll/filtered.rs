@@ -26,7 +26,6 @@ pub(crate) fn poll_matched<I: Io>(
     (picks, messages, frames): (&[u32], &[Matched], &Frames),
     io: &mut I,
 ) {
-    let (_, _, _, _) = front.parts();
     let seen = &messages[..=picks[0] as usize];
     let first = messages[picks[0] as usize];
     let name = frames.name(first.name);

@@ -146,7 +146,6 @@ impl Protocol<AllProtocols> for Stream {
     }
 
     fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let (_, _, _, _) = front.parts();
         match page.0.attached {
             Attached::Yes => stream_page(front, of, page, io),
             refused => not_attached(front, of.0, refused, io),
