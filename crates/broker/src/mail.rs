@@ -30,7 +30,7 @@ use crate::base::ids::ShardId;
 pub use answer::{Answer, Attached, Info, Outcome, RemoteSubscribers, ReplyTo};
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
-    TopicRequest, Unacked,
+    SessionNews, TopicRequest, Unacked,
 };
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};

@@ -69,4 +69,5 @@ kinds! {
     SessionEnd, 13, Session, "session_end";
     Release, 14, Note, "release";
     Group, 15, Note, "group";
+    SessionParts, 16, Session, "session_parts";
 }

@@ -238,7 +238,8 @@ impl<'a> Note<'a> {
             | RecordKind::ForgetLatest
             | RecordKind::SessionClaim
             | RecordKind::SessionState
-            | RecordKind::SessionEnd => return Ok(None),
+            | RecordKind::SessionEnd
+            | RecordKind::SessionParts => return Ok(None),
         };
         from.end()?;
         Ok(Some((offset_delta, note)))

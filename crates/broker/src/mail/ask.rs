@@ -13,7 +13,8 @@ use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
 use crate::mail::message::{DedupKey, Headers, SessionKey};
-use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
+use crate::mail::session::record::{RecordedParts, RecordedState, SessionChange, Terms};
+use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::span::Span;
 
 /// A client's request about a topic as a whole.
@@ -270,16 +271,31 @@ pub struct RecordSession {
     pub id: SessionId,
     /// The connection, with the number of the request.
     pub to: ReplyTo,
-    /// The client that is charged for the session.
-    pub owner: Client,
-    /// Seconds that the session outlives the connection.
-    pub expiry_s: u32,
-    /// The state.
-    pub state: EncodedSession,
-    /// The will.
-    pub will: Option<Box<Will>>,
-    /// Charges memory for state and will until the home has them.
+    /// What has changed since the last record.
+    pub news: SessionNews,
+    /// Charges memory for it until the home has it.
     pub charge: InFlightCharge,
+}
+
+/// What a record says of a session that a connection holds.
+#[derive(Debug)]
+pub enum SessionNews {
+    /// The changes since the last record.
+    Patch(SessionPatch),
+    /// The whole state, since it is not known which one the log has.
+    Whole(EncodedSession, Terms),
+}
+
+impl RecordSession {
+    /// The change to record.
+    pub(crate) fn change(&self) -> SessionChange<'_> {
+        match &self.news {
+            SessionNews::Patch(patch) => SessionChange::Parts(RecordedParts::of(patch, None)),
+            SessionNews::Whole(state, terms) => {
+                SessionChange::State(RecordedState::of(state, terms.clone()))
+            }
+        }
+    }
 }
 
 /// The state that an MQTT connection gives back when it ends.
@@ -291,6 +307,8 @@ pub struct ClosingSession {
     pub owner: Client,
     /// The state to save, unless the session ends too.
     pub kept: Option<SavedSession>,
+    /// What of that has changed since the last record, if that is known.
+    pub patch: Option<SessionPatch>,
     /// The will to publish.
     pub will: Option<Box<Will>>,
     /// Whether the log may have records of the session.
@@ -308,24 +326,38 @@ impl ClosingSession {
     pub fn new(
         id: SessionId,
         owner: Client,
-        kept: Option<SavedSession>,
+        (kept, patch): (Option<SavedSession>, Option<SessionPatch>),
         will: Option<Box<Will>>,
         (is_recorded, token): (bool, u64),
         admission: &Admission,
     ) -> Box<ClosingSession> {
         let state = kept.as_ref().map_or(0, |kept| kept.state.bytes.len());
-        let bytes = state + will.as_ref().map_or(0, |will| will.bytes());
+        let changes = patch.as_ref().map_or(0, |it| it.changes.bytes.len());
+        let bytes = state + changes + will.as_ref().map_or(0, |will| will.bytes());
         let charge = InFlightCharge::new(admission, size_of::<ClosingSession>() + bytes);
         Box::new(ClosingSession {
             id,
             owner,
             kept,
+            patch,
             will,
             is_recorded,
             token,
             recorded_for: None,
             charge,
         })
+    }
+
+    /// The change to record: the session has this state, `kept`, and these terms.
+    pub(crate) fn change<'a>(
+        &'a self,
+        kept: &'a EncodedSession,
+        terms: Terms,
+    ) -> SessionChange<'a> {
+        match &self.patch {
+            Some(patch) => SessionChange::Parts(RecordedParts::of(patch, Some(terms))),
+            None => SessionChange::State(RecordedState::of(kept, terms)),
+        }
     }
 }
 

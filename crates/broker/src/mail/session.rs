@@ -1,5 +1,6 @@
 //! MQTT sessions in mail between shards: the session's id, its will, and its stored form ([`stored`]).
 
+pub(crate) mod patch;
 pub mod record;
 pub(crate) mod stored;
 
@@ -12,6 +13,7 @@ use crate::mail::fields::{check_stored_message, check_stored_name};
 use crate::mail::message::{Headers, is_binary};
 use crate::store::slab::NONE;
 
+pub use patch::SessionPatch;
 pub use stored::EncodedSession;
 
 /// A session as one connection holds it: the session's row in its partition, and a number for the connection.

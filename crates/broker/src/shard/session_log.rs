@@ -17,7 +17,9 @@ use crate::commit::record::{GroupPosition, Note};
 use crate::home::sessions::{Claim, SessionsAtHome};
 use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Release;
-use crate::mail::session::record::{EncodedRecord, RecordedState, SessionChange, SessionRecord};
+use crate::mail::session::record::{
+    ChangeAtHome, EncodedRecord, SessionChange, SessionRecord, Terms,
+};
 use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, Tell};
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::retention::release_published;
@@ -103,7 +105,11 @@ impl Shard {
     }
 
     /// Records a request again, since it has another effect now than its record says.
-    pub(super) fn record_again(&mut self, from: ShardId, ask: Ask) {
+    pub(super) fn record_again(&mut self, from: ShardId, mut ask: Ask) {
+        if let Ask::SessionClose(session) = &mut ask {
+            // The log has its changes, and may have a session of another connection behind them.
+            session.patch = None;
+        }
         if let Ask::SessionOpen { client, to, .. } = &ask
             && self.sessions.claims_in_flight(client) > 1
         {
@@ -157,7 +163,7 @@ impl Shard {
         }
     }
 
-    /// Writes a session's present state to the log, or the record that the session has ended, which had the token `ended`. Called after the
+    /// Writes to the log what is left of a session's will and time, or that the session has ended, which had the token `ended`. Called after the
     /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is
     /// committed.
     pub(super) fn record_state_or_end(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
@@ -176,18 +182,12 @@ impl Shard {
             return release_published(&mut self.front.subs.lanes, ctx, will);
         }
         let change = match (self.sessions.recorded((hash, name), ctx.now), ended) {
-            (Some(state), _) => SessionChange::State(state),
-            (None, Some(token)) if !self.sessions.has(hash, name) => SessionChange::End { token },
+            (Some((patch, terms)), _) => ChangeAtHome::Terms(patch, terms),
+            (None, Some(token)) if !self.sessions.has(hash, name) => ChangeAtHome::End(token),
             // A connection holds the session, and records it with its own will.
             (None, _) => return release_published(&mut self.front.subs.lanes, ctx, will),
         };
-        let fence = None;
-        let record = SessionRecord {
-            name,
-            change,
-            fence,
-        }
-        .encode();
+        let record = change.encode(name, None);
         self.write_session_record(place_of(ctx, name), waiting, &record);
     }
 
@@ -275,12 +275,26 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask) {
             if *expiry_s == 0 && begins.is_none() && !sessions.has(*hash, client) {
                 return;
             }
-            if begins.is_none() {
+            let is_again = begins.is_some();
+            // Another claim that is on its way to the log begins the session, so this one goes on with it. Otherwise the log would ignore what the
+            // other connection records meanwhile.
+            let others = sessions.claims_in_flight(client) - u32::from(is_again);
+            let begun = others == 0 && begins_session(sessions, false, *hash, client);
+            *begins = Some(*clean || begun);
+            if !is_again {
                 sessions.note_claim(client);
             }
-            *begins = Some(begins_session(sessions, *clean, *hash, client));
         }
-        Ask::SessionClose(session) => session.recorded_for = claimant_of(sessions, session),
+        Ask::SessionClose(session) => {
+            session.recorded_for = claimant_of(sessions, session);
+            let name = sessions.name_of(session.id);
+            if session.recorded_for.is_some()
+                || name.is_some_and(|name| sessions.claims_in_flight(name) > 0)
+            {
+                // The claim may have begun another session in the log.
+                session.patch = None;
+            }
+        }
         _ => {}
     }
 }
@@ -302,11 +316,8 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
             (&**client, begins.map(change))
         }
         Ask::SessionRecord(session) => {
-            let will = session.will.clone();
-            let (state, owner) = (&session.state, session.owner);
-            let state = RecordedState::of(state, session.expiry_s, true, will, owner);
             let name = sessions.name_of(session.id)?;
-            (name, Some(SessionChange::State(state)))
+            (name, Some(session.change()))
         }
         Ask::SessionClose(session) => {
             let name = sessions.name_of(session.id)?;
@@ -350,16 +361,18 @@ fn change_at_close<'a>(
     session: &'a ClosingSession,
     claim: Option<&Claim>,
 ) -> Option<SessionChange<'a>> {
-    let state = |expiry_s, is_held, will, owner| {
-        let kept = session.kept.as_ref()?;
-        let state = RecordedState::of(&kept.state, expiry_s, is_held, will, owner);
-        Some(SessionChange::State(state))
-    };
     match (claim, &session.kept) {
-        (Some(claim), Some(_)) if !claim.clean => {
+        (Some(claim), Some(kept)) if !claim.clean => {
             let recorded = claim.recorded.as_ref();
-            let will = recorded.and_then(|recorded| recorded.will.clone());
-            state(claim.expiry_s, true, will, claim.owner)
+            Some(session.change(
+                &kept.state,
+                Terms {
+                    owner: claim.owner,
+                    is_held: true,
+                    expiry_s: claim.expiry_s,
+                    will: recorded.and_then(|recorded| recorded.will.clone()),
+                },
+            ))
         }
         (Some(claim), _) => {
             let recorded = claim.recorded.as_deref();
@@ -367,7 +380,15 @@ fn change_at_close<'a>(
             is_needed.then(|| change_by_claim(true, claim.expiry_s, claim.owner, recorded))
         }
         // A will that is due now stays in the log until it is published.
-        (None, Some(kept)) => state(kept.expiry_s, false, session.will.clone(), session.owner),
+        (None, Some(kept)) => Some(session.change(
+            &kept.state,
+            Terms {
+                owner: session.owner,
+                is_held: false,
+                expiry_s: kept.expiry_s,
+                will: session.will.clone(),
+            },
+        )),
         (None, None) => session.is_recorded.then_some(SessionChange::End {
             token: session.token,
         }),

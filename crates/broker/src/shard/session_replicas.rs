@@ -18,7 +18,7 @@ use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::mail::orders::{Ended, SessionName};
 use crate::mail::session::record::{
-    ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord,
+    ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord, Terms,
 };
 use crate::mail::session::stored::{StoredSession, token_of};
 use crate::mail::session::{EncodedSession, SavedSession};
@@ -96,14 +96,11 @@ impl Shard {
                 Ok((client.clone(), record.encode()))
             }
             Ask::SessionRecord(session) => {
-                let will = session.will.clone();
-                let state =
-                    RecordedState::of(&session.state, session.expiry_s, true, will, session.owner);
                 let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
                 let fence = sessions.fence_of(session.id, ChangedBy::Holder);
                 let record = SessionRecord {
                     name,
-                    change: SessionChange::State(state),
+                    change: session.change(),
                     fence,
                 };
                 Ok((name.into(), record.encode()))
@@ -291,12 +288,7 @@ impl Shard {
         else {
             return;
         };
-        let record = SessionRecord {
-            name,
-            change,
-            fence: Some(fence),
-        }
-        .encode();
+        let record = change.encode(name, Some(fence));
         let waiting = PendingRequest::new(ctx.me, Request::WillRecorded(will));
         self.write_session_record(self.place_of_session(name), waiting, &record);
     }
@@ -309,12 +301,7 @@ impl Shard {
         let change = self.sessions.change_by_operator((hash, &name));
         let count = u32::from(change.is_some());
         if let Some((change, fence)) = change {
-            let record = SessionRecord {
-                name: &name,
-                change,
-                fence: Some(fence),
-            }
-            .encode();
+            let record = change.encode(&name, Some(fence));
             let waiting = PendingRequest::new(ctx.me, Request::Answered);
             self.write_session_record(self.place_of_session(&name), waiting, &record);
         }
@@ -339,17 +326,15 @@ fn change_at_close<'a>(
     empty: &'a EncodedSession,
 ) -> SessionChange<'a> {
     let will = session.will.clone();
-    match (&session.kept, &will) {
-        (Some(kept), _) => SessionChange::State(RecordedState::of(
-            &kept.state,
-            kept.expiry_s,
-            false,
-            will,
-            session.owner,
-        )),
-        (None, Some(_)) => {
-            SessionChange::State(RecordedState::of(empty, 0, false, will, session.owner))
-        }
+    let terms = |expiry_s, will| Terms {
+        owner: session.owner,
+        is_held: false,
+        expiry_s,
+        will,
+    };
+    match (&session.kept, will) {
+        (Some(kept), will) => session.change(&kept.state, terms(kept.expiry_s, will)),
+        (None, will @ Some(_)) => SessionChange::State(RecordedState::of(empty, terms(0, will))),
         (None, None) => SessionChange::End {
             token: session.token,
         },

@@ -1,8 +1,13 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
 use crore_broker::account::Part;
-use crore_wire::mqtt::{PacketId, Properties, Publish, Qos, Version, encode};
+use crore_broker::batch::{self, Entry};
+use crore_broker::mail::session_record::SessionChange;
+use crore_wire::mqtt::{
+    Ack, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version, encode,
+};
 
+use super::support::connect;
 use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
@@ -125,4 +130,109 @@ fn keys_of_qos_2_messages_end_with_their_session() {
     server.0.tick_s(1);
     server.commit();
     assert_eq!(keys(&server), 0);
+}
+
+/// A client with a durable session that has so many subscriptions of QoS 2. Returns the bytes of the log for one more SUBSCRIBE, for a QoS 2 message to
+/// the client with its handshake, and for the end of the connection.
+fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [usize; 3] {
+    const MESSAGES: u16 = 10;
+    let mut server = TestServer::new(8, |settings| settings.mqtt.durable_sessions = true);
+    let (client, publisher) = (server.mqtt("it", 600), server.mqtt("publisher", 0));
+    let subscribe = |id: usize, filters: &[String]| {
+        let mut out = Vec::new();
+        let options = SubscribeOptions::of(Qos::ExactlyOnce);
+        let filters = filters.iter().map(|filter| (&filter[..], options));
+        let id = PacketId::new(id as u16).expect("not 0");
+        encode::subscribe(&mut out, Version::V5, id, &Properties::NONE, filters);
+        out
+    };
+    let all: Vec<String> = (0..subscriptions).map(&filter).collect();
+    server.0.say(client, subscribe(1, &all));
+    server.commit();
+    let bytes =
+        |server: &TestServer| -> usize { server.0.io.iter().map(|io| io.batch_bytes).sum() };
+    let mut before = bytes(&server);
+    server.0.say(client, subscribe(2, &[filter(subscriptions)]));
+    server.commit();
+    assert_eq!(server.told(client), ["SubAck", "SubAck"]);
+    let mut since = |server: &TestServer| {
+        let now = bytes(server);
+        now - std::mem::replace(&mut before, now)
+    };
+    let subscribed = since(&server);
+    for id in 1..=MESSAGES {
+        let topic = filter(0).replace('+', "x");
+        let publish = Publish {
+            dup: false,
+            qos: Qos::ExactlyOnce,
+            retain: false,
+            topic: &topic,
+            packet_id: PacketId::new(id),
+            properties: Properties::NONE,
+            payload: b"0123456789",
+        };
+        let mut out = Vec::new();
+        encode::publish(&mut out, Version::V5, &publish);
+        server.0.say(publisher, out);
+        server.commit();
+        assert_eq!(server.told(client), [format!("{topic} {id} 0123456789")]);
+        let ack = |encode: fn(&mut Vec<u8>, Version, &Ack<'_>)| {
+            let ack = Ack {
+                packet_id: PacketId::new(id).expect("not 0"),
+                reason: ReasonCode::SUCCESS,
+                properties: Properties::NONE,
+            };
+            let mut out = Vec::new();
+            encode(&mut out, Version::V5, &ack);
+            out
+        };
+        server.0.say(client, ack(encode::pubrec));
+        server.commit();
+        assert_eq!(server.told(client), ["PubRel"]);
+        server.0.say(client, ack(encode::pubcomp));
+        server.0.say(publisher, ack(encode::pubrel));
+        server.commit();
+    }
+    let delivered = since(&server) / usize::from(MESSAGES);
+    server.0.cut(client);
+    server.commit();
+    [subscribed, delivered, since(&server)]
+}
+
+/// The bounds are the figures of `docs/internals/COMMIT.md`, and a few bytes more.
+#[test]
+fn records_of_a_session_have_what_has_changed_whatever_it_has_besides() {
+    for subscriptions in [1, 100, 1000] {
+        let topics = bytes_of_records(subscriptions, |n| format!("sensors/{n:04}"));
+        let filters = bytes_of_records(subscriptions, |n| format!("sensors/{n:04}/+"));
+        for (bytes, most) in [(topics, [90, 265, 80]), (filters, [125, 285, 80])] {
+            assert!(
+                bytes.iter().zip(most).all(|(bytes, most)| *bytes <= most),
+                "{subscriptions} subscriptions: {bytes:?} bytes, expected at most {most:?}"
+            );
+        }
+    }
+}
+
+/// Otherwise the log would have another session than the first connection, and ignore what that one records until it gives its session back.
+#[test]
+fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    for _ in 0..2 {
+        let client = server.open();
+        server.0.say(client, connect("it", 600));
+        server.settle();
+    }
+    let mut claims = Vec::new();
+    for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
+        let read = batch::read(&waiting.bytes, |_, entry| {
+            if let Entry::Session(session) = entry
+                && let SessionChange::Claim { clean, .. } = session.change
+            {
+                claims.push(clean);
+            }
+        });
+        assert!(read.is_ok());
+    }
+    assert_eq!(claims, [true, false]);
 }

@@ -54,6 +54,8 @@ pub struct Sockets {
     pub mail: VecDeque<(ShardId, Mail)>,
     /// Batches of records that wait for the engine (the writer of the log).
     pub batches: VecDeque<Batch>,
+    /// Bytes of all batches so far.
+    pub batch_bytes: usize,
     pub reports: Vec<(Ticket, Report)>,
 }
 
@@ -126,6 +128,7 @@ impl Io for Sockets {
         self.mail.push_back((to, mail));
     }
     fn append(&mut self, batch: Batch) {
+        self.batch_bytes += batch.bytes.len();
         self.batches.push_back(batch);
     }
     fn report(&mut self, ticket: Ticket, report: Report) {

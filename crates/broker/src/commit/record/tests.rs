@@ -140,9 +140,9 @@ fn records_of_format_1_are_these_bytes() {
         note.encode(&mut record, 5);
         assert_eq!(record, bytes, "{note:?}");
     }
-    // Only the kinds 1 to 15 are known.
-    assert!((1..=15).all(|kind| unknown(&[kind]).is_none()));
-    assert!((16..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
+    // Only the kinds 1 to 16 are known.
+    assert!((1..=16).all(|kind| unknown(&[kind]).is_none()));
+    assert!((17..OPTIONAL).all(|kind| unknown(&[kind]) == Some(false)));
     assert_eq!(crate::commit::batch::FORMAT, 1);
 }
 

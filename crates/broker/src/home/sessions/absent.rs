@@ -154,6 +154,26 @@ impl Sessions {
         self.states.name_bytes += self.clients.get(left.client).len();
     }
 
+    /// Replaces the stored form of the session in this row, which is away.
+    pub(super) fn replace_state(&mut self, id: u32, session: EncodedSession, counts: &Admission) {
+        let (party, before) = self.charged(id, counts);
+        let holder = self.rows.get(id).holder;
+        let len = session.bytes.len() as u32;
+        let state = self.insert_state(session.bytes, counts);
+        let away = self.states.rows.get_mut(holder);
+        let former = core::mem::replace(&mut away.state, state);
+        let former_len = core::mem::replace(&mut away.state_bytes, len);
+        self.states.blobs.remove(former);
+        self.states.state_bytes += len as usize;
+        self.states.state_bytes -= former_len as usize;
+        match session.payloads.is_empty() {
+            true => self.states.payloads.remove(&holder),
+            false => self.states.payloads.insert(holder, session.payloads),
+        };
+        let (_, after) = self.charged(id, counts);
+        counts.change_absent(party, before, after);
+    }
+
     /// The session in this row is not away any more. Returns its state, will and owner.
     pub(super) fn take_away(
         &mut self,

@@ -19,8 +19,8 @@ use crate::budget::world::World;
 use crate::home::retired_tokens::RetiredTokens;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
 use crate::mail::ClosingSession;
-use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
-use crate::mail::session::{SavedSession, SessionId, Will};
+use crate::mail::session::record::{ChangeAtHome, ChangedBy, Fence, SessionRecord, Terms};
+use crate::mail::session::{SavedSession, SessionId, SessionPatch, Will};
 
 /// All sessions of a home; a shard that is no home has none.
 pub struct SessionsAtHome {
@@ -229,7 +229,7 @@ impl SessionsAtHome {
         (hash, name): (u32, &[u8]),
         will: u64,
         now: Now,
-    ) -> Option<(SessionChange<'_>, Fence)> {
+    ) -> Option<(ChangeAtHome, Fence)> {
         let at = self.place_here(name)?;
         self.partitions[at].change_by_steward((hash, name), will, now)
     }
@@ -238,7 +238,7 @@ impl SessionsAtHome {
     pub(crate) fn change_by_operator(
         &self,
         (hash, name): (u32, &[u8]),
-    ) -> Option<(SessionChange<'static>, Fence)> {
+    ) -> Option<(ChangeAtHome, Fence)> {
         let at = self.place_here(name)?;
         self.partitions[at].change_by_operator((hash, name))
     }
@@ -364,12 +364,12 @@ impl SessionsAtHome {
         self.partitions[at].next_due_name()
     }
 
-    /// The state of a session that is away, for a record that is written `now`.
+    /// What a record that is written `now` says of a session that is away.
     pub(crate) fn recorded(
         &self,
         (hash, name): (u32, &[u8]),
         now: Now,
-    ) -> Option<RecordedState<'_>> {
+    ) -> Option<(SessionPatch, Terms)> {
         let at = self.place_here(name)?;
         self.partitions[at].recorded((hash, name), now)
     }

@@ -9,14 +9,14 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::snapshot::checked_session;
+use super::snapshot::{checked_session, patched_session};
 use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
 use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
-use crate::mail::session::Will;
-use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord};
+use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord, Terms};
 use crate::mail::session::stored::{StoredSession, set_epoch, token_of};
+use crate::mail::session::{SessionPatch, Will};
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant as _};
 
@@ -50,7 +50,13 @@ impl Sessions {
                     ..StoredSession::default()
                 };
                 let session = session.encode();
-                let begun = RecordedState::of(&session, expiry_s, true, will.clone(), owner);
+                let terms = Terms {
+                    owner,
+                    is_held: true,
+                    expiry_s,
+                    will: will.clone(),
+                };
+                let begun = RecordedState::of(&session, terms);
                 self.insert_recorded(record.name, &begun, world, now)
             }
             SessionChange::End { token } => {
@@ -65,16 +71,38 @@ impl Sessions {
                 }
                 self.insert_recorded(record.name, state, world, now)
             }
+            SessionChange::Parts(parts) => {
+                let Some(id) = found.filter(|id| self.token(*id) == parts.token) else {
+                    // The session has ended, or a claim that came between has begun another one.
+                    return true;
+                };
+                let session = patched_session(&self.copy_of_state(id), parts, world);
+                match (session, &parts.terms) {
+                    (Ok(session), None) => {
+                        self.replace_state(id, session, &world.admission);
+                        true
+                    }
+                    (session, terms) => {
+                        self.end_recorded(id, world, now);
+                        let (Ok(session), Some(terms)) = (session, terms) else {
+                            return false;
+                        };
+                        let state = RecordedState::of(&session, terms.clone());
+                        self.insert_recorded(record.name, &state, world, now)
+                    }
+                }
+            }
         }
     }
 
-    /// The state of a session that is away, for a record that is written `now`.
+    /// What a record that is written `now` says of a session that is away: a patch that changes nothing, and its terms.
     pub(super) fn recorded(
         &self,
         (hash, name): (u32, &[u8]),
         now: Now,
-    ) -> Option<RecordedState<'_>> {
-        let row = self.away(self.find(hash, name)?)?;
+    ) -> Option<(SessionPatch, Terms)> {
+        let id = self.find(hash, name)?;
+        let row = self.away(id)?;
         let away = self.states.rows.get(row.holder);
         let left_s = |end_s: u32| end_s.saturating_sub(now.unix_s + 1);
         let will = away.will.as_ref().map(|delayed| {
@@ -83,8 +111,7 @@ impl Sessions {
                 ..(*delayed.will).clone()
             })
         });
-        let payloads = self.states.payloads.get(&row.holder).into_iter().flatten();
-        Some(RecordedState {
+        let terms = Terms {
             owner: away.owner,
             is_held: false,
             expiry_s: match away.expires_s {
@@ -92,9 +119,8 @@ impl Sessions {
                 expires_s => left_s(expires_s),
             },
             will,
-            bytes: &self.states.blobs.get(away.state)[..away.state_bytes as usize],
-            payloads: payloads.map(|payload| &payload[..]).collect(),
-        })
+        };
+        Some((SessionPatch::nothing(&self.copy_of_state(id))?, terms))
     }
 
     /// The token of the session in this row, which is away; 0 if it has none.
@@ -121,11 +147,12 @@ impl Sessions {
             return false;
         };
         set_epoch(&mut session.bytes, world.epoch);
-        let expires_s = match (state.is_held, state.expiry_s) {
+        let terms = &state.terms;
+        let expires_s = match (terms.is_held, terms.expiry_s) {
             (true, _) | (_, FOREVER_S) => FOREVER_S,
             (false, expiry_s) => end_s(now, expiry_s),
         };
-        let will = state.will.clone().map(|will| match state.is_held {
+        let will = terms.will.clone().map(|will| match terms.is_held {
             true => Box::new(Delayed {
                 will,
                 due_s: FOREVER_S,
@@ -137,13 +164,13 @@ impl Sessions {
             state_bytes: state.bytes.len() as u32,
             will,
             expires_s,
-            owner: state.owner,
+            owner: terms.owner,
         };
         let id = self.insert_row(name, away, session.payloads, world);
-        if state.is_held {
-            self.held.insert(id, state.expiry_s);
+        if terms.is_held {
+            self.held.insert(id, terms.expiry_s);
         }
-        world.admission.move_session(Client::NOBODY, state.owner);
+        world.admission.move_session(Client::NOBODY, terms.owner);
         let (party, bytes) = self.charged(id, &world.admission);
         world.admission.change_absent(party, 0, bytes);
         true
@@ -222,42 +249,49 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rules::Rules;
     use crate::base::settings::Settings;
-    use crate::budget::world::Offsets;
+    use crate::mail::session::patch::Outline;
+    use crate::mail::session::record::RecordedParts;
+    use crate::mail::session::stored::unreleased;
+
+    /// The sessions of a partition, from records.
+    struct Table(Sessions, alloc::sync::Arc<World>);
+
+    impl Table {
+        fn new() -> Table {
+            let world = World::for_tests(Settings::default(), 1);
+            Table(Sessions::new(0, 1, false), world)
+        }
+
+        fn fold(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
+            let record = SessionRecord {
+                name,
+                change,
+                fence: None,
+            };
+            self.0.fold(&record, &self.1, Now { s: 1, unix_s: 1 })
+        }
+    }
+
+    fn terms() -> Terms {
+        Terms {
+            owner: Client::NOBODY,
+            is_held: true,
+            expiry_s: 60,
+            will: None,
+        }
+    }
 
     #[test]
     fn state_that_cannot_be_decoded_ends_its_session_and_no_other() {
-        let settings = Settings::default();
-        let world = World {
-            admission: Admission::new(&settings, 7),
-            rules: Rules::new(&[]),
-            settings,
-            shards: 1,
-            homes: 1,
-            partitions: 1,
-            epoch: 1,
-            writer: Some(1),
-            offsets: Offsets::ByWriter,
-            seed: 7,
-        };
-        let mut sessions = Sessions::new(0, 1, false);
+        let mut table = Table::new();
         let mut fold = |name, bytes| {
-            let state = RecordedState {
-                owner: Client::NOBODY,
-                is_held: true,
-                expiry_s: 60,
-                will: None,
+            let state = SessionChange::State(RecordedState {
+                terms: terms(),
                 bytes,
                 payloads: Vec::new(),
-            };
-            let record = SessionRecord {
-                name,
-                change: SessionChange::State(state),
-                fence: None,
-            };
-            let is_valid = sessions.fold(&record, &world, Now { s: 1, unix_s: 1 });
-            (is_valid, sessions.len())
+            });
+            (table.fold(name, state), table.0.len())
         };
         let session = StoredSession {
             token: 9,
@@ -268,5 +302,47 @@ mod tests {
         assert_eq!(fold(b"other", &state), (true, 2));
         assert_eq!(fold(b"it", &state[1..]), (false, 1));
         assert_eq!(fold(b"it", &state), (true, 2));
+    }
+
+    #[test]
+    fn parts_change_the_session_of_their_token_and_end_it_if_its_state_is_another_one() {
+        let mut table = Table::new();
+        let states = [0, 1, 2].map(|received| StoredSession {
+            token: 9,
+            received: (0..received).collect(),
+            ..StoredSession::default()
+        });
+        let [begun, one, two] = &states;
+        let claim = SessionChange::Claim {
+            clean: true,
+            expiry_s: 60,
+            owner: Client::NOBODY,
+            token: 9,
+            will: None,
+        };
+        assert!(table.fold(b"it", claim));
+        let mut fold = |token, before, after, terms| {
+            let patch = SessionPatch {
+                token,
+                ..Outline::of(before).patch(after, &Outline::of(after))
+            };
+            let parts = SessionChange::Parts(RecordedParts::of(&patch, terms));
+            let is_valid = table.fold(b"it", parts);
+            let ids = (table.0.len() > 0).then(|| unreleased(table.0.state_of(0)));
+            (is_valid, ids)
+        };
+        assert_eq!(fold(9, begun, one, None), (true, Some(1)));
+        assert_eq!(
+            fold(8, begun, two, None),
+            (true, Some(1)),
+            "of another session"
+        );
+        assert_eq!(fold(9, one, two, Some(terms())), (true, Some(2)));
+        assert_eq!(
+            fold(9, one, two, None),
+            (false, None),
+            "a record is missing"
+        );
+        assert_eq!(fold(9, two, one, None), (true, None), "it has ended");
     }
 }

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::snapshot::checked_session;
+use super::snapshot::{checked_session, patched_session};
 use super::{Away, Delayed, FOREVER_S, Sessions, end_s};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::snapshot::Block;
@@ -23,11 +23,14 @@ use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
-use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
+use crate::mail::session::record::{
+    ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
+    Terms,
+};
 use crate::mail::session::stored::{
     StoredSession, StoredSubscription, set_epoch, subscriptions, token_of,
 };
-use crate::mail::session::{SavedSession, SessionId, Will};
+use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 
 impl Sessions {
     /// Applies a record of the log of a cluster. Returns what follows from the death of the node that held the session, if that is not done yet, and what
@@ -45,6 +48,10 @@ impl Sessions {
             (SessionChange::Claim { .. }, _) => self.apply_claim(found, record, world, place),
             (SessionChange::State(state), Some(fence)) => match self.fenced(found, fence) {
                 Some(id) => self.apply_state(id, state, fence.by, world, place.now),
+                None => Consequences::void(),
+            },
+            (SessionChange::Parts(parts), Some(fence)) => match self.fenced(found, fence) {
+                Some(id) => self.apply_parts(id, parts, fence.by, world, place.now),
                 None => Consequences::void(),
             },
             (SessionChange::End { .. }, Some(fence)) => match self.fenced(found, fence) {
@@ -166,22 +173,59 @@ impl Sessions {
         now: Now,
     ) -> Consequences {
         let Ok(mut session) = checked_session(state.bytes, &state.payloads, world) else {
-            // All nodes find the same, and the client is told that there is no session any more.
-            return self.end_replica(id, ChangedBy::Steward, world, now);
+            return self.end_unreadable(id, world, now);
         };
         set_epoch(&mut session.bytes, world.epoch);
+        self.set_state(id, session, state.terms.clone(), by, world, now)
+    }
+
+    fn apply_parts(
+        &mut self,
+        id: u32,
+        parts: &RecordedParts<'_>,
+        by: ChangedBy,
+        world: &World,
+        now: Now,
+    ) -> Consequences {
+        let former = self.copy_of_state(id);
+        match (patched_session(&former, parts, world), &parts.terms) {
+            (Ok(session), Some(terms)) => {
+                self.set_state(id, session, terms.clone(), by, world, now)
+            }
+            (Ok(session), None) if by == ChangedBy::Holder => {
+                let mut after = Consequences::default();
+                if !self.has_holder_here(id) && !has_same_needs(&former.bytes, &session.bytes) {
+                    (after.needed, after.needs) = (Some(former.bytes), Some(session.bytes.clone()));
+                }
+                self.replace_state(id, session, &world.admission);
+                after
+            }
+            _ => self.end_unreadable(id, world, now),
+        }
+    }
+
+    /// Sets the state of the session in this row, and its terms.
+    fn set_state(
+        &mut self,
+        id: u32,
+        session: EncodedSession,
+        terms: Terms,
+        by: ChangedBy,
+        world: &World,
+        now: Now,
+    ) -> Consequences {
         let (mut after, counts) = (Consequences::default(), &world.admission);
         let (former, former_will, former_owner) = self.take_away(id, counts, now);
         let token_of_will = |will: &Option<Box<Will>>| will.as_ref().map_or(0, |will| will.token);
-        if token_of_will(&former_will) != token_of_will(&state.will) {
+        if token_of_will(&former_will) != token_of_will(&terms.will) {
             self.retire(token_of_will(&former_will), now);
         }
         let is_held = by == ChangedBy::Holder;
-        if !self.has_holder_here(id) && !has_same_needs(&former, &session.bytes) {
+        if !self.has_holder_here(id) && !has_same_needs(&former.state.bytes, &session.bytes) {
             (after.needed, after.needs) = (Some(former.state.bytes), Some(session.bytes.clone()));
         }
-        counts.move_session(former_owner, state.owner);
-        let will = state.will.clone().map(|will| {
+        counts.move_session(former_owner, terms.owner);
+        let will = terms.will.map(|will| {
             let due_s = match (is_held, will.delay_s) {
                 (true, _) => FOREVER_S,
                 (false, delay_s) => due_s(now, delay_s),
@@ -192,21 +236,30 @@ impl Sessions {
             state_bytes: session.bytes.len() as u32,
             state: self.insert_state(session.bytes, counts),
             will,
-            expires_s: match (is_held, state.expiry_s) {
+            expires_s: match (is_held, terms.expiry_s) {
                 (true, _) | (_, FOREVER_S) => FOREVER_S,
                 (false, expiry_s) => due_s(now, expiry_s),
             },
-            owner: state.owner,
+            owner: terms.owner,
         };
         self.insert_away(id, away, session.payloads);
         self.charge(id, world);
         if let Some(replica) = self.replicas.as_mut().and_then(|it| it.rows.get_mut(&id)) {
             match &mut replica.held {
-                Some(held) if is_held => held.expiry_s = state.expiry_s,
+                Some(held) if is_held => held.expiry_s = terms.expiry_s,
                 held => (*held, replica.holder) = (None, None),
             }
         }
         after
+    }
+
+    /// Ends a session whose record cannot be read. All nodes find the same, and the client is told that there is no session any more. The record has no
+    /// other effect, so a connection that ends releases what it needs.
+    fn end_unreadable(&mut self, id: u32, world: &World, now: Now) -> Consequences {
+        Consequences {
+            is_void: true,
+            ..self.end_replica(id, ChangedBy::Steward, world, now)
+        }
     }
 
     fn end_replica(&mut self, id: u32, by: ChangedBy, world: &World, now: Now) -> Consequences {
@@ -397,7 +450,7 @@ impl Sessions {
         (hash, name): (u32, &[u8]),
         will: u64,
         now: Now,
-    ) -> Option<(SessionChange<'_>, Fence)> {
+    ) -> Option<(ChangeAtHome, Fence)> {
         let id = self.find(hash, name)?;
         let of_session = self.states.rows.get(self.rows.get(id).holder).will.as_ref();
         if of_session.map_or(0, |delayed| delayed.will.token) != will {
@@ -411,23 +464,21 @@ impl Sessions {
         };
         if self.expires_s(id) <= now.unix_s || self.evicted.has(id) {
             let token = token_of(self.state_of(id));
-            return Some((SessionChange::End { token }, fence));
+            return Some((ChangeAtHome::End(token), fence));
         }
-        let state = self.recorded((hash, name), now)?;
-        Some((
-            SessionChange::State(RecordedState {
-                will: None,
-                ..state
-            }),
-            fence,
-        ))
+        let (patch, terms) = self.recorded((hash, name), now)?;
+        let terms = Terms {
+            will: None,
+            ..terms
+        };
+        Some((ChangeAtHome::Terms(patch, terms), fence))
     }
 
     /// The change by which an operator ends the session with this name; `None` if there is none, or if a connection holds it.
     pub(super) fn change_by_operator(
         &self,
         (hash, name): (u32, &[u8]),
-    ) -> Option<(SessionChange<'static>, Fence)> {
+    ) -> Option<(ChangeAtHome, Fence)> {
         let id = self.find(hash, name)?;
         let replica = self.replica(id).filter(|replica| replica.held.is_none())?;
         let fence = Fence {
@@ -435,7 +486,7 @@ impl Sessions {
             by: ChangedBy::Operator,
         };
         let token = token_of(self.state_of(id));
-        Some((SessionChange::End { token }, fence))
+        Some((ChangeAtHome::End(token), fence))
     }
 
     /// Whether a connection of some node holds the session in this row.
@@ -543,9 +594,9 @@ fn due_s(now: Now, seconds: u32) -> u32 {
 }
 
 /// Whether homes keep the same messages for two stored forms.
-fn has_same_needs(one: &SavedSession, other: &[u8]) -> bool {
+fn has_same_needs(one: &[u8], other: &[u8]) -> bool {
     let needs = |bytes| subscriptions(bytes).filter(StoredSubscription::needs_log);
-    let (mut one, mut other) = (needs(&one.state.bytes), needs(other));
+    let (mut one, mut other) = (needs(one), needs(other));
     loop {
         match (one.next(), other.next()) {
             (None, None) => return true,

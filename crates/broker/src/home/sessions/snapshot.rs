@@ -14,10 +14,12 @@ use crate::base::time::Now;
 use crate::budget::admission::{Admission, Client};
 use crate::budget::world::World;
 use crate::home::session_terms::{Held, Replica};
-use crate::mail::session::stored::{StoredSession, move_positions};
+use crate::mail::session::patch::patched;
+use crate::mail::session::record::RecordedParts;
+use crate::mail::session::stored::{StoredSession, move_positions, set_epoch};
 use crate::mail::session::{EncodedSession, Will};
 use crate::store::blobs::Blob;
-use crate::store::shared::Shared;
+use crate::store::shared::{Shared, Slice};
 use crate::store::slab::{NONE, Vacant as _};
 
 /// Flags of a session's record.
@@ -261,14 +263,39 @@ pub(super) fn checked_session(
     payloads: &[&[u8]],
     world: &World,
 ) -> Result<EncodedSession, Damaged> {
+    let session = EncodedSession {
+        bytes: bytes.into(),
+        payloads: shared(payloads, world),
+    };
+    StoredSession::decode(&session)?.check(world.partitions)?;
+    Ok(session)
+}
+
+/// A session after the changes of a record, with the epoch of this process.
+///
+/// # Errors
+/// The record changes another state of the session, or no server has written it.
+pub(super) fn patched_session(
+    session: &EncodedSession,
+    parts: &RecordedParts<'_>,
+    world: &World,
+) -> Result<EncodedSession, Damaged> {
+    let payloads = shared(&parts.payloads, world);
+    let mut session = patched(
+        session,
+        parts.before,
+        parts.changes,
+        payloads,
+        world.partitions,
+    )?;
+    set_epoch(&mut session.bytes, world.epoch);
+    Ok(session)
+}
+
+fn shared(payloads: &[&[u8]], world: &World) -> Vec<Slice> {
     let payloads = payloads.iter().map(|payload| {
         let shared = Shared::new((*payload).into(), &world.admission);
         shared.slice(0..payload.len())
     });
-    let session = EncodedSession {
-        bytes: bytes.into(),
-        payloads: payloads.collect(),
-    };
-    StoredSession::decode(&session)?.check(world.partitions)?;
-    Ok(session)
+    payloads.collect()
 }

@@ -10,12 +10,13 @@ use alloc::vec::Vec;
 use crate::base::record_kind::{Family, RecordKind};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 use crate::budget::admission::Client;
-use crate::mail::session::{EncodedSession, Will};
+use crate::mail::session::{EncodedSession, SessionPatch, Will};
 
-/// Flags of a claim or a state.
+/// Flags of a claim, a state or of parts.
 const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
 const CLEAN: u8 = 4;
+const HAS_TERMS: u8 = 8;
 /// The most bytes of a session's name: a client id and a user.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
@@ -71,6 +72,8 @@ pub enum SessionChange<'a> {
     },
     /// The state of the session, which replaces the one before.
     State(RecordedState<'a>),
+    /// The parts of the state that have changed.
+    Parts(RecordedParts<'a>),
     /// The session with this token has ended; any session of this name if the token is 0.
     End {
         /// The token.
@@ -81,6 +84,32 @@ pub enum SessionChange<'a> {
 /// The recorded state of a session.
 #[derive(Debug)]
 pub struct RecordedState<'a> {
+    /// Whom it belongs to, how long it stays, and its will.
+    pub terms: Terms,
+    /// The stored form (`stored.rs`).
+    pub bytes: &'a [u8],
+    /// The payloads of large messages, which are not among `bytes`.
+    pub payloads: Vec<&'a [u8]>,
+}
+
+/// The parts of a session's state that have changed.
+#[derive(Debug)]
+pub struct RecordedParts<'a> {
+    /// The token of the session. The record changes no other session of the same name.
+    pub token: u64,
+    /// The [digest](super::patch::Outline::digest) of the state that it changes.
+    pub before: u64,
+    /// The changes (`patch.rs`).
+    pub changes: &'a [u8],
+    /// The payloads of large messages, which are not among `changes`.
+    pub payloads: Vec<&'a [u8]>,
+    /// What changes besides when a connection ends, or a will was published.
+    pub terms: Option<Terms>,
+}
+
+/// Whom a session belongs to, how long it stays, and its will.
+#[derive(Clone, Debug)]
+pub struct Terms {
     /// The client that is charged for the session.
     pub owner: Client,
     /// Whether a connection holds the session.
@@ -89,10 +118,32 @@ pub struct RecordedState<'a> {
     pub expiry_s: u32,
     /// The will, unless it was published.
     pub will: Option<Box<Will>>,
-    /// The stored form (`stored.rs`).
-    pub bytes: &'a [u8],
-    /// The payloads of large messages, which are not among `bytes`.
-    pub payloads: Vec<&'a [u8]>,
+}
+
+/// A change of a session whose client is away, made by its home.
+pub(crate) enum ChangeAtHome {
+    /// The session with this token has ended.
+    End(u64),
+    /// Its terms are others, and its state stays.
+    Terms(SessionPatch, Terms),
+}
+
+impl ChangeAtHome {
+    /// Encodes the record of the change.
+    pub(crate) fn encode(self, name: &[u8], fence: Option<Fence>) -> EncodedRecord {
+        let change = match self {
+            ChangeAtHome::End(token) => SessionChange::End { token },
+            ChangeAtHome::Terms(ref patch, terms) => {
+                SessionChange::Parts(RecordedParts::of(patch, Some(terms)))
+            }
+        };
+        SessionRecord {
+            name,
+            change,
+            fence,
+        }
+        .encode()
+    }
 }
 
 /// A record that does not have its place in a batch yet.
@@ -118,6 +169,7 @@ impl SessionChange<'_> {
         match self {
             SessionChange::Claim { .. } => RecordKind::SessionClaim,
             SessionChange::State(_) => RecordKind::SessionState,
+            SessionChange::Parts(_) => RecordKind::SessionParts,
             SessionChange::End { .. } => RecordKind::SessionEnd,
         }
     }
@@ -147,6 +199,7 @@ impl SessionRecord<'_> {
                 }
             }
             SessionChange::State(state) => state.encode(&mut out),
+            SessionChange::Parts(parts) => parts.encode(&mut out),
             SessionChange::End { token } => out.word(*token),
         }
         if let Some(fence) = self.fence {
@@ -193,6 +246,7 @@ impl<'a> SessionRecord<'a> {
                 }
             }
             RecordKind::SessionState => SessionChange::State(RecordedState::decode(&mut from)?),
+            RecordKind::SessionParts => SessionChange::Parts(RecordedParts::decode(&mut from)?),
             _ => SessionChange::End {
                 token: from.word()?,
             },
@@ -227,18 +281,9 @@ impl Fence {
 
 impl<'a> RecordedState<'a> {
     /// A state that refers to `session`.
-    pub(crate) fn of(
-        session: &'a EncodedSession,
-        expiry_s: u32,
-        is_held: bool,
-        will: Option<Box<Will>>,
-        owner: Client,
-    ) -> RecordedState<'a> {
+    pub(crate) fn of(session: &'a EncodedSession, terms: Terms) -> RecordedState<'a> {
         RecordedState {
-            owner,
-            is_held,
-            expiry_s,
-            will,
+            terms,
             bytes: &session.bytes,
             payloads: session
                 .payloads
@@ -250,15 +295,13 @@ impl<'a> RecordedState<'a> {
 
     fn encode(&self, out: &mut FieldWriter<'_>) {
         let flag = |set, flag| if set { flag } else { 0 };
-        out.number(self.owner.number().into());
-        out.byte(flag(self.is_held, HELD) | flag(self.will.is_some(), HAS_WILL));
-        out.number(self.expiry_s.into());
+        let terms = &self.terms;
+        out.number(terms.owner.number().into());
+        out.byte(flag(terms.is_held, HELD) | flag(terms.will.is_some(), HAS_WILL));
+        out.number(terms.expiry_s.into());
         out.field(self.bytes);
-        out.number(self.payloads.len() as u64);
-        for payload in &self.payloads {
-            out.field(payload);
-        }
-        if let Some(will) = &self.will {
+        write_payloads(&self.payloads, out);
+        if let Some(will) = &terms.will {
             will.write(out);
         }
     }
@@ -267,20 +310,88 @@ impl<'a> RecordedState<'a> {
         let owner = Client::from_number(from.number32()?);
         let flags = from.byte()?;
         let (expiry_s, bytes) = (from.number32()?, from.field()?);
-        let mut payloads = Vec::new();
-        for _ in 0..from.number()? {
-            payloads.push(from.field()?);
-        }
+        let payloads = read_payloads(from)?;
         let will = read_will(from, flags)?;
         Ok(RecordedState {
-            owner,
-            is_held: flags & HELD != 0,
-            expiry_s,
-            will,
+            terms: Terms {
+                owner,
+                is_held: flags & HELD != 0,
+                expiry_s,
+                will,
+            },
             bytes,
             payloads,
         })
     }
+}
+
+impl<'a> RecordedParts<'a> {
+    /// The parts that a patch changes.
+    pub(crate) fn of(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedParts<'a> {
+        let payloads = patch.changes.payloads.iter();
+        RecordedParts {
+            token: patch.token,
+            before: patch.before,
+            changes: &patch.changes.bytes,
+            payloads: payloads.map(|payload| &payload[..]).collect(),
+            terms,
+        }
+    }
+
+    fn encode(&self, out: &mut FieldWriter<'_>) {
+        let flag = |set, flag| if set { flag } else { 0 };
+        out.word(self.token);
+        out.word(self.before);
+        let terms = self.terms.as_ref();
+        out.byte(terms.map_or(0, |terms| {
+            HAS_TERMS | flag(terms.is_held, HELD) | flag(terms.will.is_some(), HAS_WILL)
+        }));
+        if let Some(terms) = terms {
+            out.number(terms.owner.number().into());
+            out.number(terms.expiry_s.into());
+        }
+        out.field(self.changes);
+        write_payloads(&self.payloads, out);
+        if let Some(will) = terms.and_then(|terms| terms.will.as_ref()) {
+            will.write(out);
+        }
+    }
+
+    fn decode(from: &mut FieldReader<'a>) -> Result<RecordedParts<'a>, Damaged> {
+        let (token, before, flags) = (from.word()?, from.word()?, from.byte()?);
+        let owner_and_expiry = match flags & HAS_TERMS {
+            0 => None,
+            _ => Some((Client::from_number(from.number32()?), from.number32()?)),
+        };
+        let (changes, payloads) = (from.field()?, read_payloads(from)?);
+        let terms = match owner_and_expiry {
+            None => None,
+            Some((owner, expiry_s)) => Some(Terms {
+                owner,
+                is_held: flags & HELD != 0,
+                expiry_s,
+                will: read_will(from, flags)?,
+            }),
+        };
+        Ok(RecordedParts {
+            token,
+            before,
+            changes,
+            payloads,
+            terms,
+        })
+    }
+}
+
+fn write_payloads(payloads: &[&[u8]], out: &mut FieldWriter<'_>) {
+    out.number(payloads.len() as u64);
+    payloads.iter().for_each(|payload| out.field(payload));
+}
+
+fn read_payloads<'a>(from: &mut FieldReader<'a>) -> Result<Vec<&'a [u8]>, Damaged> {
+    // A damaged count reserves no memory: each payload takes at least one byte of `from`.
+    let count = from.number()?;
+    (0..count).map(|_| from.field()).collect()
 }
 
 fn read_will(from: &mut FieldReader<'_>, flags: u8) -> Result<Option<Box<Will>>, Damaged> {
@@ -307,10 +418,12 @@ mod tests {
         };
         let state = |will| {
             SessionChange::State(RecordedState {
-                owner: Client::NOBODY,
-                is_held: true,
-                expiry_s: 60,
-                will,
+                terms: Terms {
+                    owner: Client::NOBODY,
+                    is_held: true,
+                    expiry_s: 60,
+                    will,
+                },
                 bytes: b"stored",
                 payloads: alloc::vec![b"large"],
             })
@@ -322,13 +435,34 @@ mod tests {
             token: 7,
             will,
         };
+        let parts = |terms: Option<Option<Box<Will>>>| {
+            SessionChange::Parts(RecordedParts {
+                token: 7,
+                before: u64::MAX,
+                changes: b"changes",
+                payloads: alloc::vec![b"large"],
+                terms: terms.map(|will| Terms {
+                    owner: Client::NOBODY,
+                    is_held: false,
+                    expiry_s: 60,
+                    will,
+                }),
+            })
+        };
         let fence = |by| Some(Fence { claim: 1 << 40, by });
         for (change, fence) in [
             (claim(None), None),
             (claim(Some(Box::new(will.clone()))), None),
             (state(None), None),
-            (state(Some(Box::new(will))), fence(ChangedBy::Holder)),
+            (
+                state(Some(Box::new(will.clone()))),
+                fence(ChangedBy::Holder),
+            ),
             (state(None), fence(ChangedBy::Steward)),
+            (parts(None), None),
+            (parts(None), fence(ChangedBy::Holder)),
+            (parts(Some(None)), None),
+            (parts(Some(Some(Box::new(will)))), fence(ChangedBy::Closing)),
             (SessionChange::End { token: 9 }, None),
             (SessionChange::End { token: 9 }, fence(ChangedBy::Closing)),
             (SessionChange::End { token: 9 }, fence(ChangedBy::Operator)),

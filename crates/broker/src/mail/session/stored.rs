@@ -31,7 +31,7 @@ const EPOCH_AT: core::ops::Range<usize> = 1..5;
 const TOKEN_AT: core::ops::Range<usize> = 5..13;
 
 /// The bits of a stored subscription: QoS, No Local and Retain As Published as in SUBSCRIBE (section 3.8.3.1), and three more.
-const OPTIONS: u8 = 0x0F;
+pub(super) const OPTIONS: u8 = 0x0F;
 /// Both bits of Retain Handling, which no client can set together.
 const LACKS_RETAINED: u8 = 0x30;
 const HAS_STARTS: u8 = 0x40;
@@ -60,7 +60,7 @@ pub struct EncodedSession {
 }
 
 /// A session as a connection leaves it and finds it again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StoredSession<'a> {
     /// The epoch of all positions.
     pub epoch: u32,
@@ -168,7 +168,7 @@ impl StoredSubscription<'_> {
 
     /// # Errors
     /// What no server has written.
-    fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
+    pub(super) fn check(&self, partitions: PartitionId) -> Result<(), Damaged> {
         let filter = match mqtt::split_shared(&self.filter) {
             Some((_, filter)) => filter,
             None => &*self.filter,
@@ -188,7 +188,7 @@ impl StoredSubscription<'_> {
 }
 
 impl StoredMessage<'_> {
-    fn encode(&self, bytes: &mut Vec<u8>) {
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.packet_id.to_le_bytes());
         let (end_s, late) = match self.end_s {
             None => (NO_END_S, 0),
@@ -207,7 +207,7 @@ impl StoredMessage<'_> {
         out.field(&self.packet);
     }
 
-    fn decode<'a>(
+    pub(super) fn decode<'a>(
         from: &mut FieldReader<'a>,
         payloads: &mut impl Iterator<Item = Slice>,
     ) -> Result<StoredMessage<'a>, Damaged> {
@@ -245,7 +245,7 @@ impl StoredMessage<'_> {
 
     /// # Errors
     /// Its packet is no PUBLISH.
-    fn check(&self) -> Result<(), Damaged> {
+    pub(super) fn check(&self) -> Result<(), Damaged> {
         let publish = || {
             let (header, length) = mqtt::fixed_header(&self.packet, usize::MAX).ok()??;
             let packet = mqtt::decode(self.version, header, &self.packet[length..]).ok()?;
@@ -333,7 +333,7 @@ fn read_head(from: &mut FieldReader<'_>) -> Result<(u32, u64), Damaged> {
     }
 }
 
-fn read_list<'a, T>(
+pub(super) fn read_list<'a, T>(
     from: &mut FieldReader<'a>,
     mut read: impl FnMut(&mut FieldReader<'a>) -> Result<T, Damaged>,
 ) -> Result<Vec<T>, Damaged> {
@@ -393,7 +393,7 @@ pub(crate) fn move_positions(bytes: &mut [u8], from: u32, to: u32) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::base::settings::Settings;
     use crate::budget::admission::Admission;
@@ -401,7 +401,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn subscription() -> impl Strategy<Value = StoredSubscription<'static>> {
-        let filter = prop_oneof![Just("a/b"), Just("$share/workers/a/b")];
+        let filter = prop_oneof![Just("a/b"), Just("a/+"), Just("$share/workers/a/b")];
         let offsets = proptest::option::of((0..1_u64 << 62, any::<bool>()));
         let rest = (0..3_u8, 0..1_u32 << 28, any::<bool>(), offsets);
         (filter, rest).prop_map(|(filter, (qos, identifier, lacks_retained, offsets))| {
@@ -440,7 +440,7 @@ mod tests {
         })
     }
 
-    fn session() -> impl Strategy<Value = StoredSession<'static>> {
+    pub fn session() -> impl Strategy<Value = StoredSession<'static>> {
         let messages = || proptest::collection::vec(message(), 0..4);
         let subscriptions = proptest::collection::vec(subscription(), 0..4);
         let received = proptest::collection::vec(any::<u16>(), 0..4);

@@ -159,6 +159,7 @@ pub(crate) fn late_answer(
         && let Some(kept) = &mut session.kept
     {
         forget_received(&mut kept.state, id);
+        session.patch = None;
     }
     if let Some(session) = clients.own.closing_sessions.take_answered(from) {
         send_home(lanes, &clients.ctx, session);
@@ -191,6 +192,7 @@ mod tests {
                 id: SessionId::none(2),
                 owner: Client::NOBODY,
                 kept: None,
+                patch: None,
                 will: None,
                 is_recorded: false,
                 token: 0,

@@ -24,7 +24,8 @@ use crate::client::row::{State, TURNED_AWAY};
 use crate::home::sessions::FOREVER_S;
 use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
-use crate::mail::session::{SavedSession, SessionId, Will};
+use crate::mail::session::patch::Outline;
+use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::{Ask, ClosingSession, NO_CLIENT, RecordedClaim, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::access::{connect_as, session_expiry_most_s, session_name};
@@ -86,7 +87,7 @@ impl Front {
             let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
             due.extend(asked.map(Answer::part));
             given = state.connecting.take().and_then(|it| it.given);
-            is_recorded = state.recording.exists || matches!(given, Some(Some(_)));
+            is_recorded = state.recording.is_some() || matches!(given, Some(Some(_)));
             token = state.token;
             for release in &state.releasing {
                 let answer = RELEASED | u32::from(release.packet_id);
@@ -103,6 +104,7 @@ impl Front {
         }
         part_groups(clients, &mut subs.lanes, slot, expiry_s == 0);
         // State that was given but not opened goes back unchanged.
+        let mut patch = None;
         let kept = match (expiry_s, given.flatten()) {
             (0, Some(state)) => {
                 session_ended(
@@ -118,11 +120,14 @@ impl Front {
                 release_unplaced(clients, &mut subs.lanes, slot);
                 None
             }
-            (_, given) => {
-                let state = given.unwrap_or_else(|| {
-                    leave_unanswered(clients, subs, queues, slot);
-                    suspend_session(clients, subs, &feed.deliveries, slot)
-                });
+            (_, Some(state)) => {
+                patch = unchanged(&clients.ctx, &state);
+                Some(SavedSession { expiry_s, state })
+            }
+            (_, None) => {
+                leave_unanswered(clients, subs, queues, slot);
+                let state;
+                (state, patch) = suspend_session(clients, subs, &feed.deliveries, slot);
                 Some(SavedSession { expiry_s, state })
             }
         };
@@ -133,6 +138,7 @@ impl Front {
         let owner = clients.conns.get(slot).consumer.client;
         let admission = &clients.ctx.world.admission;
         let recorded = (is_recorded, token);
+        let kept = (kept, patch);
         let session = ClosingSession::new(mqtt.session, owner, kept, will, recorded, admission);
         let from = clients.conns.id_of(slot);
         give_back(clients, &mut subs.lanes, from, session, due);
@@ -266,12 +272,21 @@ pub(crate) fn session_given<I: Io>(
         ) => {
             let admission = &clients.ctx.world.admission;
             let recorded = (clients.ctx.world.records_sessions(), 0);
-            let session = ClosingSession::new(*id, *owner, kept.clone(), None, recorded, admission);
+            let state = kept.as_ref().map(|kept| &kept.state);
+            let patch = state.and_then(|state| unchanged(&clients.ctx, state));
+            let kept = (kept.clone(), patch);
+            let session = ClosingSession::new(*id, *owner, kept, None, recorded, admission);
             let home = home_of_session(&clients.ctx, *id);
             lanes.ask(home, |_| Ask::SessionClose(session));
         }
         (false, SessionReply::Refused(_)) => {}
     }
+}
+
+/// The patch of a session that goes back as it was given, if it is recorded.
+fn unchanged(ctx: &Context, state: &EncodedSession) -> Option<SessionPatch> {
+    let is_recorded = ctx.world.records_sessions();
+    is_recorded.then(|| SessionPatch::nothing(state)).flatten()
 }
 
 /// Opens the session and writes the CONNACK. If the client has an earlier session, the CONNACK waits until its subscriptions are in force.
@@ -296,7 +311,10 @@ pub(super) fn open_session<I: Io>(
         return clients.broken(slot);
     };
     // Also with an expiry of 0 the connection may have got a session that is recorded.
-    mqtt.recording.exists = mqtt.token != 0 || state.is_some() && records_sessions;
+    if mqtt.token != 0 || state.is_some() && records_sessions {
+        let outline = state.is_none().then(|| Outline::of_new(mqtt.token));
+        mqtt.recording().outline = outline;
+    }
     let mut set = PropertyBuf::new();
     if version == Version::V5 {
         set.receive_maximum(settings.receive_max);

@@ -19,8 +19,10 @@ use crate::base::planted::{self, Fault};
 use crate::budget::in_flight::InFlightCharge;
 use crate::client::row::{CLOSING, State};
 use crate::io::Io;
+use crate::mail::session::patch::Outline;
+use crate::mail::session::record::Terms;
 use crate::mail::session::stored::{StoredSession, StoredSubscription};
-use crate::mail::{Ask, RecordSession, ReplyTo};
+use crate::mail::{Ask, RecordSession, ReplyTo, SessionNews};
 use crate::protocol::front::{Clients, Context, Front, Queues};
 use crate::protocol::mqtt::client::{self, home_of_session, mqtt_state};
 use crate::protocol::mqtt::deliver::send_recorded;
@@ -66,7 +68,7 @@ impl Clients {
     /// Records the session in the next turn.
     pub(super) fn record_later(&mut self, slot: u32) {
         let conn = self.conns.id_of(slot);
-        let recording = &mut mqtt_state(&mut self.conns, slot).recording;
+        let recording = mqtt_state(&mut self.conns, slot).recording();
         if !core::mem::replace(&mut recording.is_wanted, true) && !recording.is_asked {
             self.own.unrecorded.push(conn);
         }
@@ -75,7 +77,7 @@ impl Clients {
     /// The client has acknowledged a message.
     pub(super) fn note_acknowledged(&mut self, slot: u32) {
         if self.records_session(slot) {
-            mqtt_state(&mut self.conns, slot).recording.has_news = true;
+            mqtt_state(&mut self.conns, slot).recording().has_news = true;
         }
     }
 
@@ -84,7 +86,7 @@ impl Clients {
         if !self.records_session(slot) {
             return;
         }
-        let recording = &mqtt_state(&mut self.conns, slot).recording;
+        let recording = mqtt_state(&mut self.conns, slot).recording();
         let is_due = self.ctx.now.s >= recording.asked_s + RECORD_INTERVAL_S;
         if recording.has_news && is_due {
             self.record_later(slot);
@@ -122,13 +124,12 @@ impl Front {
             ..clients.conns.reply_to(slot, 0)
         };
         let now_s = ctx.now.s;
-        let Some(mqtt) = client::mqtt(&clients.conns, slot) else {
-            return;
-        };
+        let mqtt = mqtt_state(&mut clients.conns, slot);
+        let mut recording = mqtt.recording.take().unwrap_or_default();
         // With lower positions the client would get its QoS 2 messages twice. They may be of a subscription that has a lower QoS by now.
         let is_exactly_once = subscriptions.iter().any(|it| it.qos() == 2)
             || mqtt.inflight.iter().any(Inflight::is_exactly_once)
-            || mqtt.recording.is_exactly_once && !mqtt.inflight.is_empty();
+            || recording.is_exactly_once && !mqtt.inflight.is_empty();
         let repeated: Vec<bool> = mqtt
             .inflight
             .iter()
@@ -146,30 +147,43 @@ impl Front {
             received: mqtt.unreleased().collect(),
             token: mqtt.token,
         };
-        let (state, will) = (session.encode(), mqtt.will.clone());
-        let expiry_s = mqtt.expiry_s;
-        let bytes = size_of::<RecordSession>()
-            + state.bytes.len()
-            + will.as_ref().map_or(0, |will| will.bytes());
+        let after = Outline::of(&session);
+        let (news, bytes) = match &recording.outline {
+            Some(before) => {
+                let patch = before.patch(&session, &after);
+                let bytes = patch.changes.bytes.len();
+                (SessionNews::Patch(patch), bytes)
+            }
+            None => {
+                let terms = Terms {
+                    owner,
+                    is_held: true,
+                    expiry_s: mqtt.expiry_s,
+                    will: mqtt.will.clone(),
+                };
+                let (state, will) = (session.encode(), terms.will.as_ref());
+                let bytes = state.bytes.len() + will.map_or(0, |will| will.bytes());
+                (SessionNews::Whole(state, terms), bytes)
+            }
+        };
+        let bytes = size_of::<RecordSession>() + bytes;
         let charge = InFlightCharge::new(&ctx.world.admission, bytes);
         clients.meter.work.steps.add_bytes(bytes);
         let home = home_of_session(ctx, id);
         let record = alloc::boxed::Box::new(RecordSession {
             id,
             to,
-            owner,
-            expiry_s,
-            state,
-            will,
+            news,
             charge,
         });
         subs.lanes.ask(home, |_| Ask::SessionRecord(record));
+        recording.outline = Some(after);
+        recording.is_exactly_once = is_exactly_once;
+        recording.is_asked = true;
+        recording.asked_s = now_s;
+        (recording.is_wanted, recording.has_news) = (false, false);
         let mqtt = mqtt_state(&mut clients.conns, slot);
-        mqtt.recording.exists = true;
-        mqtt.recording.is_exactly_once = is_exactly_once;
-        mqtt.recording.is_asked = true;
-        mqtt.recording.asked_s = now_s;
-        (mqtt.recording.is_wanted, mqtt.recording.has_news) = (false, false);
+        mqtt.recording = Some(recording);
         for suback in &mut mqtt.subacks {
             suback.is_asked |= suback.waiting == 0;
         }
@@ -193,8 +207,9 @@ pub(super) fn session_recorded<I: Io>(
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
     let mqtt = mqtt_state(&mut clients.conns, slot);
-    mqtt.recording.is_asked = false;
-    let is_wanted = core::mem::take(&mut mqtt.recording.is_wanted);
+    let recording = mqtt.recording();
+    recording.is_asked = false;
+    let is_wanted = core::mem::take(&mut recording.is_wanted);
     let asked = mqtt.subacks.iter().filter(|suback| suback.is_asked);
     let asked: Vec<u16> = asked.map(|suback| suback.packet_id).collect();
     for packet_id in asked {

@@ -19,6 +19,7 @@ use crate::client::list::filters::resend_retained;
 use crate::client::row::MULTI;
 use crate::io::Io;
 use crate::mail::session::EncodedSession;
+use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::mqtt::access::{may_keep_subscription, permitted_messages};
@@ -45,6 +46,11 @@ pub(super) fn resume_session<I: Io>(
         // Cannot happen: this process has encoded or checked it.
         return clients.broken(slot);
     };
+    if session.token != 0 && clients.records_session(slot) {
+        // The log has this state.
+        let outline = Some(Outline::of(&session));
+        mqtt_state(&mut clients.conns, slot).recording().outline = outline;
+    }
     let StoredSession {
         epoch,
         subscriptions,

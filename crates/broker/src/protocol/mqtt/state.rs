@@ -14,6 +14,7 @@ use crate::base::verdict::Identity;
 use crate::client::progress::Progress;
 use crate::client::types;
 use crate::home::unreleased::ENTRY_BYTES;
+use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::StoredSubscription;
 use crate::mail::session::{EncodedSession, SessionId, Will};
 use crate::mail::spill_buffer::SpillBuffer;
@@ -140,7 +141,7 @@ pub struct Mqtt {
     /// Set until the CONNACK is written.
     pub connecting: Option<Box<Connecting>>,
     /// What of the session is in the log.
-    pub recording: Recording,
+    pub recording: Option<Box<Recording>>,
     /// The number of resumed subscriptions that the CONNACK waits for.
     pub unconfirmed: u32,
 }
@@ -155,11 +156,11 @@ pub struct Releasing {
     pub is_known: bool,
 }
 
-/// What of a session is in the log.
+/// What of a session is in the log. Exists if the log may have records of the session.
 #[derive(Default)]
 pub struct Recording {
-    /// The log may have records of the session.
-    pub exists: bool,
+    /// The state that the log has when it has all records that were asked for; `None` if this connection does not know it.
+    pub outline: Option<Outline>,
     /// A record is in flight.
     pub is_asked: bool,
     /// The session is to be recorded in the next turn, or when the record in flight is committed.
@@ -170,6 +171,13 @@ pub struct Recording {
     pub has_news: bool,
     /// The second of the last record.
     pub asked_s: u32,
+}
+
+impl Recording {
+    /// Heap bytes, with those of the struct.
+    fn bytes(&self) -> usize {
+        size_of::<Recording>() + self.outline.as_ref().map_or(0, Outline::bytes)
+    }
 }
 
 /// What the CONNACK needs, while the connection waits for its session.
@@ -454,7 +462,7 @@ impl Mqtt {
             && !self.left_group
             && self.partial.is_empty()
             && self.connecting.is_none()
-            && !self.recording.exists
+            && self.recording.is_none()
             && self.unconfirmed == 0
             && self.asked.is_none()
     }
@@ -518,7 +526,13 @@ impl Mqtt {
             + self.unplaced.capacity() * size_of::<Box<[u8]>>()
             + unplaced
             + connecting
+            + self.recording.as_ref().map_or(0, |it| it.bytes())
             + self.asked.as_ref().map_or(0, |_| size_of::<Asked>())
+    }
+
+    /// What of the session is in the log. Only for a session that is recorded.
+    pub fn recording(&mut self) -> &mut Recording {
+        self.recording.get_or_insert_default()
     }
 
     /// Packet ids of QoS 2 messages from the client that it has not released, in ascending order.

@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use crate::base::planted::{self, Fault};
 use crate::client::list::filters::{lacks_retained, seen_by_group};
 use crate::client::list::{is_vacant, name_of};
-use crate::mail::session::EncodedSession;
+use crate::mail::session::patch::Outline;
 use crate::mail::session::stored::{StoredMessage, StoredSession, StoredSubscription};
+use crate::mail::session::{EncodedSession, SessionPatch};
 use crate::protocol::front::{Clients, Deliveries, Matching, Sub, Subscriptions};
 use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::options::qos;
@@ -15,13 +16,13 @@ use crate::protocol::mqtt::overlap::starts_of;
 use crate::protocol::mqtt::retained_latest::is_shown_values;
 use crate::protocol::mqtt::state::{Inflight, Mqtt, NO_END_S, Step};
 
-/// The stored form of the session on the connection in `slot`.
+/// The stored form of the session on the connection in `slot`, and what of it the log does not have, if that is known.
 pub(super) fn suspend_session(
     clients: &mut Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
-) -> EncodedSession {
+) -> (EncodedSession, Option<SessionPatch>) {
     let placed = stored_subscriptions(clients, subs, deliveries, slot);
     let nothing = Mqtt::default();
     let mqtt = client::mqtt(&clients.conns, slot).unwrap_or(&nothing);
@@ -39,7 +40,10 @@ pub(super) fn suspend_session(
         received: mqtt.unreleased().collect(),
         token: mqtt.token,
     };
-    session.encode()
+    let recording = mqtt.recording.as_ref();
+    let before = recording.and_then(|it| it.outline.as_ref());
+    let patch = before.map(|before| before.patch(&session, &Outline::of(&session)));
+    (session.encode(), patch)
 }
 
 /// The subscriptions of the session on the connection in `slot`, without those for which it had no room.

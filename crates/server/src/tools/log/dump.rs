@@ -127,9 +127,16 @@ fn row(place: &Place, header: &Header, offset: u64, entry: &Entry<'_>) -> Map<St
                     put("expiry_s", json!(expiry_s));
                 }
                 SessionChange::State(state) => {
-                    put("held", json!(state.is_held));
-                    put("expiry_s", json!(state.expiry_s));
+                    put("held", json!(state.terms.is_held));
+                    put("expiry_s", json!(state.terms.expiry_s));
                     put("bytes", json!(state.bytes.len()));
+                }
+                SessionChange::Parts(parts) => {
+                    if let Some(terms) = &parts.terms {
+                        put("held", json!(terms.is_held));
+                        put("expiry_s", json!(terms.expiry_s));
+                    }
+                    put("bytes", json!(parts.changes.len()));
                 }
                 SessionChange::End { .. } => {}
             }

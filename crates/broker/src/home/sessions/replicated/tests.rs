@@ -13,10 +13,14 @@ use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
-use crate::home::sessions::Sessions;
+use crate::home::sessions::{FOREVER_S, Sessions};
 use crate::mail::session::Will;
-use crate::mail::session::record::{ChangedBy, Fence, RecordedState, SessionChange, SessionRecord};
-use crate::mail::session::stored::{StoredSession, token_of};
+use crate::mail::session::patch::Outline;
+use crate::mail::session::record::{
+    ChangeAtHome, ChangedBy, Fence, RecordedParts, RecordedState, SessionChange, SessionRecord,
+    Terms,
+};
+use crate::mail::session::stored::{StoredSession, StoredSubscription, subscriptions, token_of};
 
 /// The nodes that write the records.
 const ME: u64 = 1;
@@ -56,18 +60,37 @@ impl Table {
         change: SessionChange<'_>,
         fence: Option<Fence>,
     ) -> Consequences {
-        self.offset += 1;
         let record = SessionRecord {
             name: name.as_bytes(),
             change,
             fence,
         };
+        self.apply_record(&record, writer)
+    }
+
+    /// Applies a change that a home has made.
+    fn apply_at_home(
+        &mut self,
+        name: &str,
+        writer: u64,
+        change: ChangeAtHome,
+        fence: Fence,
+    ) -> Consequences {
+        let mut bytes = Vec::new();
+        let record = change.encode(name.as_bytes(), Some(fence));
+        record.write(&mut bytes, 0);
+        let record = SessionRecord::decode(&bytes).ok().flatten();
+        self.apply_record(&record.expect("it was just encoded").1, writer)
+    }
+
+    fn apply_record(&mut self, record: &SessionRecord<'_>, writer: u64) -> Consequences {
+        self.offset += 1;
         let place = LogPlace {
             offset: self.offset,
             writer,
             now: self.now(),
         };
-        self.sessions.apply(&record, &self.world, place).1
+        self.sessions.apply(record, &self.world, place).1
     }
 
     /// A connection of this writer claims the session. Returns the offset of the claim.
@@ -90,8 +113,13 @@ impl Table {
             ..StoredSession::default()
         }
         .encode();
-        let will = will.map(Box::new);
-        let state = RecordedState::of(&session, 100, false, will, Client::NOBODY);
+        let terms = Terms {
+            owner: Client::NOBODY,
+            is_held: false,
+            expiry_s: 100,
+            will: will.map(Box::new),
+        };
+        let state = RecordedState::of(&session, terms);
         let by = ChangedBy::Closing;
         let fence = Some(Fence { claim, by });
         let after = self.apply(name, ME, SessionChange::State(state), fence);
@@ -142,7 +170,7 @@ fn session_that_is_evicted_leaves_its_will() {
     let hash = table.sessions.rows.get(0).hash;
     let change = (table.sessions).change_by_steward((hash, b"sensor"), 77, table.now());
     let (change, fence) = change.expect("the will is published");
-    assert!(matches!(change, SessionChange::End { .. }));
+    assert!(matches!(change, ChangeAtHome::End(_)));
     let end = SessionChange::End { token: claim };
     assert!(!table.apply("sensor", ME, end, Some(fence)).is_void);
     assert_eq!(table.sessions.len(), 0);
@@ -161,7 +189,7 @@ fn session_that_an_operator_ends_at_any_node_leaves_its_will() {
     table.leave("sensor", claim, Some(will(77, 50)));
     let change = table.sessions.change_by_operator(name);
     let (change, fence) = change.expect("it is away");
-    assert!(!table.apply("sensor", OTHER, change, Some(fence)).is_void);
+    assert!(!table.apply_at_home("sensor", OTHER, change, fence).is_void);
     assert_eq!(table.sessions.len(), 0);
     assert_eq!(table.due(), [""; 0], "another node is the steward");
     table.sessions.set_steward(true);
@@ -260,4 +288,84 @@ fn next_stewardship_ends_again_what_the_last_one_may_not_have_recorded() {
     table.sessions.set_steward(true);
     assert_eq!(table.due(), ["end of a", "end of b"]);
     assert_eq!(table.due(), [""; 0]);
+}
+
+/// The next state of a session: one more subscription.
+fn with_subscription(
+    before: &StoredSession<'static>,
+    filter: &'static str,
+) -> StoredSession<'static> {
+    let mut after = before.clone();
+    after.subscriptions.push(StoredSubscription {
+        filter: filter.as_bytes().into(),
+        options: 1,
+        identifier: 0,
+        lacks_retained: false,
+        positions: alloc::vec![5],
+        starts: Vec::new(),
+    });
+    after
+}
+
+#[test]
+fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_them() {
+    let mut table = Table::new();
+    let claim = table.claim("sensor", ME, true, Some(will(77, 50)));
+    let begun = StoredSession {
+        token: claim,
+        ..StoredSession::default()
+    };
+    let (one, two) = (
+        with_subscription(&begun, "a"),
+        with_subscription(&begun, "b"),
+    );
+    let both = with_subscription(&one, "b");
+    let patch = |before: &StoredSession<'_>, after: &StoredSession<'_>| {
+        Outline::of(before).patch(after, &Outline::of(after))
+    };
+    let mut apply = |claim, before, after, terms| {
+        let patch = patch(before, after);
+        let by = match terms {
+            None => ChangedBy::Holder,
+            Some(_) => ChangedBy::Closing,
+        };
+        let parts = SessionChange::Parts(RecordedParts::of(&patch, terms));
+        let is_void = table
+            .apply("sensor", ME, parts, Some(Fence { claim, by }))
+            .is_void;
+        let away = table
+            .sessions
+            .states
+            .rows
+            .get(table.sessions.rows.get(0).holder);
+        (is_void, away.expires_s, away.will.is_some())
+    };
+    assert_eq!(apply(claim, &begun, &one, None), (false, FOREVER_S, true));
+    assert_eq!(apply(claim - 1, &one, &two, None), (true, FOREVER_S, true));
+    let terms = Terms {
+        owner: Client::NOBODY,
+        is_held: false,
+        expiry_s: 100,
+        will: None,
+    };
+    assert_eq!(apply(claim, &one, &both, Some(terms)), (false, 1101, false));
+    let state = table.sessions.copy_of_state(0);
+    let state = StoredSession::decode(&state).expect("it is whole");
+    assert_eq!(state.subscriptions, both.subscriptions);
+
+    // The steward's record of a session without its will changes no subscription.
+    let hash = table.sessions.rows.get(0).hash;
+    let change = table
+        .sessions
+        .change_by_steward((hash, b"sensor"), 0, table.now());
+    let (change, fence) = change.expect("it is away");
+    assert!(!table.apply_at_home("sensor", OTHER, change, fence).is_void);
+    assert_eq!(subscriptions(table.sessions.state_of(0)).count(), 2);
+
+    let claim = table.claim("sensor", ME, false, None);
+    let patch = patch(&one, &two);
+    let parts = SessionChange::Parts(RecordedParts::of(&patch, None));
+    let by = ChangedBy::Holder;
+    table.apply("sensor", ME, parts, Some(Fence { claim, by }));
+    assert_eq!(table.sessions.len(), 0, "its state was another one");
 }

@@ -1,0 +1,735 @@
+//! The difference between two states of a session, for the records of the log. A record has what has changed, not the whole session: a client with a
+//! thousand subscriptions would write all of them for each step of a QoS 2 message.
+//!
+//! The writer, a connection, does not keep the stored form that the log has, but its [`Outline`]: two hashes for each subscription and message. A patch
+//! names the [digest](Outline::digest) of the outline that it changes. A reader whose session has another digest applies nothing of it, so a record that
+//! was lost (damage of the log) cannot make a session that is half right.
+//!
+//! The bytes of a patch: the common positions (a list), then a script for each list of the [stored form](super::stored): subscriptions, messages in
+//! flight, messages that wait, packet ids. A script is a sequence of steps, each a number: how many entries it concerns, and in its lowest three bits
+//! what happens to them. A step of 0 entries ends the script, and the entries behind the last step stay.
+//!
+//! All subscriptions with wildcards of a client that keeps up have the same positions, which change with each message. So a patch has these positions
+//! once, and a step [`ADVANCE`] for all of these subscriptions.
+
+use alloc::vec::Vec;
+
+use crore_wire::mqtt::{self, Packet};
+use crore_wire::topic;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::stored::{OPTIONS, StoredMessage, StoredSession, StoredSubscription, read_list};
+use crate::base::ids::PartitionId;
+use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
+use crate::mail::session::EncodedSession;
+use crate::store::shared::Slice;
+
+/// The steps of a script: entries stay, go, or are replaced by those that follow, or entries are added.
+const KEEP: u64 = 0;
+const REMOVE: u64 = 1;
+const REPLACE: u64 = 2;
+const INSERT: u64 = 3;
+/// Subscriptions with wildcards of QoS 1 or 2 get the common positions. All others stay.
+const ADVANCE: u64 = 4;
+const STEP_BITS: u32 = 3;
+
+/// DUP in the first byte of a PUBLISH.
+const DUP: u8 = 0b1000;
+
+/// What a patch changes: nothing is applied to a session that is not this one in this state.
+#[derive(Clone, Debug)]
+pub struct SessionPatch {
+    /// The token of the session.
+    pub token: u64,
+    /// The digest of the state that it changes.
+    pub before: u64,
+    /// The changes, and the payloads of large messages among them.
+    pub changes: EncodedSession,
+}
+
+/// Two hashes of an entry of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// Of what does not change: an entry with another identity is another one.
+    identity: u64,
+    /// Of the rest.
+    state: u64,
+}
+
+/// What the log has of a session, as hashes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outline {
+    token: u64,
+    subscriptions: Vec<Entry>,
+    inflight: Vec<Entry>,
+    waiting: Vec<Entry>,
+    received: Vec<u16>,
+}
+
+impl Outline {
+    /// The outline of a new session with this token.
+    pub fn of_new(token: u64) -> Outline {
+        Outline {
+            token,
+            ..Outline::default()
+        }
+    }
+
+    pub fn of(session: &StoredSession<'_>) -> Outline {
+        Outline {
+            token: session.token,
+            subscriptions: session.subscriptions.iter().map(of_subscription).collect(),
+            inflight: session.inflight.iter().map(of_sent).collect(),
+            waiting: session.waiting.iter().map(of_waiting).collect(),
+            received: session.received.clone(),
+        }
+    }
+
+    /// Heap bytes.
+    pub fn bytes(&self) -> usize {
+        let entries =
+            self.subscriptions.capacity() + self.inflight.capacity() + self.waiting.capacity();
+        entries * size_of::<Entry>() + self.received.capacity() * size_of::<u16>()
+    }
+
+    /// A digest of the state.
+    pub fn digest(&self) -> u64 {
+        let lists = [&self.subscriptions, &self.inflight, &self.waiting];
+        let of_list = |digest, list: &Vec<Entry>| {
+            list.iter()
+                .fold(mixed(digest, list.len() as u64), |digest, it| {
+                    mixed(mixed(digest, it.identity), it.state)
+                })
+        };
+        let digest = lists.into_iter().fold(self.token, of_list);
+        let received = self.received.iter();
+        received.fold(digest, |digest, id| mixed(digest, (*id).into()))
+    }
+
+    /// The patch that makes `session` of the state with this outline.
+    pub fn patch(&self, session: &StoredSession<'_>, after: &Outline) -> SessionPatch {
+        let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
+        let matched = matched(&self.subscriptions, &after.subscriptions);
+        let common = common_positions(self, after, session, &matched);
+        let mut out = FieldWriter(&mut bytes);
+        out.number(common.len() as u64);
+        common.iter().for_each(|offset| out.number(*offset));
+        let advanced = (!common.is_empty()).then(|| state_of(false, common, &[]));
+        let mut script = Script::default();
+        for step in matched {
+            let Matched::Found(was, is) = step else {
+                script.add(&mut bytes, step, |bytes, is| {
+                    session.subscriptions[is].encode(bytes)
+                });
+                continue;
+            };
+            let (state, subscription) = (after.subscriptions[is].state, &session.subscriptions[is]);
+            let stays = self.subscriptions[was].state == state;
+            if advanced == Some(state) && is_advanced(subscription)
+                || stays && script.is(ADVANCE) && !is_advanced(subscription)
+            {
+                script.begin(&mut bytes, ADVANCE);
+            } else if stays {
+                script.begin(&mut bytes, KEEP);
+            } else {
+                script.begin(&mut bytes, REPLACE);
+                encode_state(subscription, &mut script.body);
+            }
+        }
+        script.end(&mut bytes);
+        for (before, after, messages) in [
+            (&self.inflight, &after.inflight, &session.inflight),
+            (&self.waiting, &after.waiting, &session.waiting),
+        ] {
+            let mut script = Script::default();
+            let mut write = |bytes: &mut Vec<u8>, is: usize| {
+                messages[is].encode(bytes);
+                payloads.extend(messages[is].payload.clone());
+            };
+            for step in self::matched(before, after) {
+                match step {
+                    Matched::Found(was, is) if before[was] == after[is] => {
+                        script.begin(&mut bytes, KEEP);
+                    }
+                    Matched::Found(_, is) => {
+                        script.begin(&mut bytes, REPLACE);
+                        write(&mut script.body, is);
+                    }
+                    step => script.add(&mut bytes, step, &mut write),
+                }
+            }
+            script.end(&mut bytes);
+        }
+        let mut script = Script::default();
+        for step in self::matched(&self.received, &after.received) {
+            match step {
+                Matched::Found(..) => script.begin(&mut bytes, KEEP),
+                step => script.add(&mut bytes, step, |bytes, is| {
+                    bytes.extend_from_slice(&after.received[is].to_le_bytes());
+                }),
+            }
+        }
+        script.end(&mut bytes);
+        SessionPatch {
+            token: self.token,
+            before: self.digest(),
+            changes: EncodedSession {
+                bytes: bytes.into_boxed_slice(),
+                payloads,
+            },
+        }
+    }
+}
+
+impl SessionPatch {
+    /// The patch that changes nothing of this state.
+    pub fn nothing(session: &EncodedSession) -> Option<SessionPatch> {
+        // This process has encoded or checked it.
+        let stored = StoredSession::decode(session).ok()?;
+        let outline = Outline::of(&stored);
+        Some(outline.patch(&stored, &outline))
+    }
+}
+
+/// Applies the changes of a patch to a stored session with the digest `before`.
+///
+/// # Errors
+/// The session is in another state, or no server has written the patch.
+pub(crate) fn patched(
+    session: &EncodedSession,
+    before: u64,
+    changes: &[u8],
+    payloads: Vec<Slice>,
+    partitions: PartitionId,
+) -> Result<EncodedSession, Damaged> {
+    let stored = StoredSession::decode(session)?;
+    if Outline::of(&stored).digest() != before {
+        return Err(Damaged("a record changes another state of its session"));
+    }
+    let (mut from, mut payloads) = (FieldReader(changes), payloads.into_iter());
+    let common = read_list(&mut from, FieldReader::number)?;
+    let mut old = stored.subscriptions.into_iter();
+    let mut subscriptions = Vec::new();
+    while let Some((kind, count)) = read_step(&mut from)? {
+        for _ in 0..count {
+            if kind == INSERT {
+                let it = StoredSubscription::decode(&mut from)?;
+                it.check(partitions)?;
+                subscriptions.push(it);
+                continue;
+            }
+            let mut it = old.next().ok_or(TOO_LONG)?;
+            match kind {
+                KEEP => {}
+                REMOVE => continue,
+                REPLACE => {
+                    decode_state(&mut from, &mut it)?;
+                    it.check(partitions)?;
+                }
+                ADVANCE if is_advanced(&it) => {
+                    (it.lacks_retained, it.starts) = (false, Vec::new());
+                    it.positions.clone_from(&common);
+                    it.check(partitions)?;
+                }
+                ADVANCE => {}
+                _ => return Err(UNKNOWN),
+            }
+            subscriptions.push(it);
+        }
+    }
+    subscriptions.extend(old);
+    let mut messages = |old| {
+        apply_script(&mut from, old, |from| {
+            let it = StoredMessage::decode(from, &mut payloads)?;
+            it.check().map(|()| it)
+        })
+    };
+    let (inflight, waiting) = (messages(stored.inflight)?, messages(stored.waiting)?);
+    let received = apply_script(&mut from, stored.received, FieldReader::fixed16)?;
+    from.end()?;
+    if payloads.next().is_some() {
+        return Err(Damaged(
+            "a record of a session has a payload for no message",
+        ));
+    }
+    let patched = StoredSession {
+        subscriptions,
+        inflight,
+        waiting,
+        received,
+        ..stored
+    };
+    Ok(patched.encode())
+}
+
+const TOO_LONG: Damaged = Damaged("a record changes more of a session than there is");
+const UNKNOWN: Damaged = Damaged("a record changes a session in an unknown way");
+
+/// The next step of a script, and the number of entries that it concerns; `None` at the end of the script.
+fn read_step(from: &mut FieldReader<'_>) -> Result<Option<(u64, u64)>, Damaged> {
+    let step = from.number()?;
+    let (kind, count) = (step & ((1 << STEP_BITS) - 1), step >> STEP_BITS);
+    Ok((count > 0).then_some((kind, count)))
+}
+
+fn apply_script<'a, T>(
+    from: &mut FieldReader<'a>,
+    old: Vec<T>,
+    mut read: impl FnMut(&mut FieldReader<'a>) -> Result<T, Damaged>,
+) -> Result<Vec<T>, Damaged> {
+    let (mut old, mut new) = (old.into_iter(), Vec::new());
+    while let Some((kind, count)) = read_step(from)? {
+        for _ in 0..count {
+            if kind != INSERT {
+                let it = old.next().ok_or(TOO_LONG)?;
+                if kind == KEEP {
+                    new.push(it);
+                }
+            }
+            match kind {
+                KEEP | REMOVE => {}
+                REPLACE | INSERT => new.push(read(from)?),
+                _ => return Err(UNKNOWN),
+            }
+        }
+    }
+    new.extend(old);
+    Ok(new)
+}
+
+/// A step of a script that is being written, with the entries of it so far.
+#[derive(Default)]
+struct Script {
+    kind: u64,
+    count: u64,
+    body: Vec<u8>,
+}
+
+impl Script {
+    fn is(&self, kind: u64) -> bool {
+        self.count > 0 && self.kind == kind
+    }
+
+    /// One more entry of this kind, whose bytes, if it has any, the caller appends to `body`.
+    fn begin(&mut self, bytes: &mut Vec<u8>, kind: u64) {
+        if !self.is(kind) {
+            self.write(bytes);
+            self.kind = kind;
+        }
+        self.count += 1;
+    }
+
+    fn add(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        step: Matched,
+        mut write: impl FnMut(&mut Vec<u8>, usize),
+    ) {
+        match step {
+            Matched::Gone => self.begin(bytes, REMOVE),
+            Matched::New(is) | Matched::Found(_, is) => {
+                self.begin(bytes, INSERT);
+                write(&mut self.body, is);
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &mut Vec<u8>) {
+        if self.count > 0 {
+            FieldWriter(bytes).number(self.count << STEP_BITS | self.kind);
+            bytes.append(&mut self.body);
+            self.count = 0;
+        }
+    }
+
+    /// The entries behind the last step stay, so a last [`KEEP`] says nothing.
+    fn end(mut self, bytes: &mut Vec<u8>) {
+        if self.kind != KEEP {
+            self.write(bytes);
+        }
+        bytes.push(0);
+    }
+}
+
+/// What becomes of an entry of the list before, or where an entry of the list after comes from; with their indexes.
+#[derive(Clone, Copy)]
+enum Matched {
+    Found(usize, usize),
+    Gone,
+    New(usize),
+}
+
+trait Identified {
+    fn identity(&self) -> u64;
+}
+
+impl Identified for Entry {
+    fn identity(&self) -> u64 {
+        self.identity
+    }
+}
+
+impl Identified for u16 {
+    fn identity(&self) -> u64 {
+        u64::from(*self)
+    }
+}
+
+/// Matches the entries of two lists, in the order of the second one. An entry that has moved forward is gone and new.
+fn matched<T: Identified>(before: &[T], after: &[T]) -> Vec<Matched> {
+    let mut steps = Vec::with_capacity(after.len());
+    // The entries of the list before, in the order of their identities. Made if the next entry is not the one that is wanted.
+    let mut sorted: Option<Vec<(u64, usize)>> = None;
+    let mut at = 0;
+    for (is, entry) in after.iter().enumerate() {
+        let wanted = entry.identity();
+        let found = match before.get(at) {
+            None => None,
+            Some(next) if next.identity() == wanted => Some(at),
+            Some(_) => {
+                let sorted = sorted.get_or_insert_with(|| {
+                    let all = before.iter().map(Identified::identity);
+                    let mut all: Vec<(u64, usize)> = all.zip(0..).collect();
+                    all.sort_unstable();
+                    all
+                });
+                let first = sorted.partition_point(|it| *it < (wanted, at));
+                let found = sorted.get(first).filter(|it| it.0 == wanted);
+                found.map(|it| it.1)
+            }
+        };
+        match found {
+            Some(was) => {
+                steps.extend((at..was).map(|_| Matched::Gone));
+                steps.push(Matched::Found(was, is));
+                at = was + 1;
+            }
+            None => steps.push(Matched::New(is)),
+        }
+    }
+    steps.extend((at..before.len()).map(|_| Matched::Gone));
+    steps
+}
+
+/// The positions that the first of the subscriptions with wildcards has which have other ones than before. Empty if there is none.
+fn common_positions<'a>(
+    before: &Outline,
+    after: &Outline,
+    session: &'a StoredSession<'_>,
+    matched: &[Matched],
+) -> &'a [u64] {
+    let changed = matched.iter().filter_map(|step| match step {
+        Matched::Found(was, is)
+            if before.subscriptions[*was].state != after.subscriptions[*is].state =>
+        {
+            Some(&session.subscriptions[*is])
+        }
+        _ => None,
+    });
+    let mut common = changed.filter(|it| {
+        is_advanced(it) && !it.positions.is_empty() && it.starts.is_empty() && !it.lacks_retained
+    });
+    common.next().map_or(&[], |it| &it.positions)
+}
+
+/// Whether [`ADVANCE`] changes this subscription.
+fn is_advanced(subscription: &StoredSubscription<'_>) -> bool {
+    subscription.qos() > 0 && topic::has_wildcard(&subscription.filter) && !subscription.is_shared()
+}
+
+fn of_subscription(it: &StoredSubscription<'_>) -> Entry {
+    let options = u64::from(it.options & OPTIONS) << 32 | u64::from(it.identifier);
+    Entry {
+        identity: mixed(options, xxh3_64(&it.filter)),
+        state: state_of(it.lacks_retained, &it.positions, &it.starts),
+    }
+}
+
+fn state_of(lacks_retained: bool, positions: &[u64], starts: &[u64]) -> u64 {
+    let lens = (positions.len() as u64) << 32 | starts.len() as u64;
+    let all = positions.iter().chain(starts);
+    all.fold(mixed(lens, lacks_retained.into()), |hash, offset| {
+        mixed(hash, *offset)
+    })
+}
+
+/// A message that was sent: its packet id does not change, and DUP is set anyway when it is sent again.
+fn of_sent(it: &StoredMessage<'_>) -> Entry {
+    Entry {
+        identity: it.packet_id.into(),
+        state: content(it, DUP),
+    }
+}
+
+/// A message that waits may have no packet id of its own.
+fn of_waiting(it: &StoredMessage<'_>) -> Entry {
+    let content = content(it, 0);
+    Entry {
+        identity: mixed(content, it.packet_id.into()),
+        state: content,
+    }
+}
+
+/// A hash of a message. Its packet is encoded anew each time it is sent, with the rest of its time to live, so the hash has the content and not the bytes.
+fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
+    let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !without);
+    let kind = flags << 1 | u64::from(it.is_released);
+    let publish = || {
+        let (header, length) = mqtt::fixed_header(&it.packet, usize::MAX).ok()??;
+        match mqtt::decode(it.version, header, &it.packet[length..]).ok()? {
+            Packet::Publish(publish) => Some((publish.topic.as_bytes(), publish.payload)),
+            _ => None,
+        }
+    };
+    let (topic, payload) = publish().unwrap_or((&it.packet, b""));
+    let payload = it.payload.as_deref().unwrap_or(payload);
+    let hash = mixed(kind, it.end_s.unwrap_or(u64::MAX));
+    mixed(mixed(hash, xxh3_64(topic)), xxh3_64(payload))
+}
+
+/// A hash of both numbers. (The seed of the hash function would not do: a short input and a small seed can cancel out.)
+fn mixed(one: u64, other: u64) -> u64 {
+    xxh3_64([one.to_le_bytes(), other.to_le_bytes()].as_flattened())
+}
+
+/// The part of a subscription that changes.
+fn encode_state(it: &StoredSubscription<'_>, bytes: &mut Vec<u8>) {
+    let mut out = FieldWriter(bytes);
+    out.byte(it.lacks_retained.into());
+    for list in [&it.positions, &it.starts] {
+        out.number(list.len() as u64);
+        list.iter().for_each(|offset| out.number(*offset));
+    }
+}
+
+fn decode_state(
+    from: &mut FieldReader<'_>,
+    it: &mut StoredSubscription<'_>,
+) -> Result<(), Damaged> {
+    it.lacks_retained = from.byte()? != 0;
+    it.positions = read_list(from, FieldReader::number)?;
+    it.starts = read_list(from, FieldReader::number)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::session::stored::tests::session;
+    use alloc::boxed::Box;
+    use alloc::collections::BTreeSet;
+    use alloc::format;
+    use proptest::prelude::*;
+
+    const TOKEN: u64 = 7;
+
+    fn with_token(session: StoredSession<'static>) -> StoredSession<'static> {
+        StoredSession {
+            token: TOKEN,
+            epoch: 1,
+            ..session
+        }
+    }
+
+    fn patch(before: &StoredSession<'_>, after: &StoredSession<'_>) -> SessionPatch {
+        Outline::of(before).patch(after, &Outline::of(after))
+    }
+
+    fn applied(
+        session: &StoredSession<'_>,
+        patch: &SessionPatch,
+        changes: &[u8],
+        partitions: PartitionId,
+    ) -> Result<EncodedSession, Damaged> {
+        let payloads = patch.changes.payloads.clone();
+        patched(
+            &session.encode(),
+            patch.before,
+            changes,
+            payloads,
+            partitions,
+        )
+    }
+
+    fn assert_patched(before: &StoredSession<'_>, after: &StoredSession<'_>, most: PartitionId) {
+        let patch = patch(before, after);
+        let read = applied(before, &patch, &patch.changes.bytes, most).expect("it was just made");
+        let expected = after.encode();
+        assert_eq!(read.bytes, expected.bytes);
+        let payloads = |it: &EncodedSession| -> Vec<Box<[u8]>> {
+            it.payloads.iter().map(|it| it[..].into()).collect()
+        };
+        assert_eq!(payloads(&read), payloads(&expected));
+    }
+
+    /// One change of a session: what happens, and to which entry.
+    fn changed(
+        mut session: StoredSession<'static>,
+        (kind, at): (u8, usize),
+        other: &StoredSession<'static>,
+    ) -> StoredSession<'static> {
+        let StoredSession {
+            subscriptions,
+            inflight,
+            waiting,
+            received,
+            ..
+        } = &mut session;
+        match kind {
+            0 => subscriptions.iter_mut().for_each(|it| {
+                it.positions.iter_mut().for_each(|offset| *offset += 1);
+            }),
+            1 if !subscriptions.is_empty() => drop(subscriptions.remove(at % subscriptions.len())),
+            2 => subscriptions
+                .splice(0..0, other.subscriptions.clone())
+                .for_each(drop),
+            3 if !inflight.is_empty() => {
+                let at = at % inflight.len();
+                (inflight[at].is_released, inflight[at].packet) = (true, b""[..].into());
+                inflight[at].payload = None;
+            }
+            4 if !inflight.is_empty() => waiting.push(inflight.remove(at % inflight.len())),
+            5 => waiting.reverse(),
+            6 => received.push(at as u16),
+            _ => inflight.extend(other.inflight.clone()),
+        }
+        session
+    }
+
+    proptest! {
+        #[test]
+        fn patch_makes_the_next_state_of_a_session(
+            before in session(),
+            other in session(),
+            changes in proptest::collection::vec((0..8_u8, any::<usize>()), 0..4),
+        ) {
+            let before = with_token(before);
+            assert_patched(&before, &with_token(other.clone()), 1);
+            let after = changes.iter().fold(before.clone(), |it, change| changed(it, *change, &other));
+            assert_patched(&before, &after, 1);
+        }
+
+        #[test]
+        fn patch_that_is_cut_or_longer_is_refused(
+            before in session(),
+            after in session(),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let (before, after) = (with_token(before), with_token(after));
+            let patch = patch(&before, &after);
+            let bytes = &patch.changes.bytes;
+            let cut = &bytes[..at.index(bytes.len())];
+            for changes in [cut, &[bytes, &b"x"[..]].concat()] {
+                prop_assert!(applied(&before, &patch, changes, 1).is_err());
+            }
+        }
+
+        #[test]
+        fn patch_of_another_state_is_refused(before in session(), after in session(), other in session()) {
+            let (before, other) = (with_token(before), with_token(other));
+            prop_assume!(Outline::of(&before) != Outline::of(&other));
+            let patch = patch(&before, &with_token(after));
+            prop_assert!(applied(&other, &patch, &patch.changes.bytes, 1).is_err());
+        }
+    }
+
+    #[test]
+    fn patch_with_a_payload_for_no_message_is_refused() {
+        let before = StoredSession::default();
+        let mut patch = patch(&before, &before);
+        let settings = crate::base::settings::Settings::default();
+        let admission = crate::budget::admission::Admission::new(&settings, 7);
+        let large = crate::store::shared::Shared::new([7; 9].into(), &admission);
+        patch.changes.payloads.push(large.slice(0..9));
+        assert!(applied(&before, &patch, &patch.changes.bytes, 1).is_err());
+    }
+
+    #[test]
+    fn patch_is_as_long_as_what_has_changed() {
+        let subscription = |n: u64, filter: &str| StoredSubscription {
+            filter: format!("{filter}/{n}").into_bytes().into(),
+            options: 1,
+            identifier: 0,
+            lacks_retained: false,
+            positions: match filter {
+                "+" => alloc::vec![1 << 20; 16],
+                _ => alloc::vec![1 << 20],
+            },
+            starts: Vec::new(),
+        };
+        let all = (0..1000).map(|n| subscription(n, if n % 3 == 0 { "a" } else { "+" }));
+        let before = with_token(StoredSession {
+            subscriptions: all.collect(),
+            ..StoredSession::default()
+        });
+        let message = StoredMessage {
+            packet_id: 9,
+            is_released: false,
+            version: mqtt::Version::V311,
+            end_s: None,
+            packet: b"\x34\x05\0\x01t\0\x09"[..].into(),
+            payload: None,
+        };
+        let moved = |subscriptions: &mut [StoredSubscription<'_>]| {
+            for it in subscriptions.iter_mut().filter(|it| it.positions.len() > 1) {
+                it.positions[7] += 1;
+            }
+        };
+        let (mut sent, mut subscribed) = (before.clone(), before.clone());
+        moved(&mut sent.subscriptions);
+        sent.subscriptions[3].positions[0] += 1;
+        sent.inflight.push(message);
+        subscribed.subscriptions[500] = subscription(2000, "a");
+        subscribed.subscriptions.push(subscription(2001, "+"));
+        for (after, most) in [(&before, 5), (&sent, 110), (&subscribed, 100)] {
+            assert_patched(&before, after, 16);
+            let bytes = patch(&before, after).changes.bytes.len();
+            assert!(bytes <= most, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn subscriptions_that_differ_a_little_have_different_hashes() {
+        let (mut identities, mut states) = (BTreeSet::new(), BTreeSet::new());
+        for n in 0..40_u8 {
+            for identifier in 0..40 {
+                let mut it = StoredSubscription {
+                    filter: [b't', b'0' + n].to_vec().into(),
+                    options: 1,
+                    identifier,
+                    lacks_retained: false,
+                    positions: alloc::vec![n.into(), identifier.into()],
+                    starts: Vec::new(),
+                };
+                identities.insert(of_subscription(&it).identity);
+                states.insert(of_subscription(&it).state);
+                it.options = 2;
+                it.lacks_retained = true;
+                identities.insert(of_subscription(&it).identity);
+                states.insert(of_subscription(&it).state);
+            }
+        }
+        assert_eq!((identities.len(), states.len()), (3200, 3200));
+    }
+
+    #[test]
+    fn message_that_is_encoded_anew_has_not_changed() {
+        let message = |packet: &'static [u8]| StoredMessage {
+            packet_id: 9,
+            is_released: false,
+            version: mqtt::Version::V5,
+            end_s: Some(100),
+            packet: packet.into(),
+            payload: None,
+        };
+        // DUP, and another rest of the time to live.
+        let first = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20x");
+        let again = message(b"\x3c\x0c\0\x01t\0\x09\x05\x02\0\0\0\x10x");
+        let other = message(b"\x34\x0c\0\x01t\0\x09\x05\x02\0\0\0\x20y");
+        assert_eq!(of_sent(&first), of_sent(&again));
+        assert_ne!(of_sent(&first), of_sent(&other));
+        // A message that waits may not have been sent before: DUP tells.
+        assert_ne!(of_waiting(&first), of_waiting(&again));
+    }
+}
