@@ -1,7 +1,7 @@
 //! Reads single batches again, at the places where a scan has found them. So a caller that needs batches in another order has to keep only
 //! their places.
 //!
-//! Deliberately not here: checksums. The scan has verified them, and a sealed segment does not change.
+//! Deliberately not here: checksums. The scan has verified them. Because a disk may read other bytes the second time, the caller compares.
 
 use std::io;
 

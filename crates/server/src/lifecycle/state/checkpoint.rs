@@ -31,7 +31,7 @@ use super::files::{
     Base, Document, ERASED, LOG, begin, discard_incomplete_base, keep_reserve, publish, read_note,
     release_reserve, reserve_bytes, write_note,
 };
-use super::index::Index;
+use super::index::{Index, checksum_after};
 use super::load::Documents;
 use super::room::{BaseShape, BaseWrite, CheckpointRoom, next_reserve, room_of_log, with_margin};
 use crate::engine::Durable;
@@ -439,11 +439,19 @@ impl CheckpointMaker {
         let (mut written, mut not_replaced) = (0, None);
         for partition in partitions {
             let mut shadow = self.shadow(&shadows, &documents, partition)?;
+            let mut checksum = 0;
             for place in index.of(partition) {
                 self.worker.check_not_stopping()?;
                 let batch = reader.batch(place).map_err(failed)?;
+                checksum = checksum_after(checksum, batch);
                 let folded = Header::read(batch).and_then(|header| shadow.fold(&header, batch));
                 folded.map_err(|why| why.to_string())?;
+            }
+            if checksum != index.checksum(partition) {
+                let why = format!(
+                    "partition {partition} of the log was read as other bytes than just before: its disk or memory is faulty"
+                );
+                return Err(why.into());
             }
             let home = world.placement().home_of(partition);
             let document = match room.base_write {

@@ -1,4 +1,9 @@
 //! An index of the batches of each partition in some segments of the log. It takes two or three bytes for each batch.
+//!
+//! A scan verifies each batch and puts it into the index. A checkpoint reads the batches a second time, and then the segments are removed. A
+//! checksum of all batches of a partition shows whether it has read the same bytes.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crore_broker::position::{read_varint, write_varint};
 use crore_disk::{Place, ScanEvent, Storage, scan};
@@ -19,6 +24,13 @@ struct List {
     /// segment: twice the distance of the segments plus one, then the offset.
     bytes: Vec<u8>,
     last: (u64, u64),
+    /// The checksum of the batches.
+    checksum: u64,
+}
+
+/// The checksum of a partition's batches up to this one. `before` is the checksum up to the batch before; 0 at the first batch.
+pub fn checksum_after(before: u64, batch: &[u8]) -> u64 {
+    xxh3_64_with_seed(batch, before)
 }
 
 impl Index {
@@ -46,7 +58,7 @@ impl Index {
         let found = scan(storage, (Some(first), Some(last)), |found| match found {
             ScanEvent::Batch(place, batch) if place.group > checkpoint_group => {
                 match partition_of(batch) {
-                    Ok(partition) => index.add(partition, &place),
+                    Ok(partition) => index.add(partition, &place, batch),
                     Err(why) => damaged = Some(why),
                 }
             }
@@ -60,7 +72,7 @@ impl Index {
         Ok(index)
     }
 
-    fn add(&mut self, partition: u16, place: &Place) {
+    fn add(&mut self, partition: u16, place: &Place, batch: &[u8]) {
         self.last_group = place.group;
         let Some(list) = self.lists.get_mut(usize::from(partition)) else {
             return;
@@ -73,6 +85,12 @@ impl Index {
             write_varint(&mut list.bytes, offset);
         }
         list.last = (segment, offset);
+        list.checksum = checksum_after(list.checksum, batch);
+    }
+
+    /// The checksum of all batches of a partition, as the scan has read them.
+    pub fn checksum(&self, partition: u16) -> u64 {
+        self.lists[usize::from(partition)].checksum
     }
 
     /// The places of a partition's batches, for [`Reader::batch`](crore_disk::Reader::batch).
@@ -95,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_come_back_in_order() {
+    fn places_come_back_in_order_and_a_changed_batch_is_noticed() {
         let mut index = Index {
             lists: vec![List::default(); 2],
             last_group: 0,
@@ -116,10 +134,17 @@ mod tests {
                 group,
                 batch,
             };
-            index.add(1, &place);
+            index.add(1, &place, format!("batch {group}").as_bytes());
         }
         assert_eq!(index.last_group, 6);
         assert_eq!(index.of(0).count(), 0);
         assert!(index.of(1).eq(places));
+        let checksum = |last: &str| {
+            let batches = ["batch 1", "batch 2", "batch 3", "batch 4", "batch 5", last];
+            let bytes = batches.iter().map(|it| it.as_bytes());
+            bytes.fold(0, checksum_after)
+        };
+        assert_eq!(checksum("batch 6"), index.checksum(1));
+        assert_ne!(checksum("batch 7"), index.checksum(1));
     }
 }
