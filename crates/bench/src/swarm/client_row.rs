@@ -8,6 +8,8 @@ use crore_tcp::{Conn, End, Parked};
 /// The number of ports of one address that clients use, and the first of these ports. Services use lower ports.
 const PORTS: u32 = 60_000;
 const PORT_FIRST: u32 = 2_048;
+/// In place of the index of an incomplete unit: the client has none.
+pub const NO_UNIT: u32 = u32::MAX;
 
 /// The state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub mod mark {
 pub struct ClientRow {
     /// The client's connection.
     pub link: Link,
+    /// The index of the client's incomplete unit, or [`NO_UNIT`].
+    pub incomplete: u32,
     /// The number of the last message. 0 before the first one.
     pub last: u32,
     /// The number of the last message that had been published to the client's topic when the client's connection opened.
@@ -74,7 +78,7 @@ pub struct ClientRow {
 
 /// The maximum size of a client's row, in bytes. The server's end of a connection costs some 4,400 bytes, so the server decides how many
 /// connections fit into the memory.
-const ROW_BYTES_MAX: usize = 36;
+const ROW_BYTES_MAX: usize = 40;
 const _: () = assert!(size_of::<ClientRow>() <= ROW_BYTES_MAX);
 
 impl ClientRow {
@@ -82,6 +86,7 @@ impl ClientRow {
     pub fn new() -> ClientRow {
         ClientRow {
             link: Link::None,
+            incomplete: NO_UNIT,
             last: 0,
             published: 0,
             dialed_us: 0,
@@ -139,13 +144,55 @@ impl ClientAddresses {
     }
 }
 
-/// The received part of an incomplete answer, frame, event or line. Few clients have one.
+/// The received part of an incomplete answer, frame, event or line.
 #[derive(Clone, Debug, Default)]
-pub struct Incomplete {
-    /// The bytes.
-    pub held: Vec<u8>,
+struct Incomplete {
+    held: Vec<u8>,
     /// If the body is chunked: the length of the part of `held` that is already decoded.
-    pub decoded: usize,
+    decoded: usize,
+}
+
+/// The incomplete units of clients. Free places keep their capacity.
+#[derive(Default)]
+pub struct IncompleteUnits {
+    places: Vec<Incomplete>,
+    free: Vec<u32>,
+}
+
+impl IncompleteUnits {
+    /// Keeps bytes of a client, which has kept none, and the length of their part that is already decoded.
+    pub fn keep(&mut self, row: &mut ClientRow, bytes: &[u8], decoded: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        row.incomplete = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Incomplete::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[row.incomplete as usize];
+        place.held.extend_from_slice(bytes);
+        place.decoded = decoded;
+    }
+
+    /// Appends the bytes that were kept of a client to `out`. Returns the length of their part that is already decoded.
+    pub fn take(&mut self, row: &mut ClientRow, out: &mut Vec<u8>) -> usize {
+        let Some(place) = self.places.get_mut(row.incomplete as usize) else {
+            return 0;
+        };
+        self.free
+            .push(std::mem::replace(&mut row.incomplete, NO_UNIT));
+        out.append(&mut place.held);
+        place.decoded
+    }
+
+    /// Forgets the bytes that were kept of a client.
+    pub fn forget(&mut self, row: &mut ClientRow) {
+        if let Some(place) = self.places.get_mut(row.incomplete as usize) {
+            self.free
+                .push(std::mem::replace(&mut row.incomplete, NO_UNIT));
+            place.held.clear();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -189,5 +236,23 @@ mod tests {
         for index in [0, 59_999, 60_000] {
             assert!(all.contains(&addresses.end(index).address));
         }
+    }
+
+    #[test]
+    fn incomplete_unit_is_given_back_once_and_its_place_is_used_again() {
+        let mut units = IncompleteUnits::default();
+        let mut rows = [ClientRow::new(); 3];
+        units.keep(&mut rows[0], b"", 0);
+        units.keep(&mut rows[1], b"one", 1);
+        units.keep(&mut rows[2], b"two", 2);
+        let mut out = b"-".to_vec();
+        assert_eq!(units.take(&mut rows[0], &mut out), 0);
+        assert_eq!(units.take(&mut rows[1], &mut out), 1);
+        assert_eq!(units.take(&mut rows[1], &mut out), 0);
+        units.forget(&mut rows[2]);
+        units.keep(&mut rows[0], b"three", 0);
+        units.keep(&mut rows[1], b"four", 0);
+        assert_eq!(units.take(&mut rows[0], &mut out), 0);
+        assert_eq!((&out[..], units.places.len()), (&b"-onethree"[..], 2));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crore_tcp::{Account, Config, Conn, Secret, Table};
 
 use super::churn::{ConnectQueue, DropQueue, Pace};
-use super::client_row::{ClientAddresses, ClientRow, Incomplete, State, mark};
+use super::client_row::{ClientAddresses, ClientRow, IncompleteUnits, State, mark};
 use super::counts::Counts;
 use super::namespace::PACKET_BYTES;
 use super::plan::{Plan, Shared};
@@ -48,6 +48,8 @@ pub struct Worker {
     to_park: Vec<u32>,
     /// Scratch list: clients whose connection is over.
     over: Vec<u32>,
+    /// The largest number of connections in the table.
+    active_max: usize,
     connect_queue: ConnectQueue,
     drop_queue: DropQueue,
     /// Scratch buffer: the held bytes of a client, followed by the received ones.
@@ -55,14 +57,13 @@ pub struct Worker {
     request: String,
 }
 
-/// The clients: a row for each, and incomplete units of few of them.
+/// The clients: a row for each, and incomplete units of some of them.
 struct Clients {
     /// The topic index of the first client.
     first: u32,
     addresses: ClientAddresses,
     rows: Vec<ClientRow>,
-    /// By the number of the connection: a client with an incomplete unit is not parked.
-    incomplete: Vec<Incomplete>,
+    incomplete: IncompleteUnits,
 }
 
 /// Nobody counts the bytes that connections hold: clients read them at once.
@@ -126,7 +127,7 @@ impl Worker {
                 first,
                 rows: (0..addresses.count).map(row).collect(),
                 addresses,
-                incomplete: Vec::new(),
+                incomplete: IncompleteUnits::default(),
             },
             timers: Timers::new(plan.close_within_ns),
             plan,
@@ -136,6 +137,7 @@ impl Worker {
             counts: Counts::default(),
             to_park: Vec::new(),
             over: Vec::new(),
+            active_max: 0,
             drop_queue: DropQueue::new(u64::from(first)),
             joined: Vec::new(),
             request: String::new(),
@@ -205,7 +207,7 @@ impl Worker {
         self.shared.counts().merge(&counts);
         self.shared
             .active_max
-            .store(self.clients.incomplete.len() as u64, Relaxed);
+            .store(self.active_max as u64, Relaxed);
     }
 
     /// Counts the messages that have not arrived: as lost if their client was open when they were published, otherwise as missed while

@@ -47,6 +47,7 @@ impl Worker {
             self.settle(index, now_ns);
         }
         self.over = over;
+        self.active_max = self.active_max.max(self.table.len());
         let mut to_park = std::mem::take(&mut self.to_park);
         for index in to_park.drain(..) {
             self.park(index);
@@ -64,9 +65,7 @@ impl Worker {
         let row = &mut self.clients.rows[index as usize];
         row.mark(mark::LISTED, false);
         let Link::Active(conn) = row.link else { return };
-        let is_complete = self.clients.incomplete[conn.0 as usize].held.is_empty();
         if row.state == State::Open
-            && is_complete
             && let Some(parked) = self.table.park(conn)
         {
             row.link = Link::Parked(parked);
@@ -98,25 +97,16 @@ impl Worker {
             // A timer reads.
             self.table.interest(conn, index.into(), false, false);
         }
-        let needed = conn.0 as usize + 1;
-        if self.clients.incomplete.len() < needed {
-            self.clients
-                .incomplete
-                .resize_with(needed, Default::default);
-        }
     }
 
     /// Forgets a client's connection, and the rest of a unit in it. The table has forgotten it, or will.
     fn detach(&mut self, index: u32) -> Option<Conn> {
         let row = &mut self.clients.rows[index as usize];
-        let link = std::mem::replace(&mut row.link, Link::None);
-        let Link::Active(conn) = link else {
-            return None;
-        };
-        let incomplete = &mut self.clients.incomplete[conn.0 as usize];
-        incomplete.held.clear();
-        incomplete.decoded = 0;
-        Some(conn)
+        self.clients.incomplete.forget(row);
+        match std::mem::replace(&mut row.link, Link::None) {
+            Link::Active(conn) => Some(conn),
+            Link::None | Link::Parked(_) => None,
+        }
     }
 
     /// Begins a client's connection.

@@ -13,7 +13,7 @@ use super::{Kind, Worker};
 use crate::client::{parse, request};
 use crate::measure::payload::Header;
 use crate::swarm::args::Protocol;
-use crate::swarm::client_row::{Link, State, mark};
+use crate::swarm::client_row::{State, mark};
 
 /// The error says how the server violated its protocol.
 type Result<T = ()> = std::result::Result<T, String>;
@@ -32,9 +32,8 @@ impl Worker {
     ) -> Received {
         let mut bytes = std::mem::take(&mut self.joined);
         bytes.clear();
-        let incomplete = &mut self.clients.incomplete[conn.0 as usize];
-        bytes.append(&mut incomplete.held);
-        let decoded = std::mem::take(&mut incomplete.decoded);
+        let row = &mut self.clients.rows[index as usize];
+        let decoded = self.clients.incomplete.take(row, &mut bytes);
         let known = bytes.len();
         // One byte, to learn how the connection is if there is none.
         let count = self.table.readable(conn).clamp(1, most);
@@ -49,10 +48,8 @@ impl Worker {
                 self.protocol_violation(index, &why, now_ns);
             }
         } else {
-            bytes.truncate(known);
-            let incomplete = &mut self.clients.incomplete[conn.0 as usize];
-            incomplete.held.extend_from_slice(&bytes);
-            incomplete.decoded = decoded;
+            let row = &mut self.clients.rows[index as usize];
+            self.clients.incomplete.keep(row, &bytes[..known], decoded);
         }
         self.joined = bytes;
         received
@@ -193,11 +190,8 @@ impl Worker {
         if bytes.len() > UNIT_BYTES_MAX {
             return Err(format!("a unit of more than {UNIT_BYTES_MAX} bytes"));
         }
-        if let Link::Active(conn) = self.clients.rows[index as usize].link {
-            let incomplete = &mut self.clients.incomplete[conn.0 as usize];
-            incomplete.held.extend_from_slice(bytes);
-            incomplete.decoded = decoded;
-        }
+        let row = &mut self.clients.rows[index as usize];
+        self.clients.incomplete.keep(row, bytes, decoded);
         Ok(())
     }
 
