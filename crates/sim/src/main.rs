@@ -144,7 +144,10 @@ fn search(args: &Args) -> bool {
             for (kind, count) in coverage.kinds() {
                 println!("  {kind:<24} {count}");
             }
-            let missing = coverage.missing();
+            let missing = match crore_sim::plan::has_cluster_sessions(first) {
+                true => coverage.missing_of_cluster_sessions(),
+                false => coverage.missing(),
+            };
             if !missing.is_empty() {
                 println!("failed: met none of {missing:?}");
             }

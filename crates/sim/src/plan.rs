@@ -7,7 +7,7 @@ mod steps;
 
 pub use draw::{
     CLUSTER_SESSIONS_FROM, CLUSTERS_FROM, COPIES_FROM, DURABLE_SESSIONS_FROM,
-    STEADY_SUBSCRIPTIONS_FROM,
+    STEADY_SUBSCRIPTIONS_FROM, has_cluster_sessions,
 };
 
 use crate::engine::EngineBehavior;

@@ -124,12 +124,17 @@ const IDEMPOTENCY_WINDOW_S: u32 = 86_400;
 /// Choices for the largest message in bytes. With a larger message the byte budget of a log would have no effect.
 const MESSAGE_BYTES: [usize; 4] = [8, 60, 400, 3000];
 
+/// Whether the world of this seed is a cluster with MQTT sessions.
+pub fn has_cluster_sessions(seed: u64) -> bool {
+    (CLUSTER_SESSIONS_FROM..DURABLE_SESSIONS_FROM).contains(&seed)
+}
+
 impl Plan {
     /// Chooses the properties of this seed's world.
     pub fn new(seed: u64) -> Plan {
         let rng_of = |salt: u64| Rng::new(seed ^ salt);
         let are_sessions_durable = (DURABLE_SESSIONS_FROM..CLUSTERS_FROM).contains(&seed);
-        let has_cluster_sessions = (CLUSTER_SESSIONS_FROM..DURABLE_SESSIONS_FROM).contains(&seed);
+        let has_cluster_sessions = has_cluster_sessions(seed);
         let percent = |usual| match are_sessions_durable {
             true => 100,
             false => usual,
