@@ -17,6 +17,7 @@
 extern crate alloc;
 
 mod bounds;
+mod centrifugo;
 mod client_filter;
 mod connection;
 mod http;
@@ -27,6 +28,7 @@ pub mod rights;
 mod rule;
 
 pub use bounds::{MAX_MESSAGE_BYTES, MAX_TOPIC_BYTES};
+pub use centrifugo::Centrifugo;
 pub use client_filter::ClientFilter;
 pub use connection::{Deflate, Drain, Heartbeat, Timeouts};
 pub use http::Http;

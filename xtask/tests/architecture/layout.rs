@@ -16,7 +16,15 @@ pub const FLOORS: &[(&str, &[&[&str]])] = &[
         "settings",
         &[
             &["bounds", "client_filter", "rights"],
-            &["connection", "http", "limits", "mqtt", "publish", "rule"],
+            &[
+                "centrifugo",
+                "connection",
+                "http",
+                "limits",
+                "mqtt",
+                "publish",
+                "rule",
+            ],
         ],
     ),
     (

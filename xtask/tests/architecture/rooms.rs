@@ -17,6 +17,7 @@ const PROTOCOLS: &[(&str, &[&str])] = &[
     ("stream", &["http", "sse", "websocket"]),
     ("longpoll", &["http", "stream"]),
     ("mqtt", &["http", "websocket"]),
+    ("centrifugo", &["http", "websocket"]),
 ];
 
 const CLIENT: &str = "crates/broker/src/client/";
@@ -35,6 +36,7 @@ const STATES: &[&str] = &[
     "State::Sse",
     "State::WebSocket",
     "State::Mqtt",
+    "State::Centrifugo",
 ];
 
 /// The protocol that a file below `src` belongs to.

@@ -181,6 +181,8 @@ reasons! {
         NoPath, 404, 0, NONE, Refused, "no such path; topics are published at /pub/{topic} and read at /sub/{topic}";
         AdminPath, 404, 0, NONE, Refused, "no such path; this is a data port, and operators ask the admin port (admin.listen, by default 127.0.0.1:8801)";
         NoSocketPath, 404, 0, NONE, Refused, "no such path; topics are read at /sub/{topic}; MQTT over WebSocket goes to any path, and offers the subprotocol mqtt (Sec-WebSocket-Protocol: mqtt)";
+        CentrifugoOff, 404, 0, NONE, Refused, "Centrifugo's client protocol is off here; centrifugo.enabled turns it on";
+        CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there is only the WebSocket: it is at /websocket below centrifugo.path";
         Method, 405, 0, NONE, Refused, "this path does not take this method";
         HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
         NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";

@@ -6,8 +6,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 pub use crore_settings::{
-    Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt, Publishing,
-    Rule, Slow, Timeouts,
+    Centrifugo, Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt,
+    Publishing, Rule, Slow, Timeouts,
 };
 
 use crate::base::access::{Digest, Grants, Revoked};
@@ -34,6 +34,8 @@ pub struct Settings {
     pub access: Access,
     /// MQTT sessions and features.
     pub mqtt: Mqtt,
+    /// Clients of Centrifugo's protocol.
+    pub centrifugo: Centrifugo,
     /// How clients are moved to another server before this one stops.
     pub drain: Drain,
     /// The name and address of this node in a cluster.
@@ -102,6 +104,7 @@ impl Default for Settings {
                 operator: None,
             },
             mqtt: Mqtt::default(),
+            centrifugo: Centrifugo::default(),
             drain: Drain::default(),
             node: Node::default(),
             rules: Vec::new(),

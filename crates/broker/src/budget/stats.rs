@@ -23,6 +23,7 @@ words! {
         WebSocket, "websocket", "a WebSocket";
         Mqtt, "mqtt", "MQTT over TCP";
         MqttWebSocket, "mqtt_websocket", "MQTT within a WebSocket";
+        Centrifugo, "centrifugo", "Centrifugo's client protocol";
         Closing, "closing", "it has been sent its last bytes";
     }
 }

@@ -44,6 +44,17 @@ pub(crate) trait Codec<P: ProtocolTypes> {
     /// A home (the part of a shard that keeps a topic) has answered: the subscription is in force. Called for each page. Tells the client once.
     fn granted<I: Io>(clients: &mut Clients<P>, slot: u32, part: u32, io: &mut I);
 
+    /// Takes the messages of a page in the protocol's own form, if the page is the answer to a subscribe command. False if they are sent one by one.
+    fn first_page<I: Io>(
+        _clients: &mut Clients<P>,
+        _of: (u32, u32),
+        _page: &Page,
+        _messages: (&[Record], &Frames),
+        _io: &mut I,
+    ) -> bool {
+        false
+    }
+
     /// A home has no room for the subscription. Tells the client, and ends the subscription ([`leave`](crate::client::list::leave)) or the connection.
     fn refused<I: Io>(
         clients: &mut Clients<P>,
@@ -81,10 +92,10 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         });
     }
 
-    /// Messages of the subscription are lost before this position, in this partition.
+    /// Messages of the subscription are lost before this position, in this partition. The subscription goes on after it, unless this ends it.
     fn gap<I: Io>(
         clients: &mut Clients<P>,
-        subs: &Subscriptions,
+        subs: &mut Subscriptions,
         of: (u32, u32),
         from: (PartitionId, Position),
         io: &mut I,
@@ -185,7 +196,7 @@ impl<P: ProtocolTypes> Codec<P> for NoCodec {
 
     fn gap<I: Io>(
         clients: &mut Clients<P>,
-        _subs: &Subscriptions,
+        _subs: &mut Subscriptions,
         of: (u32, u32),
         _from: (PartitionId, Position),
         _io: &mut I,

@@ -53,6 +53,9 @@ macro_rules! protocol_of {
                 <<$P as Protocols>::Stream as Protocol<$P>>::$question($($argument),*)
             }
             State::Mqtt => <<$P as Protocols>::Mqtt as Protocol<$P>>::$question($($argument),*),
+            State::Centrifugo => {
+                <<$P as Protocols>::Centrifugo as Protocol<$P>>::$question($($argument),*)
+            }
         }
     }};
 }
@@ -66,6 +69,8 @@ pub(crate) trait Protocols: ProtocolTypes {
     type Stream: Protocol<Self>;
     /// MQTT.
     type Mqtt: Protocol<Self>;
+    /// Centrifugo's client protocol.
+    type Centrifugo: Protocol<Self>;
 
     /// Encodes the current run in this encoding, unless it was encoded for another subscriber.
     fn encode_once(front: &mut Front<Self>, encoding: Self::Encoding, topic: u32, frames: &Frames);
@@ -110,7 +115,7 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// The bytes of a frame that are not counted in the size limit of a message.
-    fn frame_beside_bytes() -> usize {
+    fn frame_beside_bytes(_clients: &Clients<P>) -> usize {
         0
     }
 
@@ -225,6 +230,16 @@ pub(crate) trait Protocol<P: Protocols> {
         page_of_topic::<Self::Codec, P, I>(front, (of.0, of.2), page, io);
     }
 
+    /// Takes a page that answers a question of the connection, and not a subscription. False if it is for a subscription.
+    fn answer<I: Io>(
+        _front: &mut Front<P>,
+        _to: ReplyTo,
+        _page: TopicPage<'_>,
+        _io: &mut I,
+    ) -> bool {
+        false
+    }
+
     /// Handles a page for a group of filters, `of` (connection, serial number), for one partition.
     fn match_page<I: Io>(front: &mut Front<P>, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
         filter_page::<Self::Codec, P, I>(front, of, page, io);
@@ -233,11 +248,11 @@ pub(crate) trait Protocol<P: Protocols> {
     /// Delivers the live messages of the current run to the subscription `of`, as in [`Protocol::page`].
     #[inline]
     fn live<I: Io>(front: &mut Front<P>, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
-        let (slot, topic, part) = of;
+        let (slot, _, part) = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
             if let Some(encoding) = Self::Codec::shared_encoding(row) {
-                return front.push_encoded((slot, topic), encoding, frames, io);
+                return front.push_encoded(of, encoding, frames, io);
             }
             front.clients.expand(slot);
         }

@@ -29,6 +29,8 @@ use crate::store::slab::NONE;
 /// Messages of the current run for one connection.
 pub(crate) struct Parcel<'a, E> {
     slot: u32,
+    /// The index of the subscription, if the connection has several.
+    part: u32,
     encoding: E,
     messages: Range<usize>,
     frames: &'a Frames,
@@ -36,9 +38,10 @@ pub(crate) struct Parcel<'a, E> {
 
 impl<'a, E> Parcel<'a, E> {
     /// All messages of the run.
-    fn whole(slot: u32, encoding: E, run: &Run, frames: &'a Frames) -> Self {
+    fn whole((slot, part): (u32, u32), encoding: E, run: &Run, frames: &'a Frames) -> Self {
         Parcel {
             slot,
+            part,
             encoding,
             messages: 0..run.records().len(),
             frames,
@@ -50,6 +53,7 @@ impl<'a, E> Parcel<'a, E> {
         let (first, last) = (picks[0] as usize, picks[picks.len() - 1] as usize);
         Parcel {
             slot,
+            part: 0,
             encoding,
             messages: first..last + 1,
             frames,
@@ -62,7 +66,7 @@ impl<P: Protocols> Front<P> {
     #[inline]
     pub(crate) fn push_encoded<I: Io>(
         &mut self,
-        (slot, topic): (u32, u32),
+        (slot, topic, part): (u32, u32, u32),
         encoding: P::Encoding,
         frames: &Frames,
         io: &mut I,
@@ -71,7 +75,7 @@ impl<P: Protocols> Front<P> {
             P::encode_once(self, encoding, topic, frames);
         }
         let run = &self.feed.run;
-        let parcel = Parcel::whole(slot, encoding, run, frames);
+        let parcel = Parcel::whole((slot, part), encoding, run, frames);
         push(&mut self.clients, &self.subs, run, &parcel, io);
     }
 }
@@ -158,8 +162,15 @@ pub(crate) fn put_picks<P: ProtocolTypes, I: Io>(
         let record = run.records()[picks[n] as usize];
         let mut message = Rope::default();
         message.append(bytes, if n == 0 { 0 } else { ends[n - 1] }, ends[n]);
-        let bounds =
-            || clients.bounds_in_run(&subs.topics, run, slot, picks[n] as usize, parcel.frames);
+        let bounds = || {
+            clients.bounds_in_run(
+                &subs.topics,
+                run,
+                (slot, 0),
+                picks[n] as usize,
+                parcel.frames,
+            )
+        };
         if record.latest || !fits(&clients.conns, slot, message.len(), bounds) {
             let rest = picks[n..].iter().map(|pick| *pick as usize);
             return fell_behind_in_run(clients, &subs.matching, run, slot, rest);
@@ -282,7 +293,8 @@ fn queue<P: ProtocolTypes>(
     for n in from..parcel.messages.end {
         let len = run.len(parcel.encoding, n, parcel.frames);
         let record = &run.records()[n];
-        let bounds = || clients.bounds_in_run(&subs.topics, run, parcel.slot, n, parcel.frames);
+        let of = (parcel.slot, parcel.part);
+        let bounds = || clients.bounds_in_run(&subs.topics, run, of, n, parcel.frames);
         let waits = !record.latest || planted::is(Fault::Superseded);
         if !waits || !fits(&clients.conns, parcel.slot, len, bounds) {
             let offset = record.previous;
@@ -295,7 +307,7 @@ fn queue<P: ProtocolTypes>(
                     n..parcel.messages.end,
                 );
             }
-            return clients.fall_back(parcel.slot, 0, offset);
+            return clients.fall_back(parcel.slot, parcel.part, offset);
         }
         match run.is_joined(parcel.encoding, n..n + 1) && len < SHARED_MIN {
             true => {

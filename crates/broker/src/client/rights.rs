@@ -116,25 +116,37 @@ impl<P: ProtocolTypes> Clients<P> {
         })
     }
 
+    /// Whether everybody may publish or subscribe to something.
+    pub(crate) fn is_something_open(&self) -> bool {
+        let (everybody, rules) = (
+            &self.ctx.world.settings.access.anonymous,
+            &self.ctx.world.rules,
+        );
+        let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
+        opens(Right::Publish) || opens(Right::Subscribe)
+    }
+
     /// Records which client the request or connection belongs to from now on.
     ///
     /// # Errors
     /// Why the credential was refused.
     pub(crate) fn enter_as(&mut self, slot: u32, who: Option<Identity>) -> Result<(), Reason> {
-        match who {
-            None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(known))) if known.until_unix_s <= self.ctx.wall_s() => {
-                Err(Reason::TokenExpired)
-            }
+        if let Some(known) = who.map_or(Ok(None), |who| self.check_identity(who))? {
+            self.conns.grants.set(slot, known);
+        }
+        Ok(())
+    }
+
+    /// Checks a verdict, which may have been given some time ago.
+    ///
+    /// # Errors
+    /// Why the credential is refused.
+    pub(crate) fn check_identity(&self, who: Identity) -> Identity {
+        match who? {
+            Some(known) if known.until_unix_s <= self.ctx.wall_s() => Err(Reason::TokenExpired),
             // The verdict may have been given before the revocation.
-            Some(Ok(Some(known))) if self.is_revoked(&known.grants) => {
-                Err(Reason::CredentialsRevoked)
-            }
-            Some(Ok(Some(known))) => {
-                self.conns.grants.set(slot, known);
-                Ok(())
-            }
-            Some(Err(refusal)) => Err(refusal),
+            Some(known) if self.is_revoked(&known.grants) => Err(Reason::CredentialsRevoked),
+            known => Ok(known),
         }
     }
 }

@@ -24,6 +24,8 @@ pub enum State {
     WebSocket,
     /// MQTT, over TCP or within a WebSocket.
     Mqtt,
+    /// Centrifugo's client protocol, within a WebSocket.
+    Centrifugo,
     /// The server has sent its last bytes, which may still be in the outbox. Bytes of the peer are discarded until the peer closes.
     Draining,
 }
@@ -203,7 +205,7 @@ impl Row {
     #[inline]
     pub fn has_list(&self) -> bool {
         match self.consumer.state {
-            State::Mqtt => true,
+            State::Mqtt | State::Centrifugo => true,
             State::Proxy | State::Http | State::Waiting | State::Poll => false,
             State::Sse | State::WebSocket | State::Draining => false,
         }

@@ -6,6 +6,7 @@ use crate::client::outbox::{Bounds, Outbox, send_rope};
 use crate::client::parts::{Clients, Connections, Run, Topics};
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, HELD, State};
+use crate::client::subscriptions::topic_of;
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::Frames;
@@ -203,7 +204,7 @@ impl<P: ProtocolTypes> Clients<P> {
         &self,
         topics: &Topics,
         run: &Run,
-        slot: u32,
+        (slot, part): (u32, u32),
         message: usize,
         frames: &Frames,
     ) -> Bounds {
@@ -214,7 +215,7 @@ impl<P: ProtocolTypes> Clients<P> {
             Some((_, name)) => self.ctx.bounds_of(frames.name(*name)),
             None => self
                 .ctx
-                .bounds_of(topics.name(self.conns.get(slot).consumer.topic)),
+                .bounds_of(topics.name(topic_of(&self.conns, slot, part))),
         }
     }
 }

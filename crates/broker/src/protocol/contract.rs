@@ -9,6 +9,8 @@ use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::Row;
 use crate::client::types::ProtocolTypes;
 use crate::mail::Frames;
+use crate::protocol::centrifugo::close::drop_held;
+use crate::protocol::centrifugo::contract::Centrifugo;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Front, Subscribed};
 use crate::protocol::http::options::FOLLOWS;
@@ -41,6 +43,7 @@ impl Protocols for AllProtocols {
     type Request = Request;
     type Stream = Stream;
     type Mqtt = Mqtt;
+    type Centrifugo = Centrifugo;
 
     fn encode_once(front: &mut Front, form: Encoding, topic: u32, frames: &Frames) {
         let (topics, feed) = (&front.subs.topics, &mut front.feed);
@@ -57,6 +60,7 @@ impl Protocols for AllProtocols {
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
         drop_partial(&mut front.clients, slot);
+        drop_held(&mut front.clients, slot);
     }
 }
 

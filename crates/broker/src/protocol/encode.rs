@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use crore_wire::centrifugo::Format;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{json, sse};
 
@@ -15,6 +16,7 @@ use crate::client::row::{Row, State};
 use crate::client::run::Encodings;
 use crate::mail::properties::{of_user, publisher};
 use crate::mail::{Frames, Record};
+use crate::protocol::centrifugo::publication;
 use crate::protocol::http::options::{DEFLATE, ENVELOPE, HTTP10, META};
 use crate::protocol::mqtt::plain;
 use crate::store::rope::{Mark, Rope};
@@ -47,6 +49,10 @@ pub enum Encoding {
     FramedPacket,
     /// MQTT 5.0, QoS 0, in binary frames.
     FramedPacket5,
+    /// Pushes of Centrifugo's protocol in text frames.
+    PushJson,
+    /// The same in protobuf, in binary frames.
+    PushProtobuf,
 }
 
 impl Encoding {
@@ -98,12 +104,15 @@ impl Encoding {
                 | Encoding::Packet5
                 | Encoding::FramedPacket
                 | Encoding::FramedPacket5
+                // They have the offset alone.
+                | Encoding::PushJson
+                | Encoding::PushProtobuf
         )
     }
 }
 
 impl Encodings for Encoding {
-    const COUNT: usize = 12;
+    const COUNT: usize = 14;
 
     fn number(self) -> usize {
         self as usize
@@ -175,6 +184,14 @@ impl Message<'_> {
             Encoding::FramedPacket | Encoding::FramedPacket5 => {
                 self.packet(encoding == Encoding::FramedPacket5, out);
                 frame_rope(out, start, Opcode::Binary);
+            }
+            Encoding::PushJson | Encoding::PushProtobuf => {
+                let (format, opcode) = match encoding {
+                    Encoding::PushJson => (Format::Json, Opcode::Text),
+                    _ => (Format::Protobuf, Opcode::Binary),
+                };
+                publication::write(format, self.topic, (record, frames), &mut out.own);
+                frame_rope(out, start, opcode);
             }
             Encoding::Events | Encoding::EventsToEnd => {
                 self.event_name(out);

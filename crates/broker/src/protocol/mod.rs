@@ -1,11 +1,12 @@
 //! The protocols of connections, one folder each. All use the clients' side of a shard (`client/`). `sse` and `websocket` use
 //! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
-//! TCP or over `websocket`. No other of these folders imports another.
+//! TCP or over `websocket`, and `centrifugo` over `websocket`. No other of these folders imports another.
 //!
 //! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of
 //! requests, and `replies` hands over the mail of homes (the parts of shards that keep topics). `front` names the clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
 //! each protocol, and `run` once for all connections that get the same bytes.
 
+pub(crate) mod centrifugo;
 pub(crate) mod contract;
 mod encode;
 pub(crate) mod front;

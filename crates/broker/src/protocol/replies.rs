@@ -100,8 +100,13 @@ impl Front {
         let mut part = None;
         if clients.conns.is_asked(to) {
             count_answered_page(clients, queues, slot);
-            part = part_named(&clients.conns, slot, to.part);
+            let state = clients.conns.get(slot).consumer.state;
+            if protocol_of!(AllProtocols, state, answer(self, to, (page, frames), io)) {
+                return;
+            }
+            part = part_named(&self.clients.conns, slot, to.part);
         }
+        let (clients, subs, ..) = self.parts();
         let Some(part) = part.filter(|part| topic_of(&clients.conns, slot, *part) == topic) else {
             // The connection that asked has ended.
             if counted {

@@ -1,5 +1,5 @@
 //! Requests: reads and answers them, carries them out, and changes a connection to another protocol. HTTP itself calls no protocol over it. So what requests
-//! do with streams, polls and MQTT is here.
+//! do with streams, polls, MQTT and Centrifugo's protocol is here.
 
 use crore_wire::http::head::Head;
 
@@ -16,7 +16,8 @@ use crate::client::types::Spilled;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{Attached, Frames, Outcome, ReplyTo};
-use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
+use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
     awaits_verdict, end_http, end_waiting, is_subscribing, move_idle,
@@ -41,7 +42,7 @@ use crate::protocol::stream::interest::{follow, may_follow};
 use crate::protocol::stream::live::stream_live_of_part;
 use crate::protocol::stream::page::not_attached;
 use crate::protocol::stream::subscribe::subscribe;
-use crate::protocol::websocket::handshake::accept_upgrade;
+use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
 use crate::protocol::websocket::publish::upgrade_to_publish;
 use crate::store::slab::NONE;
 
@@ -319,18 +320,37 @@ impl Requests for AllProtocols {
         packets::begins_with(conns, slot, first)
     }
 
-    fn names_other(head: &Head<'_>) -> bool {
-        packets::speaks_mqtt(head)
+    fn task_of_other(
+        ctx: &Context,
+        head: &Head<'_>,
+        upgrade: bool,
+    ) -> Option<Result<Task, Reason>> {
+        if upgrade && packets::speaks_mqtt(head) {
+            return Some(Ok(Task::Upgrade));
+        }
+        Some(match commands::place_of(ctx, head.path)? {
+            Place::WebSocket if upgrade => Ok(Task::Upgrade),
+            Place::WebSocket => Err(Reason::NoUpgrade),
+            Place::Nowhere(reason) => Err(reason),
+        })
     }
 }
 
 /// Upgrades to a WebSocket that carries another protocol.
 fn upgrade<I: Io>(clients: &mut Clients, slot: u32, head: &Head<'_>, io: &mut I) -> Flow {
-    if let Err(reason) = accept_upgrade(clients, slot, head, Some(packets::SUBPROTOCOL)) {
+    let is_mqtt = packets::speaks_mqtt(head);
+    let chosen = match is_mqtt {
+        true => Some(packets::SUBPROTOCOL),
+        false => commands::subprotocol_of(head),
+    };
+    if let Err(reason) = accept_upgrade(clients, slot, head, Carries::Protocol(chosen)) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
-    begin_framed(clients, slot);
+    match is_mqtt {
+        true => begin_framed(clients, slot),
+        false => begin_centrifugo(clients, slot, commands::speaks_protobuf(head)),
+    }
     clients.send_reply(slot, io);
     Flow::Wait
 }

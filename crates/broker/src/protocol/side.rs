@@ -8,6 +8,7 @@ use crore_wire::websocket::receive::Partial;
 use crate::client::progress::{Allowance, Progress};
 use crate::client::types::{self, Spilled};
 use crate::mail::spill_buffer::SpillBuffer;
+use crate::protocol::centrifugo::state::Centrifugo;
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::state::{Attaching, Batch, Follow, Held, HttpSpill, Pending, PublishTo};
 use crate::protocol::mqtt::state::Mqtt;
@@ -90,6 +91,8 @@ pub struct Side {
     pub opening: Option<Box<Opening>>,
     /// The state of an MQTT client.
     pub mqtt: Option<Box<Mqtt>>,
+    /// The state of a client of Centrifugo's protocol.
+    pub centrifugo: Option<Box<Centrifugo>>,
 }
 
 impl types::Held for Side {
@@ -107,9 +110,10 @@ impl types::Held for Side {
                 Some(Pending::Batch(batch)) => size_of::<Batch>() + batch.own_bytes(),
                 _ => 0,
             }
-            + (self.publish_to.as_ref()).map_or(0, |to| to.name.capacity())
+            + (self.publish_to.as_ref()).map_or(0, |to| to.name.len())
             + (self.follow.as_ref()).map_or(0, |it| size_of::<Follow>() + it.filter.capacity())
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.bytes())
+            + (self.centrifugo.as_ref()).map_or(0, |centrifugo| centrifugo.bytes())
             + self.opening.as_ref().map_or(0, |it| it.own_bytes())
     }
 
@@ -126,8 +130,11 @@ impl types::Held for Side {
         mqtt.map_or(0, |mqtt| mqtt.grants_behind.len())
     }
 
-    /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge.
+    /// Not idle: an MQTT client that waits for answers to its publishes, or has messages to acknowledge, and a client of Centrifugo's protocol whose
+    /// commands wait.
     fn is_idle(&self) -> bool {
+        let centrifugo = self.centrifugo.as_ref();
         self.mqtt.as_ref().is_none_or(|mqtt| mqtt.is_idle())
+            && centrifugo.is_none_or(|centrifugo| centrifugo.is_idle())
     }
 }

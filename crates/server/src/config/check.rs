@@ -5,7 +5,7 @@ use std::iter;
 use std::net::SocketAddr;
 
 use crore_broker::rules::RULES_MAX;
-use crore_broker::settings::{Drain, Http, Limits, Rule};
+use crore_broker::settings::{Centrifugo, Drain, Http, Limits, Rule};
 use crore_settings::MAX_TOPIC_BYTES;
 use crore_wire::http::origin::normalize;
 use crore_wire::topic::{check_filter, covers, has_wildcard};
@@ -24,7 +24,7 @@ const MAX_REFERENCE_BYTES: usize = 1_000;
 /// Checks all settings. `insecure` permits addresses beyond the loopback without `[access]`.
 pub fn all(problems: &mut Problems, file: &File, insecure: bool) {
     listen(problems, &file.listen, insecure || file.access.is_some());
-    http(problems, &file.http);
+    http(problems, &file.http, &file.centrifugo);
     limits(problems, &file.limits);
     access(problems, file);
     file.admin.check(problems, &file.listen);
@@ -176,23 +176,33 @@ fn listen(problems: &mut Problems, addresses: &[SocketAddr], anywhere: bool) {
     }
 }
 
-fn http(problems: &mut Problems, http: &Http) {
+/// The setting with the prefix of Centrifugo's protocol, which overlaps with no other prefix while the protocol is on.
+const CENTRIFUGO_PATH: &str = "centrifugo.path";
+
+fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
     problems.hosts("http.hosts", &http.hosts);
     if http.proxy_protocol && http.trusted_proxies.is_empty() {
         let what = "is on, but http.trusted_proxies is empty, so that nobody may connect; name the proxy's network there, such as [\"10.0.0.0/8\"]";
         problems.fail("http.proxy_protocol", what);
     }
     let groups = [
-        ("http.publish_paths", &http.publish_paths),
+        ("http.publish_paths", &http.publish_paths[..]),
         ("http.subscribe_paths", &http.subscribe_paths),
         ("http.pubsub_paths", &http.pubsub_paths),
         ("http.interest_paths", &http.interest_paths),
         ("http.history_paths", &http.history_paths),
+        (CENTRIFUGO_PATH, core::slice::from_ref(&centrifugo.path)),
     ];
+    let groups = groups
+        .into_iter()
+        .filter(|(key, _)| *key != CENTRIFUGO_PATH || centrifugo.enabled);
     let mut seen: Vec<(String, &str)> = Vec::new();
     for (key, paths) in groups {
         for (index, path) in paths.iter().enumerate() {
-            let place = format!("{key}[{}]", index + 1);
+            let place = match key {
+                CENTRIFUGO_PATH => key.to_string(),
+                _ => format!("{key}[{}]", index + 1),
+            };
             if let Err(what) = path_prefix(path) {
                 problems.fail(place, what);
                 continue;

@@ -57,6 +57,7 @@ impl EffectiveSettings {
             interest: file.interest,
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
+            centrifugo: file.centrifugo,
             drain: file.drain,
             node,
             rules: file.rules,

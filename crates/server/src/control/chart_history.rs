@@ -121,7 +121,7 @@ impl Sample {
         };
         Sample {
             time_ms: unix_ms(),
-            websocket: by(Transport::WebSocket),
+            websocket: by(Transport::WebSocket).saturating_add(by(Transport::Centrifugo)),
             sse: by(Transport::Sse),
             longpoll: by(Transport::LongPoll),
             mqtt: by(Transport::Mqtt).saturating_add(by(Transport::MqttWebSocket)),

@@ -84,6 +84,7 @@ pub struct ByTransport {
     websocket: u64,
     mqtt: u64,
     mqtt_websocket: u64,
+    centrifugo: u64,
     closing: u64,
 }
 
@@ -354,6 +355,7 @@ impl ByTransport {
             websocket: by(Transport::WebSocket),
             mqtt: by(Transport::Mqtt),
             mqtt_websocket: by(Transport::MqttWebSocket),
+            centrifugo: by(Transport::Centrifugo),
             closing: by(Transport::Closing),
         }
     }

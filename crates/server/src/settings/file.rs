@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
+    Centrifugo, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
 };
 use crore_broker::{PartitionId, SLOTS};
 use schemars::JsonSchema;
@@ -75,6 +75,8 @@ pub struct File {
     pub interest: Interest,
     /// Clients of MQTT and their sessions.
     pub mqtt: Mqtt,
+    /// Clients of Centrifugo's protocol.
+    pub centrifugo: Centrifugo,
     /// Rights of clients. Without this table every client may do everything, on the loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Access")]

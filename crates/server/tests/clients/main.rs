@@ -14,6 +14,7 @@ mod support;
 
 mod access;
 mod browser;
+mod centrifugo;
 mod client;
 mod console;
 mod console_views;

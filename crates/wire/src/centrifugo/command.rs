@@ -264,6 +264,14 @@ pub(super) fn connect<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> C
     }
 }
 
+pub(super) fn channel<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> &'a str {
+    let bytes = Bytes {
+        frame,
+        decoded: &scratch.text,
+    };
+    bytes.text(raw.channel)
+}
+
 pub(super) fn emulation<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> Emulation<'a> {
     let bytes = Bytes {
         frame,

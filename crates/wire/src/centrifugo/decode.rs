@@ -5,7 +5,7 @@ use super::error::Error;
 use super::format::Format;
 use super::protobuf::Reader;
 use super::raw::Raw;
-use super::schema::{COMMAND, CONNECT, EMULATION, Field};
+use super::schema::{CHANNEL_CLAIM, COMMAND, CONNECT, EMULATION, Field};
 use super::{read_json, read_protobuf};
 
 pub use super::raw::{Limits, Scratch};
@@ -32,6 +32,11 @@ impl<'a> Commands<'a> {
             read: 0,
             limits,
         }
+    }
+
+    /// What was not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.at.map_or(&[], |at| &self.frame[at..])
     }
 
     /// The next command, which borrows the frame and `scratch`.
@@ -75,6 +80,32 @@ impl<'a> Commands<'a> {
     }
 }
 
+/// The number of commands of a frame, by their borders alone.
+///
+/// # Errors
+///
+/// The frame is empty, or ends within a message of protobuf.
+pub fn count(format: Format, frame: &[u8]) -> Result<usize, Error> {
+    if frame.is_empty() {
+        return Err(Error::Empty);
+    }
+    let mut count = 0;
+    match format {
+        Format::Json => {
+            let lines = frame.strip_suffix(b"\n").unwrap_or(frame);
+            count = 1 + memchr::memchr_iter(b'\n', lines).count();
+        }
+        Format::Protobuf => {
+            let mut reader = Reader::new(frame, 0);
+            while !reader.is_empty() {
+                reader.delimited()?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
 /// Reads a connect that is not in a command: the request of a transport that only goes to the client.
 ///
 /// # Errors
@@ -107,6 +138,21 @@ pub fn emulation<'a>(
     };
     let raw = one(format, bytes, &EMULATION, scratch, &limits)?;
     Ok(command::emulation(&raw, bytes, scratch))
+}
+
+/// Reads the claim `channel` of a subscription token; empty if there is none. `claims` are the decoded claims.
+///
+/// # Errors
+///
+/// The first fault of the bytes.
+pub fn channel_claim<'a>(claims: &'a [u8], scratch: &'a mut Scratch) -> Result<&'a str, Error> {
+    let limits = Limits {
+        commands: 0,
+        subs: 0,
+        headers: 0,
+    };
+    let raw = one(Format::Json, claims, &CHANNEL_CLAIM, scratch, &limits)?;
+    Ok(command::channel(&raw, claims, scratch))
 }
 
 /// Reads all of `bytes` as one message.

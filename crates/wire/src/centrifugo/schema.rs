@@ -142,7 +142,7 @@ pub(super) static SUBSCRIBE: [Field; 12] = [
     field("type", 15, Kind::I32, Slot::Type),
 ];
 
-static ONE_CHANNEL: [Field; 1] = [field("channel", 1, Kind::Text, Slot::Channel)];
+const ONE_CHANNEL: [Field; 1] = [field("channel", 1, Kind::Text, Slot::Channel)];
 
 static PUBLISH: [Field; 3] = [
     field("channel", 1, Kind::Text, Slot::Channel),
@@ -176,6 +176,9 @@ static SUB_REFRESH: [Field; 3] = [
     field("token", 2, Kind::Text, Slot::Token),
     field("type", 3, Kind::I32, Slot::Type),
 ];
+
+/// The claim of a subscription token that names its channel.
+pub(super) static CHANNEL_CLAIM: [Field; 1] = ONE_CHANNEL;
 
 /// The body of a request to `/emulation`.
 pub(super) static EMULATION: [Field; 3] = [

@@ -2,7 +2,7 @@
 
 use crore_wire::centrifugo::Format::{Json, Protobuf};
 use crore_wire::centrifugo::{
-    Commands, History, Position, Publish, Request, Scratch, SubRefresh, Subscribe, decode,
+    Commands, Error, History, Position, Publish, Request, Scratch, SubRefresh, Subscribe, decode,
 };
 
 use crate::proto::{bytes, delimited, number};
@@ -305,4 +305,50 @@ fn nothing_follows_an_error() {
     assert!(commands.next(&mut scratch).expect("a command").is_ok());
     assert!(commands.next(&mut scratch).expect("an error").is_err());
     assert!(commands.next(&mut scratch).is_none());
+}
+
+#[test]
+fn commands_of_a_frame_are_counted_by_their_borders() {
+    for (format, frame, expected) in [
+        (Json, &b"{}"[..], Ok(1)),
+        (Json, b"{}\n", Ok(1)),
+        (Json, b"{}\nnot read\n{", Ok(3)),
+        (Json, b"", Err(Error::Empty)),
+        (Protobuf, b"\0\x01x", Ok(2)),
+        (Protobuf, b"", Err(Error::Empty)),
+        (Protobuf, b"\0\x02x", Err(Error::Truncated)),
+    ] {
+        assert_eq!(decode::count(format, frame), expected, "{frame:?}");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_frame_begins_with_the_next_command() {
+    let json = b"{\"id\":1,\"ping\":{}}\n{}\n";
+    let protobuf = b"\x04\x08\x01\x5a\x00\x00";
+    for (format, frame, len) in [(Json, &json[..], 19), (Protobuf, protobuf, 5)] {
+        let mut scratch = Scratch::default();
+        let mut commands = Commands::new(format, frame, LIMITS);
+        assert_eq!(commands.rest(), frame);
+        assert!(commands.next(&mut scratch).is_some_and(|it| it.is_ok()));
+        assert_eq!(commands.rest(), &frame[len..]);
+        assert!(commands.next(&mut scratch).is_some_and(|it| it.is_ok()));
+        assert_eq!(commands.rest(), b"");
+    }
+}
+
+#[test]
+fn the_channel_of_a_subscription_token_is_one_of_its_claims() {
+    for (claims, expected) in [
+        (
+            r#"{"sub":"ann","channel":"a","exp":17.5,"info":{"channel":"b"}}"#,
+            Ok("a"),
+        ),
+        (r#"{"sub":"ann"}"#, Ok("")),
+        (r#"{"channel":7}"#, Err(Error::WrongType("channel"))),
+    ] {
+        let mut scratch = Scratch::default();
+        let found = decode::channel_claim(claims.as_bytes(), &mut scratch);
+        assert_eq!(found, expected, "{claims}");
+    }
 }

@@ -82,7 +82,7 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
     let mut conns = two();
     conns.extra(0).own.publish_to = Some(PublishTo {
         hash: 1,
-        name: alloc::vec![0; 300],
+        name: alloc::vec![0; 300].into(),
         published: 0,
     });
     assert_eq!(charged(&conns, Part::Connections), 0);

@@ -56,9 +56,15 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
         let from = records.first().map_or(page.head, |record| record.previous);
         let from = Position::new(page.epoch, from);
         C::gap(clients, subs, of, (partition, from), io);
+        if topic_of(&clients.conns, slot, part) == NONE {
+            return;
+        }
     }
     let (mut head, mut at_head) = (page.head, page.at_head);
-    let left = send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io);
+    let left = match C::first_page(clients, of, page, (records, frames), io) {
+        true => None,
+        false => send_in_order::<C, P, I>(clients, subs, deliveries, of, records, frames, io),
+    };
     if let Some(left) = left {
         (head, at_head) = (left.previous, false);
     }

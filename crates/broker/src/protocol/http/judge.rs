@@ -89,11 +89,13 @@ fn judge_request(
     judge_methods(clients, slot, head, endpoint)?;
     let entered = clients.enter_as(slot, who);
     entered.or_else(|refusal| answered(clients, slot, refusal))?;
-    if upgrade && AllProtocols::names_other(head) {
-        return Ok(Task::Upgrade);
-    }
     if !upgrade && head.method == Method::Get && head.header("sec-websocket-key").is_some() {
         return answered(clients, slot, Reason::UpgradeLost);
+    }
+    if (upgrade || routed.is_none())
+        && let Some(task) = AllProtocols::task_of_other(&clients.ctx, head, upgrade)
+    {
+        return task.or_else(|reason| answered(clients, slot, reason));
     }
     let Some((endpoint, rest)) = routed else {
         if upgrade {

@@ -145,7 +145,7 @@ pub struct PublishTo {
     /// The keyed hash of the name.
     pub hash: u32,
     /// The name.
-    pub name: Vec<u8>,
+    pub name: Box<[u8]>,
     /// The number of published frames.
     pub published: u32,
 }

@@ -4,10 +4,11 @@ use alloc::vec::Vec;
 
 use crore_wire::http::head::Head;
 
+use crate::base::reason::Reason;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::TopicRequest;
-use crate::protocol::front::{Connections, Front};
+use crate::protocol::front::{Connections, Context, Front};
 
 /// What HTTP leaves to the protocols that begin as a request, or in the place of one. `protocol/requests.rs` implements it.
 pub(crate) trait Requests {
@@ -23,8 +24,9 @@ pub(crate) trait Requests {
     ) -> Flow;
     /// Changes the connection to another protocol if its first byte begins that protocol. Returns whether it did.
     fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool;
-    /// Whether an upgrade to WebSocket is for another protocol. The path does not matter.
-    fn names_other(head: &Head<'_>) -> bool;
+    /// The task of a request that is for another protocol, by its subprotocol or its path, or why it is refused. `None` if it is not for another one.
+    fn task_of_other(ctx: &Context, head: &Head<'_>, upgrade: bool)
+    -> Option<Result<Task, Reason>>;
 }
 
 /// The kind of request that a path selects.

@@ -17,7 +17,6 @@ use crate::base::ids::ConnId;
 use crate::base::notices::Notice;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
-use crate::budget::world::World;
 use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
@@ -134,9 +133,7 @@ pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<
 
 /// The same; `None` for a client that may have no session at all.
 fn session_may_last_s(clients: &Clients, slot: u32) -> Option<u32> {
-    let World {
-        settings, rules, ..
-    } = &*clients.ctx.world;
+    let settings = &clients.ctx.world.settings;
     if !settings.access.closed || grants_of(&clients.conns, slot).is_some() {
         let lasts = clients.ctx.world.keeps_sessions();
         return Some(if lasts {
@@ -145,9 +142,7 @@ fn session_may_last_s(clients: &Clients, slot: u32) -> Option<u32> {
             0
         });
     }
-    let everybody = &settings.access.anonymous;
-    let opens = |right| everybody.iter().any(|(of, _)| of.has(right)) || rules.open(right);
-    (opens(Right::Publish) || opens(Right::Subscribe)).then_some(0)
+    clients.is_something_open().then_some(0)
 }
 
 /// The name of this client's session at its home.

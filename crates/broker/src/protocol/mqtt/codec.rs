@@ -154,7 +154,7 @@ impl Codec<AllProtocols> for MqttCodec {
     /// MQTT has no packet that tells it.
     fn gap<I: Io>(
         _clients: &mut Clients,
-        _subs: &Subscriptions,
+        _subs: &mut Subscriptions,
         _of: (u32, u32),
         _from: (PartitionId, Position),
         _io: &mut I,

@@ -64,7 +64,7 @@ impl Protocol<AllProtocols> for Mqtt {
         front.mqtt_frame(slot, data, is_binary, home, io)
     }
 
-    fn frame_beside_bytes() -> usize {
+    fn frame_beside_bytes(_clients: &Clients) -> usize {
         PACKET_BESIDE_BYTES
     }
 

@@ -162,7 +162,7 @@ impl Protocol<AllProtocols> for Stream {
         let (slot, topic, part) = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
-            return front.push_encoded((slot, topic), Encoding::of_request(row), frames, io);
+            return front.push_encoded(of, Encoding::of_request(row), frames, io);
         }
         stream_live_of_part(front, slot, (topic, part), frames, io);
     }

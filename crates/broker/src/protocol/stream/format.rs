@@ -9,7 +9,7 @@ use crate::protocol::front::{Clients, Connections, Deliveries, Matching};
 use crate::protocol::http::options::{ENVELOPE, EVENTS, META};
 use crate::protocol::http::state::Gap;
 use crate::protocol::sse::{event_of_position, events_head};
-use crate::protocol::websocket::handshake::accept_upgrade;
+use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
 use crate::protocol::{sse, websocket};
 
 /// Writes the head of the response that begins a stream into `reply`: the upgrade to WebSocket, or the head of an event stream for this topic.
@@ -21,7 +21,7 @@ pub(crate) fn stream_head(
     name: &[u8],
 ) -> Result<(), Reason> {
     if upgrade {
-        return accept_upgrade(clients, slot, head, None);
+        return accept_upgrade(clients, slot, head, Carries::Messages);
     }
     clients.conns.get_mut(slot).consumer.options |= EVENTS;
     events_head(clients, slot, name);

@@ -77,7 +77,7 @@ pub(crate) fn subscribe<I: Io>(
         let (hash, _) = clients.ctx.place_of(&names[0]);
         clients.conns.extra(slot).own.publish_to = Some(PublishTo {
             hash,
-            name: names[0].clone(),
+            name: names[0].as_slice().into(),
             published: 0,
         });
     }

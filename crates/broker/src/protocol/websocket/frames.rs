@@ -224,6 +224,6 @@ fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, 
 /// The size limit of a message that a client may send, in bytes.
 fn frame_bytes_max(clients: &Clients, slot: u32) -> usize {
     let state = clients.conns.get(slot).consumer.state;
-    let beside_bytes = protocol_of!(AllProtocols, state, frame_beside_bytes());
+    let beside_bytes = protocol_of!(AllProtocols, state, frame_beside_bytes(clients));
     clients.ctx.world.settings.limits.message_bytes + beside_bytes
 }

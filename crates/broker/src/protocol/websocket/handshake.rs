@@ -12,12 +12,21 @@ use crate::protocol::http::options::{DEFLATE, ENVELOPE, FOLLOWS, META, UPGRADE};
 /// Nchan's subprotocol: each message begins with its id, topic and content type.
 const META_PROTOCOL: &str = "ws+meta.nchan";
 
-/// Writes the 101 response into `reply`. `carries`: the subprotocol, if the frames carry another protocol.
+/// What the frames of a WebSocket carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carries {
+    /// Messages.
+    Messages,
+    /// Another protocol, with its subprotocol if the client has offered one.
+    Protocol(Option<&'static str>),
+}
+
+/// Writes the 101 response into `reply`.
 pub(crate) fn accept_upgrade(
     clients: &mut Clients,
     slot: u32,
     head: &Head<'_>,
-    carries: Option<&str>,
+    carries: Carries,
 ) -> Result<(), Reason> {
     // Neither header may occur twice (RFC 6455 sections 11.3.1 and 11.3.5).
     let only = |name| {
@@ -31,7 +40,7 @@ pub(crate) fn accept_upgrade(
     let key = key.ok_or(Reason::WebSocketKey)?;
     let meta = head.headers("sec-websocket-protocol");
     let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
-        .filter(|_| carries.is_none() && !clients.conns.get(slot).wants(FOLLOWS));
+        .filter(|_| carries == Carries::Messages && !clients.conns.get(slot).wants(FOLLOWS));
     if meta.is_some() && clients.conns.get(slot).wants(ENVELOPE) {
         return Err(Reason::TwoForms);
     }
@@ -42,7 +51,7 @@ pub(crate) fn accept_upgrade(
         .deflate
         .enabled
         .then_some(())
-        .filter(|()| carries.is_none())
+        .filter(|()| carries == Carries::Messages)
         .and_then(|()| handshake::negotiate_deflate(head.headers("sec-websocket-extensions")));
     let row = clients.conns.get_mut(slot);
     row.consumer.options |= UPGRADE;
@@ -57,7 +66,11 @@ pub(crate) fn accept_upgrade(
         .header("Upgrade", b"websocket")
         .header("Connection", b"Upgrade")
         .header("Sec-WebSocket-Accept", &key);
-    if let Some(protocol) = carries.or(meta) {
+    let chosen = match carries {
+        Carries::Messages => meta,
+        Carries::Protocol(chosen) => chosen,
+    };
+    if let Some(protocol) = chosen {
         answer = answer.header("Sec-WebSocket-Protocol", protocol.as_bytes());
     }
     if let Some(deflate) = deflate {

@@ -21,7 +21,7 @@ use crate::protocol::http::options::{META, PUBLISHES};
 use crate::protocol::http::state::PublishTo;
 use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
-use crate::protocol::websocket::handshake::accept_upgrade;
+use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
 
 /// Publishes the data of a frame, if the connection may publish. False if the connection has ended.
 pub(crate) fn frame_published<I: Io>(
@@ -131,14 +131,14 @@ pub(crate) fn upgrade_to_publish<I: Io>(
     name: &[u8],
     io: &mut I,
 ) -> Flow {
-    if let Err(reason) = accept_upgrade(clients, slot, head, None) {
+    if let Err(reason) = accept_upgrade(clients, slot, head, Carries::Messages) {
         clients.respond_reason(slot, reason);
         return Flow::Next;
     }
     let (hash, _) = clients.ctx.place_of(name);
     clients.conns.extra(slot).own.publish_to = Some(PublishTo {
         hash,
-        name: name.to_vec(),
+        name: name.into(),
         published: 0,
     });
     let row = clients.conns.get_mut(slot);

@@ -1,0 +1,63 @@
+//! Ends connections. The close frame has the code and the text.
+
+use crore_wire::centrifugo::codes::Disconnect;
+
+use crate::base::reason::{Closed, Reason};
+use crate::io::{Close, Io};
+use crate::protocol::centrifugo::reasons::disconnect_of;
+use crate::protocol::centrifugo::state::state_mut;
+use crate::protocol::front::Clients;
+use crate::protocol::http::stream_end::end_stream_by;
+
+/// Ends a connection for a reason of this server.
+pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+    let row = reason.row();
+    clients.scratch.note_close_reason(row.closed);
+    clients.meter.stats.refusals.add(reason);
+    match disconnect_of(reason) {
+        Some(code) => end_by(clients, slot, row.closed, code, code.text, io),
+        None => clients.drop_conn(slot, Close::Now),
+    }
+}
+
+/// Whether a connection stays when a topic of it ends for this reason.
+pub(super) fn stays_after(reason: Reason) -> bool {
+    disconnect_of(reason).is_none()
+}
+
+/// Ends a connection by a rule of the protocol. The replies that are written go first.
+pub(super) fn end_saying<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    code: Disconnect,
+    words: &str,
+    io: &mut I,
+) {
+    clients.send_reply(slot, io);
+    let closed = match code {
+        Disconnect::NO_PONG | Disconnect::STALE => Closed::Timeout,
+        _ => Closed::Refused,
+    };
+    end_by(clients, slot, closed, code, words, io);
+}
+
+fn end_by<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    closed: Closed,
+    code: Disconnect,
+    words: &str,
+    io: &mut I,
+) {
+    clients.note_end_reason(words);
+    end_stream_by(clients, slot, closed, code.code as u16, words, io);
+}
+
+/// Releases commands that wait, since their connection ends.
+pub(crate) fn drop_held(clients: &mut Clients, slot: u32) {
+    let extra = clients.conns.find_extra(slot);
+    if extra.is_some_and(|extra| extra.own.centrifugo.is_some()) {
+        let held = core::mem::take(&mut state_mut(&mut clients.conns, slot).held);
+        clients.conns.release_bytes(held.bytes());
+    }
+}

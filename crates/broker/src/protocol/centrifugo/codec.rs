@@ -1,0 +1,150 @@
+//! What clients are told of their subscriptions.
+
+use alloc::vec::Vec;
+
+use crore_wire::centrifugo::codes::Unsubscribe;
+use crore_wire::centrifugo::{Answer, Format, Payload, Publication, SubscribeResult};
+use crore_wire::websocket::frame::Opcode;
+
+use crate::base::ids::PartitionId;
+use crate::base::position::Position;
+use crate::base::reason::Reason;
+use crate::client::codec::{Codec, Message, Offered};
+use crate::client::outbox::Packets;
+use crate::client::row::Row;
+use crate::client::send;
+use crate::io::Io;
+use crate::mail::{Frames, Page, Record};
+use crate::protocol::centrifugo::options::{format_of, pushes_of};
+use crate::protocol::centrifugo::publication::{self, Data};
+use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::subscribe::{
+    end_subscription, epoch_text, is_subscribing, leave_part, take_subscribing,
+};
+use crate::protocol::encode::{Encoding, frame_rope};
+use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
+use crate::store::slab::NONE;
+
+/// The codec.
+pub(crate) struct CentrifugoCodec;
+
+impl Codec<AllProtocols> for CentrifugoCodec {
+    fn shared_encoding(row: &Row) -> Option<Encoding> {
+        Some(pushes_of(row))
+    }
+
+    fn granted<I: Io>(_clients: &mut Clients, _slot: u32, _part: u32, _io: &mut I) {}
+
+    /// The reply has the messages of the first page. If the client has named a position, the reply tells whether they are all since then.
+    fn first_page<I: Io>(
+        clients: &mut Clients,
+        (slot, part): (u32, u32),
+        page: &Page,
+        (records, frames): (&[Record], &Frames),
+        io: &mut I,
+    ) -> bool {
+        let Some(waits) = take_subscribing(clients, slot, part) else {
+            return false;
+        };
+        let format = format_of(clients.conns.get(slot));
+        let data = records
+            .iter()
+            .map(|it| (Data::of(format, frames.data(it)), it.offset));
+        let data: Vec<_> = data.collect();
+        let publications = data.iter().map(|(data, offset)| data.publication(*offset));
+        let publications: Vec<Publication<'_>> = publications.collect();
+        let result = SubscribeResult {
+            ttl: waits.ttl,
+            recoverable: true,
+            epoch: &epoch_text(page.epoch),
+            publications: &publications,
+            recovered: waits.recovers && !page.gap,
+            offset: page.head,
+            positioned: true,
+            data: Payload::Value(b""),
+            was_recovering: waits.recovers,
+            delta: false,
+        };
+        let before = clients.scratch.reply.len();
+        write_reply(clients, slot, waits.id, Answer::Subscribe(result));
+        let bytes = clients.scratch.reply.len() - before;
+        clients.meter.stats.sent(records.len(), bytes);
+        clients.send_reply(slot, io);
+        true
+    }
+
+    /// A subscription that was granted before is refused if its topic was deleted and cannot be made again.
+    fn refused<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        _queues: &mut Queues,
+        (slot, part): (u32, u32),
+        reason: Reason,
+        io: &mut I,
+    ) {
+        match take_subscribing(clients, slot, part) {
+            Some(waits) => {
+                leave_part(clients, subs, slot, part);
+                if let Refused::Error(code, words) = Refused::for_reason(clients, reason) {
+                    write_error(clients, slot, waits.id, code, &words);
+                }
+            }
+            None => end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE),
+        }
+        clients.send_reply(slot, io);
+    }
+
+    fn message(
+        clients: &mut Clients,
+        _subs: &Subscriptions,
+        _deliveries: &Deliveries,
+        (slot, _): (u32, u32),
+        message: &Message<'_>,
+        out: &mut Packets,
+    ) -> Offered {
+        let (record, frames) = (message.record, message.frames);
+        let row = clients.conns.get(slot);
+        let (waits, format) = (row.link.outbox != NONE, format_of(row));
+        let bytes = out.bytes.len() + frames.frame(record).len();
+        let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
+        if record.latest && waits || !send::fits(&clients.conns, slot, bytes, bounds) {
+            return Offered::Full;
+        }
+        let (start, before) = (out.bytes.mark(), out.bytes.len());
+        publication::write(format, message.name, (record, frames), &mut out.bytes.own);
+        let opcode = match format {
+            Format::Json => Opcode::Text,
+            Format::Protobuf => Opcode::Binary,
+        };
+        frame_rope(&mut out.bytes, start, opcode);
+        clients.meter.stats.sent(1, out.bytes.len() - before);
+        if clients.ctx.world.rules.count_waiting() {
+            out.ends.push(out.bytes.len());
+        }
+        Offered::Done
+    }
+
+    /// The subscription ends. The client subscribes again and recovers, and learns from the reply that messages are lost.
+    fn gap<I: Io>(
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        (slot, part): (u32, u32),
+        _from: (PartitionId, Position),
+        io: &mut I,
+    ) {
+        if !is_subscribing(clients, slot, part) {
+            end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE);
+            clients.send_reply(slot, io);
+        }
+    }
+
+    /// The client is not told. Its subscription outlives the topic.
+    fn ended<I: Io>(
+        _clients: &mut Clients,
+        _subs: &mut Subscriptions,
+        _of: (u32, u32),
+        _from: (PartitionId, u64),
+        _io: &mut I,
+    ) {
+    }
+}

@@ -1,0 +1,359 @@
+//! The commands of a client: takes them out of frames, has them carried out one after another, and holds those that must wait.
+
+use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
+use crore_wire::centrifugo::{Answer, Command, Commands, Error, Format, Limits, Request, decode};
+use crore_wire::http::head::Head;
+use crore_wire::websocket::handshake::choose_subprotocol;
+
+use crate::base::reason::Reason;
+use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
+use crate::client::hold::{end_for_room, has_receive_room};
+use crate::client::list::has_many_pages;
+use crate::client::list::page::catch_up;
+use crate::client::row::{OWN, State};
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::spill_buffer::SpillBuffer;
+use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::codec::CentrifugoCodec;
+use crate::protocol::centrifugo::connect::client_connects;
+use crate::protocol::centrifugo::history::client_asks_history;
+use crate::protocol::centrifugo::lapse::next_end_s;
+use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
+use crate::protocol::centrifugo::publish::client_publishes;
+use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::state::{state, state_mut};
+use crate::protocol::centrifugo::subscribe::{
+    client_refreshes_subscription, client_subscribes, client_unsubscribes,
+};
+use crate::protocol::centrifugo::tokens::{
+    client_refreshes, is_asked_for, take_verdict, waits_for_verdict,
+};
+use crate::protocol::front::{Clients, Connections, Context, Front};
+use crate::protocol::http::parameters::parameter;
+use crate::store::slab::NONE;
+
+/// The subprotocol of protobuf.
+const PROTOBUF_PROTOCOL: &str = "centrifuge-protobuf";
+/// The most headers of a connect command. They are for backends, and are not read.
+const HEADERS_MAX: usize = 64;
+
+/// Where a path of this protocol leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To the WebSocket.
+    WebSocket,
+    /// Nowhere, for this reason.
+    Nowhere(Reason),
+}
+
+/// Where this path leads; `None` if it is not of this protocol.
+pub(crate) fn place_of(ctx: &Context, path: &[u8]) -> Option<Place> {
+    let settings = &ctx.world.settings.centrifugo;
+    let rest = path.strip_prefix(settings.path.as_bytes())?;
+    let rest = rest.strip_prefix(b"/")?;
+    Some(match (settings.enabled, rest) {
+        (false, _) => Place::Nowhere(Reason::CentrifugoOff),
+        (true, b"websocket") => Place::WebSocket,
+        (true, _) => Place::Nowhere(Reason::CentrifugoPath),
+    })
+}
+
+/// The subprotocol to choose, if the client offers it.
+pub(crate) fn subprotocol_of(head: &Head<'_>) -> Option<&'static str> {
+    let offered = head.headers("sec-websocket-protocol");
+    choose_subprotocol(offered, &[PROTOBUF_PROTOCOL]).map(|_| PROTOBUF_PROTOCOL)
+}
+
+/// Whether the client wants its frames as protobuf.
+pub(crate) fn speaks_protobuf(head: &Head<'_>) -> bool {
+    let named = parameter(head.query, b"cf_protocol");
+    subprotocol_of(head).is_some() || named.is_some_and(|name| *name == *b"protobuf")
+}
+
+/// The connection speaks this protocol from now on, in the frames of a WebSocket.
+pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, is_protobuf: bool) {
+    let head_s = clients.ctx.world.settings.timeouts.head_s;
+    let row = clients.conns.get_mut(slot);
+    // The options of the request have no meaning any more.
+    row.consumer.options &= !OWN;
+    row.consumer.options |= PROTOBUF * u32::from(is_protobuf);
+    row.consumer.state = State::Centrifugo;
+    row.link.deadline_s = clients.ctx.now.s + head_s;
+}
+
+/// How a connection goes on after a command.
+enum After {
+    /// With the next command.
+    Next,
+    /// With the same one, when it has waited.
+    Later,
+    /// Not at all.
+    End,
+}
+
+impl Front {
+    /// A frame of commands. False if the connection takes no more frames.
+    pub(crate) fn centrifugo_frame<I: Io>(
+        &mut self,
+        slot: u32,
+        data: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        let format = format_of(self.clients.conns.get(slot));
+        let most = self
+            .clients
+            .ctx
+            .world
+            .settings
+            .centrifugo
+            .frame_commands_max;
+        let counted = match decode::count(format, data) {
+            Ok(count) if count > most => Err(Error::TooManyCommands),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = counted {
+            end_wrong(&mut self.clients, slot, error, io);
+            return false;
+        }
+        let held = self.take_held_commands(slot);
+        let held = match held {
+            // Earlier commands wait, so these wait behind them.
+            Some(mut held) => {
+                if format == Format::Json && !held.rest().ends_with(b"\n") {
+                    held.append(b"\n", usize::MAX);
+                }
+                held.append(data, usize::MAX);
+                held
+            }
+            None => match self.centrifugo_commands(slot, data, home, io) {
+                Some(used) if used < data.len() => SpillBuffer::new(&data[used..]),
+                Some(_) => return true,
+                None => return false,
+            },
+        };
+        self.hold_commands(slot, held, io)
+    }
+
+    /// Goes on with held commands, and with subscriptions that fell behind.
+    pub(crate) fn centrifugo_resume<I: Io>(
+        &mut self,
+        slot: u32,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        if is_asked_for(&self.clients, slot) {
+            return;
+        }
+        let conn = self.clients.conns.id_of(slot);
+        self.queues.read_again(&mut self.clients.conns, conn, io);
+        if let Some(mut held) = self.take_held_commands(slot) {
+            let Some(used) = self.centrifugo_commands(slot, held.rest(), home, io) else {
+                return;
+            };
+            held.consume(used);
+            if !held.is_empty() && !self.hold_commands(slot, held, io) {
+                return;
+            }
+        }
+        let row = self.clients.conns.get(slot);
+        if row.link.spill != NONE {
+            self.frames_received(slot, &mut [], home, io);
+        }
+        if self.clients.conns.get(slot).consumer.state == State::Centrifugo {
+            catch_up::<CentrifugoCodec, _>(&mut self.clients, &mut self.subs, slot);
+        }
+    }
+
+    /// Carries out commands. Returns the number of bytes of those that are done, unless the connection ends.
+    fn centrifugo_commands<I: Io>(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> Option<usize> {
+        let limits = Limits {
+            // They were counted when their frame came.
+            commands: usize::MAX,
+            subs: self.clients.ctx.world.settings.limits.subscriptions_max(),
+            headers: HEADERS_MAX,
+        };
+        let format = format_of(self.clients.conns.get(slot));
+        let mut scratch = decode::Scratch::default();
+        let mut commands = Commands::new(format, bytes, limits);
+        let mut rest = bytes.len();
+        while rest > 0 {
+            if self.must_wait_now(slot, io) {
+                break;
+            }
+            let command = match commands.next(&mut scratch)? {
+                Ok(command) => command,
+                Err(error) => {
+                    end_wrong(&mut self.clients, slot, error, io);
+                    return None;
+                }
+            };
+            self.clients.meter.work.steps.add(1);
+            let after = commands.rest().len();
+            self.clients.meter.work.steps.add_bytes(rest - after);
+            match self.centrifugo_command(slot, &command, home, io) {
+                After::Next => rest = after,
+                After::Later => break,
+                After::End => return None,
+            }
+        }
+        self.clients.send_reply(slot, io);
+        let next_s = next_end_s(&self.clients, slot);
+        let row = self.clients.conns.get_mut(slot);
+        let is_open = row.consumer.state == State::Centrifugo && row.wants(CONNECTED);
+        if is_open && row.link.outbox == NONE {
+            row.link.deadline_s = next_s;
+        }
+        Some(bytes.len() - rest)
+    }
+
+    /// Whether no command is carried out now. Then the connection is resumed later.
+    fn must_wait_now<I: Io>(&mut self, slot: u32, io: &mut I) -> bool {
+        if self.clients.conns.get(slot).link.outbox != NONE {
+            return true;
+        }
+        if is_asked_for(&self.clients, slot) || has_many_pages(&self.clients.conns, slot) {
+            // The answers that it waits for resume it.
+            stop_reading(&mut self.clients.conns, slot, io);
+            return true;
+        }
+        if self.clients.meter.work.is_spent() {
+            self.queues.pause(&mut self.clients, slot, io);
+            return true;
+        }
+        false
+    }
+
+    /// Carries out one command.
+    fn centrifugo_command<I: Io>(
+        &mut self,
+        slot: u32,
+        command: &Command<'_>,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> After {
+        let must_stall = match command.request {
+            Request::Publish(_) => must_stall(&self.clients, &self.subs.lanes, slot),
+            Request::Subscribe(_) | Request::History(_) => waits_for_carriers(&self.clients, slot),
+            _ => false,
+        };
+        if must_stall {
+            let (conns, stats) = (&mut self.clients.conns, &mut self.clients.meter.stats);
+            self.queues.stall(conns, stats, slot, io);
+            return After::Later;
+        }
+        let is_connect = matches!(command.request, Request::Connect(_));
+        if is_connect != self.clients.conns.get(slot).wants(CONNECTED)
+            && waits_for_verdict(self, slot, &command.request, io)
+        {
+            return After::Later;
+        }
+        match self.carry_out_command(slot, command, home) {
+            Ok(()) => After::Next,
+            Err(Refused::Error(code, words)) => {
+                write_error(&mut self.clients, slot, command.id, code, &words);
+                After::Next
+            }
+            Err(Refused::End(code, words)) => {
+                end_saying(&mut self.clients, slot, code, &words, io);
+                After::End
+            }
+        }
+    }
+
+    fn carry_out_command(
+        &mut self,
+        slot: u32,
+        command: &Command<'_>,
+        home: &mut Option<Home>,
+    ) -> Result<(), Refused> {
+        let Front {
+            clients,
+            subs,
+            census,
+            ..
+        } = self;
+        let id = command.id;
+        let is_connected = clients.conns.get(slot).wants(CONNECTED);
+        if !is_connected && !matches!(command.request, Request::Connect(_)) {
+            return Err(Refused::bad("the first command is not connect"));
+        }
+        let verdict = take_verdict(clients, slot);
+        match &command.request {
+            Request::Connect(_) => client_connects(clients, slot, id, verdict),
+            Request::Pong => {
+                clients.conns.get_mut(slot).consumer.options &= !AWAITS_PONG;
+                Ok(())
+            }
+            Request::Ping => {
+                write_reply(clients, slot, id, Answer::Ping);
+                Ok(())
+            }
+            Request::Subscribe(wanted) => {
+                client_subscribes(clients, subs, census, slot, (id, wanted), verdict)
+            }
+            Request::Unsubscribe(channel) => client_unsubscribes(clients, subs, slot, id, channel),
+            Request::Publish(publish) => client_publishes(clients, subs, slot, id, publish, home),
+            Request::History(wanted) => client_asks_history(clients, subs, slot, id, wanted),
+            Request::Refresh(token) => client_refreshes(clients, slot, id, token, verdict),
+            Request::SubRefresh(refresh) => {
+                client_refreshes_subscription(clients, subs, slot, (id, refresh), verdict)
+            }
+            // No reply could say it.
+            Request::Send(_) => Err(Refused::End(
+                Disconnect::NOT_AVAILABLE,
+                Disconnect::NOT_AVAILABLE.text.into(),
+            )),
+            Request::Presence(_) | Request::PresenceStats(_) | Request::Rpc { .. } => {
+                Err(Refused::error(ErrorCode::NOT_AVAILABLE))
+            }
+        }
+    }
+
+    /// Takes the commands that wait.
+    fn take_held_commands(&mut self, slot: u32) -> Option<SpillBuffer> {
+        let held = state(&self.clients.conns, slot)?;
+        if held.held.is_empty() {
+            return None;
+        }
+        let held = core::mem::take(&mut state_mut(&mut self.clients.conns, slot).held);
+        self.clients.conns.release_bytes(held.bytes());
+        Some(held)
+    }
+
+    /// Keeps commands that wait. False if the connection ends, because there is no room for them.
+    fn hold_commands<I: Io>(&mut self, slot: u32, held: SpillBuffer, io: &mut I) -> bool {
+        let Front {
+            clients,
+            queues,
+            census,
+            ..
+        } = self;
+        if !has_receive_room(clients, queues, census, slot, held.bytes(), io) {
+            end_for_room(clients, slot, io);
+            return false;
+        }
+        clients.conns.hold_bytes(held.bytes());
+        state_mut(&mut clients.conns, slot).held = held;
+        true
+    }
+}
+
+/// Ends a connection whose frame cannot be read.
+fn end_wrong<I: Io>(clients: &mut Clients, slot: u32, error: Error, io: &mut I) {
+    let words = alloc::format!("{error}");
+    end_saying(clients, slot, Disconnect::BAD_REQUEST, &words, io);
+}
+
+/// Commands that wait, for the limits of received bytes.
+pub(super) fn held_bytes(conns: &Connections, slot: u32) -> usize {
+    state(conns, slot).map_or(0, |it| it.held.bytes())
+}

@@ -1,0 +1,127 @@
+//! What the code for all protocols asks Centrifugo's.
+
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
+use crate::budget::stats::Transport;
+use crate::client::list::sub_mut;
+use crate::client::protocols::{Protocol, TopicPage};
+use crate::client::row::{MULTI, Row};
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::{Frames, Outcome, ReplyTo};
+use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
+use crate::protocol::centrifugo::codec::CentrifugoCodec;
+use crate::protocol::centrifugo::commands::held_bytes;
+use crate::protocol::centrifugo::history::history_answered;
+use crate::protocol::centrifugo::lapse::{end_passed, may_keep_all, next_end_s};
+use crate::protocol::centrifugo::options::pushes_of;
+use crate::protocol::centrifugo::ping::centrifugo_second;
+use crate::protocol::centrifugo::publish::centrifugo_outcome;
+use crate::protocol::centrifugo::tokens::centrifugo_verdict;
+use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+
+/// Centrifugo's client protocol, in the frames of a WebSocket.
+pub(crate) struct Centrifugo;
+
+impl Protocol<AllProtocols> for Centrifugo {
+    type Codec = CentrifugoCodec;
+
+    fn transport(_row: &Row) -> Transport {
+        Transport::Centrifugo
+    }
+
+    fn has_frames(_row: &Row) -> bool {
+        true
+    }
+
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        front.frames_received(slot, bytes, home, io);
+    }
+
+    fn frame<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        data: &[u8],
+        _is_binary: bool,
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) -> bool {
+        front.centrifugo_frame(slot, data, home, io)
+    }
+
+    fn frame_beside_bytes(clients: &Clients) -> usize {
+        clients.ctx.world.settings.centrifugo.frame_beside_bytes
+    }
+
+    fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        front.centrifugo_resume(conn.slot, home, io);
+    }
+
+    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        centrifugo_second(clients, slot, io);
+    }
+
+    fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
+        next_end_s(clients, slot)
+    }
+
+    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        end_passed(&mut front.clients, &mut front.subs, slot, io);
+    }
+
+    /// Commands may wait without a spill.
+    fn is_held(_conns: &Connections, _slot: u32) -> bool {
+        true
+    }
+
+    fn partial(conns: &Connections, slot: u32) -> (usize, u64) {
+        (held_bytes(conns, slot), 0)
+    }
+
+    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+        centrifugo_verdict(clients, queues, conn, who);
+    }
+
+    fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        let may = may_keep_all(&front.clients, &front.subs, slot);
+        may.is_err_and(|denied| Self::try_end(front, slot, denied, io))
+    }
+
+    fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        centrifugo_end(clients, slot, reason, io);
+    }
+
+    fn outlives(reason: Reason) -> bool {
+        stays_after(reason)
+    }
+
+    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+        centrifugo_outcome(&mut front.clients, to.slot, to.part, outcome, io);
+    }
+
+    fn answer<I: Io>(front: &mut Front, to: ReplyTo, page: TopicPage<'_>, io: &mut I) -> bool {
+        history_answered(&mut front.clients, to, page, io)
+    }
+
+    /// A push is the same for all subscribers, also for those with several subscriptions.
+    #[inline]
+    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+        let (slot, _, part) = of;
+        let row = front.clients.conns.get(slot);
+        let encoding = pushes_of(row);
+        if row.wants(MULTI)
+            && let Some(last) = front.feed.run.records().last()
+            && let Some(sub) = sub_mut(&mut front.clients.conns, slot, part)
+        {
+            sub.offset = last.offset;
+        }
+        front.push_encoded(of, encoding, frames, io);
+    }
+}

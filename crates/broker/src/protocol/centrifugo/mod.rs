@@ -1,0 +1,30 @@
+//! Centrifugo's client protocol, version 2, over WebSocket. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
+//! of the same name. `docs/CENTRIFUGO.md` says what is built.
+//!
+//! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect`, `subscribe`, `publish` and `history` carry
+//! them out. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
+//!
+//! Invariants:
+//! * Nothing is done for a client before its connect command.
+//! * Each command with an id gets one reply, unless the connection ends.
+//! * A client is told of lost messages: by `recovered: false`, or by the end of the subscription with code 2500.
+//! * A message is encoded once for all clients of a form. Idle clients with one subscription need no memory besides their row.
+
+pub(crate) mod close;
+mod codec;
+pub(crate) mod commands;
+mod connect;
+pub(crate) mod contract;
+mod history;
+mod lapse;
+mod options;
+mod ping;
+pub(crate) mod publication;
+mod publish;
+mod reasons;
+mod reply;
+pub(crate) mod state;
+mod subscribe;
+#[cfg(test)]
+mod tests;
+mod tokens;

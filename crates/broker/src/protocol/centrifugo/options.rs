@@ -1,0 +1,36 @@
+//! What is known of a connection, as bits of its row. The bits between are those of MQTT's subscriptions, which every list of subscriptions has.
+
+use crore_wire::centrifugo::Format;
+
+use crate::client::row::{OWN_SHIFT, Row};
+use crate::protocol::encode::Encoding;
+
+/// Its frames are protobuf, not JSON.
+pub(super) const PROTOBUF: u32 = 1 << OWN_SHIFT;
+/// The connect command has been carried out.
+pub(super) const CONNECTED: u32 = 1 << (OWN_SHIFT + 5);
+/// The client has not answered the last ping.
+pub(super) const AWAITS_PONG: u32 = 1 << (OWN_SHIFT + 6);
+/// Whether the last ping was sent in an odd interval.
+pub(super) const ODD_PING: u32 = 1 << (OWN_SHIFT + 7);
+
+/// The version of the server that clients are told.
+pub(super) const VERSION: &str = concat!("crore ", env!("CARGO_PKG_VERSION"));
+
+/// The form of its frames.
+#[inline]
+pub(crate) fn format_of(row: &Row) -> Format {
+    match row.wants(PROTOBUF) {
+        true => Format::Protobuf,
+        false => Format::Json,
+    }
+}
+
+/// The encoding of the messages that it gets.
+#[inline]
+pub(crate) fn pushes_of(row: &Row) -> Encoding {
+    match row.wants(PROTOBUF) {
+        true => Encoding::PushProtobuf,
+        false => Encoding::PushJson,
+    }
+}

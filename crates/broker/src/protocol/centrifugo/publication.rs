@@ -1,0 +1,62 @@
+//! Messages as clients get them.
+
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use crore_wire::centrifugo::{Format, Payload, Publication, Push, encode};
+use crore_wire::json::is_json;
+
+use crate::mail::{Frames, Record};
+
+/// The label of data in base64.
+const BASE64: &[(&str, &str)] = &[("encoding", "base64")];
+
+/// The data of a message in one form. Clients of JSON get a JSON value as it is, other text as a string, and other bytes as a string of base64,
+/// which the label `encoding` tells.
+pub(super) enum Data<'a> {
+    Value(&'a [u8]),
+    Text(&'a [u8]),
+    Base64(Vec<u8>),
+}
+
+impl<'a> Data<'a> {
+    pub fn of(format: Format, data: &'a [u8]) -> Data<'a> {
+        match format {
+            Format::Protobuf => Data::Value(data),
+            Format::Json if is_json(data) => Data::Value(data),
+            Format::Json if core::str::from_utf8(data).is_ok() => Data::Text(data),
+            Format::Json => Data::Base64(STANDARD.encode(data).into_bytes()),
+        }
+    }
+
+    /// The message with this data.
+    pub fn publication(&self, offset: u64) -> Publication<'_> {
+        let (data, tags) = match self {
+            Data::Value(data) => (Payload::Value(data), &[][..]),
+            Data::Text(data) => (Payload::Text(data), &[][..]),
+            Data::Base64(data) => (Payload::Text(data), BASE64),
+        };
+        Publication {
+            data,
+            info: None,
+            offset,
+            tags,
+            delta: false,
+        }
+    }
+}
+
+/// Appends the push of a message, which is the same for every subscriber of a form.
+pub(crate) fn write(
+    format: Format,
+    topic: &[u8],
+    (record, frames): (&Record, &Frames),
+    out: &mut Vec<u8>,
+) {
+    // Topics are UTF-8.
+    let topic = core::str::from_utf8(topic).unwrap_or_default();
+    let data = Data::of(format, frames.data(record));
+    let push = Push::Publication(topic, data.publication(record.offset));
+    encode::push(format, &push, out).expect("`Data` is what the form can have");
+}

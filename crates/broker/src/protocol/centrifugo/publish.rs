@@ -1,0 +1,92 @@
+//! The publish command.
+
+use crore_wire::centrifugo::codes::ErrorCode;
+use crore_wire::centrifugo::{Answer, Publish};
+
+use crate::client::asking::publish_as;
+use crate::client::publishing::Refused as NotPublished;
+use crate::home::Home;
+use crate::io::Io;
+use crate::mail::message::{self, Headers, is_binary};
+use crate::mail::{self, Outcome};
+use crate::protocol::centrifugo::reasons::error_of;
+use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::subscribe::check_name;
+use crate::protocol::front::{Clients, Subscriptions};
+
+/// Publishes a message. The outcome is the answer.
+pub(super) fn client_publishes(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    id: u32,
+    publish: &Publish<'_>,
+    home: &mut Option<Home>,
+) -> Result<(), Refused> {
+    if publish.channel.is_empty() {
+        return Err(Refused::bad("a publish without a channel"));
+    }
+    if publish.kind != 0 {
+        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    }
+    if publish.data.is_empty() {
+        return Err(Refused::Error(
+            ErrorCode::BAD_REQUEST,
+            "a publish without data".into(),
+        ));
+    }
+    let (name, data) = (publish.channel.as_bytes(), publish.data);
+    match clients.check_publish(slot, name, data.len(), || false) {
+        Ok(()) => {}
+        Err(NotPublished::Name(_)) => check_name(clients, publish.channel)?,
+        Err(NotPublished::Denied(reason)) => {
+            clients.note_denied(slot, reason, name);
+            return Err(Refused::for_reason(clients, reason));
+        }
+        Err(NotPublished::For(reason)) => return Err(Refused::for_reason(clients, reason)),
+    }
+    if let Err(reached) = clients.may_publish(slot) {
+        return Err(Refused::for_reason(clients, reached));
+    }
+    let (hash, at) = clients.ctx.place_of(name);
+    let message = message::Publish {
+        hash,
+        name,
+        data,
+        headers: Headers {
+            qos: 1,
+            binary: is_binary(b"", data),
+            ..Headers::default()
+        },
+        dedup: None,
+        client: clients.conns.get(slot).consumer.client,
+    };
+    let answer = mail::Answer::Full(clients.conns.reply_to(slot, id));
+    if let Some(outcome) = publish_as(clients, subs, home, slot, at, &message, answer) {
+        write_outcome(clients, slot, id, outcome);
+    }
+    Ok(())
+}
+
+/// Another shard's answer to a publish.
+pub(super) fn centrifugo_outcome<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    id: u32,
+    outcome: Outcome,
+    io: &mut I,
+) {
+    write_outcome(clients, slot, id, outcome);
+    clients.send_reply(slot, io);
+}
+
+fn write_outcome(clients: &mut Clients, slot: u32, id: u32, outcome: Outcome) {
+    match outcome.refusal() {
+        None => write_reply(clients, slot, id, Answer::Publish),
+        Some(reason) => {
+            clients.meter.stats.refusals.add(reason);
+            let words = reason.words(&clients.ctx.world.settings);
+            write_error(clients, slot, id, error_of(reason), &words);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The codes of Centrifugo for the reasons of this server.
+
+use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
+
+use crate::base::reason::{Closed, Reason, Section};
+
+/// The code of a command that is refused for this reason.
+pub(super) fn error_of(reason: Reason) -> ErrorCode {
+    match reason {
+        Reason::Expired | Reason::TokenExpired => ErrorCode::TOKEN_EXPIRED,
+        Reason::Reserved | Reason::NotCreated => ErrorCode::PERMISSION_DENIED,
+        Reason::NoTopic => ErrorCode::UNKNOWN_CHANNEL,
+        Reason::VerifierUnreachable
+        | Reason::VerifierBusy
+        | Reason::OutcomeUnknown
+        | Reason::Broken => ErrorCode::INTERNAL,
+        Reason::TopicRateOfAddress => ErrorCode::TOO_MANY_REQUESTS,
+        Reason::TooManyNames | Reason::NamesTooLong | Reason::MessageTooLong => {
+            ErrorCode::LIMIT_EXCEEDED
+        }
+        reason => match reason.row().section {
+            Section::Credentials | Section::Expiry => ErrorCode::UNAUTHORIZED,
+            Section::NoCredentials | Section::NotGranted => ErrorCode::PERMISSION_DENIED,
+            Section::PublishRates => ErrorCode::TOO_MANY_REQUESTS,
+            Section::Limits | Section::Shares => ErrorCode::LIMIT_EXCEEDED,
+            _ => ErrorCode::BAD_REQUEST,
+        },
+    }
+}
+
+/// The code of a connection that ends for this reason; `None` if such a connection stays.
+pub(super) fn disconnect_of(reason: Reason) -> Option<Disconnect> {
+    Some(match reason {
+        // A subscription outlives its topic.
+        Reason::Deleted | Reason::NotCreated | Reason::Displaced | Reason::Occupied => return None,
+        Reason::Restart | Reason::Moved => Disconnect::SHUTDOWN,
+        Reason::Silent | Reason::TooSlow => Disconnect::STALE,
+        Reason::Operator => Disconnect::FORCE_NO_RECONNECT,
+        Reason::Expired | Reason::TokenExpired => Disconnect::EXPIRED,
+        Reason::MemoryFull => Disconnect::SLOW,
+        reason => match (reason.row().section, reason.row().closed) {
+            (Section::Credentials | Section::Expiry, Closed::Refused) => Disconnect::INVALID_TOKEN,
+            (Section::NoCredentials | Section::NotGranted, _) => Disconnect::PERMISSION_DENIED,
+            (_, Closed::Refused) => Disconnect::BAD_REQUEST,
+            (_, Closed::Full) => Disconnect::TOO_MANY_REQUESTS,
+            (_, Closed::Slow) => Disconnect::SLOW,
+            _ => Disconnect::SERVER_ERROR,
+        },
+    })
+}

@@ -1,0 +1,108 @@
+//! The state of a connection that few clients need, or that clients need only for a while.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crore_wire::centrifugo::Ttl;
+
+use crate::base::verdict::Identity;
+use crate::mail::spill_buffer::SpillBuffer;
+use crate::protocol::front::{Clients, Connections};
+
+/// The state.
+#[derive(Default)]
+pub struct Centrifugo {
+    /// Commands that wait: for a verdict, for credit, or for the next turn.
+    pub held: SpillBuffer,
+    /// The verdict on the token of the next command, until the command is carried out.
+    pub asked: Option<Box<Asked>>,
+    /// Subscribe commands that no home has answered.
+    pub subscribing: Vec<Subscribing>,
+    /// History commands that no home has answered.
+    pub histories: Vec<History>,
+    /// Subscriptions that tokens have granted.
+    pub by_token: Vec<ByToken>,
+    /// The number of the last history command.
+    pub last_history: u16,
+}
+
+/// The verdict on a token.
+pub enum Asked {
+    /// The verifier has not answered.
+    Out,
+    /// The verdict.
+    Back(Identity),
+}
+
+/// A subscribe command that waits for its first page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subscribing {
+    /// The index of the subscription with its serial number ([`part_name`](crate::client::list::part_name)).
+    pub part: u32,
+    /// The id of the command.
+    pub id: u32,
+    /// The client has named a position.
+    pub recovers: bool,
+    /// When the client must renew the subscription.
+    pub ttl: Ttl,
+}
+
+/// A subscription that a token of its own has granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByToken {
+    /// Its index in the list.
+    pub part: u32,
+    /// The Unix second in which the token ends; `u32::MAX` without an end.
+    pub until_unix_s: u32,
+}
+
+/// A history command that waits for its page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Its number at the connection.
+    pub number: u16,
+    /// The id of the command.
+    pub id: u32,
+    /// From the newest to the oldest.
+    pub reverse: bool,
+    /// The client has named a position, so it is told if messages after it are lost.
+    pub since: bool,
+}
+
+impl Centrifugo {
+    /// Whether nothing waits, so that the state need not be kept.
+    pub fn is_idle(&self) -> bool {
+        self.held.is_empty()
+            && self.asked.is_none()
+            && self.subscribing.is_empty()
+            && self.histories.is_empty()
+            && self.by_token.is_empty()
+    }
+
+    /// The bytes of the state and its heap, without the held commands, which count as received bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Centrifugo>()
+            + self.subscribing.capacity() * size_of::<Subscribing>()
+            + self.histories.capacity() * size_of::<History>()
+            + self.by_token.capacity() * size_of::<ByToken>()
+    }
+}
+
+/// The state of a connection, if it has any.
+pub(super) fn state(conns: &Connections, slot: u32) -> Option<&Centrifugo> {
+    conns.find_extra(slot)?.own.centrifugo.as_deref()
+}
+
+/// The state of a connection, made if necessary.
+pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
+    conns.extra(slot).own.centrifugo.get_or_insert_default()
+}
+
+/// The id of the client, which no other connection has.
+pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
+    let conn = clients.conns.id_of(slot);
+    let (epoch, me) = (clients.ctx.world.epoch, clients.ctx.me);
+    format!("{epoch:08x}-{me:04x}-{:04x}-{slot:08x}", conn.generation)
+}

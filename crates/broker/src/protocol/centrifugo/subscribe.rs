@@ -1,0 +1,223 @@
+//! The commands subscribe and unsubscribe.
+
+use crore_wire::centrifugo::codes::{ErrorCode, Unsubscribe};
+use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
+use crore_wire::topic;
+
+use crate::base::access::Right;
+use crate::base::journal::EventKind;
+use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
+use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
+use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
+use crate::protocol::centrifugo::state::{ByToken, Subscribing, state, state_mut};
+use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
+use crate::protocol::front::{Census, Clients, Subscribed, Subscriptions};
+
+/// Digits of an epoch, which are hexadecimal.
+const EPOCH_DIGITS: usize = 8;
+
+/// Carries out a subscribe. The home's first page is the answer.
+pub(super) fn client_subscribes(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    census: &Census,
+    slot: u32,
+    (id, wanted): (u32, &Subscribe<'_>),
+    verdict: Option<Identity>,
+) -> Result<(), Refused> {
+    if wanted.channel.is_empty() {
+        return Err(Refused::bad("a subscribe without a channel"));
+    }
+    if wanted.kind != 0 || wanted.filter {
+        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    }
+    check_name(clients, wanted.channel)?;
+    let name = wanted.channel.as_bytes();
+    clients.expand(slot);
+    if part_of_topic(clients, subs, slot, name).is_some() {
+        return Err(Refused::error(ErrorCode::ALREADY_SUBSCRIBED));
+    }
+    let until_unix_s = match verdict {
+        Some(who) => {
+            let (token, channel) = (wanted.token, wanted.channel);
+            Some(check_subscription_token(
+                clients, slot, who, token, channel,
+            )?)
+        }
+        None => None,
+    };
+    if until_unix_s.is_none()
+        && let Err(denied) = clients.may(slot, Right::Subscribe, name)
+    {
+        clients.note_denied(slot, denied, name);
+        return Err(Refused::for_reason(clients, denied));
+    }
+    if let Err(reached) = has_room(clients, subs, slot, name) {
+        return Err(Refused::for_reason(clients, reached));
+    }
+    if !clients.may_take(census, slot, 0) {
+        return Err(Refused::for_reason(clients, Reason::MemoryFull));
+    }
+    let since = match wanted.recover {
+        true => position(wanted.epoch, wanted.offset).map_or(Since::Unknown, Since::At),
+        false => Since::Default,
+    };
+    let begins = Wanted {
+        names: Names::Topic(name),
+        since: &[since],
+        first: First::ALL,
+        kind: Kind::New,
+    };
+    let begun = subscribe(clients, subs, slot, &begins, Subscribed::default());
+    let part = begun.map_err(|reason| Refused::for_reason(clients, reason))?;
+    let ttl = until_unix_s.and_then(|until_unix_s| {
+        let by_token = ByToken { part, until_unix_s };
+        state_mut(&mut clients.conns, slot).by_token.push(by_token);
+        ttl_of(clients, until_unix_s)
+    });
+    let part = part_name(&clients.conns, slot, part);
+    let waits = Subscribing {
+        part,
+        id,
+        recovers: wanted.recover,
+        ttl,
+    };
+    state_mut(&mut clients.conns, slot).subscribing.push(waits);
+    clients.note(slot, EventKind::Subscribed, name);
+    Ok(())
+}
+
+/// Carries out an unsubscribe. Whether there was a subscription does not matter.
+pub(super) fn client_unsubscribes(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    id: u32,
+    channel: &str,
+) -> Result<(), Refused> {
+    if channel.is_empty() {
+        return Err(Refused::bad("an unsubscribe without a channel"));
+    }
+    clients.expand(slot);
+    if let Some(part) = part_of_topic(clients, subs, slot, channel.as_bytes()) {
+        let waits = take_subscribing(clients, slot, part);
+        leave_part(clients, subs, slot, part);
+        if let Some(waits) = waits {
+            let code = ErrorCode::BAD_REQUEST;
+            write_error(
+                clients,
+                slot,
+                waits.id,
+                code,
+                "unsubscribed before the answer",
+            );
+        }
+    }
+    write_reply(clients, slot, id, Answer::Unsubscribe);
+    Ok(())
+}
+
+/// Ends a subscription.
+pub(super) fn leave_part(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
+    if state(&clients.conns, slot).is_some_and(|it| !it.by_token.is_empty()) {
+        let by_token = &mut state_mut(&mut clients.conns, slot).by_token;
+        by_token.retain(|granted| granted.part != part);
+    }
+    leave(clients, subs, slot, part);
+}
+
+/// Renews a subscription that a token has granted.
+pub(super) fn client_refreshes_subscription(
+    clients: &mut Clients,
+    subs: &Subscriptions,
+    slot: u32,
+    (id, refresh): (u32, &SubRefresh<'_>),
+    verdict: Option<Identity>,
+) -> Result<(), Refused> {
+    let (channel, token) = (refresh.channel, refresh.token);
+    if channel.is_empty() || token.is_empty() {
+        return Err(Refused::bad("a sub_refresh without a channel or a token"));
+    }
+    let Some(who) = verdict.filter(|_| refresh.kind == 0) else {
+        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    };
+    let until_unix_s = check_subscription_token(clients, slot, who, token, channel)?;
+    clients.expand(slot);
+    let part = part_of_topic(clients, subs, slot, channel.as_bytes());
+    let state = state_mut(&mut clients.conns, slot);
+    let granted = state
+        .by_token
+        .iter_mut()
+        .find(|granted| Some(granted.part) == part);
+    let Some(granted) = granted else {
+        return Err(Refused::error(ErrorCode::PERMISSION_DENIED));
+    };
+    granted.until_unix_s = until_unix_s;
+    let ttl = ttl_of(clients, until_unix_s);
+    write_reply(clients, slot, id, Answer::SubRefresh(ttl));
+    Ok(())
+}
+
+/// The subscribe command of the subscription with this index, if it is not answered. The caller answers it.
+pub(super) fn take_subscribing(clients: &mut Clients, slot: u32, part: u32) -> Option<Subscribing> {
+    let name = part_name(&clients.conns, slot, part);
+    let waiting = &state(&clients.conns, slot)?.subscribing;
+    let at = waiting.iter().position(|waits| waits.part == name)?;
+    Some(
+        state_mut(&mut clients.conns, slot)
+            .subscribing
+            .swap_remove(at),
+    )
+}
+
+/// Whether the subscription with this index waits for its first page.
+pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
+    let name = part_name(&clients.conns, slot, part);
+    let state = state(&clients.conns, slot);
+    state.is_some_and(|it| it.subscribing.iter().any(|waits| waits.part == name))
+}
+
+/// Checks the name of a channel.
+pub(super) fn check_name(clients: &mut Clients, channel: &str) -> Result<(), Refused> {
+    let topic_bytes = clients.ctx.world.settings.limits.topic_bytes;
+    topic::check_name(channel.as_bytes(), topic_bytes).map_err(|error| {
+        clients.meter.stats.refusals.add(Reason::BadName);
+        Refused::Error(
+            ErrorCode::BAD_REQUEST,
+            alloc::format!("the channel {error}").into(),
+        )
+    })
+}
+
+/// A position that the server gave; `None` if it is of another server.
+pub(super) fn position(epoch: &str, offset: u64) -> Option<Position> {
+    let is_ours = epoch.len() == EPOCH_DIGITS;
+    let epoch = u32::from_str_radix(epoch, 16).ok().filter(|_| is_ours)?;
+    Some(Position::new(epoch, offset))
+}
+
+/// The text of an epoch.
+pub(super) fn epoch_text(epoch: u32) -> alloc::string::String {
+    alloc::format!("{epoch:08x}")
+}
+
+/// Ends a subscription, and tells the client by a push.
+pub(super) fn end_subscription(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    (slot, part): (u32, u32),
+    code: Unsubscribe,
+) {
+    let name = name_of(&clients.conns, subs, slot, part);
+    let push = Push::Unsubscribe {
+        // Topics are UTF-8.
+        channel: core::str::from_utf8(&name).unwrap_or_default(),
+        code: code.code,
+        reason: code.text,
+    };
+    write_push(clients, slot, &push);
+    leave_part(clients, subs, slot, part);
+}

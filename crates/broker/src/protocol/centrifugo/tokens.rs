@@ -1,0 +1,204 @@
+//! Tokens in commands: of the connection, and of single subscriptions. The verifier checks them, as those of every protocol.
+//!
+//! A subscription token is of the connection's user, and either names the channel in its claim `channel`, as Centrifugo's do, or grants to subscribe to
+//! it. Invariant: what a token grants ends with the token. A client is told to renew it some seconds earlier.
+
+use alloc::boxed::Box;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
+use crore_wire::centrifugo::{Answer, Request, Ttl, decode};
+
+use crate::base::access::{Credential, Known, Right};
+use crate::base::ids::ConnId;
+use crate::base::reason::Reason;
+use crate::base::verdict::Identity;
+use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
+use crate::io::Io;
+use crate::protocol::centrifugo::options::VERSION;
+use crate::protocol::centrifugo::reasons::error_of;
+use crate::protocol::centrifugo::reply::{Refused, write_reply};
+use crate::protocol::centrifugo::state::{Asked, client_id, state, state_mut};
+use crate::protocol::front::{Clients, Front, Queues};
+
+/// A client renews its token so many seconds before the end, or after half of the time.
+const RENEWS_EARLY_S: u32 = 10;
+
+/// The token of a command; empty without one.
+fn token_of<'a>(request: &Request<'a>) -> &'a str {
+    match request {
+        Request::Connect(connect) => connect.token,
+        Request::Subscribe(subscribe) => subscribe.token,
+        Request::Refresh(token) => token,
+        Request::SubRefresh(refresh) => refresh.token,
+        _ => "",
+    }
+}
+
+/// Whether a command must wait for the verdict on its token. The verdict is for the next command, which is this one.
+pub(super) fn waits_for_verdict<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    request: &Request<'_>,
+    io: &mut I,
+) -> bool {
+    let Front {
+        clients,
+        census,
+        gate,
+        ..
+    } = front;
+    let token = token_of(request);
+    let is_known = state(&clients.conns, slot).is_some_and(|it| it.asked.is_some());
+    if is_known || token.is_empty() || !clients.ctx.world.settings.access.closed {
+        return false;
+    }
+    let credential = Credential::Token(token.as_bytes());
+    let who = look_up_credential(clients, census, gate, slot, credential, io);
+    let waits = who.is_none();
+    let asked = who.map_or(Asked::Out, Asked::Back);
+    state_mut(&mut clients.conns, slot).asked = Some(Box::new(asked));
+    if waits {
+        pause_for_verdict(&mut clients.conns, slot, io);
+    }
+    waits
+}
+
+/// Whether the connection waits for a verdict.
+pub(super) fn is_asked_for(clients: &Clients, slot: u32) -> bool {
+    let asked = state(&clients.conns, slot).and_then(|it| it.asked.as_deref());
+    matches!(asked, Some(Asked::Out))
+}
+
+/// The verdict on a client's token has come.
+pub(super) fn centrifugo_verdict(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    conn: ConnId,
+    who: Identity,
+) {
+    if is_asked_for(clients, conn.slot) {
+        state_mut(&mut clients.conns, conn.slot).asked = Some(Box::new(Asked::Back(who)));
+        queues.resume_later(clients, conn);
+    }
+}
+
+/// Takes the verdict on the token of the command that is carried out now, so that no other command has it. `None` if the command has no token, or tokens
+/// have no meaning here.
+pub(super) fn take_verdict(clients: &mut Clients, slot: u32) -> Option<Identity> {
+    state(&clients.conns, slot)?.asked.as_ref()?;
+    let asked = state_mut(&mut clients.conns, slot).asked.take();
+    match asked.map(|asked| *asked) {
+        Some(Asked::Back(who)) => Some(who),
+        _ => None,
+    }
+}
+
+/// When a client is told to renew a token that ends in this Unix second.
+pub(super) fn ttl_of(clients: &Clients, until_unix_s: u32) -> Ttl {
+    if until_unix_s == u32::MAX {
+        return None;
+    }
+    let left_s = until_unix_s.saturating_sub(clients.ctx.wall_s());
+    Some((left_s - RENEWS_EARLY_S.min(left_s / 2)).max(1))
+}
+
+/// When the client is told to renew its connection token.
+pub(super) fn ttl_of_connection(clients: &Clients, slot: u32) -> Ttl {
+    let (_, until_unix_s) = clients.conns.grants.get(slot)?;
+    ttl_of(clients, until_unix_s)
+}
+
+/// Carries out a refresh of the connection.
+pub(super) fn client_refreshes(
+    clients: &mut Clients,
+    slot: u32,
+    id: u32,
+    token: &str,
+    verdict: Option<Identity>,
+) -> Result<(), Refused> {
+    if token.is_empty() {
+        return Err(Refused::bad("a refresh without a token"));
+    }
+    let Some(who) = verdict else {
+        // Without access control, tokens have no meaning.
+        return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
+    };
+    if let Ok(Some(known)) = &who
+        && grants_of(&clients.conns, slot).map(|grants| grants.user()) != Some(known.grants.user())
+    {
+        return Err(end_with(
+            Disconnect::INVALID_TOKEN,
+            "the token is of another user",
+        ));
+    }
+    clients
+        .enter_as(slot, Some(who))
+        .map_err(|reason| match error_of(reason) {
+            ErrorCode::INTERNAL => Refused::for_reason(clients, reason),
+            ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),
+            _ => end_with(Disconnect::INVALID_TOKEN, reason.text()),
+        })?;
+    let (client, ttl) = (client_id(clients, slot), ttl_of_connection(clients, slot));
+    let answer = Answer::Refresh {
+        client: &client,
+        version: VERSION,
+        ttl,
+    };
+    write_reply(clients, slot, id, answer);
+    Ok(())
+}
+
+fn end_with(code: Disconnect, words: &'static str) -> Refused {
+    Refused::End(code, words.into())
+}
+
+/// Whether the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns the Unix second in
+/// which it ends.
+pub(super) fn check_subscription_token(
+    clients: &mut Clients,
+    slot: u32,
+    who: Identity,
+    token: &str,
+    channel: &str,
+) -> Result<u32, Refused> {
+    let known = match clients.check_identity(who) {
+        Ok(Some(known)) => known,
+        Ok(None) => return Err(Refused::error(ErrorCode::PERMISSION_DENIED)),
+        Err(reason) => {
+            return Err(match error_of(reason) {
+                ErrorCode::UNAUTHORIZED => {
+                    clients.meter.stats.refusals.add(reason);
+                    Refused::Error(ErrorCode::PERMISSION_DENIED, reason.text().into())
+                }
+                _ => Refused::for_reason(clients, reason),
+            });
+        }
+    };
+    let user = grants_of(&clients.conns, slot).map_or("", |grants| grants.user());
+    if user != known.grants.user() || !is_for(clients, &known, token, channel) {
+        let reason = Reason::SubscribeNotGranted;
+        clients.note_denied(slot, reason, channel.as_bytes());
+        clients.meter.stats.refusals.add(reason);
+        let words = "the subscription token is of another user or for another channel";
+        return Err(Refused::Error(ErrorCode::PERMISSION_DENIED, words.into()));
+    }
+    Ok(known.until_unix_s)
+}
+
+fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool {
+    let steps = &clients.meter.work.steps;
+    if known
+        .grants
+        .cover(Right::Subscribe, channel.as_bytes(), steps)
+    {
+        return true;
+    }
+    let claims = token.split('.').nth(1);
+    let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
+    claims.is_some_and(|claims| {
+        let mut scratch = decode::Scratch::default();
+        decode::channel_claim(&claims, &mut scratch) == Ok(channel)
+    })
+}

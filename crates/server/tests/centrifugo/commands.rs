@@ -1,0 +1,164 @@
+//! Tests connect, ping, several commands in a frame, unsubscribe and history.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, ON, data_of, server};
+use crate::support::Server;
+use crate::support::http::publish;
+
+#[test]
+fn a_client_is_told_its_id_and_the_interval_of_pings() {
+    let server = Server::with(&format!("{ON}ping_interval_s = 7\n"));
+    let reply = Client::open(&server).ask("connect", json!({}));
+    let connect = &reply["connect"];
+    assert_eq!(
+        (&connect["ping"], &connect["pong"]),
+        (&json!(7), &json!(true))
+    );
+    let version = connect["version"].as_str().expect("a version");
+    assert!(version.starts_with("crore "), "{version}");
+    let other = Client::open(&server).ask("connect", json!({}));
+    assert_ne!(connect["client"], other["connect"]["client"]);
+}
+
+#[test]
+fn several_commands_of_one_frame_are_answered() {
+    let server = server();
+    let mut client = Client::open(&server);
+    let commands = [
+        client.command("connect", json!({})),
+        client.command("subscribe", json!({"channel": "a"})),
+        client.command("subscribe", json!({"channel": "b"})),
+        client.command("ping", json!({})),
+    ];
+    let lines = commands.map(|command| command.to_string());
+    client.frame(&lines.join("\n"));
+    for (id, kind) in [
+        (1, "connect"),
+        (2, "subscribe"),
+        (3, "subscribe"),
+        (4, "ping"),
+    ] {
+        let reply = client.reply(id);
+        assert!(reply.get(kind).is_some(), "{reply}");
+    }
+    // A line end after the last command is no command.
+    client.frame("{\"id\":9,\"ping\":{}}\n");
+    assert!(client.reply(9).get("ping").is_some());
+}
+
+#[test]
+fn an_unsubscribed_client_gets_nothing_more() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    client.subscribe("a");
+    client.subscribe("b");
+    let reply = client.ask("unsubscribe", json!({"channel": "a"}));
+    assert_eq!(reply["unsubscribe"], json!({}));
+    server.await_subscribers("a", 0);
+    publish(&server, "a", "1");
+    publish(&server, "b", "2");
+    assert_eq!(client.data("b"), json!(2));
+    // Nobody else is subscribed to it now, and the client may subscribe again.
+    client.subscribe("a");
+    publish(&server, "a", "3");
+    assert_eq!(client.data("a"), json!(3));
+    let reply = client.ask("unsubscribe", json!({"channel": "never"}));
+    assert_eq!(reply["unsubscribe"], json!({}));
+}
+
+#[test]
+fn history_answers_messages_from_either_end_and_after_a_position() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    for n in 1..=5 {
+        client.publish("a", json!(n));
+    }
+    let mut ask = |body: Value| {
+        let mut reply = client.ask("history", body);
+        assert!(reply.get("history").is_some(), "{reply}");
+        reply["history"].take()
+    };
+    let all = ask(json!({"channel": "a", "limit": -1}));
+    assert_eq!(data_of(&all), [1, 2, 3, 4, 5].map(|n| json!(n)));
+    let first = ask(json!({"channel": "a", "limit": 2}));
+    assert_eq!(data_of(&first), [json!(1), json!(2)]);
+    let newest = ask(json!({"channel": "a", "limit": 2, "reverse": true}));
+    assert_eq!(data_of(&newest), [json!(5), json!(4)]);
+    let position = ask(json!({"channel": "a"}));
+    assert_eq!(data_of(&position), Vec::<Value>::new());
+    let last = &all["publications"][4]["offset"];
+    assert_eq!(
+        (&position["offset"], &position["epoch"]),
+        (last, &all["epoch"])
+    );
+    let since = json!({"offset": all["publications"][2]["offset"], "epoch": all["epoch"]});
+    let rest = ask(json!({"channel": "a", "limit": -1, "since": since}));
+    assert_eq!(data_of(&rest), [json!(4), json!(5)]);
+    let none = ask(json!({"channel": "nothing", "limit": -1}));
+    assert_eq!(data_of(&none), Vec::<Value>::new());
+}
+
+#[test]
+fn a_history_that_is_too_long_is_cut_at_its_newer_end_or_refused() {
+    let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
+    let server = Server::with(&format!("{ON}{rule}"));
+    let mut client = Client::connected(&server);
+    let text = "x".repeat(10_000);
+    for n in 0..100 {
+        client.publish("a", json!([n, text]));
+    }
+    let forward = client.ask("history", json!({"channel": "a", "limit": -1}));
+    let found = data_of(&forward["history"]);
+    assert!(
+        !found.is_empty() && found.len() < 100,
+        "{} messages",
+        found.len()
+    );
+    assert_eq!(found[0][0], 0);
+    let body = json!({"channel": "a", "limit": -1, "reverse": true});
+    assert_eq!(client.error("history", body), 106);
+    let newest = client.ask(
+        "history",
+        json!({"channel": "a", "limit": 2, "reverse": true}),
+    );
+    let newest: Vec<Value> = data_of(&newest["history"])
+        .iter()
+        .map(|it| it[0].clone())
+        .collect();
+    assert_eq!(newest, [json!(99), json!(98)]);
+}
+
+#[test]
+fn history_of_another_epoch_is_unrecoverable() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    client.publish("a", json!(1));
+    for epoch in ["00000001", "another"] {
+        let since = json!({"offset": 1, "epoch": epoch});
+        let body = json!({"channel": "a", "limit": -1, "since": since});
+        assert_eq!(client.error("history", body), 112, "{epoch}");
+    }
+    // A question is no subscription.
+    assert_eq!(server.info("a").expect("the topic")["subscribers"], 0);
+    assert!(client.goes_on());
+}
+
+#[test]
+fn what_has_no_backend_is_not_available() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    for (request, body) in [
+        ("rpc", json!({"method": "m", "data": 1})),
+        ("presence", json!({"channel": "a"})),
+        ("presence_stats", json!({"channel": "a"})),
+        ("subscribe", json!({"channel": "a", "type": 1})),
+        ("publish", json!({"channel": "a", "data": 1, "type": 1})),
+    ] {
+        assert_eq!(client.error(request, body), 108, "{request}");
+    }
+    assert!(client.goes_on());
+    // A send has no reply.
+    client.frame("{\"send\":{\"data\":1}}");
+    assert_eq!(client.closed().0, 3508);
+}

@@ -1,0 +1,12 @@
+//! Tests Centrifugo's client protocol over raw WebSockets, as its documentation and `client.proto` say, also what no client library sends.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod client;
+mod commands;
+mod doors;
+mod messages;
+mod recovery;
+mod refusals;
+mod rights;

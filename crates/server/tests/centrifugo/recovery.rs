@@ -1,0 +1,160 @@
+//! Tests recovery: what a client missed comes with the answer to its subscribe, and a loss is told.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, ON, data_of, server};
+use crate::support::Server;
+use crate::support::http::publish;
+use crate::support::state::State;
+
+/// A client may read nothing for an hour, and little waits for it.
+const SLOW: &str = "[timeouts]\nbody_s = 3600\n[limits]\noutbox_bytes = 100000\n";
+
+#[test]
+fn a_client_that_recovers_gets_what_it_missed() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    assert_eq!(
+        (&begin["recoverable"], &begin["positioned"]),
+        (&json!(true), &json!(true))
+    );
+    publish(&server, "a", "1");
+    let seen = client.push()["pub"]["offset"].take();
+    drop(client);
+    for n in 2..=4 {
+        publish(&server, "a", n.to_string());
+    }
+    let mut client = Client::connected(&server);
+    let result = client.recover("a", &begin["epoch"], &seen);
+    assert_eq!(data_of(&result), [2, 3, 4].map(|n| json!(n)));
+    assert_eq!(
+        (&result["was_recovering"], &result["recovered"]),
+        (&json!(true), &json!(true))
+    );
+    let publications = result["publications"].as_array().expect("publications");
+    assert_eq!(result["offset"], publications[2]["offset"]);
+    publish(&server, "a", "5");
+    assert_eq!(client.data("a"), json!(5));
+}
+
+#[test]
+fn a_client_without_losses_recovers_with_nothing() {
+    let server = server();
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    let offset = begin.get("offset").cloned().unwrap_or(json!(0));
+    let result = Client::connected(&server).recover("a", &begin["epoch"], &offset);
+    assert_eq!(
+        (&result["recovered"], data_of(&result)),
+        (&json!(true), vec![])
+    );
+}
+
+#[test]
+fn a_loss_is_told_by_recovered_false() {
+    let server = Server::with(&format!("{ON}[[rule]]\nmatch = '#'\nlog_messages = 2\n"));
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    for n in 1..=5 {
+        publish(&server, "a", n.to_string());
+    }
+    let seen = client.push()["pub"]["offset"].take();
+    let mut client = Client::connected(&server);
+    let result = client.recover("a", &begin["epoch"], &seen);
+    assert_eq!(result.get("recovered"), None, "{result}");
+    assert_eq!(result["was_recovering"], true);
+    // What is kept comes all the same.
+    assert_eq!(data_of(&result), [json!(4), json!(5)]);
+    publish(&server, "a", "6");
+    assert_eq!(client.data("a"), json!(6));
+}
+
+#[test]
+fn a_position_of_another_server_is_a_loss() {
+    let server = server();
+    publish(&server, "a", "1");
+    for epoch in ["0000000f", "xyz", ""] {
+        let mut client = Client::connected(&server);
+        let result = client.recover("a", &json!(epoch), &json!(1));
+        assert_eq!(result.get("recovered"), None, "{epoch}: {result}");
+    }
+}
+
+#[test]
+fn a_client_recovers_from_a_crash_without_a_loss() {
+    let state = State::new();
+    let settings = format!("{ON}{}", state.settings());
+    let mut server = Server::with(&settings);
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    let (mut epoch, mut seen) = (begin["epoch"].clone(), json!(0));
+    for round in 0..3 {
+        client.publish("a", json!([round, "heard"]));
+        seen = client.push()["pub"]["offset"].take();
+        let mut publisher = Client::connected(&server);
+        publisher.publish("a", json!([round, "missed"]));
+        server.kill();
+        server = Server::with(&settings);
+        client = Client::connected(&server);
+        let result = client.recover("a", &epoch, &seen);
+        assert_eq!(result["recovered"], true, "{result}");
+        assert_eq!(data_of(&result), [json!([round, "missed"])]);
+        (epoch, seen) = (result["epoch"].clone(), result["offset"].clone());
+    }
+    assert!(seen.is_u64());
+}
+
+#[test]
+fn a_slow_client_reads_on_from_the_log() {
+    let rule = "[[rule]]\nmatch = '#'\nlog_bytes = 67108864\n";
+    let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
+    let mut client = Client::connected(&server);
+    client.subscribe("a");
+    client.subscribe("b");
+    let text = "x".repeat(20_000);
+    let mut publisher = Client::connected(&server);
+    for n in 0..500 {
+        publisher.publish("a", json!([n, text]));
+    }
+    for n in 0..500 {
+        assert_eq!(client.data("a")[0], n);
+    }
+    publisher.publish("b", json!("done"));
+    assert_eq!(client.data("b"), json!("done"));
+}
+
+#[test]
+fn a_slow_client_that_lost_messages_is_told_and_recovers() {
+    let rule = "[[rule]]\nmatch = '#'\nlog_messages = 3\n";
+    let server = Server::with(&format!("{ON}ping_interval_s = 0\n{SLOW}{rule}"));
+    let mut client = Client::connected(&server);
+    let begin = client.subscribe("a");
+    let text = "x".repeat(20_000);
+    let mut publisher = Client::connected(&server);
+    for n in 0..1_000 {
+        publisher.publish("a", json!([n, text]));
+    }
+    let (mut last, mut seen) = (0, json!(0));
+    let push = loop {
+        let push = client.push();
+        let Some(publication) = push.get("pub") else {
+            break push;
+        };
+        last = publication["data"][0].as_u64().expect("a number");
+        seen = publication["offset"].clone();
+    };
+    assert!(last < 999, "the client was not slow");
+    let ended = json!({"code": 2500, "reason": "insufficient state"});
+    assert_eq!(
+        (&push["channel"], &push["unsubscribe"]),
+        (&json!("a"), &ended)
+    );
+    let result = client.recover("a", &begin["epoch"], &seen);
+    assert_eq!(result.get("recovered"), None);
+    let kept: Vec<Value> = data_of(&result)
+        .iter()
+        .map(|data| data[0].clone())
+        .collect();
+    assert_eq!(kept, [json!(997), json!(998), json!(999)]);
+}

@@ -1,0 +1,226 @@
+//! Tests who may do what: tokens, clients without one, and what ends when it expires.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+
+use crate::client::{Client, ON};
+use crate::support::Server;
+
+const SECRET: &str = "a secret that only this test and its server know";
+
+fn closed(more: &str) -> Server {
+    let key = format!("[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n");
+    Server::with(&format!("{ON}[access]\nleeway_s = 0\n{more}{key}"))
+}
+
+fn token(claims: &Value) -> String {
+    let key = EncodingKey::from_secret(SECRET.as_bytes());
+    encode(&Header::new(Algorithm::HS256), claims, &key).expect("a token")
+}
+
+/// Does something with an end that is soon. If that took too long, tries again with a later end.
+fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
+    let now_s = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.expect("a time").as_secs()
+    };
+    let mut lives_s = (1..8).map(|power| 1 << power);
+    let found = lives_s.find_map(|life_s: u64| attempt(now_s() + life_s));
+    found.expect("it is done in time")
+}
+
+/// A second in the far future.
+const LATER_S: u64 = 4_000_000_000;
+
+#[test]
+fn a_token_grants_what_it_names() {
+    let server = closed("");
+    let claims = json!({"sub": "ann", "exp": LATER_S, "subscribe": ["a", "b"], "publish": ["b"]});
+    let mut client = Client::with_token(&server, &token(&claims));
+    client.subscribe("a");
+    client.subscribe("b");
+    assert_eq!(client.error("subscribe", json!({"channel": "c"})), 103);
+    assert_eq!(client.error("history", json!({"channel": "c"})), 103);
+    assert_eq!(
+        client.error("publish", json!({"channel": "a", "data": 1})),
+        103
+    );
+    client.publish("b", json!(1));
+    assert_eq!(client.data("b"), json!(1));
+}
+
+#[test]
+fn commands_behind_a_connect_wait_for_the_verdict() {
+    let server = closed("");
+    let claims = json!({"sub": "ann", "exp": LATER_S, "subscribe": ["#"], "publish": ["#"]});
+    let mut client = Client::open(&server);
+    let commands = [
+        client.command("connect", json!({"token": token(&claims)})),
+        client.command("subscribe", json!({"channel": "a"})),
+        client.command("publish", json!({"channel": "b", "data": 1})),
+    ];
+    for command in commands {
+        client.frame(&command.to_string());
+    }
+    for (id, kind) in [(1, "connect"), (2, "subscribe"), (3, "publish")] {
+        let reply = client.reply(id);
+        assert!(reply.get(kind).is_some(), "{reply}");
+    }
+}
+
+#[test]
+fn a_bad_token_ends_the_connection_and_an_expired_one_gets_109() {
+    let server = closed("");
+    let mut client = Client::open(&server);
+    client.send("connect", json!({"token": "no token"}));
+    assert_eq!(client.closed().0, 3500);
+    let expired = token(&json!({"sub": "ann", "exp": 1_000, "subscribe": ["a"]}));
+    let mut client = Client::open(&server);
+    assert_eq!(client.error("connect", json!({"token": expired})), 109);
+}
+
+#[test]
+fn a_client_without_a_token_may_do_what_everybody_may() {
+    let server = closed("anonymous = { subscribe = [\"open/#\"] }\n");
+    let mut client = Client::connected(&server);
+    client.subscribe("open/a");
+    assert_eq!(client.error("subscribe", json!({"channel": "a"})), 103);
+    let server = closed("");
+    let mut client = Client::open(&server);
+    client.send("connect", json!({}));
+    assert_eq!(client.closed().0, 3507);
+}
+
+fn subscription_token(user: &str, channel: &str, exp: u64) -> String {
+    token(&json!({"sub": user, "channel": channel, "exp": exp}))
+}
+
+#[test]
+fn a_subscription_token_grants_its_channel_to_its_user() {
+    let server = closed("");
+    let mut client = Client::with_token(&server, &token(&json!({"sub": "ann", "exp": LATER_S})));
+    let mut error = |token: &str| {
+        let body = json!({"channel": "room", "token": token});
+        client.error("subscribe", body)
+    };
+    assert_eq!(error(""), 103);
+    assert_eq!(error("no token"), 103);
+    assert_eq!(error(&subscription_token("bob", "room", LATER_S)), 103);
+    assert_eq!(error(&subscription_token("ann", "rooms", LATER_S)), 103);
+    assert_eq!(error(&token(&json!({"sub": "ann", "exp": LATER_S}))), 103);
+    assert_eq!(error(&subscription_token("ann", "room", 1_000)), 109);
+    let good = subscription_token("ann", "room", LATER_S);
+    let reply = client.ask("subscribe", json!({"channel": "room", "token": good}));
+    assert_eq!(reply["subscribe"]["expires"], true, "{reply}");
+    assert!(reply["subscribe"]["ttl"].as_u64() > Some(1_000), "{reply}");
+    // The token is for one channel, and grants nothing else there.
+    assert_eq!(
+        client.error("publish", json!({"channel": "room", "data": 1})),
+        103
+    );
+    assert_eq!(client.error("subscribe", json!({"channel": "other"})), 103);
+    let publisher = token(&json!({"exp": LATER_S, "publish": ["#"]}));
+    Client::with_token(&server, &publisher).publish("room", json!(1));
+    assert_eq!(client.data("room"), json!(1));
+    // A refused command leaves its token to no other command.
+    let spare = subscription_token("ann", "spare", LATER_S);
+    let body = json!({"channel": "room", "token": spare});
+    assert_eq!(client.error("subscribe", body), 105);
+    assert_eq!(client.error("subscribe", json!({"channel": "spare"})), 103);
+    // Our own claims grant a channel, too.
+    let own = token(&json!({"sub": "ann", "subscribe": ["own/+"]}));
+    let reply = client.ask("subscribe", json!({"channel": "own/a", "token": own}));
+    assert!(reply.get("subscribe").is_some(), "{reply}");
+    assert_eq!(reply["subscribe"].get("expires"), None);
+}
+
+#[test]
+fn a_subscription_ends_with_its_token_unless_it_is_renewed() {
+    let server = closed("");
+    let publisher = token(&json!({"exp": LATER_S, "publish": ["#"]}));
+    let mut publisher = Client::with_token(&server, &publisher);
+    let mut client = before_the_end(|end| {
+        let own = token(&json!({"sub": "ann", "exp": LATER_S}));
+        let mut client = Client::with_token(&server, &own);
+        for channel in ["ends", "goes on"] {
+            let token = subscription_token("ann", channel, end);
+            let reply = client.ask("subscribe", json!({"channel": channel, "token": token}));
+            reply.get("subscribe")?;
+        }
+        let token = subscription_token("ann", "goes on", LATER_S);
+        let body = json!({"channel": "goes on", "token": token});
+        let reply = client.ask("sub_refresh", body);
+        reply.get("sub_refresh").map(|renewed| {
+            assert_eq!(renewed["expires"], true, "{renewed}");
+            client
+        })
+    });
+    let push = client.push();
+    let ended = json!({"code": 2501, "reason": "subscription expired"});
+    assert_eq!(
+        (&push["channel"], &push["unsubscribe"]),
+        (&json!("ends"), &ended)
+    );
+    publisher.publish("ends", json!(1));
+    publisher.publish("goes on", json!(2));
+    assert_eq!(client.data("goes on"), json!(2));
+    let unknown = json!({"channel": "ends", "token": subscription_token("ann", "ends", LATER_S)});
+    assert_eq!(client.error("sub_refresh", unknown), 103);
+    let foreign = subscription_token("bob", "goes on", LATER_S);
+    let body = json!({"channel": "goes on", "token": foreign});
+    assert_eq!(client.error("sub_refresh", body), 103);
+}
+
+#[test]
+fn a_connection_ends_with_its_token_unless_it_is_renewed() {
+    let server = closed("");
+    let (mut ends, mut renewed) = before_the_end(|end| {
+        let own = token(&json!({"sub": "ann", "exp": end}));
+        let mut clients = [(); 2].map(|()| Client::open(&server));
+        for client in &mut clients {
+            let reply = client.ask("connect", json!({"token": own}));
+            let connect = reply.get("connect")?;
+            assert_eq!(connect["expires"], true);
+            assert!(connect["ttl"].as_u64() >= Some(1), "{connect}");
+        }
+        let [ends, mut renewed] = clients;
+        let later = token(&json!({"sub": "ann", "exp": LATER_S, "subscribe": ["later"]}));
+        let reply = renewed.ask("refresh", json!({"token": later}));
+        reply.get("refresh").map(|refresh| {
+            assert_eq!(refresh["expires"], true, "{refresh}");
+            (ends, renewed)
+        })
+    });
+    assert_eq!(ends.closed().0, 3005);
+    assert!(renewed.goes_on());
+    // The rights are those of the new token.
+    renewed.subscribe("later");
+    let foreign = token(&json!({"sub": "bob", "exp": LATER_S}));
+    renewed.send("refresh", json!({"token": foreign}));
+    assert_eq!(renewed.closed().0, 3500);
+    let own = token(&json!({"sub": "ann", "exp": LATER_S}));
+    let mut client = Client::with_token(&server, &own);
+    client.send(
+        "refresh",
+        json!({"token": token(&json!({"sub": "ann", "exp": 1_000}))}),
+    );
+    assert_eq!(client.closed().0, 3005);
+}
+
+#[test]
+fn what_new_settings_do_not_grant_ends_and_what_a_token_grants_stays() {
+    let server = closed("anonymous = { subscribe = [\"open\"] }\n");
+    let own = token(&json!({"sub": "ann", "exp": LATER_S}));
+    let mut clients = [(); 2].map(|()| Client::with_token(&server, &own));
+    let [loses, keeps] = &mut clients;
+    loses.subscribe("open");
+    let by_token = subscription_token("ann", "room", LATER_S);
+    let reply = keeps.ask("subscribe", json!({"channel": "room", "token": by_token}));
+    assert!(reply.get("subscribe").is_some(), "{reply}");
+    let settings = std::fs::read_to_string(server.settings_file()).expect("its settings");
+    server.reread(&settings.replace("[\"open\"]", "[\"nothing\"]"));
+    assert_eq!(loses.closed().0, 3507);
+    assert!(keeps.goes_on());
+}

@@ -1,0 +1,42 @@
+//! `[centrifugo]`: Centrifugo's client protocol.
+
+use alloc::string::String;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use smart_default::SmartDefault;
+
+use crate::bounds::{MAX_MESSAGE_BYTES, MAX_WAIT_S};
+
+/// The most commands of a frame: they are counted before the first one is carried out.
+const MAX_COMMANDS: usize = 100_000;
+
+/// Clients of [Centrifugo's protocol](CENTRIFUGO.md).
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Centrifugo {
+    /// Serve Centrifugo's client libraries at `path`.
+    pub enabled: bool,
+    /// The prefix of the protocol's paths: a WebSocket is at `/connection/websocket`.
+    #[default("/connection".into())]
+    #[schemars(extend("format" = "a prefix"))]
+    pub path: String,
+    /// Time between two pings of the server. Clients are told it when they connect.
+    #[default(25)]
+    #[schemars(range(min = 5, max = MAX_WAIT_S), extend("x-zero" = "off"))]
+    pub ping_interval_s: u32,
+    /// How long the answer to a ping may take. At most `ping_interval_s`. A client that is later gets 3012.
+    #[default(8)]
+    #[schemars(range(min = 1, max = MAX_WAIT_S))]
+    pub pong_timeout_s: u32,
+    /// Commands of one frame. A client that sends more gets 3501. A client that reconnects sends all its subscriptions in one frame.
+    #[default(2_000)]
+    #[schemars(range(min = 1, max = MAX_COMMANDS))]
+    #[schemars(extend("x-share" = "none: it bounds one frame"))]
+    pub frame_commands_max: usize,
+    /// How much longer than `limits.message_bytes` a frame of commands may be, in bytes. A longer frame closes the connection (1009).
+    #[default(65_536)]
+    #[schemars(range(min = 1_024, max = MAX_MESSAGE_BYTES))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; `limits.memory_bytes` has the shares"))]
+    pub frame_beside_bytes: usize,
+}
