@@ -240,6 +240,32 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
 }
 
 #[test]
+fn partition_whose_checkpoints_fail_does_not_stop_those_of_the_others() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    fill(&one);
+    let jetstream = JetStream::of(&servers);
+    jetstream.purge(0, 3);
+    until("a checkpoint that fails", || {
+        // Partition 0 lacks batches that no checkpoint contains. It is checked before the others.
+        let contained = jetstream.checkpoints(0);
+        contained.iter().for_each(|it| jetstream.delete(it));
+        fill(&one);
+        one.log().contains("no checkpoint of partition 0")
+    });
+    let read = |it: &Value| it["read"].as_u64().expect("a place");
+    let now: Vec<u64> = partitions(&one).iter().map(read).collect();
+    fill(&one);
+    until("checkpoints of the others", || {
+        let shown = partitions(&one);
+        let mut others = shown.iter().zip(&now).skip(1);
+        others.all(|(it, now)| it["checkpoint"].as_u64() >= Some(*now))
+    });
+}
+
+#[test]
 fn a_node_that_is_killed_while_it_writes_checkpoints_stops_nobody() {
     let Some(servers) = Servers::start(1) else {
         return;

@@ -193,7 +193,10 @@ struct CheckpointMaker {
 impl CheckpointMaker {
     fn run(self) {
         let stats = &*self.context.stats;
-        let (mut not_before, mut list_at) = (Instant::now(), Instant::now());
+        let mut list_at = Instant::now();
+        // When the next attempt is due for the partitions whose last one failed. It is kept for each, so that one that fails again and
+        // again does not hold up the others.
+        let mut not_before: BTreeMap<PartitionId, Instant> = BTreeMap::new();
         let mut full = BTreeMap::new();
         while self.worker.wait_for_next_check() {
             let partitions = self.context.engine.cluster.status().partitions;
@@ -212,15 +215,14 @@ impl CheckpointMaker {
                 }
                 let threshold =
                     CheckpointThreshold::of(&self.context.settings, partitions.len(), of);
-                if began < not_before
-                    || !threshold.is_due(of)
-                    || !self.is_responsible(partition, &full)
-                {
+                let waits = not_before.get(&partition).is_some_and(|at| began < *at);
+                if waits || !threshold.is_due(of) || !self.is_responsible(partition, &full) {
                     continue;
                 }
                 match self.make_checkpoint(partition) {
                     Ok(()) => {
                         stats.count_completed(began);
+                        not_before.remove(&partition);
                         // Batches that the new checkpoint makes unnecessary are purged at once.
                         list_at = began;
                     }
@@ -230,7 +232,7 @@ impl CheckpointMaker {
                         tracing::error!(
                             "cluster: no checkpoint of partition {partition}, so that its log only grows: {why}"
                         );
-                        not_before = Instant::now() + RETRY_DELAY;
+                        not_before.insert(partition, Instant::now() + RETRY_DELAY);
                     }
                 }
             }
