@@ -166,6 +166,14 @@ fn fill(state: &State) {
     while file.write_all(&[0; 4096]).is_ok() {}
 }
 
+/// Takes what is free now, and keeps what [`fill`] has taken.
+fn fill_rest(state: &State) {
+    let ballast = state.0.join("more-ballast");
+    let mut options = fs::OpenOptions::new();
+    let mut file = (options.create(true).append(true).open(ballast)).expect("a file");
+    while file.write_all(&[0; 4096]).is_ok() {}
+}
+
 fn empty(state: &State) {
     fs::remove_file(state.0.join("ballast")).expect("the ballast");
 }
@@ -318,6 +326,86 @@ fn disk_that_another_program_has_filled_takes_messages_again_when_most_were_dele
         let server = Server::with(&settings);
         assert_eq!(numbers(&server, "new", 0), [0]);
         all_that_was_kept_is_there(&server);
+    }
+}
+
+/// Deletes most messages of a server on a disk that another program has filled to the last byte, and checks that this gives room.
+fn deletes_make_room(state: &State, settings: &str) {
+    let server = Server::with(settings);
+    eventually("a refusal", || {
+        fill_rest(state);
+        (try_publish(&server, "refused", &numbered(0)) == Some(503)).then_some(())
+    });
+    delete_most(&server);
+    eventually("room", || {
+        is_answered(try_publish(&server, "new", &numbered(0))).then_some(())
+    });
+    server.kill();
+    let server = Server::with(settings);
+    assert_eq!(numbers(&server, "new", 0), [0]);
+    all_that_was_kept_is_there(&server);
+    server.kill();
+    is_verified(state);
+}
+
+/// The other program takes all that the server gives up when it ends.
+#[test]
+fn room_for_the_next_checkpoint_outlives_a_stop_that_fails_on_a_full_disk() {
+    let state = State::new();
+    let settings = settings(&state, 20 << 20);
+    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        return;
+    };
+    let server = much_is_kept(&state, &settings);
+    mount.again("size=26m");
+    fill(&state);
+    server.signal("TERM");
+    let (code, said) = server.failed();
+    assert_eq!(code, Some(1), "{said}");
+    fill(&state);
+    deletes_make_room(&state, &settings);
+}
+
+#[test]
+fn room_for_the_next_checkpoint_outlives_a_stop_that_is_killed_while_it_uses_that_room() {
+    let state = State::new();
+    let settings = settings(&state, 20 << 20);
+    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        return;
+    };
+    much_is_kept(&state, &settings).kill();
+    mount.again("size=26m");
+    // What the killed stop leaves: a part of the next base, and no reserve.
+    let (reserve, part) = (state.0.join("reserve"), state.0.join("base.part"));
+    let _ = fs::remove_dir_all(&part);
+    fs::create_dir(&part).expect("a directory");
+    fs::rename(reserve, part.join("home-0.state")).expect("the reserve");
+    fill(&state);
+    deletes_make_room(&state, &settings);
+}
+
+#[test]
+fn start_that_has_no_room_for_a_base_after_damage_keeps_the_room_for_the_next_checkpoint() {
+    let state = State::new();
+    let settings = settings(&state, 20 << 20);
+    let Some(mount) = Mounted::tmpfs(&state.0, "64m") else {
+        return;
+    };
+    much_is_kept(&state, &settings).kill();
+    mount.again("size=26m");
+    let newest = segments(&state).pop().expect("a segment");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(newest)
+        .and_then(|file| file.write_all_at(&[0xff; 4096], 0))
+        .expect("a segment");
+    fill(&state);
+    let reserve = || fs::metadata(state.0.join("reserve")).map_or(0, |it| it.len());
+    let before = reserve();
+    for _ in 0..2 {
+        let said = refused(&state);
+        assert!(said.contains("No space left on device"), "{said}");
+        assert!(reserve() >= before, "{} of {before}", reserve());
     }
 }
 

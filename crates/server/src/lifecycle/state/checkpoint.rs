@@ -28,8 +28,8 @@ use crore_disk::{Directory, End, FileSystem, Reader, State};
 use crore_net::clock;
 
 use super::files::{
-    Base, Document, ERASED, LOG, begin, discard_incomplete_base, keep_reserve, publish, read_note,
-    release_reserve, reserve_bytes, write_note,
+    Base, Document, ERASED, LOG, begin, keep_reserve, publish, read_note, reserve_bytes,
+    return_room_of_incomplete_base, write_note,
 };
 use super::index::{Index, checksum_after};
 use super::load::Documents;
@@ -201,13 +201,11 @@ impl CheckpointMaker {
             self.base_shape = None;
             self.has_failed = matches!(made, Err(CheckpointError::Other(_)));
             if made.is_err() {
-                let _ = discard_incomplete_base(&self.context.settings.directory);
+                let _ = return_room_of_incomplete_base(&self.context.settings.directory);
             }
-            if room.base_write == BaseWrite::InPlace {
-                self.reserve_file
-                    .set(reserve_bytes(&self.context.settings.directory));
-                self.is_reserve_used = true;
-            }
+            self.reserve_file
+                .set(reserve_bytes(&self.context.settings.directory));
+            self.is_reserve_used |= room.base_write == BaseWrite::InPlace;
             // The reserve file is restored at once, before another program takes the room that has become free.
             self.keep_reserve_file();
             match made {
@@ -421,13 +419,7 @@ impl CheckpointMaker {
             BaseWrite::InPlace => {
                 partitions.sort_by_key(|it| Reverse(last_base.document_bytes(directory, *it)))
             }
-            BaseWrite::Beside => {
-                if room.needs_reserve {
-                    release_reserve(directory);
-                    self.reserve_file.set(0);
-                }
-                begin(directory).map_err(failed)?;
-            }
+            BaseWrite::Beside => begin(directory).map_err(failed)?,
         }
         let shadows = Shadow::world(&world);
         let is_in_place = room.base_write == BaseWrite::InPlace;
@@ -464,6 +456,7 @@ impl CheckpointMaker {
                     .map_err(failed)?,
                 Ok(bytes) => {
                     written += bytes;
+                    self.reserve_file.set(reserve_bytes(directory));
                     self.reserve(self.kept_bytes(), written);
                 }
                 // The documents of other partitions may become smaller. Then this document has room at the next attempt.

@@ -111,13 +111,7 @@ impl Base {
     /// # Errors
     /// The base cannot be read.
     pub fn bytes(&self, directory: &Path) -> io::Result<u64> {
-        let mut bytes = 0;
-        let base = self.path(directory);
-        for entry in fs::read_dir(&base).map_err(with_path(&base))? {
-            let entry = entry.and_then(|it| it.metadata());
-            bytes += entry.map_err(with_path(&base))?.len();
-        }
-        Ok(bytes)
+        bytes_in(&self.path(directory))
     }
 
     /// Bytes of the document of this home or partition; 0 if that is unknown.
@@ -167,6 +161,16 @@ impl Base {
     }
 }
 
+/// The size of the files in a directory, in bytes.
+fn bytes_in(path: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(path).map_err(with_path(path))? {
+        let entry = entry.and_then(|it| it.metadata());
+        bytes += entry.map_err(with_path(path))?.len();
+    }
+    Ok(bytes)
+}
+
 /// Removes all bases except `but`, and the incomplete one if there is one.
 ///
 /// # Errors
@@ -201,7 +205,41 @@ pub fn discard_incomplete_base(directory: &Path) -> io::Result<()> {
 pub fn begin(directory: &Path) -> io::Result<()> {
     discard_incomplete_base(directory)?;
     let part = directory.join(INCOMPLETE_BASE);
-    fs::create_dir(&part).map_err(with_path(&part))
+    with_reserve(directory, || fs::create_dir(&part)).map_err(with_path(&part))
+}
+
+/// Runs a step of writing a base. If the disk has no room for it, the step gets the room of the reserve file. Before that the file stays, so
+/// that no other program takes room that the base does not need.
+fn with_reserve<T>(directory: &Path, mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match step() {
+        Err(error) if is_disk_full(&error) && reserve_bytes(directory) > 0 => {
+            release_reserve(directory);
+            step()
+        }
+        done => done,
+    }
+}
+
+fn is_disk_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+/// Removes an incomplete base. If the base has used the room of the reserve file, its room becomes that of the reserve file again at once,
+/// before another program takes it. The checkpoint thread then gives the file its right size.
+///
+/// # Errors
+/// The incomplete base cannot be removed.
+pub fn return_room_of_incomplete_base(directory: &Path) -> io::Result<()> {
+    let bytes = bytes_in(&directory.join(INCOMPLETE_BASE)).unwrap_or(0);
+    discard_incomplete_base(directory)?;
+    if bytes > 0
+        && reserve_bytes(directory) == 0
+        && let Err(error) = keep_reserve(directory, bytes, false)
+    {
+        tracing::debug!("state.directory: no reserve for the next checkpoint: {error}");
+    }
+    Ok(())
 }
 
 /// Bytes of the file that keeps room for the next checkpoint; 0 if it does not exist.
@@ -221,8 +259,7 @@ pub fn keep_reserve(directory: &Path, bytes: u64, is_used: bool) -> io::Result<(
     reserve(&path, bytes, is_used)
 }
 
-/// Removes the file that keeps room for the next checkpoint, so that a base can use the room. A failure is ignored, since the base may have
-/// room nevertheless.
+/// Removes the file that keeps room for the next checkpoint. A failure is ignored, since it only leaves less room for others.
 pub fn release_reserve(directory: &Path) {
     let _ = remove_note(directory, RESERVE);
 }
@@ -235,7 +272,7 @@ pub fn publish(directory: &Path, base: Base, clean: bool) -> io::Result<()> {
     let part = directory.join(INCOMPLETE_BASE);
     if clean {
         let clean = part.join(CLEAN);
-        File::create(&clean).map_err(with_path(&clean))?;
+        with_reserve(directory, || File::create(&clean)).map_err(with_path(&clean))?;
     }
     sync(&part)?;
     fs::rename(&part, base.path(directory)).map_err(with_path(&part))?;
@@ -320,7 +357,7 @@ fn document_name(home: u16) -> String {
 
 /// Writes the document of a home or partition.
 pub struct Document {
-    blocks: DocumentWriter<BufWriter<File>>,
+    blocks: DocumentWriter<BufWriter<DocumentFile>>,
     path: PathBuf,
     /// Number of bytes that are synced.
     synced: u64,
@@ -335,7 +372,7 @@ impl Document {
         let path = directory.join(INCOMPLETE_BASE).join(document_name(home));
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
-        Document::open(path, &mut options)
+        Document::open(path, &mut options, Some(directory))
     }
 
     /// Opens the reserve file, so that the document uses its room.
@@ -345,12 +382,24 @@ impl Document {
     pub fn begin_in_reserve(directory: &Path) -> Result<Document, String> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false);
-        Document::open(directory.join(RESERVE), &mut options)
+        Document::open(directory.join(RESERVE), &mut options, None)
     }
 
-    fn open(path: PathBuf, options: &mut OpenOptions) -> Result<Document, String> {
-        let opened = options.mode(0o600).open(&path);
-        match opened.and_then(|file| DocumentWriter::begin(BufWriter::new(file))) {
+    fn open(
+        path: PathBuf,
+        options: &mut OpenOptions,
+        reserve_in: Option<&Path>,
+    ) -> Result<Document, String> {
+        options.mode(0o600);
+        let opened = match reserve_in {
+            Some(directory) => with_reserve(directory, || options.open(&path)),
+            None => options.open(&path),
+        };
+        let file = opened.map(|file| DocumentFile {
+            file,
+            reserve_in: reserve_in.map(Path::to_path_buf),
+        });
+        match file.and_then(|file| DocumentWriter::begin(BufWriter::new(file))) {
             Ok(blocks) => Ok(Document {
                 blocks,
                 path,
@@ -375,7 +424,7 @@ impl Document {
             self.synced = self.bytes();
             let file = self.blocks.get_mut();
             let flushed = written.and_then(|()| file.flush());
-            written = flushed.and_then(|()| file.get_ref().sync_data());
+            written = flushed.and_then(|()| file.get_ref().file.sync_data());
         }
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
@@ -388,13 +437,33 @@ impl Document {
         let bytes = self.bytes();
         let file = self.blocks.into_inner().into_inner();
         let file = file.map_err(io::Error::from);
-        let synced = file.and_then(|mut file| {
+        let synced = file.and_then(|DocumentFile { mut file, .. }| {
             let end = file.stream_position()?;
             file.set_len(end)?;
             file.sync_all()
         });
         synced.map_err(|error| format!("{}: {error}", self.path.display()))?;
         Ok(bytes)
+    }
+}
+
+/// The file of a document.
+struct DocumentFile {
+    file: File,
+    /// The directory whose reserve file gives its room when the disk is full. `None` if the document is in the reserve file itself.
+    reserve_in: Option<PathBuf>,
+}
+
+impl io::Write for DocumentFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.reserve_in {
+            Some(directory) => with_reserve(directory, || self.file.write(bytes)),
+            None => self.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 

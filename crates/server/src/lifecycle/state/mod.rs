@@ -34,7 +34,10 @@ use crore_disk::{Directory, Identity, Log, Options};
 use crore_net::{clock, memory};
 
 use crate::settings::state::State;
-use files::{RULES, prepare, read_note, release_reserve, remove_bases, sync, write_note};
+use files::{
+    RULES, prepare, read_note, release_reserve, remove_bases, return_room_of_incomplete_base, sync,
+    write_note,
+};
 use replay::{ReplayError, Replayed, Source, replay};
 
 pub use checkpoint::{base_bytes, start};
@@ -106,6 +109,8 @@ pub fn resume(
     // The lock is taken before anything is changed. It is held until the process ends.
     let lock = Directory::lock(directory).context("state.directory")?;
     std::mem::forget(lock);
+    // A server that was killed while it wrote a base may have used the reserve. This comes before anything else frees room.
+    return_room_of_incomplete_base(directory).context("state.directory")?;
     let (mut documents, mut partitions_before) = load::newest(directory)?;
     let path = directory.join(LOG);
     let reads_log = state.is_durable() || path.exists();

@@ -75,8 +75,6 @@ pub enum BaseWrite {
 /// The room that a checkpoint finds on the file system.
 pub struct CheckpointRoom {
     pub base_write: BaseWrite,
-    /// Whether the checkpoint needs the room of the reserve file.
-    pub needs_reserve: bool,
     /// Whether the room is probably not enough, even with that of the reserve file.
     pub is_too_small: bool,
     free: u64,
@@ -100,7 +98,6 @@ impl CheckpointRoom {
         };
         CheckpointRoom {
             base_write,
-            needs_reserve,
             is_too_small: free.saturating_add(reserve_file) < least,
             free,
             needed,
@@ -160,15 +157,13 @@ mod tests {
             let all = [(7, false), (6, false), (7, true)];
             all.map(|(free, has_failed)| {
                 let room = room(free, 7, has_failed, base, 0);
-                (room.base_write, room.needs_reserve)
+                room.base_write
             })
         };
         let (beside, in_place) = (BaseWrite::Beside, BaseWrite::InPlace);
-        let expected = [(beside, false), (in_place, true), (in_place, true)];
-        assert_eq!(ways(&BY_PARTITION), expected);
+        assert_eq!(ways(&BY_PARTITION), [beside, in_place, in_place]);
         // The document of a home has several partitions, so it cannot be replaced in place.
-        let expected = [(beside, false), (beside, true), (beside, true)];
-        assert_eq!(ways(&OF_A_STOP), expected);
+        assert_eq!(ways(&OF_A_STOP), [beside, beside, beside]);
     }
 
     #[test]

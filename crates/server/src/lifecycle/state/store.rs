@@ -12,7 +12,7 @@ use crore_disk::{End, FileSystem};
 use futures_util::future::join_all;
 
 use super::files::{
-    Base, Document, begin, discard_incomplete_base, keep_reserve, prepare, publish, release_reserve,
+    Base, Document, begin, keep_reserve, prepare, publish, return_room_of_incomplete_base,
 };
 use super::room::{BaseShape, next_reserve, room_of_log, with_margin};
 use crate::lifecycle::checkpoint::document::head_now;
@@ -50,7 +50,7 @@ pub async fn store(
             Ok(())
         }
         Err(why) => {
-            let _ = discard_incomplete_base(directory);
+            let _ = return_room_of_incomplete_base(directory);
             Err(why)
         }
     }
@@ -66,8 +66,20 @@ pub fn write_first(
     homes: &mut [Shard],
     end: End,
 ) -> Result<Base, String> {
+    let written = write_homes(directory, world, homes, end);
+    if written.is_err() {
+        let _ = return_room_of_incomplete_base(directory);
+    }
+    written
+}
+
+fn write_homes(
+    directory: &Path,
+    world: &World,
+    homes: &mut [Shard],
+    end: End,
+) -> Result<Base, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
-    release_reserve(directory);
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     for (home, shard) in (0..).zip(homes) {
@@ -100,7 +112,6 @@ async fn write(
     // The end is read after all work is done. Batches that were in flight are in the documents, so the end must be after them.
     let log = log_end();
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
-    release_reserve(directory);
     begin(directory).map_err(failed)?;
     let head = head_now(world);
     // With a log there is no limit, because the documents must contain all messages of the log.
