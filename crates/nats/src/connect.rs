@@ -88,6 +88,14 @@ impl Connection {
         Ok(identity)
     }
 
+    /// Begins a new epoch after this one, because the log has lost batches. Does nothing if another node has already begun one.
+    ///
+    /// # Errors
+    /// If the identity cannot be changed.
+    pub fn renew_epoch(&self, epoch: u32) -> Result<(), Error> {
+        self.block_on(async || identity::renew(&self.context, &self.settings, epoch).await)
+    }
+
     /// Seconds since 1970 by the clock of NATS. The streams must exist.
     ///
     /// # Errors

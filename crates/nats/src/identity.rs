@@ -1,5 +1,7 @@
 //! The identity of a cluster: the numbers that all its nodes must agree on. The first node writes them into a key-value bucket.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use async_nats::jetstream::Context;
 use async_nats::jetstream::kv::{self, CreateErrorKind, Store};
 use async_nats::jetstream::stream::StorageType;
@@ -147,12 +149,22 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
     if found["epoch"] == epoch {
-        found["epoch"] = epoch.wrapping_add(2).into();
+        found["epoch"] = another_epoch(epoch).into();
         let text = serde_json::to_vec(&found).expect("an identity is JSON");
         let update = store.update(IDENTITY, text.into(), entry.revision).await;
         update.map_err(|error| failed(chain(&error)))?;
     }
     Ok(())
+}
+
+/// A random epoch other than this one. So the epochs after two restores of one backup differ. 0 stands for no epoch, so the lowest bit is
+/// set.
+fn another_epoch(epoch: u32) -> u32 {
+    let drawn = RandomState::new().hash_one(epoch) as u32 | 1;
+    match drawn == epoch {
+        true => epoch.wrapping_add(2),
+        false => drawn,
+    }
 }
 
 /// The current identity in the bucket.

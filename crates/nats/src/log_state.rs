@@ -104,6 +104,8 @@ pub(crate) struct Partition {
     /// The next sequence to read.
     pub next: AtomicU64,
     pub caught_up: AtomicBool,
+    /// Whether the stream has another batch at a sequence that was read. Nothing is read then, until all nodes begin a new epoch.
+    pub has_gone_back: AtomicBool,
     /// When NATS last reported the partition or delivered a batch of it, in milliseconds since the start.
     heard_ms: AtomicU64,
     /// Bytes of all batches read.

@@ -1,13 +1,15 @@
 //! Reads a partition of the log: every batch once, in the order of the stream.
 //!
 //! Consumers are cheap, so none is repaired. When a message, a heartbeat or the connection is lost, a new consumer starts after the last
-//! batch read.
+//! batch read. Before that, the reader checks that the stream still has this batch. If it has another one there, the log has lost its end
+//! and has grown again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use futures_util::StreamExt as _;
 
 use crate::error::chain;
@@ -31,6 +33,8 @@ struct Reader {
     events: SharedListener,
     /// The last sequence of the stream when this node started. Once that is read, the reader has caught up.
     end: Option<u64>,
+    /// The sequence of the last batch read, and when NATS stored it, in nanoseconds since 1970.
+    last_read: Option<(u64, i128)>,
 }
 
 /// Reads a partition for ever.
@@ -48,6 +52,7 @@ pub async fn read(
         log,
         events,
         end: None,
+        last_read: None,
     };
     let mut wait = BACKOFF.0;
     loop {
@@ -97,11 +102,12 @@ impl Reader {
                 Some(Err(error)) => return chain(&error),
                 None => return "the consumer has ended".to_string(),
             };
-            let (sequence, unix_s, is) = match message.info() {
-                Ok(info) => {
-                    let unix_s = u32::try_from(info.published.unix_timestamp()).unwrap_or(0);
-                    (info.stream_sequence, unix_s, info.consumer_sequence)
-                }
+            let (sequence, stored, is) = match message.info() {
+                Ok(info) => (
+                    info.stream_sequence,
+                    info.published.unix_timestamp_nanos(),
+                    info.consumer_sequence,
+                ),
                 Err(error) => return format!("a message has no place: {error}"),
             };
             number += 1;
@@ -109,7 +115,9 @@ impl Reader {
                 return format!("message {number} of the consumer is missing");
             }
             self.log.heard(self.partition);
+            let unix_s = u32::try_from(stored / 1_000_000_000).unwrap_or(0);
             self.take(sequence, unix_s, message.message.payload);
+            self.last_read = Some((sequence, stored));
         }
     }
 
@@ -122,12 +130,35 @@ impl Reader {
             .await
             .map_err(|error| failed(&error))?;
         let (first, last) = (info.state.first_sequence, info.state.last_sequence);
+        if last + 1 < self.next() {
+            // A newly elected leader does not know the end at once. Otherwise the watch finds that the log has gone back. A consumer that
+            // began now would deliver other batches when the stream has grown again.
+            let read = self.next() - 1;
+            return Err(format!("it ends with {last}, and {read} was read from it"));
+        }
+        self.check_last_read(first).await?;
         if first > self.next() {
             self.lose(first - 1);
         }
         self.end.get_or_insert(last);
         self.look_for_end();
         streams::consume(&self.stream, self.next()).await
+    }
+
+    /// Checks that the stream, which begins at `first`, still has the last batch that was read. If the batch was purged, that is unknown.
+    async fn check_last_read(&self, first: u64) -> Result<(), String> {
+        let Some((sequence, stored)) = self.last_read.filter(|it| it.0 >= first) else {
+            return Ok(());
+        };
+        match self.stream.get_raw_message(sequence).await {
+            Ok(message) if message.time.unix_timestamp_nanos() != stored => {
+                self.state().has_gone_back.store(true, Relaxed);
+                Err(format!("it has another batch {sequence} than before"))
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(()),
+            Err(error) => Err(chain(&error)),
+        }
     }
 
     /// Delivers the batch with this sequence, and reports a gap before it as lost.

@@ -222,6 +222,25 @@ impl Store {
             .then(|| "the log has gone back since: it has another batch there".to_string()))
     }
 
+    /// How the newest checkpoints of the present epoch show that the log has lost batches; `None` if they do not show that. The log of such a
+    /// partition ends before the checkpoint's last batch, or has another batch at the same sequence.
+    ///
+    /// # Errors
+    /// If NATS does not answer.
+    pub fn why_gone_back(&self) -> Result<Option<String>, Error> {
+        let mut newest = self.list_and_update_status()?;
+        newest.retain(|it| it.epoch == self.0.identity.epoch);
+        newest.dedup_by_key(|it| it.partition);
+        for of in newest {
+            if of.sequence >= self.first_sequence(of.partition)?
+                && let Some(why) = self.why_unusable(&of)?
+            {
+                return Ok(Some(format!("{of} does not count: {why}")));
+            }
+        }
+        Ok(None)
+    }
+
     /// Reads a checkpoint.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ pub async fn watch(
 }
 
 /// Updates the status of a partition, and replaces the consumer if the reader is stuck. Returns the reason for a new epoch if the stream
-/// ends before the last batch read.
+/// ends before the last batch read, or has another batch there.
 fn check_partition(
     at: usize,
     info: &Info,
@@ -134,6 +134,16 @@ fn check_partition(
             info.config.name,
             next - 1
         ));
+    }
+    if partition.has_gone_back.load(Relaxed) {
+        return Some(format!(
+            "stream {} has other batches than those that were read from it",
+            info.config.name
+        ));
+    }
+    if found.short == 1 {
+        // If the consumer survives the loss, it goes on when the stream has grown again. A new one begins only after a check.
+        partition.restart.notify_one();
     }
     let stands = last >= next && found.before == next && reads;
     found.still = if stands { found.still + 1 } else { 0 };

@@ -87,3 +87,28 @@ fn a_log_that_has_gone_back_is_told_and_begins_a_new_epoch() {
     assert_ne!(identity.epoch, 1);
     assert_eq!(identity.partitions, PARTITIONS);
 }
+
+/// The log is longer than before within a moment, so no check of its length finds the loss.
+#[test]
+fn a_log_that_has_gone_back_and_grown_again_begins_a_new_epoch_before_a_batch_is_read() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let jetstream = JetStream::of(&servers);
+    let mut epochs = Vec::new();
+    for _ in 0..2 {
+        let node = Node::start(&servers);
+        node.write(1, 1..=20);
+        let numbers = jetstream.get("numbers");
+        let before = node.of(0);
+        jetstream.make_anew(jetstream.config(0));
+        jetstream.fill(1, 200, 10);
+        until("the news", || node.log().ended.is_some());
+        assert_eq!(node.of(0), before);
+        epochs.push(jetstream.get("numbers")["epoch"].as_u64());
+        drop(node);
+        // A backup has the numbers of before.
+        jetstream.put("numbers", &numbers);
+    }
+    assert_ne!(epochs[0], epochs[1]);
+}

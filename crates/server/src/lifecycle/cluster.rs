@@ -45,6 +45,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of attempts to read a checkpoint that NATS does not deliver, and the delay before each.
 const READ_ATTEMPTS_MAX: u32 = 10;
 const READ_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// If a log is shorter than its checkpoints say in this many checks, it has lost its end. The delay is that between two checks.
+const SHORT_ATTEMPTS: u32 = 10;
+const SHORT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Joins the cluster, or founds it as its first node.
 ///
@@ -65,15 +68,24 @@ pub fn join(
     }
     let connected = crore_nats::connect(settings.nats())?;
     check_message_bytes(&connected, file.limits.message_bytes)?;
-    let identity = connected.identity(new_identity(file.partitions))?;
+    let (identity, streams, store) = loop {
+        let identity = connected.identity(new_identity(file.partitions))?;
+        let streams = connected.streams(identity)?;
+        let store = connected.store(&streams, identity)?;
+        let Some(why) = why_gone_back(&store)? else {
+            break (identity, streams, store);
+        };
+        tracing::error!(
+            "cluster: the log has gone back: {why}; a new epoch begins, and clients are told a gap"
+        );
+        connected.renew_epoch(identity.epoch)?;
+    };
     let world = new_world(StateIdentity {
         epoch: identity.epoch,
         seed: identity.seed,
         partitions: identity.partitions,
     });
-    let streams = connected.streams(identity)?;
     follow_clock(&connected)?;
-    let store = connected.store(&streams, identity)?;
     let revoked = connected.table("revoked")?;
     let now = Now {
         s: 1,
@@ -135,6 +147,22 @@ pub fn join(
         start_commit: None,
         took,
     })
+}
+
+/// How the checkpoints show that the log has lost batches while no node was running; `None` if they do not show that. The answer must be the
+/// same for some time, because a newly elected leader of NATS does not know the end of the log at once.
+fn why_gone_back(store: &Store) -> anyhow::Result<Option<String>> {
+    let mut found = None;
+    for attempt in 0..SHORT_ATTEMPTS {
+        if attempt > 0 {
+            thread::sleep(SHORT_RETRY_DELAY);
+        }
+        found = store.why_gone_back()?;
+        if found.is_none() {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 /// The numbers of a new cluster.

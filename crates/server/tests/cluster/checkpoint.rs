@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crore_wire::mqtt::Version;
+use crore_wire::sse::GAP_EVENT;
 use serde_json::Value;
 
 use crate::jetstream::{JetStream, sequence};
@@ -237,6 +238,32 @@ fn a_node_whose_log_goes_on_from_a_damaged_checkpoint_only_does_not_start() {
     refuses();
     kept.iter().for_each(|it| jetstream.delete(it));
     refuses();
+}
+
+#[test]
+fn position_in_a_log_that_has_gone_back_while_no_node_ran_gets_a_gap_when_the_log_has_grown_again()
+{
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    for n in 0..10 {
+        publish(&one, "a", n.to_string());
+    }
+    let seen = (Stream::open(&one, "/sub/a?since=oldest", &[]).event())
+        .expect("an event")
+        .id;
+    await_checkpoints(&one);
+    one.kill();
+    let jetstream = JetStream::of(&servers);
+    (0..PARTITIONS).for_each(|it| jetstream.make_anew(jetstream.config(it)));
+    let one = node(&servers, "");
+    fill(&one);
+    for n in 0..20 {
+        publish(&one, "a", format!("other {n}"));
+    }
+    let mut stream = Stream::open(&one, "/sub/a", &[("Last-Event-ID", &seen)]);
+    assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
 }
 
 #[test]
