@@ -266,6 +266,32 @@ fn position_in_a_log_that_has_gone_back_while_no_node_ran_gets_a_gap_when_the_lo
     assert_eq!(stream.event().expect("an event").kind, GAP_EVENT);
 }
 
+/// What seems damaged may be whole: NATS may not find all of it, soon after an election.
+#[test]
+fn damaged_checkpoint_is_kept_while_no_newer_one_can_be_made() {
+    let Some(servers) = Servers::start(1) else {
+        return;
+    };
+    let one = node(&servers, "");
+    await_checkpoints(&one);
+    let jetstream = JetStream::of(&servers);
+    let mut newest = None;
+    until("a checkpoint that fails", || {
+        if !one.log().contains("no checkpoint of partition 0") {
+            let checkpoint = jetstream.checkpoints(0).remove(0);
+            if newest.as_ref() != Some(&checkpoint.name) {
+                jetstream.damage(&checkpoint);
+                jetstream.purge(0, sequence(&checkpoint) + 1);
+                newest = Some(checkpoint.name);
+            }
+            fill(&one);
+        }
+        one.log().contains("no checkpoint of partition 0")
+    });
+    let kept = jetstream.checkpoints(0);
+    assert!(kept.iter().any(|it| Some(&it.name) == newest.as_ref()));
+}
+
 #[test]
 fn partition_whose_checkpoints_fail_does_not_stop_those_of_the_others() {
     let Some(servers) = Servers::start(1) else {

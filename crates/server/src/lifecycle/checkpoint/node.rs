@@ -270,7 +270,7 @@ impl CheckpointMaker {
     fn make_checkpoint(&self, partition: PartitionId) -> Result<(), CheckpointError> {
         let (store, world) = (self.store(), (self.context.world)());
         let (last, read_bytes) = store.read_progress(partition);
-        let (mut shadow, former) = self.load_shadow(&world, partition)?;
+        let (mut shadow, former, mut damaged) = self.load_shadow(&world, partition)?;
         if former >= last {
             // Another node has already made this checkpoint.
             store.list_and_update_status()?;
@@ -309,7 +309,9 @@ impl CheckpointMaker {
         // From here on the checkpoint is stored.
         blocks.into_inner().end()?;
         tracing::debug!(partition, sequence = last, bytes, "checkpoint");
-        let removed = self.remove_needless(partition);
+        // A damaged one up to the same batch may have the name of the new one.
+        damaged.retain(|it| it.sequence < last);
+        let removed = self.remove_needless(partition, &damaged);
         store.record_checkpoint(partition, read_bytes);
         if let Err(error) = removed {
             tracing::warn!("cluster: old checkpoints of partition {partition} stay: {error}");
@@ -317,34 +319,37 @@ impl CheckpointMaker {
         Ok(())
     }
 
-    /// A shadow of a partition from its newest intact checkpoint, and the place of the checkpoint's last batch.
+    /// A shadow of a partition from its newest intact checkpoint, the place of the checkpoint's last batch, and the damaged checkpoints. They
+    /// are kept until a newer one is stored: NATS may only have said so, for example soon after the election of a leader that lags behind.
     fn load_shadow(
         &self,
         world: &World,
         partition: PartitionId,
-    ) -> Result<(Shadow, u64), CheckpointError> {
+    ) -> Result<(Shadow, u64, Vec<Checkpoint>), CheckpointError> {
         let store = self.store();
         // This is read before the list of checkpoints. If another node has purged batches, the list then has the newer checkpoint
         // that contains them.
         let first = store.first_sequence(partition)?;
         let all = store.list_and_update_status()?;
         let usable = usable(store, &all, partition).map_err(|why| format!("{why:#}"))?;
-        let shadows = Shadow::world(world);
-        for checkpoint in &usable {
+        let (shadows, mut damaged) = (Shadow::world(world), Vec::new());
+        for checkpoint in usable {
             self.worker.check_not_stopping()?;
             let now = Now {
                 s: 1,
                 unix_s: checkpoint.log_s,
             };
             let mut restored = Shadow::restored(&shadows, partition, now);
-            match read(store, checkpoint, &mut restored, &AtomicU64::new(0)) {
+            match read(store, &checkpoint, &mut restored, &AtomicU64::new(0)) {
                 Ok(()) => {
                     let restored = restored.finish().map_err(|why| why.to_string())?;
-                    return Ok((Shadow::new(restored), checkpoint.sequence));
+                    return Ok((Shadow::new(restored), checkpoint.sequence, damaged));
                 }
                 Err(Unusable::Damaged(why)) => {
-                    tracing::error!("cluster: {why}: it is removed, and the one before counts");
-                    store.tidy(std::slice::from_ref(checkpoint))?;
+                    tracing::error!(
+                        "cluster: {why}: the one before counts, and it is removed when a newer one is stored"
+                    );
+                    damaged.push(checkpoint);
                 }
                 Err(why) => return Err(why.into()),
             }
@@ -362,12 +367,19 @@ impl CheckpointMaker {
         }
         let restored = Shadow::restored(&shadows, partition, Now { s: 1, unix_s: 0 });
         let shadow = Shadow::new(restored.finish().map_err(|why| why.to_string())?);
-        Ok((shadow, 0))
+        Ok((shadow, 0, damaged))
     }
 
-    /// Removes checkpoints and batches that are unnecessary because of the newest checkpoints.
-    fn remove_needless(&self, partition: PartitionId) -> anyhow::Result<()> {
+    /// Removes these damaged checkpoints, which a newer one replaces, and those that are unnecessary because of the newest ones.
+    fn remove_needless(
+        &self,
+        partition: PartitionId,
+        damaged: &[Checkpoint],
+    ) -> anyhow::Result<()> {
         let store = self.store();
+        if !damaged.is_empty() {
+            store.tidy(damaged)?;
+        }
         let all = store.list_and_update_status()?;
         let epoch = (self.context.world)().epoch;
         let kept = self.kept(&all, partition);
@@ -445,7 +457,7 @@ impl CheckpointMaker {
         }
         if before > contained.get(KEPT - 1).copied().unwrap_or(0) {
             // The newest checkpoint must be intact: the one before it is useless without these batches.
-            let (_, whole) = self.load_shadow(&(self.context.world)(), partition)?;
+            let (_, whole, _) = self.load_shadow(&(self.context.world)(), partition)?;
             before = before.min(whole);
         }
         if before > history.first {
