@@ -62,6 +62,7 @@ mod share_groups;
 mod snapshot;
 mod subscribers;
 mod subscriptions;
+pub(crate) mod takeovers;
 mod topic_pages;
 mod topic_row;
 mod topics;

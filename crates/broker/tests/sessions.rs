@@ -349,3 +349,23 @@ fn a_client_gets_what_it_publishes_behind_its_subscription() {
         assert_eq!(told.len(), usize::from(home) + 1, "home {home}");
     }
 }
+
+#[test]
+fn clients_that_fight_over_an_id_are_slowed_down_until_a_second_has_passed() {
+    let mut pair = Pair::new(Settings::default());
+    let fight = |pair: &mut Pair, times| {
+        let answers = (0..times).filter(|_| {
+            let link = pair.open();
+            pair.say(link, support::connect("fought over", EXPIRY_S));
+            pair.settle();
+            pair.told(link).contains(&"connack true".into())
+        });
+        answers.count()
+    };
+    let allowed = Settings::default().mqtt.takeovers_per_minute as usize;
+    // The first one begins the session.
+    assert_eq!(fight(&mut pair, 1000), allowed);
+    pair.0.tick_s(2);
+    pair.settle();
+    assert!(fight(&mut pair, 1) == 1, "a second has passed");
+}

@@ -59,6 +59,15 @@ pub struct Mqtt {
     #[schemars(extend("x-changes" = "restart"))]
     #[schemars(extend("x-share" = "it is the limit of one address"))]
     pub sessions_per_address_max: u32,
+    /// Sessions of the clients of one user (an MQTT user name, or the subject of a token), with and without a connection. At the limit, a new session gets
+    /// 0x97 (3.1.1: 3). 0: no limit. In a cluster each node counts the sessions of all nodes.
+    #[schemars(extend("x-changes" = "restart"))]
+    #[schemars(extend("x-share" = "of a user: four times as many as are free"))]
+    pub sessions_per_user_max: u32,
+    /// How often in a minute a connection may take over a session from another connection, which has the same client id. Beyond that a takeover is refused until
+    /// a second has passed since the last one (0x9F; 3.1.1: 3), so that clients which fight over a client id are slowed down. 0: no limit.
+    #[default(60)]
+    pub takeovers_per_minute: u32,
     /// Seconds between two messages of a `$SYS` topic, while a client subscribes to it. 0: no messages.
     #[default(10)]
     pub sys_interval_s: u32,

@@ -33,6 +33,8 @@ pub enum Notice {
     Keys,
     /// An MQTT client that asked for a session which outlives its connection, but did not get one.
     ShortSession,
+    /// An MQTT client id that several clients use, so that they take its session over from each other.
+    Takeovers,
 }
 
 /// The examples that wait for the next report.

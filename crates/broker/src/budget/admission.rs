@@ -66,6 +66,8 @@ pub struct Counts {
     connections_room: AtomicU64,
     /// MQTT sessions, with or without a connection.
     sessions: Quota<CountsByClient>,
+    /// The same sessions, by their users.
+    user_sessions: CountsByClient,
     /// Followers of interest (which topics have subscribers).
     followers: Quota<CountsByClient>,
     kept: KeptByClient,
@@ -181,6 +183,11 @@ impl Admission {
                 )
                 .unwrap_or_else(CountsByClient::without_limit),
             ),
+            user_sessions: CountsByClient::new(
+                settings.mqtt.sessions_per_user_max as usize,
+                settings.mqtt.sessions_max as usize,
+            )
+            .unwrap_or_else(CountsByClient::without_limit),
             followers: Quota::new(CountsByClient::without_limit()),
             kept: KeptByClient {
                 by_client: CountsByClient::new(limits.log_bytes_per_address_max, limits.log_bytes)
@@ -313,35 +320,56 @@ impl Counts {
             .fetch_add(after.wrapping_sub(before), Relaxed);
     }
 
-    /// Counts a session for its client, if that is within the client's limit and its share of all sessions.
+    /// Counts a session with this name for its client and its user, if that is within their limits and their shares of all sessions.
     ///
     /// # Errors
-    /// [`Reason::SessionsOfAddress`]. A refused session must not [`leave_session`](Counts::leave_session).
-    pub fn enter_session(&self, client: Client) -> Result<(), Reason> {
-        let owners = &self.sessions.by_client;
-        if !client.is_known() {
-            return Ok(());
-        }
+    /// [`Reason::SessionsOfAddress`], [`Reason::SessionsOfUser`]. A refused session must not [`leave_session`](Counts::leave_session).
+    pub fn enter_session(&self, client: Client, name: &[u8]) -> Result<(), Reason> {
         let (taken, most) = (
             self.sessions.taken.load(Relaxed),
             self.sessions.most.load(Relaxed),
         );
         let free = most.saturating_sub(taken) as usize;
-        match shares::may_take(owners.count(client) as usize, free, shares::MOST)
-            && owners.enter(client)
-        {
-            true => Ok(()),
-            false => Err(Reason::SessionsOfAddress),
+        let enters = |counts: &CountsByClient, key| {
+            shares::may_take(counts.count(key) as usize, free, shares::MOST) && counts.enter(key)
+        };
+        if client.is_known() && !enters(&self.sessions.by_client, client) {
+            return Err(Reason::SessionsOfAddress);
+        }
+        match self.user_of_session(name) {
+            Some(user) if !enters(&self.user_sessions, user) => {
+                if client.is_known() {
+                    self.sessions.by_client.subtract(client, 1);
+                }
+                Err(Reason::SessionsOfUser)
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Whether a client may have another session, of which nothing is counted yet.
-    pub fn may_enter_session(&self, client: Client) -> bool {
-        let enters = self.has_room_for_session() && self.enter_session(client).is_ok();
+    /// Whether a client may have another session with this name, of which nothing is counted yet.
+    pub fn may_enter_session(&self, client: Client, name: &[u8]) -> bool {
+        let enters = self.has_room_for_session() && self.enter_session(client, name).is_ok();
         if enters {
-            self.leave_session(client);
+            self.leave_session(client, name);
         }
         enters
+    }
+
+    /// Counts a session that was read, or that another node has begun, even above the limits.
+    pub fn begin_session(&self, client: Client, name: &[u8]) {
+        if client.is_known() {
+            self.sessions.by_client.add(client, 1);
+        }
+        if let Some(user) = self.user_of_session(name) {
+            self.user_sessions.add(user, 1);
+        }
+    }
+
+    /// The key of the counters of the user of this session, if it has one.
+    fn user_of_session(&self, name: &[u8]) -> Option<Client> {
+        let party = self.party_of_session(name, Client::NOBODY);
+        party.is_user().then(|| party.key())
     }
 
     /// Counts a session for another client than before, even above that client's limit, since no session is created.
@@ -349,13 +377,18 @@ impl Counts {
         if to.is_known() {
             self.sessions.by_client.add(to, 1);
         }
-        self.leave_session(from);
+        if from.is_known() {
+            self.sessions.by_client.subtract(from, 1);
+        }
     }
 
-    /// Called when a counted session has ended.
-    pub fn leave_session(&self, client: Client) {
+    /// Called when a counted session with this name has ended.
+    pub fn leave_session(&self, client: Client, name: &[u8]) {
         if client.is_known() {
             self.sessions.by_client.subtract(client, 1);
+        }
+        if let Some(user) = self.user_of_session(name) {
+            self.user_sessions.subtract(user, 1);
         }
     }
 

@@ -138,6 +138,8 @@ counters! {
     packets_sent: "MQTT packets sent, but for messages";
     sessions_expired: "MQTT sessions that expired";
     short_sessions metric "crore_short_sessions_total": "MQTT clients of a [cluster](CLUSTER.md#guarantees) that asked for a session that outlives their connection, while `mqtt.durable_sessions` is off. A client counts again when it was not named in the log, or is forgotten";
+    takeovers metric "crore_takeovers_total": "MQTT connections that ended because another connection with the same client id took over their session";
+    refused_takeovers metric "crore_refused_takeovers_total" refusal "a session was taken over too often": "MQTT connections that were refused for a second (0x9F) because their session was taken over more often than `mqtt.takeovers_per_minute` allows: several clients use one client id";
     attaches: "Counted subscriptions";
     detaches: "Counted subscriptions that were given back";
     resumes metric "crore_resumed_subscriptions_total": "Subscriptions that resumed at a position without a gap";
@@ -219,6 +221,7 @@ holdings! {
     relayed: u32: "Connections of which a proxy has named the client";
     mqtt_connections: u32: "MQTT connections";
     sessions: u32, metric "crore_sessions": "MQTT sessions, connected or away";
+    away_sessions: u32, metric "crore_away_sessions": "MQTT sessions whose client is away; in a cluster: of those that this node knows, the ones that no client of any node holds";
     session_bytes: usize: "Bytes of the sessions whose clients are away";
     groups: u32: "Shared subscriptions of MQTT clients, once for each home";
     keepers: u32: "Subscriptions of QoS 1 and 2, for which messages are kept; those by filter once for each home";

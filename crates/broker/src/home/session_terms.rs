@@ -24,6 +24,8 @@ pub(crate) struct Replicas {
     pub dead: Vec<DeadHolder>,
     /// By row.
     pub rows: BTreeMap<u32, Replica>,
+    /// The number of rows that a connection holds, at any node.
+    pub held: u32,
     /// Sessions and wills that have ended a short time ago.
     pub retired: RetiredTokens,
 }
@@ -73,6 +75,8 @@ pub struct LogPlace {
 pub struct Consequences {
     /// The record changes nothing: its condition is not met.
     pub is_void: bool,
+    /// A connection has taken over the session from another one, each at any node.
+    pub is_takeover: bool,
     /// The connection of this node that held the session, and holds it no more.
     pub fenced: Option<(ShardId, ConnId)>,
     /// The homes must keep messages for this session, in its stored form, from now on.

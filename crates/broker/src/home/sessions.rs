@@ -123,9 +123,9 @@ pub struct Claim {
     pub recorded: Option<Box<RecordedClaim>>,
 }
 
-/// Counts another session for this client. Returns false if the client may have no more sessions.
-fn room_for_session(owner: Client, counts: &Admission) -> bool {
-    counts.has_room_for_session() && counts.enter_session(owner).is_ok()
+/// Counts another session with this name for this client. Returns false if the client, or the user, may have no more sessions.
+fn room_for_session(owner: Client, name: &[u8], counts: &Admission) -> bool {
+    counts.has_room_for_session() && counts.enter_session(owner, name).is_ok()
 }
 
 /// The outcome of a claim.
@@ -201,6 +201,10 @@ impl Sessions {
     /// Adds the counts and bytes of the partition's sessions.
     pub fn account(&self, accounts: &mut Accounts) {
         accounts.sessions += self.rows.len();
+        accounts.away_sessions += match &self.replicas {
+            Some(replicas) => self.rows.len() - replicas.held,
+            None => self.states.rows.len(),
+        };
         accounts.session_bytes += self.states.state_bytes;
         accounts.name_bytes += self.clients.bytes().saturating_sub(self.states.name_bytes);
     }
@@ -240,6 +244,17 @@ impl Sessions {
         found.is_some_and(|id| self.rows.get(id).held != Hold::Away)
     }
 
+    /// Whether this client id has a session that a connection holds, at whatever node of a cluster.
+    pub fn has_holder(&self, hash: u32, client: &[u8]) -> bool {
+        let Some(id) = self.find(hash, client) else {
+            return false;
+        };
+        match self.replica(id) {
+            Some(replica) => replica.held.is_some(),
+            None => self.rows.get(id).held != Hold::Away,
+        }
+    }
+
     /// Gives the session of this client id to the connection, or makes the connection wait for it. `counts` limits the number of sessions.
     pub fn open(
         &mut self,
@@ -249,7 +264,7 @@ impl Sessions {
         now: Now,
     ) -> Opening {
         let Some(id) = self.find(hash, client) else {
-            if !room_for_session(claim.owner, counts) {
+            if !room_for_session(claim.owner, client, counts) {
                 return Opening::Full;
             }
             let mut row = Row::vacant(NONE);
@@ -341,8 +356,7 @@ impl Sessions {
             return Closing::Next(claim, opening);
         }
         let Some(kept) = kept else {
-            self.forget(id.row);
-            counts.leave_session(owner);
+            self.leave(id.row, owner, counts);
             return Closing::Done(will);
         };
         let (due, will) = match will {
@@ -365,6 +379,13 @@ impl Sessions {
         let (party, bytes) = self.charged(id.row, counts);
         counts.change_absent(party, 0, bytes);
         Closing::Done(due)
+    }
+
+    /// The session in this row has ended. It counted for `owner`, and for its user.
+    fn leave(&mut self, id: u32, owner: Client, counts: &Admission) {
+        let name = self.clients.get(self.rows.get(id).client);
+        counts.leave_session(owner, name);
+        self.forget(id);
     }
 
     fn forget(&mut self, id: u32) {

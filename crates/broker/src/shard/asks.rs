@@ -16,7 +16,7 @@ use crate::mail::orders::Report;
 use crate::mail::{Answer, Ask, Fact, Outcome, Tell, TopicRequest};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
-use crate::shard::sessions::end_if_memory_is_short;
+use crate::shard::sessions::{end_if_memory_is_short, refuse_session};
 
 impl Shard {
     /// Carries out the asks of this shard to its own home. Must not be called during a delivery, because the delivery reads the frames (the
@@ -139,6 +139,17 @@ impl Shard {
             }
             Ask::Release { .. } => {
                 self.take_release(from, ask);
+                0
+            }
+            Ask::SessionOpen {
+                to,
+                hash,
+                client,
+                begins: None,
+                ..
+            } if self.refuses_takeover(*hash, client) => {
+                let lanes = &mut self.front.subs.lanes;
+                refuse_session(lanes, from, *to, ReasonCode::CONNECTION_RATE_EXCEEDED);
                 0
             }
             Ask::SessionOpen { .. } | Ask::SessionClose(_) | Ask::SessionRecord(_)

@@ -69,7 +69,7 @@ impl Shard {
                 let front = &self.front;
                 let admission = &front.clients.ctx.world.admission;
                 let is_new = !sessions.has(*hash, client);
-                if is_new && !admission.may_enter_session(*owner)
+                if is_new && !admission.may_enter_session(*owner, client)
                     || !may_open(
                         &front.clients,
                         &front.census,
@@ -195,6 +195,13 @@ impl Shard {
             now: self.time_of_log(at),
         };
         let (of_death, after) = self.sessions.apply(record, &world, place);
+        if after.is_takeover && self.counts_needs() {
+            let ctx = &self.front.clients.ctx;
+            let (hash, _) = ctx.place_of(record.name);
+            let per_minute = world.settings.mqtt.takeovers_per_minute;
+            self.sessions.note_takeover(hash, ctx.now, per_minute);
+            self.front.clients.meter.stats.takeovers += u64::from(after.fenced.is_some());
+        }
         count_held_bytes(&mut self.front.clients, &self.sessions);
         let is_void = after.is_void;
         of_death.into_iter().for_each(|it| self.follow_up(it));

@@ -6,17 +6,20 @@
 use alloc::boxed::Box;
 
 use crate::base::ids::ShardId;
+use crate::base::notices::Notice;
 use crate::base::reason::Closed;
 use crate::budget::account::Part;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
 use crate::client::relief::may_leave;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
+use crate::home::takeovers::IsFirst;
 use crate::mail::message::{DedupKey, Publish};
 use crate::mail::session::Will;
 use crate::mail::session::stored::token_of;
 use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
+use crate::protocol::mqtt::access::client_id_in;
 use crate::protocol::mqtt::retention::{release_published, session_ended};
 use crate::shard::Shard;
 
@@ -37,6 +40,11 @@ impl Shard {
             }
             false => Opening::Full,
         };
+        if matches!(opening, Opening::Claimed { .. }) {
+            let (now, mqtt) = (clients.ctx.now, &clients.ctx.world.settings.mqtt);
+            sessions.note_takeover(client.0, now, mqtt.takeovers_per_minute);
+            clients.meter.stats.takeovers += 1;
+        }
         count_sessions(clients, sessions, before);
         let is_refused = matches!(opening, Opening::Full);
         let will = opened(clients, &mut front.subs, (shard, to), owner, opening);
@@ -45,6 +53,34 @@ impl Shard {
             // The record of the claim has already begun a session in the log, so the log must end it.
             self.record_state_or_end(client.1, Some(token), 0);
         }
+    }
+
+    /// Whether a connection must not take over its session now, since connections take it over from each other too often.
+    pub(super) fn refuses_takeover(&mut self, hash: u32, client: &[u8]) -> bool {
+        let clients = &mut self.front.clients;
+        let (now, per_minute) = (
+            clients.ctx.now,
+            clients.ctx.world.settings.mqtt.takeovers_per_minute,
+        );
+        let client = (hash, client);
+        let Some(IsFirst(is_first)) = self.sessions.refuses_takeover(client, now, per_minute)
+        else {
+            return false;
+        };
+        clients.meter.stats.refused_takeovers += 1;
+        if is_first {
+            let notices = &mut clients.meter.notices;
+            notices.note(Notice::Takeovers, client_id_in(client.1));
+        }
+        true
+    }
+
+    /// Forgets old takeovers. Called once a second.
+    pub(super) fn forget_takeovers(&mut self) {
+        let ctx = &self.front.clients.ctx;
+        let per_minute = ctx.world.settings.mqtt.takeovers_per_minute;
+        self.sessions.forget_takeovers(ctx.now, per_minute);
+        count_held_bytes(&mut self.front.clients, &self.sessions);
     }
 
     /// Takes a session back from a connection that has ended.

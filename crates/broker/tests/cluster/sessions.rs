@@ -1,11 +1,12 @@
 //! Tests sessions of a cluster whose client goes to another node, before that node has read what the former one has written.
 
-use crore_broker::PartitionId;
 use crore_broker::settings::Settings;
+use crore_broker::{PartitionId, SessionNeeds};
 use crore_wire::mqtt::{
     self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, Version, encode,
 };
 
+use super::support::NOW;
 use super::{Nodes, PARTITIONS, world};
 
 /// The partition of the client's session. The topics of the tests are in others.
@@ -24,7 +25,14 @@ fn name_in(partition: PartitionId, prefix: &str) -> String {
 fn nodes(count: usize) -> Nodes {
     let mut settings = Settings::default();
     settings.mqtt.durable_sessions = true;
-    Nodes::with(count, &settings)
+    let mut nodes = Nodes::with(count, &settings);
+    for node in &mut nodes.all {
+        // The log is empty, so the nodes have read it.
+        for shard in &mut node.server.shards {
+            shard.finish_recovery(&SessionNeeds::default(), NOW);
+        }
+    }
+    nodes
 }
 
 /// A connection of the client at a node.
@@ -97,7 +105,9 @@ impl Client {
             let end = len + header.body_bytes();
             let packet = mqtt::decode(Version::V5, header, &bytes[len..end]).expect("a packet");
             all.push(match packet {
-                Packet::ConnAck(ack) => format!("connack {}", ack.session_present),
+                Packet::ConnAck(ack) => {
+                    format!("connack {} {:#x}", ack.session_present, ack.reason.value())
+                }
                 Packet::PubRec(ack) => format!("pubrec {:#x}", ack.reason.value()),
                 Packet::PubComp(ack) => format!("pubcomp {:#x}", ack.reason.value()),
                 other => format!("{:?}", other.kind()),
@@ -129,12 +139,15 @@ fn message_released_at_a_node_that_has_not_read_it_leaves_its_packet_id_free() {
     let first = Client::connect(&mut nodes, 0);
     nodes.all[1].unread = vec![1];
     first.publish(&mut nodes, &topic, "one");
-    assert_eq!(first.received(&mut nodes), ["connack false", "pubrec 0x0"]);
+    assert_eq!(
+        first.received(&mut nodes),
+        ["connack false 0x0", "pubrec 0x0"]
+    );
     let second = Client::connect(&mut nodes, 1);
     second.release(&mut nodes);
     assert_eq!(
         second.received(&mut nodes),
-        ["connack true"],
+        ["connack true 0x0"],
         "the message could be released after its packet id was used again"
     );
     read_on(&mut nodes, 1);
@@ -158,7 +171,10 @@ fn next_message_with_a_packet_id_at_a_node_that_has_not_read_the_release_is_publ
     let second = Client::connect(&mut nodes, 1);
     second.publish(&mut nodes, &topic, "two");
     read_on(&mut nodes, 1);
-    assert_eq!(second.received(&mut nodes), ["connack true", "pubrec 0x0"]);
+    assert_eq!(
+        second.received(&mut nodes),
+        ["connack true 0x0", "pubrec 0x0"]
+    );
     for (node, reader) in readers.into_iter().enumerate() {
         assert_eq!(data(&nodes, node, reader), ["one", "two"]);
     }
@@ -189,7 +205,37 @@ fn client_that_releases_what_it_never_sent_writes_nothing_in_a_new_session() {
     client.release(&mut nodes);
     assert_eq!(
         client.received(&mut nodes),
-        ["connack false", "pubcomp 0x92"]
+        ["connack false 0x0", "pubcomp 0x92"]
     );
     assert_eq!(nodes.log.len(), before);
+}
+
+#[test]
+fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_until_a_second_has_passed() {
+    let mut nodes = nodes(2);
+    let connect = |nodes: &mut Nodes, node| {
+        let client = Client::connect(nodes, node);
+        let received = client.received(nodes);
+        received.first().cloned().unwrap_or_default()
+    };
+    let mut answers = std::collections::BTreeMap::new();
+    for turn in 0..1000 {
+        *answers.entry(connect(&mut nodes, turn % 2)).or_insert(0) += 1;
+    }
+    let allowed = Settings::default().mqtt.takeovers_per_minute;
+    let expected = [
+        ("connack false 0x0", 1),
+        ("connack false 0x9f", 1000 - 1 - allowed),
+        ("connack true 0x0", allowed),
+    ];
+    assert_eq!(
+        answers,
+        expected.map(|(it, count)| (it.into(), count)).into()
+    );
+    for node in [1, 0] {
+        nodes.second();
+        nodes.second();
+        assert_eq!(connect(&mut nodes, node), "connack true 0x0");
+    }
+    assert_eq!(nodes.digest(0), nodes.digest(1));
 }

@@ -100,6 +100,9 @@ const LINES: &[LineRow] = &[
     ("crore_refused_keys_total", Some(Notice::Keys),
         "publishes with an Idempotency-Key, such as to this topic, were refused (503): publish.idempotency_keys, or their publisher's share \
          of it, is used up; raise it, or shorten publish.idempotency_window_s (`crore admin limits` shows how much is used)"),
+    ("crore_refused_takeovers_total", Some(Notice::Takeovers),
+        "connections of MQTT clients with a client id such as this one were refused for a second: several clients use it, and end each other's \
+         connections; give each client an id of its own (mqtt.takeovers_per_minute, docs/MQTT.md)"),
     ("crore_short_sessions_total", Some(Notice::ShortSession),
         "MQTT clients, such as this one, asked for a session that outlives their connection (clean session 0, or an expiry); in a cluster it \
          ends with the connection: what comes while they are away is lost to them, a QoS 2 publish that they repeat comes twice, and a will \

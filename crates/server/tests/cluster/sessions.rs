@@ -2,7 +2,7 @@
 //! connected to. Without it sessions end with their connections.
 
 use crore_wire::mqtt::PacketType::{PubAck, PubComp, PubRec, PubRel};
-use crore_wire::mqtt::{PropertyBuf, ReasonCode, Version};
+use crore_wire::mqtt::{Packet, PropertyBuf, ReasonCode, Version, encode};
 
 use crate::servers::Servers;
 use crate::support::mqtt::{Conn, VERSIONS, message, plain, will};
@@ -276,6 +276,75 @@ fn operator_lists_and_ends_a_session_at_any_node() {
         for node in [&one, &other] {
             port::await_metric(node.admin(), "crore_sessions", 0.0);
         }
+    }
+}
+
+#[test]
+fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_and_the_last_one_is_served() {
+    let Some((_servers, one, other)) = two_durable() else {
+        return;
+    };
+    let nodes = [&one, &other];
+    let of = |node: &Server, metric| port::metric(node.admin(), metric).unwrap_or_default();
+    let mut fighters = Vec::new();
+    let mut served = 0.0;
+    for turn in 0..1000 {
+        let version = VERSIONS[turn / 2 % VERSIONS.len()];
+        let mut conn = Conn::at(nodes[turn % 2], version);
+        match try_to_resume(&mut conn, version, "fought over") {
+            ReasonCode::SUCCESS => served += 1.0,
+            reason => assert_eq!(reason, too_many_takeovers(version)),
+        }
+        fighters.push(conn);
+    }
+    assert!(served < 1000.0);
+    let sum = |metric| nodes.map(|node| of(node, metric)).iter().sum::<f64>();
+    until("all refusals are counted", || {
+        sum("crore_refused_takeovers_total") == 1000.0 - served
+    });
+    until("all but the last were told", || {
+        sum("crore_takeovers_total") == served - 1.0
+    });
+    for node in nodes {
+        node.await_log("fought over");
+        let log = node.log();
+        let lines = log.lines().filter(|line| line.contains("fought over"));
+        assert_eq!(lines.count(), 1, "{log}");
+    }
+    let mut last = None;
+    until("the last one is served", || {
+        let mut conn = Conn::at(&other, Version::V5);
+        let is_served = try_to_resume(&mut conn, Version::V5, "fought over") == ReasonCode::SUCCESS;
+        last = is_served.then_some(conn);
+        is_served
+    });
+    let mut last = last.expect("the last one");
+    last.subscribe("t", 1);
+    publish(&one, 1, "t", &["to the last one"]);
+    take(&mut last, "to the last one");
+}
+
+/// Connects to a session. Returns the reason code of the CONNACK.
+fn try_to_resume(conn: &mut Conn, version: Version, client_id: &str) -> ReasonCode {
+    let mut set = PropertyBuf::new();
+    set.session_expiry_interval_s(600);
+    let mut connect = plain(version, client_id);
+    connect.clean_start = false;
+    if version == Version::V5 {
+        connect.properties = set.properties();
+    }
+    conn.write(|out| encode::connect(out, &connect));
+    match conn.packet().packet() {
+        Packet::ConnAck(connack) => connack.reason,
+        other => panic!("a CONNACK is due, {other:?} came"),
+    }
+}
+
+fn too_many_takeovers(version: Version) -> ReasonCode {
+    match version {
+        Version::V5 => ReasonCode::CONNECTION_RATE_EXCEEDED,
+        // Return code 3.
+        Version::V311 => ReasonCode::SERVER_UNAVAILABLE,
     }
 }
 

@@ -53,22 +53,50 @@ fn a_session_counts_for_the_address_that_had_it_last() {
     settings.mqtt.sessions_per_address_max = 1;
     let admission = Admission::new(&settings, 7);
     let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
-    assert!(admission.enter_session(one).is_ok());
-    assert_eq!(admission.enter_session(one), Err(Reason::SessionsOfAddress));
-    assert!(admission.enter_session(other).is_ok());
-    // A session may always move, even to an address that has reached its limit. The previous address gets the place back.
-    admission.move_session(one, other);
-    assert!(admission.enter_session(one).is_ok());
-    admission.leave_session(other);
+    assert!(admission.enter_session(one, b"a").is_ok());
     assert_eq!(
-        admission.enter_session(other),
+        admission.enter_session(one, b"a"),
         Err(Reason::SessionsOfAddress)
     );
-    admission.leave_session(other);
-    assert!(admission.enter_session(other).is_ok());
+    assert!(admission.enter_session(other, b"a").is_ok());
+    // A session may always move, even to an address that has reached its limit. The previous address gets the place back.
+    admission.move_session(one, other);
+    assert!(admission.enter_session(one, b"a").is_ok());
+    admission.leave_session(other, b"a");
+    assert_eq!(
+        admission.enter_session(other, b"a"),
+        Err(Reason::SessionsOfAddress)
+    );
+    admission.leave_session(other, b"a");
+    assert!(admission.enter_session(other, b"a").is_ok());
     for _ in 0..3 {
-        assert!(admission.enter_session(Client::NOBODY).is_ok());
+        assert!(admission.enter_session(Client::NOBODY, b"a").is_ok());
     }
+}
+
+#[test]
+fn sessions_of_a_user_are_counted_over_all_addresses_and_a_refusal_leaves_nothing() {
+    let mut settings = Settings::default();
+    settings.mqtt.sessions_per_user_max = 2;
+    settings.mqtt.sessions_per_address_max = 3;
+    let admission = Admission::new(&settings, 7);
+    let [one, other] = [1, 2].map(|n| admission.client(v4(n)));
+    assert!(admission.enter_session(one, b"a\0ann").is_ok());
+    admission.begin_session(other, b"b\0ann");
+    for _ in 0..9 {
+        let refused = admission.enter_session(other, b"c\0ann");
+        assert_eq!(refused, Err(Reason::SessionsOfUser));
+        assert!(!admission.may_enter_session(other, b"c\0ann"));
+    }
+    for name in [&b"a\0bob"[..], b"a"] {
+        assert!(
+            admission.may_enter_session(other, name),
+            "another user, or none"
+        );
+        assert!(admission.enter_session(other, name).is_ok());
+    }
+    admission.leave_session(one, b"a\0ann");
+    assert!(admission.enter_session(one, b"a\0ann").is_ok());
 }
 
 #[test]

@@ -386,8 +386,7 @@ impl Sessions {
             return Some((will, None));
         }
         let (kept, _, owner) = self.take_away(id, counts, now);
-        self.forget(id);
-        counts.leave_session(owner);
+        self.leave(id, owner, counts);
         Some((will, Some(kept)))
     }
 

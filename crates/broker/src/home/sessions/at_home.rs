@@ -18,6 +18,7 @@ use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::home::retired_tokens::RetiredTokens;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
+use crate::home::takeovers::{IsFirst, Takeovers};
 use crate::mail::ClosingSession;
 use crate::mail::session::record::{ChangeAtHome, ChangedBy, Fence, SessionRecord, Terms};
 use crate::mail::session::{SavedSession, SessionId, SessionPatch, Will};
@@ -32,6 +33,7 @@ pub struct SessionsAtHome {
     held_bytes: usize,
     /// The names of sessions with claims whose records are on their way to the log, each with their number.
     claims_in_flight: BTreeMap<Box<[u8]>, u32>,
+    takeovers: Takeovers,
 }
 
 impl SessionsAtHome {
@@ -47,6 +49,7 @@ impl SessionsAtHome {
             due_s: FOREVER_S,
             held_bytes: 0,
             claims_in_flight: BTreeMap::new(),
+            takeovers: Takeovers::default(),
         }
     }
 
@@ -66,9 +69,33 @@ impl SessionsAtHome {
         }
     }
 
-    /// Bytes of the sessions that are away.
+    /// Bytes of the sessions that are away, and of the counts of takeovers.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+        self.held_bytes + self.takeovers.bytes()
+    }
+
+    /// A connection has taken over this session from another. `per_minute` takeovers are allowed in a minute.
+    pub(crate) fn note_takeover(&mut self, hash: u32, now: Now, per_minute: u32) {
+        self.takeovers.note(hash, now.s, per_minute);
+    }
+
+    /// Whether a claim to this session must be refused now, since it would take the session over, which happens too often.
+    pub(crate) fn refuses_takeover(
+        &mut self,
+        (hash, client): (u32, &[u8]),
+        now: Now,
+        per_minute: u32,
+    ) -> Option<IsFirst> {
+        let is_first = self.takeovers.refuses(hash, now.s, per_minute)?;
+        let at = self.place_here(client)?;
+        self.partitions[at]
+            .has_holder(hash, client)
+            .then_some(is_first)
+    }
+
+    /// Forgets sessions that were not taken over for long. Called once a second.
+    pub(crate) fn forget_takeovers(&mut self, now: Now, per_minute: u32) {
+        self.takeovers.forget_old(now.s, per_minute);
     }
 
     /// Calls `with` for the sessions of a partition, and updates what is due and held.

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::snapshot::{checked_session, patched_session};
 use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
 use crate::base::time::Now;
-use crate::budget::admission::{Admission, Client};
+use crate::budget::admission::Admission;
 use crate::budget::world::World;
 use crate::mail::session::record::{RecordedState, SessionChange, SessionRecord, Terms};
 use crate::mail::session::stored::{StoredSession, set_epoch, token_of};
@@ -170,7 +170,7 @@ impl Sessions {
         if terms.is_held {
             self.held.insert(id, terms.expiry_s);
         }
-        world.admission.move_session(Client::NOBODY, terms.owner);
+        world.admission.begin_session(terms.owner, name);
         let (party, bytes) = self.charged(id, &world.admission);
         world.admission.change_absent(party, 0, bytes);
         true
@@ -197,8 +197,7 @@ impl Sessions {
     fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
         self.held.remove(&id);
         let (_, _, owner) = self.take_away(id, &world.admission, now);
-        self.forget(id);
-        world.admission.leave_session(owner);
+        self.leave(id, owner, &world.admission);
     }
 
     /// A connection with this will holds the session in this row: it does not expire, and its will is not due.
@@ -250,6 +249,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::base::settings::Settings;
+    use crate::budget::admission::Client;
     use crate::mail::session::patch::Outline;
     use crate::mail::session::record::RecordedParts;
     use crate::mail::session::stored::unreleased;

@@ -20,7 +20,6 @@ use super::{Away, Delayed, FOREVER_S, Sessions, end_s};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::snapshot::Block;
 use crate::base::time::Now;
-use crate::budget::admission::Client;
 use crate::budget::world::World;
 use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
 use crate::mail::session::record::{
@@ -99,7 +98,7 @@ impl Sessions {
                     None => expires_s <= now.unix_s,
                 };
             let (kept, former_will, former_owner) = self.take_away(id, counts, now);
-            after.fenced = former.holder;
+            (after.fenced, after.is_takeover) = (former.holder, former.held.is_some());
             match former_will {
                 Some(will) if ends || will.delay_s == 0 => self.retire_will(will, now),
                 Some(will) => self.retire(will.token, now),
@@ -110,7 +109,7 @@ impl Sessions {
                 self.retire(token_of(bytes), now);
                 after.needed = former.holder.is_none().then(|| bytes.clone());
                 self.forget(id);
-                counts.leave_session(former_owner);
+                counts.leave_session(former_owner, record.name);
             } else {
                 after.needs = former.holder.is_some().then(|| bytes.clone());
                 counts.move_session(former_owner, owner);
@@ -132,7 +131,7 @@ impl Sessions {
                 };
                 let mut state = begun.encode();
                 set_epoch(&mut state.bytes, world.epoch);
-                counts.move_session(Client::NOBODY, owner);
+                counts.begin_session(owner, record.name);
                 (None, state)
             }
         };
@@ -244,10 +243,15 @@ impl Sessions {
         };
         self.insert_away(id, away, session.payloads);
         self.charge(id, world);
-        if let Some(replica) = self.replicas.as_mut().and_then(|it| it.rows.get_mut(&id)) {
+        if let Some(replicas) = self.replicas.as_deref_mut()
+            && let Some(replica) = replicas.rows.get_mut(&id)
+        {
             match &mut replica.held {
                 Some(held) if is_held => held.expiry_s = terms.expiry_s,
-                held => (*held, replica.holder) = (None, None),
+                held => {
+                    replicas.held -= u32::from(held.take().is_some());
+                    replica.holder = None;
+                }
             }
         }
         after
@@ -265,8 +269,7 @@ impl Sessions {
     fn end_replica(&mut self, id: u32, by: ChangedBy, world: &World, now: Now) -> Consequences {
         let former = self.remove_replica(id);
         let (kept, will, owner) = self.take_away(id, &world.admission, now);
-        self.forget(id);
-        world.admission.leave_session(owner);
+        self.leave(id, owner, &world.admission);
         self.retire(token_of(&kept.state.bytes), now);
         match will {
             // Nobody has published it.
@@ -318,7 +321,7 @@ impl Sessions {
 
     /// Releases the session in this row if a node held it that has died. Returns what follows, if a connection of this node held it.
     fn release_if_dead(&mut self, id: u32) -> Option<Consequences> {
-        let replicas = self.replicas.as_mut()?;
+        let replicas = self.replicas.as_deref_mut()?;
         if replicas.dead.is_empty() {
             return None;
         }
@@ -330,6 +333,7 @@ impl Sessions {
             unix_s: dead.since_s,
         };
         replica.held = None;
+        replicas.held -= 1;
         let fenced = replica.holder.take();
         self.reschedule(id, |away| {
             away.expires_s = match held.expiry_s {
@@ -546,13 +550,19 @@ impl Sessions {
 
     pub(super) fn insert_replica(&mut self, id: u32, replica: Replica) {
         if let Some(replicas) = &mut self.replicas {
+            replicas.held += u32::from(replica.held.is_some());
             replicas.rows.insert(id, replica);
         }
     }
 
     fn remove_replica(&mut self, id: u32) -> Replica {
-        let replica = self.replicas.as_mut().and_then(|it| it.rows.remove(&id));
-        replica.unwrap_or(Replica {
+        let replicas = self.replicas.as_mut();
+        let removed = replicas.and_then(|replicas| {
+            let replica = replicas.rows.remove(&id)?;
+            replicas.held -= u32::from(replica.held.is_some());
+            Some(replica)
+        });
+        removed.unwrap_or(Replica {
             claim: 0,
             held: None,
             holder: None,

@@ -237,7 +237,8 @@ impl Sessions {
         for id in 0..self.rows.end() {
             let row = self.rows.get(id);
             if row.client != Blob::NONE && row.held == Hold::Away {
-                counts.move_session(Client::NOBODY, self.states.rows.get(row.holder).owner);
+                let owner = self.states.rows.get(row.holder).owner;
+                counts.begin_session(owner, self.clients.get(row.client));
                 let (party, bytes) = self.charged(id, counts);
                 counts.change_absent(party, 0, bytes);
             }

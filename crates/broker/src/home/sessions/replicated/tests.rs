@@ -6,10 +6,13 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::ROWS_PER_PIECE;
 use crate::base::settings::Settings;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
+use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
@@ -37,6 +40,7 @@ impl Table {
     fn new() -> Table {
         let mut settings = Settings::default();
         settings.mqtt.durable_sessions = true;
+        settings.mqtt.sessions_per_user_max = 2;
         Table {
             world: World::for_tests(settings, 1),
             sessions: Sessions::new(0, 1, true),
@@ -174,6 +178,56 @@ fn session_that_is_evicted_leaves_its_will() {
     let end = SessionChange::End { token: claim };
     assert!(!table.apply("sensor", ME, end, Some(fence)).is_void);
     assert_eq!(table.sessions.len(), 0);
+}
+
+#[test]
+fn session_counts_as_away_while_no_connection_of_any_node_holds_it() {
+    let mut table = Table::new();
+    let away = |table: &Table| {
+        let mut accounts = Accounts::default();
+        table.sessions.account(&mut accounts);
+        (accounts.sessions, accounts.away_sessions)
+    };
+    let claim = table.claim("sensor", ME, true, None);
+    assert_eq!(away(&table), (1, 0));
+    table.leave("sensor", claim, None);
+    assert_eq!(away(&table), (1, 1));
+    for clean in [false, true] {
+        table.claim("sensor", OTHER, clean, None);
+        assert_eq!(away(&table), (1, 0));
+    }
+    table.sessions.release_writer(OTHER, table.now(), true);
+    assert_eq!(away(&table), (1, 1));
+    let name = (table.sessions.rows.get(0).hash, &b"sensor"[..]);
+    let (change, fence) = table.sessions.change_by_operator(name).expect("it is away");
+    table.apply_at_home("sensor", OTHER, change, fence);
+    assert_eq!(away(&table), (0, 0));
+}
+
+#[test]
+fn session_of_a_user_gives_its_place_back_when_it_ends() {
+    let mut table = Table::new();
+    let names = ["a\0ann", "b\0ann"];
+    for name in names {
+        table.claim(name, ME, true, None);
+        table.claim(name, ME, true, None);
+    }
+    let counts = table.world.admission.clone();
+    assert!(!counts.may_enter_session(Client::NOBODY, b"c\0ann"));
+    table.sessions.release_writer(ME, table.now(), true);
+    for name in names {
+        let hash = xxh3_64_with_seed(name.as_bytes(), table.world.seed) as u32;
+        let ended = table.sessions.change_by_operator((hash, name.as_bytes()));
+        let (change, fence) = ended.expect("it is away");
+        table.apply_at_home(name, OTHER, change, fence);
+    }
+    for name in names {
+        assert!(
+            counts
+                .enter_session(Client::NOBODY, name.as_bytes())
+                .is_ok()
+        );
+    }
 }
 
 #[test]

@@ -1,0 +1,166 @@
+//! Counts how often the session of an MQTT client is taken over. Two clients with one client id end each other's connection, and each connects again: without
+//! a bound they do nothing else. So a session that is taken over too often is *contested*: a takeover is refused until a second has passed since the last
+//! one. Afterwards the next client gets the session, as always.
+//!
+//! The count of a session rises by one with each takeover, and falls evenly, in a minute by the number that is allowed in a minute. The clock is that of this home (the part of a
+//! shard that keeps topics). In a cluster each home counts what it reads from the log, so takeovers at any node count at all nodes.
+//!
+//! Invariant: the table has at most [`SESSIONS_MAX`] sessions. Those beyond are not counted.
+
+use alloc::collections::BTreeMap;
+
+/// The most sessions whose takeovers are counted at a time.
+const SESSIONS_MAX: usize = 1024;
+/// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
+const ENTRY_BYTES: usize = 28;
+/// What a takeover adds to the level of a session.
+const TAKEOVER: u32 = 60;
+
+/// Whether a refused takeover is the first of its session since the fight began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IsFirst(pub bool);
+
+/// The takeovers of a session.
+struct Recent {
+    /// The number of takeovers at the last one, in sixtieths.
+    level: u32,
+    /// The second of the last takeover.
+    last_s: u32,
+    /// Whether a takeover was refused.
+    is_named: bool,
+}
+
+impl Recent {
+    /// The level in this second.
+    fn level_at(&self, now_s: u32, per_minute: u32) -> u32 {
+        let passed_s = now_s.saturating_sub(self.last_s);
+        self.level
+            .saturating_sub(passed_s.saturating_mul(per_minute))
+    }
+}
+
+/// The sessions that were taken over a short time ago, by the keyed hash of their names. Two sessions with the same hash count as one.
+#[derive(Default)]
+pub(crate) struct Takeovers {
+    sessions: BTreeMap<u32, Recent>,
+}
+
+impl Takeovers {
+    /// Bytes of the table.
+    pub fn bytes(&self) -> usize {
+        self.sessions.len() * ENTRY_BYTES
+    }
+
+    /// A session was taken over. `per_minute` takeovers are allowed in a minute; 0: any number.
+    pub fn note(&mut self, session: u32, now_s: u32, per_minute: u32) {
+        let is_known = self.sessions.contains_key(&session);
+        if per_minute == 0 || !is_known && self.sessions.len() >= SESSIONS_MAX {
+            return;
+        }
+        let recent = self.sessions.entry(session).or_insert(Recent {
+            level: 0,
+            last_s: now_s,
+            is_named: false,
+        });
+        let full = per_minute.saturating_mul(TAKEOVER);
+        let level = recent.level_at(now_s, per_minute).saturating_add(TAKEOVER);
+        // One takeover more than what makes it full: otherwise the session would be contested for long after the fight.
+        recent.level = level.min(full.saturating_add(TAKEOVER));
+        recent.last_s = now_s;
+    }
+
+    /// Whether a takeover of this session must be refused now.
+    pub fn refuses(&mut self, session: u32, now_s: u32, per_minute: u32) -> Option<IsFirst> {
+        let recent = self.sessions.get_mut(&session)?;
+        let is_full = recent.level >= per_minute.saturating_mul(TAKEOVER);
+        let is_recent = now_s <= recent.last_s.saturating_add(1);
+        let refuses = per_minute > 0 && is_full && is_recent;
+        refuses.then(|| IsFirst(!core::mem::replace(&mut recent.is_named, true)))
+    }
+
+    /// Forgets sessions that were not taken over for long. Called once a second.
+    pub fn forget_old(&mut self, now_s: u32, per_minute: u32) {
+        self.sessions
+            .retain(|_, recent| per_minute > 0 && recent.level_at(now_s, per_minute) > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const PER_MINUTE: u32 = 6;
+
+    /// Takes the session over in each of these seconds, if that is not refused. Returns how often it was.
+    fn fight(table: &mut Takeovers, session: u32, seconds: core::ops::Range<u32>) -> u32 {
+        let mut done = 0;
+        for now_s in seconds {
+            for _ in 0..100 {
+                if table.refuses(session, now_s, PER_MINUTE).is_none() {
+                    table.note(session, now_s, PER_MINUTE);
+                    done += 1;
+                }
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn fight_is_slowed_down_to_a_takeover_in_two_seconds_and_another_session_is_not() {
+        let mut table = Takeovers::default();
+        assert_eq!(fight(&mut table, 1, 100..101), PER_MINUTE);
+        assert!(table.refuses(1, 101, PER_MINUTE).is_some());
+        assert_eq!(table.refuses(2, 101, PER_MINUTE), None);
+        assert_eq!(
+            table.refuses(1, 102, PER_MINUTE),
+            None,
+            "a second has passed"
+        );
+        let done = fight(&mut table, 1, 102..162);
+        assert!((29..=31).contains(&done), "{done}");
+    }
+
+    #[test]
+    fn takeovers_that_are_rare_enough_are_never_refused() {
+        let mut table = Takeovers::default();
+        for now_s in (0..6_000).step_by(10) {
+            assert_eq!(table.refuses(1, now_s, PER_MINUTE), None);
+            table.note(1, now_s, PER_MINUTE);
+        }
+        table.note(1, 6_000, 0);
+        assert_eq!(table.refuses(1, 6_000, 0), None, "0 is no limit");
+    }
+
+    #[test]
+    fn session_is_named_once_while_it_is_fought_over_and_forgotten_afterwards() {
+        let mut table = Takeovers::default();
+        fight(&mut table, 1, 100..101);
+        let named = (101..131).filter_map(|now_s| {
+            let refused = table.refuses(1, now_s, PER_MINUTE);
+            table.note(1, now_s, PER_MINUTE);
+            refused
+        });
+        let named: Vec<IsFirst> = named.collect();
+        assert!(
+            named.len() > 20 && !named.contains(&IsFirst(true)),
+            "it was named by the fight"
+        );
+        table.forget_old(131, PER_MINUTE);
+        assert!(table.bytes() > 0);
+        table.forget_old(131 + 71, PER_MINUTE);
+        assert_eq!(table.bytes(), 0);
+        fight(&mut table, 1, 300..301);
+        assert_eq!(table.refuses(1, 301, PER_MINUTE), Some(IsFirst(false)));
+    }
+
+    #[test]
+    fn table_is_bounded() {
+        let mut table = Takeovers::default();
+        for session in 0..3_000 {
+            table.note(session, 1, PER_MINUTE);
+        }
+        assert_eq!(table.bytes(), SESSIONS_MAX * ENTRY_BYTES);
+    }
+}
