@@ -1,4 +1,4 @@
-//! Counts the events in a run, by kind. If a kind of event occurs in no seed of a search, the search has tested nothing about it and fails.
+//! Counts the events in a run, by kind. The simulation, its network and its engine each have a [`Coverage`]; a run adds them. If a kind of event occurs in no seed of a search, the search has tested nothing about it and fails.
 
 use crore_broker::Stats;
 

@@ -16,15 +16,19 @@ use std::sync::Arc;
 
 use crore_broker::batch::{self, Entry, HEADER_BYTES, Header};
 use crore_broker::mail::Fact;
-use crore_broker::{Batch, Committed, PartitionId};
+use crore_broker::{Batch, Committed, Now, PartitionId};
 use crore_rng::Rng;
 
 pub use cluster_log::ClusterLog;
 pub use disk_log::{DiskLog, ReportedDamage, Start};
 
+use crate::coverage::Coverage;
 use crate::truth::Violation;
 
 /// Probabilities of the engine's actions, in percent.
+///
+/// A new fault of the engine or its disk is a field here, drawn in [`EngineBehavior::draw`], and a row of `coverage.rs`, counted in
+/// [`Engine::coverage`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineBehavior {
     /// The engine stores the arrived batches in a turn of the partition's home (a round of the shard's loop). A second draw with the same
@@ -36,6 +40,20 @@ pub struct EngineBehavior {
     pub duplication: u32,
     /// The engine swaps a batch with the previous one.
     pub reordering: u32,
+}
+
+impl EngineBehavior {
+    /// Chooses the probabilities at random, those of progress and loss from these.
+    ///
+    /// A new fault draws from a copy of `rng` with a salt of its own, so that the worlds of old seeds stay as they are.
+    pub fn draw(progress: &[u32], loss: [u32; 4], rng: &mut Rng) -> EngineBehavior {
+        EngineBehavior {
+            progress: rng.pick(progress),
+            loss: rng.pick(&loss),
+            duplication: rng.pick(&[0, 0, 5, 40]),
+            reordering: rng.pick(&[0, 0, 5, 40]),
+        }
+    }
 }
 
 /// The log of a partition.
@@ -70,14 +88,8 @@ pub struct Engine {
     messages: BTreeMap<u32, u32>,
     /// The committed batches. Those of one partition are in the order of its log.
     pub log: Vec<Batch>,
-    /// Number of committed batches.
-    pub committed: u64,
-    /// Number of stored batches that every reader skips: duplicates, and batches after a missing number.
-    pub void: u64,
-    /// Number of batches that were appended again.
-    pub appended_again: u64,
-    /// Number of batches found after a crash although no home had been told of them.
-    pub unreported_batches: u64,
+    /// The counts of the engine's own events.
+    pub coverage: Coverage,
 }
 
 impl Engine {
@@ -103,11 +115,11 @@ impl Engine {
     pub fn append(&mut self, node: usize, batch: Batch, rng: &mut Rng) -> Result<(), String> {
         if let Some(cluster_log) = &mut self.cluster_log {
             let again = cluster_log.append(node, batch, self.behavior, self.is_reliable, rng)?;
-            self.appended_again += u64::from(again);
+            self.coverage.appended_again += u64::from(again);
             return Ok(());
         }
         if let Some(disk_log) = &mut self.disk_log {
-            self.appended_again += u64::from(!disk_log.append(batch)?);
+            self.coverage.appended_again += u64::from(!disk_log.append(batch)?);
             return Ok(());
         }
         let Header {
@@ -116,7 +128,7 @@ impl Engine {
         let log = self.logs.entry(partition).or_default();
         let newest = log.appended.keys().next_back().copied().unwrap_or(0);
         match log.appended.get(&number) {
-            Some(before) if *before == batch.bytes => self.appended_again += 1,
+            Some(before) if *before == batch.bytes => self.coverage.appended_again += 1,
             None if number == newest + 1 => {
                 log.appended.insert(number, batch.bytes.clone());
             }
@@ -138,17 +150,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a turn for the home of these partitions: the engine stores some arrived batches and reports some stored ones. With `takes_all`
-    /// it stores and reports all of them. Returns the reports.
+    /// Takes a turn for the home of these partitions, which is at `node`: the engine stores some arrived batches and reports some stored ones.
+    /// With `takes_all` it stores and reports all of them. Returns the reports.
     ///
     /// # Errors
-    /// If two committed batches overlap or contain the same record.
+    /// If two committed batches overlap or contain the same record, or if a batch cannot be read.
     pub fn turn(
         &mut self,
+        node: usize,
+        now: Now,
         partitions: impl Iterator<Item = PartitionId>,
         takes_all: bool,
         rng: &mut Rng,
-    ) -> Result<Vec<Committed>, String> {
+    ) -> Result<Vec<Committed>, Violation> {
+        if self.cluster_log.is_some() {
+            return self.turn_of_cluster_log(node, now, partitions, takes_all, rng);
+        }
         if self.disk_log.is_some() {
             return self.turn_of_disk_log(&partitions.collect::<Vec<_>>(), takes_all, rng);
         }
@@ -165,7 +182,7 @@ impl Engine {
                         batch: None,
                     });
                     if header.number != log.last + 1 {
-                        self.void += 1;
+                        self.coverage.void += 1;
                         continue;
                     }
                     log.last = header.number;
@@ -180,7 +197,7 @@ impl Engine {
                         }
                         _ => {}
                     }
-                    self.committed += 1;
+                    self.coverage.committed += 1;
                     count(&mut self.messages, &batch.bytes);
                     let records = &batch.bytes[HEADER_BYTES..];
                     if !log.records.insert((header.first, records.to_vec())) {
@@ -196,28 +213,21 @@ impl Engine {
         Ok(reports)
     }
 
-    /// Takes a turn like [`Engine::turn`], for a node of a cluster, in the second `unix_s`.
-    ///
-    /// # Errors
-    /// If a batch cannot be read.
-    pub fn turn_of_node(
+    fn turn_of_cluster_log(
         &mut self,
         node: usize,
-        unix_s: u32,
+        now: Now,
         partitions: impl Iterator<Item = PartitionId>,
         takes_all: bool,
         rng: &mut Rng,
     ) -> Result<Vec<Committed>, Violation> {
-        let Some(cluster_log) = &mut self.cluster_log else {
-            return Ok(Vec::new());
-        };
+        let cluster_log = self.cluster_log.as_mut().expect("it was just seen");
         let mut reports = Vec::new();
         for partition in partitions {
             if takes_all || rng.chance(self.behavior.progress) {
-                let (messages, committed) = (&mut self.messages, &mut self.committed);
-                self.void += cluster_log.store(partition, unix_s, |bytes| {
+                let messages = &mut self.messages;
+                cluster_log.store(partition, now.unix_s, &mut self.coverage, |bytes| {
                     count(messages, bytes);
-                    *committed += 1;
                 })?;
             }
             if takes_all || rng.chance(self.behavior.progress) {
@@ -250,7 +260,7 @@ impl Engine {
             };
             for batch in disk_log.commit(batches_max, rng)? {
                 record(&mut self.messages, &mut self.log, batch);
-                self.committed += 1;
+                self.coverage.committed += 1;
             }
         }
         let reports = takes_all || rng.chance(self.behavior.progress);
@@ -279,7 +289,7 @@ impl Engine {
             let bytes = bytes.clone();
             record(&mut self.messages, &mut self.log, Batch { header, bytes });
         }
-        self.unreported_batches += start.unreported as u64;
+        self.coverage.unreported_batches += start.unreported as u64;
         for lost in &start.lost {
             for message in numbers_in(lost) {
                 *self.messages.entry(message).or_insert(1) -= 1;

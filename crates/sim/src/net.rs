@@ -13,6 +13,7 @@ use crore_broker::{Batch, Close, ConnId, Io, Mail, Part, Report, ShardId, Socket
 use crore_rng::Rng;
 
 use crate::close_frame::CloseCheck;
+use crate::coverage::Coverage;
 use crate::engine::{ClusterLog, Engine, EngineBehavior};
 
 /// A connection, as both ends see it.
@@ -111,8 +112,8 @@ pub struct Net {
     pub rng: Rng,
     /// The percentage of sends of which a socket takes only a part although there is room.
     pub partial_send_percent: u32,
-    /// Number of sends of which the socket took only a part.
-    pub partial_sends: u64,
+    /// The counts of the network's own events.
+    pub coverage: Coverage,
     /// The engine (the log that commits batches), if there is one.
     pub engine: Option<Engine>,
     /// The first misuse of the network or the engine by a shard.
@@ -138,7 +139,7 @@ impl Net {
             turn_of: 0,
             rng: Rng::new(0),
             partial_send_percent,
-            partial_sends: 0,
+            coverage: Coverage::default(),
             engine: behavior.map(Engine::new),
             violation: None,
             effects_left: usize::MAX,
@@ -271,7 +272,7 @@ impl Io for Net {
             self.violation
                 .get_or_insert(format!("bytes behind a Close frame on link {}", link.0));
         }
-        self.partial_sends += u64::from(taken < offered);
+        self.coverage.partial_sends += u64::from(taken < offered);
         taken
     }
 

@@ -56,18 +56,9 @@ pub fn run(plan: &Plan, seed: u64, steps: &[Step], traced: bool) -> Result<Cover
             for shard in &sim.shards {
                 sim.coverage.stats += shard.stats();
             }
-            sim.coverage.partial_sends = sim.net.partial_sends;
+            sim.coverage += sim.net.coverage;
             if let Some(engine) = &sim.net.engine {
-                let coverage = &mut sim.coverage;
-                coverage.committed = engine.committed;
-                coverage.void = engine.void;
-                coverage.appended_again = engine.appended_again;
-                coverage.unreported_batches = engine.unreported_batches;
-                if let Some(cluster_log) = &engine.cluster_log {
-                    coverage.deaths = cluster_log.deaths;
-                    coverage.from_dead_writers = cluster_log.from_dead_writers;
-                    coverage.too_late = cluster_log.too_late;
-                }
+                sim.coverage += engine.coverage;
             }
             Ok(sim.coverage)
         }

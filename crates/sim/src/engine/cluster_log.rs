@@ -16,6 +16,7 @@ use crore_broker::{
 use crore_rng::Rng;
 
 use super::EngineBehavior;
+use crate::coverage::Coverage;
 use crate::truth::Violation;
 
 type Bytes = Arc<[u8]>;
@@ -51,12 +52,6 @@ pub struct ClusterLog {
     logs: Vec<Log>,
     nodes: Vec<Node>,
     backlog: Backlog,
-    /// Number of batches whose writer had been declared dead before.
-    pub from_dead_writers: u64,
-    /// Number of writers declared dead, counted once for each partition.
-    pub deaths: u64,
-    /// Number of batches that were stored too late, so that their messages have no effect.
-    pub too_late: u64,
 }
 
 impl ClusterLog {
@@ -66,9 +61,6 @@ impl ClusterLog {
             logs: (0..partitions).map(|_| Log::default()).collect(),
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             backlog: Backlog::default(),
-            from_dead_writers: 0,
-            deaths: 0,
-            too_late: 0,
         };
         (0..nodes).for_each(|node| cluster_log.join(node, vec![0; partitions]));
         cluster_log
@@ -178,8 +170,7 @@ impl ClusterLog {
         Ok(again)
     }
 
-    /// Stores the arrived batches of a partition in the second `unix_s`. Passes each batch that takes effect to `keep`. Returns the number of
-    /// void batches.
+    /// Stores the arrived batches of a partition in the second `unix_s`, and passes each batch that takes effect to `keep`.
     ///
     /// # Errors
     /// If a batch cannot be read.
@@ -187,36 +178,37 @@ impl ClusterLog {
         &mut self,
         partition: PartitionId,
         unix_s: u32,
+        coverage: &mut Coverage,
         mut keep: impl FnMut(&Bytes),
-    ) -> Result<u64, Violation> {
+    ) -> Result<(), Violation> {
         let log = &mut self.logs[usize::from(partition)];
-        let mut void = 0;
         for bytes in log.arriving.drain(..) {
             let header = Header::read(&bytes).map_err(|why| why.to_string())?;
             log.stored.push((bytes.clone(), unix_s));
             let last = log.last.entry(header.writer).or_default();
             let is_dead = log.dead.contains(&header.writer);
-            self.from_dead_writers += u64::from(is_dead);
+            coverage.from_dead_writers += u64::from(is_dead);
             if is_dead || header.number != *last + 1 {
-                void += 1;
+                coverage.void += 1;
                 continue;
             }
             *last = header.number;
             match batch::is_late(header.unix_s, unix_s) {
-                true => self.too_late += 1,
-                false => keep(&bytes),
+                true => coverage.too_late += 1,
+                false => {
+                    coverage.committed += 1;
+                    keep(&bytes);
+                }
             }
             let dead = &mut log.dead;
-            let mut deaths = 0;
             let record_death = |_, entry: Entry<'_>| {
                 if let Entry::Note(Note::Dead(writer)) = entry {
-                    deaths += u64::from(dead.insert(writer));
+                    coverage.deaths += u64::from(dead.insert(writer));
                 }
             };
             batch::read(&bytes, record_death).map_err(|why| why.to_string())?;
-            self.deaths += deaths;
         }
-        Ok(void)
+        Ok(())
     }
 
     /// Reports at most `batches_max` batches of a partition that the node has not read yet.

@@ -459,12 +459,7 @@ fn bound_outboxes(plan: &mut Plan, rng: &mut Rng) {
 /// In some worlds homes write their changes of topics (facts) to an engine.
 fn add_engine(plan: &mut Plan, percent: u32, rng: &mut Rng) {
     if rng.chance(percent) {
-        plan.engine = Some(EngineBehavior {
-            progress: rng.pick(&[5, 30, 90]),
-            loss: rng.pick(&[0, 0, 5, 40]),
-            duplication: rng.pick(&[0, 0, 5, 40]),
-            reordering: rng.pick(&[0, 0, 5, 40]),
-        });
+        plan.engine = Some(EngineBehavior::draw(&[5, 30, 90], [0, 0, 5, 40], rng));
     }
 }
 
@@ -546,12 +541,7 @@ fn add_nodes(plan: &mut Plan, percent: u32, rng: &mut Rng) {
     plan.shards = plan.shards.min(2);
     plan.homes = plan.homes.min(plan.shards);
     plan.starved_shard = plan.starved_shard.filter(|lazy| *lazy < plan.shards);
-    plan.engine = Some(EngineBehavior {
-        progress: rng.pick(&[10, 30, 90]),
-        loss: rng.pick(&[0, 0, 5, 20]),
-        duplication: rng.pick(&[0, 0, 5, 40]),
-        reordering: rng.pick(&[0, 0, 5, 40]),
-    });
+    plan.engine = Some(EngineBehavior::draw(&[10, 30, 90], [0, 0, 5, 20], rng));
     let count = rng.range(2, NODE_EVENTS_MAX);
     plan.node_events_at = (0..count).map(|_| rng.below(1000)).collect();
     (plan.restarts_at, plan.segment_bytes) = (None, None);

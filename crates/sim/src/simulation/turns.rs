@@ -98,10 +98,7 @@ impl Simulation {
         let Some(engine) = &mut self.net.engine else {
             return Ok(());
         };
-        let committed = match engine.cluster_log.is_some() {
-            true => engine.turn_of_node(node, now.unix_s, partitions, takes_all, rng)?,
-            false => engine.turn(partitions, takes_all, rng)?,
-        };
+        let committed = engine.turn(node, now, partitions, takes_all, rng)?;
         let steps_max = limits::input_steps(&self.plan);
         for batch in committed {
             let state = &mut self.shards[shard];
