@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
@@ -83,17 +82,14 @@ fn serve(
     let guard = Arc::new(RequestGuard::new(admin, listener.local_addr()?));
     let later =
         || async { unavailable(axum::Json(serde_json::json!({ "error": NOT_READY_TEXT }))) };
-    let routes = Router::new()
-        .route("/healthz", get(async || "ok\n"))
-        .route(
-            "/readyz",
-            get(async || unavailable(format!("{NOT_READY_TEXT}\n"))),
-        )
-        .fallback(later)
-        .layer(axum::middleware::from_fn_with_state(
-            guard,
-            request_guard::check_request,
-        ));
+    let not_ready = get(async || unavailable(format!("{NOT_READY_TEXT}\n")));
+    let routes =
+        super::probes(not_ready)
+            .fallback(later)
+            .layer(axum::middleware::from_fn_with_state(
+                guard,
+                request_guard::check_request,
+            ));
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let counters = PortCounters::new(admin);
