@@ -109,30 +109,8 @@ pub static FIELDS: [&str; 8] = [
 pub enum LineError {
     /// The line does not begin with `{`.
     NotObject,
-    /// The line ends before its object does.
-    Incomplete,
-    /// A `"` should begin the name of a field.
-    ExpectedKey,
-    /// A `:` should follow the name of a field.
-    ExpectedColon,
-    /// A `,` or the closing bracket should follow a value.
-    ExpectedComma,
-    /// No JSON value begins here.
-    ExpectedValue,
-    /// Something follows the object.
-    Trailing,
-    /// A malformed number (RFC 8259 section 6).
-    BadNumber,
-    /// An unescaped control character in a string.
-    Control,
-    /// A malformed escape (RFC 8259 section 7).
-    BadEscape,
-    /// An escaped half of a surrogate pair.
-    LoneSurrogate,
-    /// A string that is not UTF-8.
-    NotUtf8,
-    /// `data` nests more than [`MAX_DEPTH`] levels.
-    TooDeep,
+    /// The line is not JSON, or `data` nests too deep.
+    Json(Fault),
     /// A field that is not in [`FIELDS`].
     UnknownField,
     /// A field that occurs twice.
@@ -174,20 +152,10 @@ impl LineError {
             LineError::NotObject => {
                 "not a JSON object; each line is one, without brackets around or commas between them"
             }
-            LineError::Incomplete => "not JSON: the line ends too early",
-            LineError::ExpectedKey => "not JSON: a field's name in quotes is expected",
-            LineError::ExpectedColon => "not JSON: a colon is expected",
-            LineError::ExpectedComma => "not JSON: a comma or closing bracket is expected",
-            LineError::ExpectedValue => "not JSON: a value is expected",
-            LineError::Trailing => {
+            LineError::Json(Fault::Trailing) => {
                 "not JSON: something follows the object; each object needs a line of its own (curl -d removes the ends of lines, --data-binary keeps them)"
             }
-            LineError::BadNumber => "not JSON: a malformed number",
-            LineError::Control => "not JSON: a control character in a string",
-            LineError::BadEscape => "not JSON: a bad escape in a string",
-            LineError::LoneSurrogate => "a string escapes half of a surrogate pair",
-            LineError::NotUtf8 => "a string is not UTF-8",
-            LineError::TooDeep => "data nests deeper than 64 levels",
+            LineError::Json(fault) => fault.reason(),
             LineError::UnknownField => {
                 "an unknown field; a line has topic, data, data_base64, content_type, event, key, idempotency_key and ttl_s"
             }
@@ -205,21 +173,8 @@ impl LineError {
 impl core::error::Error for LineError {}
 
 impl From<Fault> for LineError {
-    fn from(fault: Fault) -> LineError {
-        match fault {
-            Fault::Incomplete => LineError::Incomplete,
-            Fault::ExpectedKey => LineError::ExpectedKey,
-            Fault::ExpectedColon => LineError::ExpectedColon,
-            Fault::ExpectedComma => LineError::ExpectedComma,
-            Fault::ExpectedValue => LineError::ExpectedValue,
-            Fault::Trailing => LineError::Trailing,
-            Fault::BadNumber => LineError::BadNumber,
-            Fault::Control => LineError::Control,
-            Fault::BadEscape => LineError::BadEscape,
-            Fault::LoneSurrogate => LineError::LoneSurrogate,
-            Fault::NotUtf8 => LineError::NotUtf8,
-            Fault::TooDeep => LineError::TooDeep,
-        }
+    fn from(fault: Fault) -> Self {
+        LineError::Json(fault)
     }
 }
 
@@ -318,10 +273,10 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
         if slot.replace(span).is_some() {
             return Err(LineError::DuplicateField(field));
         }
-        match scan.peek().ok_or(LineError::Incomplete)? {
+        match scan.peek().ok_or(Fault::Incomplete)? {
             b',' => scan.step(),
             b'}' => break,
-            _ => return Err(LineError::ExpectedComma),
+            _ => return Err(Fault::ExpectedComma.into()),
         }
     }
     scan.step();
@@ -390,7 +345,7 @@ fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Fiel
 }
 
 fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Span, LineError> {
-    let first = scan.peek().ok_or(LineError::Incomplete)?;
+    let first = scan.peek().ok_or(Fault::Incomplete)?;
     if first != b'"' {
         return match field {
             Field::Data => {

@@ -3,7 +3,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use crore_wire::json::{write_base64, write_string};
+use crore_wire::json::{Fault, write_base64, write_string};
 use crore_wire::ndjson::{Line, LineError, MAX_DEPTH, Scratch, leading_topic, parse, split_line};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -93,57 +93,61 @@ fn escapes_are_decoded() {
 
 #[test]
 fn invalid_json_is_refused_with_its_reason() {
+    use Fault::*;
     use LineError::*;
     for (value, why) in [
-        ("", ExpectedValue),
-        ("nul", ExpectedValue),
-        ("True", ExpectedValue),
-        ("'a'", ExpectedValue),
-        ("nulll", ExpectedComma),
-        ("\"a\" \"b\"", ExpectedComma),
-        ("[1 2]", ExpectedComma),
-        ("[1}", ExpectedComma),
-        ("{\"a\":1]", ExpectedComma),
-        ("[1,]", ExpectedValue),
-        ("[,1]", ExpectedValue),
-        ("{\"a\":1,}", ExpectedKey),
-        ("{a:1}", ExpectedKey),
-        ("{1:1}", ExpectedKey),
-        ("{\"a\"1}", ExpectedColon),
-        ("{\"a\":}", ExpectedValue),
-        ("+1", ExpectedValue),
-        (".5", ExpectedValue),
-        ("01", BadNumber),
-        ("-", BadNumber),
-        ("-a", BadNumber),
-        ("1.", BadNumber),
-        ("1.e1", BadNumber),
-        ("1e", BadNumber),
-        ("1e+", BadNumber),
-        ("0x1", ExpectedComma),
-        ("\"\\x\"", BadEscape),
-        ("[\"\\u12g4\"]", BadEscape),
-        ("\"\\u123\"", BadEscape),
-        ("\"\\u+123\"", BadEscape),
-        ("\"\\ud800\"", LoneSurrogate),
-        ("\"\\ude00\\ud83d\"", LoneSurrogate),
-        ("[\"\\ud83d\\n\"]", LoneSurrogate),
-        ("{\"\\ud83d\\ud83d\":1}", LoneSurrogate),
-        ("\"a\tb\"", Control),
-        ("\"\\n a\0b\"", Control),
-        ("[\"a\nb\"]", Control),
-        ("\"a", Incomplete),
-        ("[\"a\\", BadEscape),
-        ("[1", ExpectedComma),
+        ("", Json(ExpectedValue)),
+        ("nul", Json(ExpectedValue)),
+        ("True", Json(ExpectedValue)),
+        ("'a'", Json(ExpectedValue)),
+        ("nulll", Json(ExpectedComma)),
+        ("\"a\" \"b\"", Json(ExpectedComma)),
+        ("[1 2]", Json(ExpectedComma)),
+        ("[1}", Json(ExpectedComma)),
+        ("{\"a\":1]", Json(ExpectedComma)),
+        ("[1,]", Json(ExpectedValue)),
+        ("[,1]", Json(ExpectedValue)),
+        ("{\"a\":1,}", Json(ExpectedKey)),
+        ("{a:1}", Json(ExpectedKey)),
+        ("{1:1}", Json(ExpectedKey)),
+        ("{\"a\"1}", Json(ExpectedColon)),
+        ("{\"a\":}", Json(ExpectedValue)),
+        ("+1", Json(ExpectedValue)),
+        (".5", Json(ExpectedValue)),
+        ("01", Json(BadNumber)),
+        ("-", Json(BadNumber)),
+        ("-a", Json(BadNumber)),
+        ("1.", Json(BadNumber)),
+        ("1.e1", Json(BadNumber)),
+        ("1e", Json(BadNumber)),
+        ("1e+", Json(BadNumber)),
+        ("0x1", Json(ExpectedComma)),
+        ("\"\\x\"", Json(BadEscape)),
+        ("[\"\\u12g4\"]", Json(BadEscape)),
+        ("\"\\u123\"", Json(BadEscape)),
+        ("\"\\u+123\"", Json(BadEscape)),
+        ("\"\\ud800\"", Json(LoneSurrogate)),
+        ("\"\\ude00\\ud83d\"", Json(LoneSurrogate)),
+        ("[\"\\ud83d\\n\"]", Json(LoneSurrogate)),
+        ("{\"\\ud83d\\ud83d\":1}", Json(LoneSurrogate)),
+        ("\"a\tb\"", Json(Control)),
+        ("\"\\n a\0b\"", Json(Control)),
+        ("[\"a\nb\"]", Json(Control)),
+        ("\"a", Json(Incomplete)),
+        ("[\"a\\", Json(BadEscape)),
+        ("[1", Json(ExpectedComma)),
     ] {
         assert_eq!(data(value), Err(why), "{value}");
     }
     for (line, why) in [
-        (&b"{\"topic\":\"a\",\"data\":\"\xFF\"}"[..], NotUtf8),
-        (b"{\"topic\":\"a\",\"data\":[\"\\n\xC0\xAF\"]}", NotUtf8),
-        (b"{\"topic\":\"\xED\xA0\x80\",\"data\":1}", NotUtf8),
+        (&b"{\"topic\":\"a\",\"data\":\"\xFF\"}"[..], Json(NotUtf8)),
+        (
+            b"{\"topic\":\"a\",\"data\":[\"\\n\xC0\xAF\"]}",
+            Json(NotUtf8),
+        ),
+        (b"{\"topic\":\"\xED\xA0\x80\",\"data\":1}", Json(NotUtf8)),
         (b"\xEF\xBB\xBF{\"topic\":\"a\",\"data\":1}", NotObject),
-        (b"{\"topic\":\"a\",\"data\":1\xC2\xA0}", ExpectedComma),
+        (b"{\"topic\":\"a\",\"data\":1\xC2\xA0}", Json(ExpectedComma)),
     ] {
         assert_eq!(error(line), Some(why));
     }
@@ -151,6 +155,7 @@ fn invalid_json_is_refused_with_its_reason() {
 
 #[test]
 fn invalid_message_is_refused_with_its_reason() {
+    use Fault::*;
     use LineError::*;
     use crore_wire::ndjson::Field::*;
     for (line, why) in [
@@ -158,9 +163,9 @@ fn invalid_message_is_refused_with_its_reason() {
         (" \r\n", NotObject),
         ("[]", NotObject),
         ("\"topic\"", NotObject),
-        ("{", Incomplete),
+        ("{", Json(Incomplete)),
         ("{}", NoTopic),
-        ("{,}", ExpectedKey),
+        ("{,}", Json(ExpectedKey)),
         (r#"{"data":1}"#, NoTopic),
         (r#"{"topic":"a"}"#, NoData),
         (r#"{"topic":"a","data":1,"data_base64":""}"#, TwoData),
@@ -170,7 +175,7 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":null,"data":1}"#, NotString(Topic)),
         (r#"{"topic":"a","data_base64":null}"#, NoData),
         (r#"{"event":null,"event":"b"}"#, DuplicateField(Event)),
-        (r#"{"event":nul}"#, ExpectedValue),
+        (r#"{"event":nul}"#, Json(ExpectedValue)),
         (
             r#"{"topic":"a","data":1,"content_type":{}}"#,
             NotString(ContentType),
@@ -185,7 +190,7 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1,"ttl_s":-1}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":1.0}"#, BadTtl),
         (r#"{"topic":"a","data":1,"ttl_s":1e3}"#, BadTtl),
-        (r#"{"topic":"a","data":1,"ttl_s":01}"#, BadNumber),
+        (r#"{"topic":"a","data":1,"ttl_s":01}"#, Json(BadNumber)),
         (r#"{"ttl_s":1,"ttl_s":1}"#, DuplicateField(TtlS)),
         (r#"{"topic":"a","topic":"a"}"#, DuplicateField(Topic)),
         (
@@ -198,11 +203,11 @@ fn invalid_message_is_refused_with_its_reason() {
         (r#"{"topic":"a","data":1,"even":"x"}"#, UnknownField),
         (r#"{"topic":"a","data":1,"Event":"x"}"#, UnknownField),
         (r#"{"topic":"a","data":1,"event\n":"x"}"#, UnknownField),
-        (r#"{"topic":"a","data":1,}"#, ExpectedKey),
-        (r#"{"topic":"a","data":1}}"#, Trailing),
-        (r#"{"topic":"a","data":1} {"#, Trailing),
-        (r#"{"topic":"a","data":1"#, Incomplete),
-        (r#"{"topic""a"}"#, ExpectedColon),
+        (r#"{"topic":"a","data":1,}"#, Json(ExpectedKey)),
+        (r#"{"topic":"a","data":1}}"#, Json(Trailing)),
+        (r#"{"topic":"a","data":1} {"#, Json(Trailing)),
+        (r#"{"topic":"a","data":1"#, Json(Incomplete)),
+        (r#"{"topic""a"}"#, Json(ExpectedColon)),
     ] {
         assert_eq!(error(line), Some(why), "{line}");
     }
@@ -235,10 +240,13 @@ fn data_nests_to_the_limit_and_no_deeper() {
         let nested = |times: usize| format!("{}1{}", open.repeat(times), close.repeat(times));
         let fits = nested(depth / levels);
         assert_eq!(data(&fits).as_ref(), Ok(&fits));
-        assert_eq!(data(&nested(depth / levels + 1)), Err(LineError::TooDeep));
+        assert_eq!(
+            data(&nested(depth / levels + 1)),
+            Err(LineError::Json(Fault::TooDeep))
+        );
     }
     let empty = format!("{}{}", "[".repeat(depth + 1), "]".repeat(depth + 1));
-    assert_eq!(data(&empty), Err(LineError::TooDeep));
+    assert_eq!(data(&empty), Err(LineError::Json(Fault::TooDeep)));
 }
 
 #[test]
@@ -334,6 +342,7 @@ fn pieces(fields: &[(String, String)]) -> Vec<String> {
 
 /// Whether a line that is valid JSON may be refused with this error.
 const fn is_no_message(why: LineError) -> bool {
+    use Fault::*;
     use LineError::*;
     matches!(
         why,
@@ -346,7 +355,7 @@ const fn is_no_message(why: LineError) -> bool {
             | BadBase64
             | UnknownField
             | DuplicateField(_)
-            | TooDeep
+            | Json(TooDeep)
     )
 }
 

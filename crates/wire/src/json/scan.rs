@@ -12,43 +12,52 @@ pub const MAX_DEPTH: u32 = u64::BITS;
 
 /// Why a text is not JSON, or not JSON that this crate reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
+#[display("{}", self.reason())]
 pub enum Fault {
     /// The text ends within a value.
-    #[display("the text ends too early")]
     Incomplete,
     /// A `"` should begin the name of a field.
-    #[display("a field's name in quotes is expected")]
     ExpectedKey,
     /// A `:` should follow the name of a field.
-    #[display("a colon is expected")]
     ExpectedColon,
     /// A `,` or the closing bracket should follow a value.
-    #[display("a comma or closing bracket is expected")]
     ExpectedComma,
     /// No JSON value begins here.
-    #[display("a value is expected")]
     ExpectedValue,
     /// Something follows the value.
-    #[display("something follows the value")]
     Trailing,
     /// A malformed number (RFC 8259 section 6).
-    #[display("a malformed number")]
     BadNumber,
     /// An unescaped control character in a string.
-    #[display("a control character in a string")]
     Control,
     /// A malformed escape (RFC 8259 section 7).
-    #[display("a bad escape in a string")]
     BadEscape,
     /// An escaped half of a surrogate pair.
-    #[display("a string escapes half of a surrogate pair")]
     LoneSurrogate,
     /// A string that is not UTF-8.
-    #[display("a string is not UTF-8")]
     NotUtf8,
     /// A value nests more than [`MAX_DEPTH`] levels.
-    #[display("a value nests deeper than 64 levels")]
     TooDeep,
+}
+
+impl Fault {
+    /// The reason, as it is shown to the sender.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Fault::Incomplete => "not JSON: the text ends too early",
+            Fault::ExpectedKey => "not JSON: a field's name in quotes is expected",
+            Fault::ExpectedColon => "not JSON: a colon is expected",
+            Fault::ExpectedComma => "not JSON: a comma or closing bracket is expected",
+            Fault::ExpectedValue => "not JSON: a value is expected",
+            Fault::Trailing => "not JSON: something follows the value",
+            Fault::BadNumber => "not JSON: a malformed number",
+            Fault::Control => "not JSON: a control character in a string",
+            Fault::BadEscape => "not JSON: a bad escape in a string",
+            Fault::LoneSurrogate => "a string escapes half of a surrogate pair",
+            Fault::NotUtf8 => "a string is not UTF-8",
+            Fault::TooDeep => "a value nests deeper than 64 levels",
+        }
+    }
 }
 
 impl core::error::Error for Fault {}
