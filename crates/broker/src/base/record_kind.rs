@@ -27,7 +27,16 @@ macro_rules! kinds {
             $(#[doc = concat!("`", $name, "`")] $kind = $byte,)*
         }
 
+        /// The number of kinds.
+        pub(crate) const KINDS: usize = [$($byte),*].len();
+
         impl RecordKind {
+            /// The row of this kind in the table, which is not its byte.
+            pub(crate) fn row(self) -> usize {
+                let rows = [$(RecordKind::$kind),*];
+                rows.iter().position(|row| *row == self).unwrap_or(KINDS)
+            }
+
             /// The kind of a record; `None` if this version does not know it.
             pub(crate) fn of(record: &[u8]) -> Option<RecordKind> {
                 match *record.first()? {

@@ -5,6 +5,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::base::record_kind::KINDS;
 use crate::commit::record::Note;
 use crate::mail::orders::NodeState;
 
@@ -35,15 +36,17 @@ pub(super) struct ClusterView {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Partition {
     /// The kinds of notes in flight, a bit each.
-    pub notes_in_flight: u16,
+    pub notes_in_flight: u32,
     /// When a record was last applied.
     pub applied_s: u32,
     /// The number of the newest page that waited for the log when the mark in flight was written; 0 if none waited.
     pub waiting_page: u64,
 }
 
-pub(super) fn kind_bit(note: &Note<'_>) -> u16 {
-    1 << note.kind() as u16
+/// The bit of this kind of note in `Partition::notes_in_flight`.
+pub(super) fn kind_bit(note: &Note<'_>) -> u32 {
+    const { assert!(KINDS <= u32::BITS as usize) };
+    1 << note.kind().row()
 }
 
 impl ClusterView {
