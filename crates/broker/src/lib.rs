@@ -33,7 +33,9 @@ pub use base::{
     access, fair_queue, lives, loss_detector, node, planted, position, reason, rules, settings,
     snapshot, time, turn_limits, work,
 };
-pub use budget::stats::{Accounts, COUNTERS, GAUGES, SocketBytes, Stats, Transport};
+pub use budget::stats::{
+    Accounts, COUNTERS, GAUGES, LABELLED_COUNTERS, SocketBytes, Stats, Transport,
+};
 pub use budget::world::{Offsets, World};
 pub use budget::{accept_queue, account, admission, stats, totals};
 pub use commit::record::{Heartbeat, Note};

@@ -175,9 +175,14 @@ impl Shard {
         self.front.gate.verdict_cache().clear();
     }
 
+    /// The counters of this shard's connections since its start: without those of its home.
+    pub fn connection_stats(&self) -> &Stats {
+        &self.front.clients.meter.stats
+    }
+
     /// The counters of this shard since its start.
     pub fn stats(&self) -> Stats {
-        let mut stats = self.front.clients.meter.stats;
+        let mut stats = *self.connection_stats();
         if let Some(home) = &self.home {
             stats += home.stats();
         }

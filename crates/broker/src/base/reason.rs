@@ -2,15 +2,18 @@
 //! counter. Code that ends a connection names the reason, and the row determines how the connection's protocol ends it. `docs/REASONS.md` is generated
 //! from this table.
 //!
-//! Deliberately not here: errors in the bytes of a protocol (`crore-wire` has their texts and codes beside each parser), and the reason codes that
-//! MQTT itself prescribes for a packet.
+//! For invalid bytes of HTTP and WebSocket, the parser in `crore-wire` has the code and the exact text; the row has a general text. Deliberately not here: the reason
+//! codes that MQTT itself prescribes for a packet.
 
 use alloc::borrow::Cow;
 use alloc::format;
 
 use crore_settings::rights::Right;
+use crore_wire::http::body::BodyError;
+use crore_wire::http::head::HeadError;
 use crore_wire::mqtt::ReasonCode;
 use crore_wire::websocket::gap::CLOSE_GAP;
+use crore_wire::websocket::receive::Violation;
 
 use crate::base::settings::Settings;
 use crate::base::words::words;
@@ -137,6 +140,17 @@ reasons! {
         Gap, 0, CLOSE_GAP, NONE, Slow, "messages are lost", "docs/PROTOCOLS.md lists the causes of a gap; in most cases the topic's log is too short: rule.log_bytes, rule.log_age_s";
         EventsLost, 0, 4413, NONE, Slow, "events are lost, because the client reads too slowly; connect again for a new snapshot", "raise limits.outbox_bytes";
         NotBinary, 0, 1003, NONE, Refused, "MQTT packets are binary";
+    }
+    /// Bytes that are not valid HTTP or WebSocket. The parser adds what is wrong.
+    Malformed {
+        BadHead, HeadError::Malformed("").status(), 0, NONE, Refused, "the request head is not valid HTTP";
+        HeadTooLarge, HeadError::TooLarge.status(), 0, NONE, Refused, "the request head is too large", "raise limits.head_bytes; the number of fields is fixed";
+        HttpVersion, HeadError::Version.status(), 0, NONE, Refused, "only HTTP/1.0 and HTTP/1.1 are spoken here";
+        TransferCoding, HeadError::UnknownTransferCoding.status(), 0, NONE, Refused, "no transfer coding but chunked is understood";
+        Expectation, HeadError::Expectation.status(), 0, NONE, Refused, "no expectation but 100-continue is understood";
+        BadBody, BodyError::Malformed("").status(), 0, NONE, Refused, "the body of the request is not valid chunked coding";
+        BadFrame, 0, Violation::ReservedBits.code(), NONE, Refused, "a WebSocket frame violates RFC 6455";
+        BadFrameData, 0, Violation::BadUtf8.code(), NONE, Refused, "text in a WebSocket frame is not UTF-8, or compressed data is malformed";
     }
     /// Topics and their names.
     Topics {

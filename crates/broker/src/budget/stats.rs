@@ -1,13 +1,14 @@
 //! The statistics of a shard: counters of events ([`Stats`]), and gauges of what the shard holds ([`Accounts`]).
 //!
-//! A new counter is a row in [`COUNTERS`]. A new gauge is a row in [`Accounts`]. A refusal needs no row: the code that tells a
-//! client the reason counts it ([`Refusals`]). A metric for several reasons is a row in the second part of the table of counters.
-//! The metrics and docs/OPERATIONS.md are generated from these tables. `crore admin stats` lists the rows that have a `refusal`
-//! text.
+//! A new counter, with or without a label, is a row of `counters!`. A new gauge is a row in [`Accounts`]. A refusal needs no row: the
+//! code that tells a client the reason counts it by reason and transport ([`Refusals`]). A metric for several reasons is a row in the
+//! third part of `counters!`. The metrics and docs/OPERATIONS.md are generated from these tables. `crore admin stats` lists the rows
+//! that have a `refusal` text.
 //!
 //! Invariant: when the last connection is closed, the last mail has arrived and the last topic is removed, all gauges are zero. The simulator checks
 //! this.
 
+use alloc::vec::Vec;
 use core::ops::AddAssign;
 
 use crate::base::reason::{Closed, Reason, Section};
@@ -40,57 +41,78 @@ pub struct Counter {
     pub of: fn(&Stats) -> u64,
 }
 
-/// The number of refusals, by reason.
+/// The number of refusals, by reason and transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusals([u64; Reason::ALL.len()]);
+pub struct Refusals([[u64; Transport::ALL.len()]; Reason::ALL.len()]);
 
 impl Refusals {
     /// The number of refusals for this reason.
     pub fn of(&self, reason: Reason) -> u64 {
-        self.0[reason as usize]
+        self.0[reason as usize].iter().sum()
+    }
+
+    /// The number of refusals for this reason on connections of this transport.
+    pub fn of_transport(&self, reason: Reason, transport: Transport) -> u64 {
+        self.0[reason as usize][transport as usize]
     }
 
     /// The number of refusals for all reasons of a section.
     pub fn of_section(&self, section: Section) -> u64 {
-        let all = Reason::ALL.iter().zip(&self.0);
-        let of = all.filter(|(reason, _)| reason.row().section == section);
-        of.map(|(_, count)| count).sum()
+        let all = Reason::ALL.iter();
+        let of = all.filter(|reason| reason.row().section == section);
+        of.map(|reason| self.of(*reason)).sum()
     }
 
-    /// Counts a refusal.
+    /// Counts a refusal. Code that has a connection calls `Clients::refused`.
     #[inline]
-    pub(crate) fn add(&mut self, reason: Reason) {
-        self.0[reason as usize] += 1;
+    pub(crate) fn add(&mut self, reason: Reason, transport: Transport) {
+        self.0[reason as usize][transport as usize] += 1;
     }
 }
 
 impl Default for Refusals {
     fn default() -> Refusals {
-        Refusals([0; Reason::ALL.len()])
+        Refusals([[0; Transport::ALL.len()]; Reason::ALL.len()])
     }
 }
 
 impl AddAssign for Refusals {
     fn add_assign(&mut self, other: Refusals) {
-        for (sum, more) in self.0.iter_mut().zip(other.0) {
+        let sums = self.0.as_flattened_mut().iter_mut();
+        for (sum, more) in sums.zip(other.0.as_flattened()) {
             *sum += more;
         }
     }
 }
 
+/// A counter with a value for each variant of an enum, which is the metric's label.
+pub struct LabelledCounter {
+    /// The name of the metric.
+    pub metric: &'static str,
+    /// The name of the label.
+    pub label: &'static str,
+    /// The values of the label with their descriptions, in Markdown.
+    pub label_values: &'static str,
+    /// What is counted, in Markdown.
+    pub help: &'static str,
+    /// Reads each value of the label and its count.
+    pub of: fn(&Stats) -> Vec<(&'static str, u64)>,
+}
+
 /// Defines the counters. A row is one line: the field, optionally its metric, optionally its text in the list of refusals, and the help. A row of the
-/// second part has a sum of refusals in place of a field.
+/// second part has a count for each variant of an enum (`words!`), which is the label of its metric. A row of the third part has a sum of refusals in
+/// place of a field.
 macro_rules! counters {
     ($($name:ident $(metric $metric:literal)? $(refusal $refusal:literal)?: $help:literal;)*
+     $(($by_name:ident by $kind:ident $label:literal) metric $by_metric:literal: $by_help:literal;)*
      $([$of:expr] metric $sum:literal $(refusal $sum_refusal:literal)?: $sum_help:literal;)*) => {
         /// Counters of events since the shard began.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $(#[doc = $help] pub $name: u64,)*
+            $(#[doc = $by_help] pub $by_name: [u64; $kind::ALL.len()],)*
             /// Refused requests, messages and packets, and ended connections, by [`Reason`].
             pub refusals: Refusals,
-            /// Ended connections, by [`Closed`].
-            pub closed: [u64; Closed::ALL.len()],
         }
 
         /// All counters, in the order of the table.
@@ -106,13 +128,22 @@ macro_rules! counters {
             of: |stats| ($of as fn(&Refusals) -> u64)(&stats.refusals),
         },)*];
 
+        /// All counters with a label, in the order of the table.
+        pub const LABELLED_COUNTERS: &[LabelledCounter] = &[$(LabelledCounter {
+            metric: $by_metric,
+            label: $label,
+            label_values: $kind::WORDS,
+            help: $by_help,
+            of: |stats| $kind::ALL.iter().map(|it| (it.name(), stats.$by_name[*it as usize])).collect(),
+        },)*];
+
         impl AddAssign for Stats {
             fn add_assign(&mut self, other: Stats) {
                 $(self.$name += other.$name;)*
-                self.refusals += other.refusals;
-                for (sum, more) in self.closed.iter_mut().zip(other.closed) {
+                $(for (sum, more) in self.$by_name.iter_mut().zip(other.$by_name) {
                     *sum += more;
-                }
+                })*
+                self.refusals += other.refusals;
             }
         }
     };
@@ -150,6 +181,8 @@ counters! {
     pages_waited: "Pages that had to wait for others or for another turn";
     superseded metric "crore_superseded_messages_total": "Kept messages that were replaced by a newer one with the same key";
     expired metric "crore_expired_messages_total": "Kept messages that expired";
+
+    (closed by Closed "reason") metric "crore_closed_connections_total": "Ended connections";
 
     [|it| it.of_section(Section::Credentials)] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
     [|it| it.of(Reason::TokenTooLong)] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";

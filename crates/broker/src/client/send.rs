@@ -107,7 +107,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         let sent = io.send(row.link.socket, &[Part::Bytes(bytes)]);
         if sent < bytes.len() {
-            self.refused(slot, |queue| queue.push(&bytes[sent..]), io);
+            self.queue_rest(slot, |queue| queue.push(&bytes[sent..]), io);
         }
     }
 
@@ -126,7 +126,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.conns.get_mut(slot).link.flags |= HELD;
         let reply = self.scratch.take_reply();
         match self.conns.get(slot).link.outbox {
-            NONE => self.refused(slot, |queue| queue.push(&reply), io),
+            NONE => self.queue_rest(slot, |queue| queue.push(&reply), io),
             _ => {
                 self.conns.add_to_outbox(slot, |queue| queue.push(&reply));
                 self.conns.update_interest(slot, io);
@@ -161,12 +161,12 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         let sent = send_rope(row.link.socket, rope, io);
         if sent < rope.len() {
-            self.refused(slot, |queue| queue.append(rope, sent, rope.len()), io);
+            self.queue_rest(slot, |queue| queue.append(rope, sent, rope.len()), io);
         }
     }
 
     /// Creates an outbox for the bytes that the socket did not accept. `write` adds them.
-    fn refused<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
+    fn queue_rest<I: Io>(&mut self, slot: u32, write: impl FnOnce(&mut Queue), io: &mut I) {
         let deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.body_s;
         self.conns.get_mut(slot).link.deadline_s = deadline_s;
         self.conns.begin_outbox(slot, write);
@@ -192,7 +192,7 @@ impl<P: ProtocolTypes> Clients<P> {
         rest: impl FnOnce(&mut Queue),
         io: &mut I,
     ) {
-        self.refused(slot, rest, io);
+        self.queue_rest(slot, rest, io);
         let len = self.conns.outbox(slot).map_or(0, Outbox::waiting_bytes);
         if len > 0 {
             count_waiting(self, slot, len, &[len]);

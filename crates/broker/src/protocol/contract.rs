@@ -64,6 +64,14 @@ impl Protocols for AllProtocols {
     }
 }
 
+impl Clients {
+    /// Counts a refusal, by reason and transport. Whatever refuses calls this.
+    pub(crate) fn refused(&mut self, slot: u32, reason: Reason) {
+        let transport = self.conns.get(slot).transport();
+        self.meter.stats.refusals.add(reason, transport);
+    }
+}
+
 impl Row {
     /// The transport that the connection is counted for.
     pub fn transport(&self) -> Transport {

@@ -7,6 +7,7 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::ShardId;
 use crate::base::turn_limits::PREFETCHED;
+use crate::budget::stats::Transport;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
 use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
@@ -381,10 +382,10 @@ pub(super) fn reply(
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
         Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
-        // No client waits for this outcome: a refusal is only counted.
+        // No client waits for this outcome: a refusal is only counted. Only MQTT publishes without an answer; whether in a WebSocket is not known here.
         Answer::None if let Outcome::Full(reason) = outcome => {
             clients.meter.stats.dropped += 1;
-            clients.meter.stats.refusals.add(reason);
+            clients.meter.stats.refusals.add(reason, Transport::Mqtt);
         }
         Answer::Failure(_) | Answer::None => {}
     }

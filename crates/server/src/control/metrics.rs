@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse as _, Response};
-use crore_broker::{Accounts, Reason};
+use crore_broker::{Accounts, Reason, Transport};
 use crore_wire::http::accept;
 
 use self::text::{Kind, MetricWriter, TextFormat};
@@ -46,6 +46,8 @@ enum MetricSource {
     Sum(fn(&ShardCounters) -> u64),
     /// The sum of a counter.
     Counter(fn(&crore_broker::Stats) -> u64),
+    /// The sums of a counter with a label, one for each value of the label.
+    LabelledCounter(fn(&crore_broker::Stats) -> Vec<(&'static str, u64)>),
     /// The sum of a gauge.
     Gauge(fn(&Accounts) -> u64),
     /// A gauge of each shard.
@@ -189,16 +191,31 @@ impl Scrape {
             .collect()
     }
 
-    /// Refusals by reason, without the reasons whose count is 0.
+    /// One sum over all shards for each value of a label.
+    fn by_label(&self, of: fn(&crore_broker::Stats) -> Vec<(&'static str, u64)>) -> LabelledValues {
+        let mut sums: Vec<(&str, u64)> = Vec::new();
+        for shard in self.shards.iter() {
+            let counts = of(&shard.stats);
+            sums.resize(counts.len(), ("", 0));
+            for (sum, (name, count)) in sums.iter_mut().zip(counts) {
+                *sum = (name, sum.1 + count);
+            }
+        }
+        let labelled = |(name, sum): (&str, u64)| (vec![name.into()], sum as f64);
+        sums.into_iter().map(labelled).collect()
+    }
+
+    /// Refusals by reason and transport, without the pairs whose count is 0.
     fn refusals(&self) -> LabelledValues {
-        let count = |reason: Reason| self.sum_of(|s| s.stats.refusals.of(reason));
-        let all = Reason::ALL
+        let pairs = Reason::ALL
             .iter()
-            .map(|reason| (reason.row().name, count(*reason)));
-        let given = all.filter(|(_, count)| *count > 0);
-        given
-            .map(|(name, count)| (vec![name.into()], count as f64))
-            .collect()
+            .flat_map(|reason| Transport::ALL.map(|transport| (*reason, transport)));
+        let counts = pairs.map(|(reason, transport)| {
+            let labels = vec![reason.row().name.into(), transport.name().into()];
+            let count = |s: &ShardCounters| s.stats.refusals.of_transport(reason, transport);
+            (labels, self.sum_of(count) as f64)
+        });
+        counts.filter(|(_, count)| *count > 0.0).collect()
     }
 
     fn by_limit(&self, of: fn(&Limit) -> u64) -> LabelledValues {
@@ -237,6 +254,7 @@ impl Metric {
             MetricSource::Histogram(of) => return out.histogram(self.name, &of(scrape)),
             MetricSource::Sum(of) => scrape.sum(of),
             MetricSource::Counter(of) => scrape.sum(|shard| of(&shard.stats)),
+            MetricSource::LabelledCounter(of) => scrape.by_label(of),
             MetricSource::Gauge(of) => scrape.sum(|shard| of(&shard.accounts)),
             MetricSource::Shard(of) => scrape.by_shard(of),
             MetricSource::ShardGauge(of) => scrape.by_shard(|shard| of(&shard.accounts) as f64),

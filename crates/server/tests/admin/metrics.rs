@@ -244,6 +244,9 @@ fn refusals_are_counted_by_their_reason_in_every_protocol() {
     assert_eq!(raw(address, "POST /pub", ndjson, Some(batch)).status, 403);
     let named = raw(address, "GET /sub/a%2B", "Host: localhost\r\n", None);
     assert_eq!(named.status, 400);
+    let posted = raw(address, "POST /history/a", "Host: localhost\r\n", Some("x"));
+    assert_eq!(posted.status, 405);
+    assert_eq!(raw(address, "GET /sub/a", "", None).status, 400, "no Host");
 
     let broker = Broker::Crore(server);
     let mut conn = Conn::connected(&broker, Version::V5, "it");
@@ -256,8 +259,16 @@ fn refusals_are_counted_by_their_reason_in_every_protocol() {
         conn.subscribe("a\u{1}/#", 0),
         ReasonCode::TOPIC_FILTER_INVALID
     );
-    for (reason, count) in [("Reserved", 3.0), ("BadName", 4.0)] {
-        let metric = format!("crore_refusals_total{{reason=\"{reason}\"}}");
+    for (reason, transport, count) in [
+        ("Reserved", "http", 2.0),
+        ("Reserved", "mqtt", 1.0),
+        ("BadName", "http", 2.0),
+        ("Method", "http", 1.0),
+        ("BadHead", "http", 1.0),
+        ("BadName", "mqtt", 2.0),
+    ] {
+        let metric =
+            format!("crore_refusals_total{{reason=\"{reason}\",transport=\"{transport}\"}}");
         await_metric(admin, &metric, count);
     }
 }

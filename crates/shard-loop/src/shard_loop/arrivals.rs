@@ -43,14 +43,15 @@ impl<T: Transport> ShardLoop<T> {
         };
         // Connections refused for lack of room, or because the peer is not a trusted proxy.
         let refusals = |stats: &Stats| stats.turned_away + stats.untrusted;
-        let before = refusals(&self.shard.stats());
+        let before = refusals(self.shard.connection_stats());
         self.shard
             .handle(Input::Accepted(link, peer), now, &mut self.io);
-        let stats = self.shard.stats();
-        if refusals(&stats) > before {
+        let stats = self.shard.connection_stats();
+        let untrusted = stats.untrusted;
+        if refusals(stats) > before {
             self.accept_queue.refund_refused();
         }
-        self.log_untrusted(stats.untrusted, now);
+        self.log_untrusted(untrusted, now);
         true
     }
 
@@ -112,7 +113,7 @@ impl<T: Transport> ShardLoop<T> {
 
     /// Logs that connections were turned away for lack of room, if that has happened since the last call.
     pub(super) fn log_turned_away(&mut self, now: Now) {
-        let turned_away = self.shard.stats().turned_away;
+        let turned_away = self.shard.connection_stats().turned_away;
         if turned_away > self.refusal_log.turned_away {
             self.refusal_log.turned_away = turned_away;
             self.log_refusal("a limit is reached", now);

@@ -11,7 +11,7 @@ use crore_wire::json;
 use crate::base::journal::EventKind;
 use crate::base::notices::Notice;
 use crate::base::position::{self, Position};
-use crate::base::reason::{Closed, Reason, SEND_A_TOKEN, Section};
+use crate::base::reason::{Reason, SEND_A_TOKEN, Section};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
@@ -26,8 +26,6 @@ use crate::store::slab::NONE;
 
 /// The status for a reason that has none: a fault of the server.
 pub(crate) const INTERNAL: u16 = 500;
-/// The status for a method that a path does not allow.
-const METHOD_NOT_ALLOWED: u16 = 405;
 /// The status for an invalid request.
 const BAD_REQUEST: u16 = 400;
 /// The status for an unknown client.
@@ -108,28 +106,15 @@ pub(crate) fn refuse_saying<I: Io>(
     words: &str,
     io: &mut I,
 ) {
-    let row = reason.row();
     clients.count_refusal(slot, reason, words);
-    clients.scratch.note_close_reason(row.closed);
-    let status = row.status.unwrap_or(INTERNAL);
-    refuse_line(clients, slot, status, words, io);
-}
-
-/// Refuses invalid bytes with the text of their parser, and closes.
-pub(crate) fn refuse_line<I: Io>(
-    clients: &mut Clients,
-    slot: u32,
-    status: u16,
-    reason: &str,
-    io: &mut I,
-) {
-    clients.scratch.note_close_reason(Closed::Refused);
+    clients.scratch.note_close_reason(reason.row().closed);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
     // These options are kept: what the connection subscribes to, since that ends later, the form of the answer, and the page that
     // may read it.
     row.consumer.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
-    clients.respond_line(slot, status, reason, None);
+    let status = reason.row().status.unwrap_or(INTERNAL);
+    clients.respond_line(slot, status, words, None);
     clients.send_reply(slot, io);
     clients.shut(slot, io);
 }
@@ -307,7 +292,7 @@ impl Clients {
 
     /// Counts a refused request. Browsers hide the text from pages of streams, so it goes to the operator's log.
     fn count_refusal(&mut self, slot: u32, reason: Reason, words: &str) {
-        self.meter.stats.refusals.add(reason);
+        self.refused(slot, reason);
         self.note(slot, EventKind::Refused, words.as_bytes());
         if reason.row().status == Some(BAD_REQUEST) && self.conns.get(slot).wants(STREAMS) {
             self.meter.stats.refused_streams += 1;
@@ -317,8 +302,10 @@ impl Clients {
 
     /// Refuses the method of a request, and names the `allowed` methods.
     pub(crate) fn respond_method(&mut self, slot: u32, words: &str, allowed: &str) {
+        self.count_refusal(slot, Reason::Method, words);
+        let status = Reason::Method.row().status.unwrap_or(INTERNAL);
         let allowed = ("Allow", allowed.as_bytes());
-        self.respond_line(slot, METHOD_NOT_ALLOWED, words, Some(allowed));
+        self.respond_line(slot, status, words, Some(allowed));
     }
 
     /// Writes a status with its reason: one line, or JSON (RFC 9457) for a client that prefers JSON.

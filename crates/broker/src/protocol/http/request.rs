@@ -28,7 +28,7 @@ use crate::io::{Close, Io};
 use crate::protocol::front::{
     AllProtocols, Clients, Connections, Context, Front, Gate, Lanes, Queues,
 };
-use crate::protocol::http::answer::{refuse, refuse_line, refuse_saying, request_done};
+use crate::protocol::http::answer::{refuse, refuse_saying, request_done};
 use crate::protocol::http::credentials::authenticate;
 use crate::protocol::http::judge::{is_batch, judge, note_reader, note_reader_of_part};
 use crate::protocol::http::options::UPGRADE;
@@ -283,6 +283,16 @@ fn may_read_request<I: Io>(
     true
 }
 
+fn reason_of(error: HeadError) -> Reason {
+    match error {
+        HeadError::TooLarge => Reason::HeadTooLarge,
+        HeadError::Malformed(_) => Reason::BadHead,
+        HeadError::Version => Reason::HttpVersion,
+        HeadError::UnknownTransferCoding => Reason::TransferCoding,
+        HeadError::Expectation => Reason::Expectation,
+    }
+}
+
 /// Refuses bytes that are not a valid head.
 fn refuse_head<I: Io>(
     clients: &mut Clients,
@@ -293,6 +303,7 @@ fn refuse_head<I: Io>(
 ) {
     if error == HeadError::Version && http2::is_preface(bytes) {
         clients.scratch.note_close_reason(Closed::Refused);
+        clients.refused(slot, Reason::HttpVersion);
         http2::refuse(&mut clients.scratch.reply);
         clients.send_reply(slot, io);
         clients.shut(slot, io);
@@ -308,7 +319,7 @@ fn refuse_head<I: Io>(
         error => error.reason().into(),
     };
     note_reader_of_part(clients, slot, bytes);
-    refuse_line(clients, slot, error.status(), &words, io);
+    refuse_saying(clients, slot, reason_of(error), &words, io);
 }
 
 /// Refuses a request because of its body. The head is judged first.
@@ -327,7 +338,7 @@ fn refuse_body<I: Io>(
             let (_, reason) = longest_body(&clients.ctx, head);
             refuse(clients, slot, reason, io);
         }
-        false => refuse_line(clients, slot, error.status(), error.reason(), io),
+        false => refuse_saying(clients, slot, Reason::BadBody, error.reason(), io),
     }
 }
 
@@ -415,7 +426,7 @@ fn body_of<I: Io>(
         Ok(body) => return Ok((body, limit)),
         Err(error) => {
             note_reader(clients, slot, head);
-            refuse_line(clients, slot, error.status(), error.reason(), io);
+            refuse_saying(clients, slot, reason_of(error), error.reason(), io);
         }
     }
     Err(Refused)

@@ -36,21 +36,25 @@ pub(crate) fn end_stream_saying<I: Io>(
 ) {
     let row = reason.row();
     if clients.conns.get(slot).consumer.state != State::Draining {
-        clients.meter.stats.refusals.add(reason);
+        clients.refused(slot, reason);
         clients.note_end_reason(words);
     }
-    end_stream_by(
-        clients,
-        slot,
-        row.closed,
-        row.close.unwrap_or(INTERNAL),
-        words,
-        io,
-    );
+    let code = row.close.unwrap_or(INTERNAL);
+    close_stream(clients, slot, row.closed, code, words, io);
 }
 
-/// Ends a stream as `end_stream` does, with a code that the peer chose, or that the parser of frames gave.
-pub(crate) fn end_stream_by<I: Io>(
+/// Ends a stream for no refusal: the peer closes it, or the protocol within its frames has said the reason.
+pub(crate) fn end_stream_unrefused<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    closed: Closed,
+    code: u16,
+    io: &mut I,
+) {
+    close_stream(clients, slot, closed, code, "", io);
+}
+
+fn close_stream<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,

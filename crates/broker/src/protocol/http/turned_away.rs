@@ -87,7 +87,7 @@ pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Res
 impl Clients {
     /// Refuses an event stream: the response only tells when to try again.
     pub(crate) fn shed_events(&mut self, slot: u32, reason: Reason) {
-        self.meter.stats.refusals.add(reason);
+        self.refused(slot, reason);
         self.note(slot, EventKind::Refused, reason.text().as_bytes());
         let text = retry::turned_away(self.ctx.spread(slot));
         let head = self.head_without_cache_rule(slot, 200);

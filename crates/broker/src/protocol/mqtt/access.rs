@@ -108,7 +108,7 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
         Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
         Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
             clients.scratch.note_close_reason(reason.row().closed);
-            clients.refuse_packet(reason)
+            clients.refuse_packet(slot, reason)
         }),
     }
 }
@@ -127,7 +127,7 @@ pub(super) fn session_expiry_most_s(clients: &mut Clients, slot: u32) -> Result<
             "an MQTT client came without credentials, and nothing is open to everybody: ",
             reason.text().as_bytes(),
         );
-        clients.refuse_packet(reason)
+        clients.refuse_packet(slot, reason)
     })
 }
 

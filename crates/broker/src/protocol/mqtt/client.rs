@@ -120,31 +120,6 @@ pub(super) fn take_packet_id(conns: &mut Connections, work: &Work, slot: u32) ->
 }
 
 impl Meter {
-    /// Refuses a packet because of its topic or filter, and returns the code.
-    pub(super) fn refused_name(
-        &mut self,
-        packet: &str,
-        named: &str,
-        name: &[u8],
-        error: &TopicError,
-    ) {
-        self.stats.refusals.add(Reason::BadName);
-        let reason = alloc::format!("{packet}: the {named} {error}: ");
-        self.refused_packet(&reason, name);
-    }
-
-    /// Refuses a message because of its properties or encoding, and returns the code.
-    pub(super) fn refused_fields(
-        &mut self,
-        packet: &str,
-        (code, words): (ReasonCode, &str),
-        name: &[u8],
-    ) -> ReasonCode {
-        self.stats.refusals.add(Reason::BadField);
-        self.refused_packet(&alloc::format!("{packet}: {words}: "), name);
-        code
-    }
-
     /// Counts a refusal that is not for a missing right. The server's log names one of them now and then, since 3.1.1 has no code for most reasons, and
     /// users do not see the codes of 5.0.
     pub(crate) fn refused_packet(&mut self, reason: &str, name: &[u8]) {
@@ -154,6 +129,34 @@ impl Meter {
 }
 
 impl Clients {
+    /// Refuses a packet because of its topic or filter, and returns the code.
+    pub(super) fn refused_name(
+        &mut self,
+        slot: u32,
+        packet: &str,
+        named: &str,
+        name: &[u8],
+        error: &TopicError,
+    ) {
+        self.refused(slot, Reason::BadName);
+        let reason = alloc::format!("{packet}: the {named} {error}: ");
+        self.meter.refused_packet(&reason, name);
+    }
+
+    /// Refuses a message because of its properties or encoding, and returns the code.
+    pub(super) fn refused_fields(
+        &mut self,
+        slot: u32,
+        packet: &str,
+        (code, words): (ReasonCode, &str),
+        name: &[u8],
+    ) -> ReasonCode {
+        self.refused(slot, Reason::BadField);
+        self.meter
+            .refused_packet(&alloc::format!("{packet}: {words}: "), name);
+        code
+    }
+
     /// Notes the reason code of a filter; with the last one of its SUBSCRIBE, writes the SUBACK. For a resumed subscription, the CONNACK waits in the
     /// outbox instead.
     pub(super) fn grant(&mut self, slot: u32, (packet_id, n): (u16, u16), reason: ReasonCode) {
@@ -249,7 +252,7 @@ impl Clients {
     ) -> Result<(), ReasonCode> {
         self.may(slot, right, filter).map_err(|reason| {
             self.note_denied(slot, reason, filter);
-            self.refuse_packet(reason)
+            self.refuse_packet(slot, reason)
         })
     }
 
@@ -268,14 +271,14 @@ impl Clients {
         self.note_refused(slot, packet, name, words);
         match refused {
             Refused::Name(error) => {
-                self.meter.refused_name(packet, named, name, &error);
+                self.refused_name(slot, packet, named, name, &error);
                 ReasonCode::TOPIC_NAME_INVALID
             }
             Refused::Denied(reason) => {
                 self.note_denied(slot, reason, name);
-                self.refuse_packet(reason)
+                self.refuse_packet(slot, reason)
             }
-            Refused::For(reason) => self.refuse_packet(reason),
+            Refused::For(reason) => self.refuse_packet(slot, reason),
         }
     }
 
@@ -289,16 +292,21 @@ impl Clients {
     }
 
     /// Refuses a subscription, and returns the code. The server's log names the reason, since client libraries hide the codes of a SUBACK.
-    pub(super) fn refuse_subscription(&mut self, reason: Reason, filter: &[u8]) -> ReasonCode {
+    pub(super) fn refuse_subscription(
+        &mut self,
+        slot: u32,
+        reason: Reason,
+        filter: &[u8],
+    ) -> ReasonCode {
         let words = reason.words(&self.ctx.world.settings);
         let words = alloc::format!("SUBSCRIBE: {words}: ");
         self.meter.refused_packet(&words, filter);
-        self.refuse_packet(reason)
+        self.refuse_packet(slot, reason)
     }
 
     /// Counts a refusal of a packet, and returns its code.
-    pub(super) fn refuse_packet(&mut self, reason: Reason) -> ReasonCode {
-        self.meter.stats.refusals.add(reason);
+    pub(super) fn refuse_packet(&mut self, slot: u32, reason: Reason) -> ReasonCode {
+        self.refused(slot, reason);
         reason.mqtt()
     }
 

@@ -75,7 +75,7 @@ impl Codec<AllProtocols> for MqttCodec {
         if matches!(granted, (0, 0) | RESUMED) {
             return end_unplaced(clients, slot, &text, reason, io);
         }
-        let code = clients.refuse_subscription(reason, &text);
+        let code = clients.refuse_subscription(slot, reason, &text);
         clients.grant(slot, granted, code);
         leave_part(clients, subs, queues, slot, part);
         clients.send_reply(slot, io);

@@ -561,7 +561,7 @@ fn will(
         clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)
     })?;
     let fields = Fields::of(&will.properties, will.payload, NO_CLIENT, Vec::new())
-        .map_err(|fault| clients.meter.refused_fields("CONNECT", fault, name))?;
+        .map_err(|fault| clients.refused_fields(slot, "CONNECT", fault, name))?;
     let named = clients.with_publisher(slot, name, &fields.attributes);
     Ok(Some(Box::new(Will {
         delay_s: will.properties.will_delay_interval_s(),

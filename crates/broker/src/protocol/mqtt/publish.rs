@@ -144,7 +144,7 @@ pub(super) fn client_published(
         }
         Ok(None) => {}
         Ok(Some(outcome)) => {
-            let reason = reason_code_of(clients, outcome);
+            let reason = reason_code_of(clients, slot, outcome);
             answer_publish(clients, slot, part, reason)?;
         }
         Err(reason) => answer_publish(clients, slot, part, reason)?,
@@ -187,9 +187,9 @@ fn publish_named(
     let set = &publish.properties;
     let buffer = core::mem::take(&mut clients.own.attributes);
     let fields = Fields::of(set, publish.payload, origin, buffer)
-        .map_err(|fault| clients.meter.refused_fields("PUBLISH", fault, name))?;
+        .map_err(|fault| clients.refused_fields(slot, "PUBLISH", fault, name))?;
     let admitted = clients.may_publish(slot);
-    admitted.map_err(|reason| clients.refuse_packet(reason))?;
+    admitted.map_err(|reason| clients.refuse_packet(slot, reason))?;
     let (hash, at) = clients.ctx.place_of(name);
     let party = match publish.qos {
         Qos::ExactlyOnce => clients.session_party(slot),
@@ -238,7 +238,7 @@ pub(crate) fn mqtt_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outco
     // A node that was cut off may have stopped reading for this answer alone.
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most
         || clients.ctx.world.is_replicated() && clients.conns.get(slot).link.is(PAUSED);
-    let reason = reason_code_of(clients, outcome);
+    let reason = reason_code_of(clients, slot, outcome);
     let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged, so the client sends it again.
     let unknown = (outcome == Outcome::Unknown).then_some(ReasonCode::SERVER_BUSY);
@@ -526,9 +526,9 @@ pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
 }
 
 /// The reason code of an outcome.
-fn reason_code_of(clients: &mut Clients, outcome: Outcome) -> ReasonCode {
+fn reason_code_of(clients: &mut Clients, slot: u32, outcome: Outcome) -> ReasonCode {
     if let Some(reason) = outcome.refusal() {
-        clients.meter.stats.refusals.add(reason);
+        clients.refused(slot, reason);
     }
     reason_of(outcome)
 }

@@ -114,13 +114,12 @@ fn subscribe_one(
     let checked = topic::check_filter(filter.filter.as_bytes(), topic_bytes)
         .and_then(|()| topic::check_name(share, topic_bytes));
     if let Err(error) = checked {
-        let meter = &mut clients.meter;
-        meter.refused_name("SUBSCRIBE", "filter", text.as_bytes(), &error);
+        clients.refused_name(slot, "SUBSCRIBE", "filter", text.as_bytes(), &error);
         return Err(ReasonCode::TOPIC_FILTER_INVALID);
     }
     let name = text.as_bytes();
     if filter.share.is_some() && clients.ctx.world.is_replicated() {
-        return Err(clients.refuse_subscription(Reason::NoSharedSubscriptions, name));
+        return Err(clients.refuse_subscription(slot, Reason::NoSharedSubscriptions, name));
     }
     clients.grants(slot, Right::Subscribe, filter.filter.as_bytes())?;
     if is_bridge(&clients.conns, slot) {
@@ -148,17 +147,17 @@ fn subscribe_one(
         };
     }
     if let Err(reached) = has_room(clients, subs, slot, name) {
-        return Err(clients.refuse_subscription(reached, name));
+        return Err(clients.refuse_subscription(slot, reached, name));
     }
     if !clients.may_take(census, slot, 0) {
-        return Err(clients.refuse_subscription(Reason::MemoryFull, name));
+        return Err(clients.refuse_subscription(slot, Reason::MemoryFull, name));
     }
     if filter.share.is_some() {
         join_group(clients, &mut subs.lanes, slot, &wanted, false);
         return Ok(());
     }
     let joined = join(clients, subs, slot, &wanted, &[]).map(|_| ());
-    joined.map_err(|reason| clients.refuse_subscription(reason, name))
+    joined.map_err(|reason| clients.refuse_subscription(slot, reason, name))
 }
 
 /// Gives an existing subscription new options, and sends its retained message again if the client asks for it [MQTT-3.8.4-3].

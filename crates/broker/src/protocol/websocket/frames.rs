@@ -18,7 +18,9 @@ use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
-use crate::protocol::http::stream_end::{end_stream, end_stream_by, has_frames};
+use crate::protocol::http::stream_end::{
+    end_stream, end_stream_saying, end_stream_unrefused, has_frames,
+};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -113,7 +115,7 @@ impl Front {
             Event::Close { code, .. } => {
                 self.clients.send_reply(slot, io);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
-                end_stream_by(&mut self.clients, slot, Closed::Peer, code, "", io);
+                end_stream_unrefused(&mut self.clients, slot, Closed::Peer, code, io);
                 false
             }
         }
@@ -214,11 +216,12 @@ fn rest_of(held: Option<SpillBuffer>, input: &[u8], at: usize) -> SpillBuffer {
 /// Ends a connection whose frames violate the protocol or a limit.
 fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, io: &mut I) {
     clients.send_reply(slot, io);
-    if violation == Violation::TooBig {
-        return end_stream(clients, slot, Reason::MessageTooLong, io);
-    }
-    let (code, words) = (violation.code(), violation.reason());
-    end_stream_by(clients, slot, Closed::Refused, code, words, io);
+    let reason = match violation {
+        Violation::TooBig => return end_stream(clients, slot, Reason::MessageTooLong, io),
+        Violation::BadUtf8 | Violation::BadDeflate => Reason::BadFrameData,
+        _ => Reason::BadFrame,
+    };
+    end_stream_saying(clients, slot, reason, violation.reason(), io);
 }
 
 /// The size limit of a message that a client may send, in bytes.

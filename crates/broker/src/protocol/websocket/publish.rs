@@ -170,7 +170,7 @@ pub(crate) fn acknowledge<I: Io>(
         }
         refused => {
             let reason = refused.refusal().unwrap_or(Reason::Broken);
-            clients.meter.stats.refusals.add(reason);
+            clients.refused(slot, reason);
             clients.note(slot, EventKind::Refused, reason.text().as_bytes());
             text.extend_from_slice(b"\nstatus: ");
             let status = reason.row().status.unwrap_or_default();

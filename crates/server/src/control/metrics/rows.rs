@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crore_broker::{COUNTERS, Closed, GAUGES, Transport};
+use crore_broker::{COUNTERS, GAUGES, LABELLED_COUNTERS, Transport};
 use crore_net::stream::TlsFailure;
 
 use super::MetricSource::{self, Each, Histogram, One, Shard, Sum};
@@ -35,6 +35,17 @@ pub fn all() -> impl Iterator<Item = Metric> {
         ),
         false => row(Gauge, it.metric, "", MetricSource::Gauge(it.of), it.help),
     });
+    let labelled = LABELLED_COUNTERS.iter().map(|it| {
+        row(
+            Counter,
+            it.metric,
+            it.label,
+            MetricSource::LabelledCounter(it.of),
+            it.help,
+        )
+        .with_values(it.label_values)
+    });
+    let counters = counters.chain(labelled);
     METRICS.iter().copied().chain(counters).chain(gauges)
 }
 
@@ -105,10 +116,8 @@ const METRICS: &[Metric] = &[
         "1 while it is ready for clients, as it reports"),
     row(Gauge, "crore_connections", "transport", Each(|s| s.by_kind(Transport::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.accounts.transports[n].into())),
         "Connections, as of a second or two ago").with_values(Transport::WORDS),
-    row(Counter, "crore_closed_connections_total", "reason", Each(|s| s.by_kind(Closed::ALL.map(|it| (it.name(), it as usize)), |shard, n| shard.stats.closed[n])),
-        "Ended connections").with_values(Closed::WORDS),
-    row(Counter, "crore_refusals_total", "reason", Each(|s| s.refusals()),
-        "Requests, messages and packets that were refused, and connections that the server ended, by [reason](REASONS.md). A reason that nobody was given is left out"),
+    row(Counter, "crore_refusals_total", "reason, transport", Each(|s| s.refusals()),
+        "Requests, messages and packets that were refused, and connections that the server ended, by [reason](REASONS.md) and transport (those of `crore_connections`). A pair that was never counted is left out"),
     row(Counter, "crore_turned_away_connections_total", "", Sum(|s| s.stats.turned_away + s.loop_stats.shed),
         "Connections that were refused for lack of room or descriptors"),
     row(Counter, "crore_received_bytes_total", "", Sum(|s| s.loop_stats.received_bytes),

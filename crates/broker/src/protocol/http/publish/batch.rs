@@ -15,6 +15,7 @@ use crate::base::reason::Reason;
 use crate::base::settings::Settings;
 use crate::base::turn_limits::PREFETCHED;
 use crate::base::work::STEP_BYTES;
+use crate::budget::stats::Transport;
 use crate::client::asking::{prefetch_topics, publish_as};
 use crate::client::credit::{must_stall, stall_if_needed};
 use crate::client::publishing::Refused;
@@ -93,7 +94,8 @@ impl Batch {
         number: u32,
         (reason, words): (Reason, Cow<'static, str>),
     ) {
-        meter.stats.refusals.add(reason);
+        // Only HTTP has batches.
+        meter.stats.refusals.add(reason, Transport::Http);
         self.failed.push((number, words));
         self.status = self.status.max(reason.row().status.unwrap_or(INTERNAL));
     }
