@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crore_broker::{Close, ConnId, Input, Io, Mail, Now, Part, Shard, ShardId, SocketId};
+use crore_broker::{Close, ConnId, Input, Io, Mail, Now, OutputPart, Shard, ShardId, SocketId};
 
 /// Turns (runs of the shard's event loop) within which a shard must become idle.
 const TURNS_MAX: usize = 20_000;
@@ -20,7 +20,7 @@ impl Io for Clients {
         self.conns[link.0 as usize] = Some(conn);
     }
 
-    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let received = &mut self.received[link.0 as usize];
         let before = received.len();
         parts

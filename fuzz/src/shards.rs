@@ -10,7 +10,8 @@ use crore_broker::rules::Rules;
 use crore_broker::settings::{Keep, Rule, Settings, Slow};
 use crore_broker::snapshot::{Damaged, Head};
 use crore_broker::{
-    Close, ConnId, Input, Io, Mail, Now, Offsets, Part, Shard, ShardId, SocketId, TurnLimits, World,
+    Close, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, Shard, ShardId, SocketId, TurnLimits,
+    World,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -68,7 +69,7 @@ impl Io for Net {
         self.socket(link).conn = Some(conn);
     }
 
-    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let socket = self.socket(link);
         assert!(!socket.ended, "bytes after the end of link {}", link.0);
         let mut sent = 0;

@@ -11,7 +11,7 @@ use crate::base::verdict::Verdict;
 use crate::commit::{Batch, Committed};
 use crate::mail::orders::{Control, Report, Ticket};
 use crate::mail::{Mail, RemoteSubscribers, ReplyTo};
-use crate::store::shared::Part;
+use crate::store::shared::OutputPart;
 
 /// How to close a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub trait Io {
     /// Starts to read a link. The link's events then carry the id `conn`.
     fn open(&mut self, socket: SocketId, conn: ConnId);
     /// Sends the parts in order. Returns the number of bytes that the socket accepted.
-    fn send(&mut self, socket: SocketId, parts: &[Part<'_>]) -> usize;
+    fn send(&mut self, socket: SocketId, parts: &[OutputPart<'_>]) -> usize;
     /// Sets which readiness events of the link the shard wants.
     fn interest(&mut self, socket: SocketId, conn: ConnId, read: bool, write: bool);
     /// Closes the link. After `Now` or `Reset` the link no longer exists.
@@ -135,7 +135,7 @@ pub(crate) struct Recorded {
 #[cfg(test)]
 impl Io for Recorded {
     fn open(&mut self, _: SocketId, _: ConnId) {}
-    fn send(&mut self, _: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let before = self.sent.len();
         self.sent.extend(parts.iter().flat_map(AsRef::as_ref));
         self.sent.len() - before

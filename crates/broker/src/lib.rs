@@ -48,4 +48,4 @@ pub use shard::restore::{Restored, SessionNeeds};
 pub use shard::shadow::Shadow;
 pub use shard::tables::Tables;
 pub use shard::{Shard, tables};
-pub use store::shared::{Part, Slice};
+pub use store::shared::{OutputPart, Slice};

@@ -41,7 +41,7 @@ use crate::client::send::writable;
 use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
 use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
-use crate::store::shared::Part;
+use crate::store::shared::OutputPart;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
@@ -473,7 +473,7 @@ fn accepted<I: Io>(
             io,
         );
         let answer = crate::protocol::shed(b"", socket.0 ^ now.s);
-        io.send(socket, &[Part::Bytes(&answer)]);
+        io.send(socket, &[OutputPart::Bytes(&answer)]);
         return io.close(socket, Close::Now);
     }
     let slot = clients.conns.insert(row);

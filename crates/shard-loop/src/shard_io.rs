@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use crore_broker::access::Question;
 use crore_broker::mail::ReplyTo;
 use crore_broker::{
-    Batch, ClientEvent, Close, ConnId, Io, Mail, Part, Report, ShardId, SocketBytes, SocketId,
-    Ticket,
+    Batch, ClientEvent, Close, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketBytes,
+    SocketId, Ticket,
 };
 use crore_net::Sender;
 use crore_net::stream::TlsStreams;
@@ -54,7 +54,7 @@ impl<T: Transport> Io for ShardIo<T> {
     }
 
     #[inline]
-    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let link = transport_link(link);
         if let Some(tls) = &mut self.tls
             && let Some(taken) = tls.send(&mut self.transport, link, parts)

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crore_broker::{Batch, Close, ConnId, Io, Mail, Part, Report, ShardId, SocketId, Ticket};
+use crore_broker::{Batch, Close, ConnId, Io, Mail, OutputPart, Report, ShardId, SocketId, Ticket};
 use crore_rng::Rng;
 
 use crate::close_frame::CloseCheck;
@@ -239,7 +239,7 @@ impl Io for Net {
         }
     }
 
-    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let (is_partial, dice) = (self.rng.chance(self.partial_send_percent), self.rng.draw());
         if !self.takes_effect() {
             return 0;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use strum::IntoStaticStr;
 
 use super::certificate::Certificate;
-use super::kind::Kind;
+use super::kind::ServerKind;
 use crate::client::mqtt::MqttArgs;
 use crate::measure::units;
 use crate::subscribe::Protocol;
@@ -184,7 +184,7 @@ pub struct RunArgs {
         value_name = "PEERS",
         default_value = "floor"
     )]
-    pub peer: Vec<Kind>,
+    pub peer: Vec<ServerKind>,
     /// Measure only these rows: for pair unicast, unicast-log, post, fan-out, broadcast, rate, idle (over MQTT also acknowledged and
     /// quality-1); for tls idle, handshakes, storm
     #[arg(long, value_delimiter = ',')]
@@ -275,7 +275,7 @@ impl RunArgs {
         self.protocol.unwrap_or(Protocol::Ws)
     }
 
-    /// The protocol that `Kind::publish_flags` gets, which uses MQTT for the publishers of Crore if this is MQTT, and HTTP otherwise. In
+    /// The protocol that `ServerKind::publish_flags` gets, which uses MQTT for the publishers of Crore if this is MQTT, and HTTP otherwise. In
     /// `pair` it is the protocol of the subscribers. In other scenarios publishers always use HTTP, because the server accepts the most
     /// messages a second over HTTP.
     pub fn publish_protocol(&self) -> Protocol {

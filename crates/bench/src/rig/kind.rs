@@ -7,7 +7,7 @@ use strum::IntoStaticStr;
 /// A kind of server.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
-pub enum Kind {
+pub enum ServerKind {
     /// The reference, which is always there
     Floor,
     /// The product.
@@ -25,7 +25,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl ServerKind {
     /// The name of the kind in results.
     pub fn name(self) -> &'static str {
         self.into()
@@ -33,15 +33,15 @@ impl Kind {
 
     /// Whether the server's process may have children. Then the server must end them itself.
     pub fn has_children(self) -> bool {
-        matches!(self, Kind::Nchan | Kind::Other)
+        matches!(self, ServerKind::Nchan | ServerKind::Other)
     }
 
     /// The protocol of the subscribers: `wanted` if the server speaks it, otherwise the only protocol that the server speaks.
     pub fn protocol(self, wanted: Protocol) -> Protocol {
         match (self, wanted) {
-            (Kind::Crore, _) | (Kind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
-            (Kind::Mosquitto | Kind::Nats, _) => Protocol::Mqtt,
-            (Kind::Floor | Kind::Nchan | Kind::Other, _) => Protocol::Ws,
+            (ServerKind::Crore, _) | (ServerKind::Nchan, Protocol::Sse | Protocol::Poll) => wanted,
+            (ServerKind::Mosquitto | ServerKind::Nats, _) => Protocol::Mqtt,
+            (ServerKind::Floor | ServerKind::Nchan | ServerKind::Other, _) => Protocol::Ws,
         }
     }
 
@@ -50,22 +50,26 @@ impl Kind {
     /// messages over MQTT, as Mosquitto does.
     pub fn publish_flags(self, wanted: Protocol) -> (&'static [&'static str], &'static str) {
         match (self, wanted) {
-            (Kind::Floor, _) => (&["--floor"], "ready frames over one connection, no answers"),
+            (ServerKind::Floor, _) => {
+                (&["--floor"], "ready frames over one connection, no answers")
+            }
             // Mosquitto reads only one packet of a connection in each pass of its loop, so several connections are faster.
-            (Kind::Mosquitto | Kind::Nats, _) | (Kind::Crore, Protocol::Mqtt) => (
-                &["--protocol", "mqtt", "--connections", "8"],
-                "PUBLISH over 8 connections (1 for 1 topic)",
-            ),
-            (Kind::Crore, Protocol::MqttWs) => (
+            (ServerKind::Mosquitto | ServerKind::Nats, _) | (ServerKind::Crore, Protocol::Mqtt) => {
+                (
+                    &["--protocol", "mqtt", "--connections", "8"],
+                    "PUBLISH over 8 connections (1 for 1 topic)",
+                )
+            }
+            (ServerKind::Crore, Protocol::MqttWs) => (
                 &["--protocol", "mqtt-ws", "--connections", "8"],
                 "PUBLISH over 8 WebSockets (1 for 1 topic)",
             ),
-            (Kind::Crore, _) => (
+            (ServerKind::Crore, _) => (
                 &[],
                 "POST /pub, NDJSON of at most 60 kB, over one connection, 16 in flight, all answered",
             ),
             // Nchan has no batches. More connections or more requests in flight do not make it faster.
-            (Kind::Nchan | Kind::Other, _) => (
+            (ServerKind::Nchan | ServerKind::Other, _) => (
                 &["--single"],
                 "POST /pub/TOPIC for each message over one connection, 16 in flight, all answered",
             ),
@@ -82,17 +86,17 @@ mod tests {
         let all = [Protocol::Ws, Protocol::Sse, Protocol::Poll, Protocol::Mqtt];
         assert!(
             all.iter()
-                .all(|wanted| Kind::Crore.protocol(*wanted) == *wanted)
+                .all(|wanted| ServerKind::Crore.protocol(*wanted) == *wanted)
         );
         assert!(
             all.iter()
-                .all(|wanted| Kind::Floor.protocol(*wanted) == Protocol::Ws)
+                .all(|wanted| ServerKind::Floor.protocol(*wanted) == Protocol::Ws)
         );
         assert!(
             all.iter()
-                .all(|wanted| Kind::Mosquitto.protocol(*wanted) == Protocol::Mqtt)
+                .all(|wanted| ServerKind::Mosquitto.protocol(*wanted) == Protocol::Mqtt)
         );
-        assert_eq!(Kind::Nchan.protocol(Protocol::Poll), Protocol::Poll);
-        assert_eq!(Kind::Nchan.protocol(Protocol::Mqtt), Protocol::Ws);
+        assert_eq!(ServerKind::Nchan.protocol(Protocol::Poll), Protocol::Poll);
+        assert_eq!(ServerKind::Nchan.protocol(Protocol::Mqtt), Protocol::Ws);
     }
 }

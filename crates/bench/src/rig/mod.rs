@@ -17,12 +17,12 @@ pub use args::RunArgs;
 pub use audience::Audience;
 pub use certificate::Certificate;
 pub use directory::Directory;
-pub use kind::Kind;
+pub use kind::ServerKind;
 pub use nats::Nats;
 pub use peers::{program, versions};
 pub use ports::reserve_ports;
 pub use sample::{Sample, bottleneck, pause, per_connection, wait_for_freed_sockets, watch};
-pub use server::{Server, Setting, in_control_group, server_program};
+pub use server::{Server, ServerOptions, in_control_group, server_program};
 pub use tools::{
     Publisher, Subscriber, count, is_clean, local_address_pattern, number, topic_pattern,
 };

@@ -14,7 +14,7 @@ use crore_net::kernel::listener::HeldPort;
 
 use super::args::RunArgs;
 use super::directory::Directory;
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::peers;
 use super::ports::reserve_ports;
 use crate::measure::sample::Process;
@@ -25,9 +25,9 @@ const PROGRAM: &str = "crore";
 /// The flag for the number of shards.
 const SHARDS: &str = "--shards";
 /// Timeout for the start of a server. A cluster node reads its log before it accepts connections.
-const START: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Timeout for the shutdown of a server with child processes. After that the whole process tree is killed.
-const END: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Crore's settings file, in the server's directory.
 const SETTINGS: &str = "crore.toml";
 /// The file for a peer's standard error, in its directory.
@@ -35,9 +35,9 @@ const STDERR: &str = "stderr";
 
 /// The options of a server.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub struct ServerOptions {
     /// The kind of server.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// The number of shards. Peers always have one serving thread.
     pub shards: u32,
     /// The number of ports to listen on. Peers have one.
@@ -50,10 +50,10 @@ pub struct Setting {
     pub admin: bool,
 }
 
-impl Setting {
+impl ServerOptions {
     /// Options with one port, not durable and without admin port.
-    pub fn new(kind: Kind, shards: u32, keep: u32) -> Setting {
-        Setting {
+    pub fn new(kind: ServerKind, shards: u32, keep: u32) -> ServerOptions {
+        ServerOptions {
             kind,
             shards,
             ports: 1,
@@ -68,7 +68,7 @@ impl Setting {
 pub struct Server {
     child: Child,
     /// The kind of server.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// The addresses on which the server listens.
     pub addresses: Vec<SocketAddr>,
     /// The ports of the addresses, reserved for restarts.
@@ -80,7 +80,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a server and waits until it accepts connections.
-    pub fn start(args: &RunArgs, setting: Setting) -> Result<Server> {
+    pub fn start(args: &RunArgs, setting: ServerOptions) -> Result<Server> {
         let mut text = format!(
             "[limits]\naccepts_per_s = {}\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\npoll_timeout_s = 0\n",
             args.accepts(),
@@ -96,7 +96,7 @@ impl Server {
     /// Like [`Server::start`], with this text as Crore's settings file, and in the control group whose member list is `members`.
     pub fn start_with(
         args: &RunArgs,
-        setting: Setting,
+        setting: ServerOptions,
         settings: &str,
         members: Option<&Path>,
     ) -> Result<Server> {
@@ -109,11 +109,13 @@ impl Server {
         let settings = with_tls.as_deref().unwrap_or(settings);
         let binary = args.server_binary.as_deref();
         let mut command = match setting.kind {
-            Kind::Floor | Kind::Crore => ours(binary, setting, settings, &addresses, &directory)?,
-            Kind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
-            Kind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
-            Kind::Nats => peers::nats(&directory, port, args.nats_server.as_deref())?,
-            Kind::Other => bail!("a server of another kind is started by its command"),
+            ServerKind::Floor | ServerKind::Crore => {
+                own_command(binary, setting, settings, &addresses, &directory)?
+            }
+            ServerKind::Nchan => peers::nchan(&directory, port, setting.keep, tls)?,
+            ServerKind::Mosquitto => peers::mosquitto(&directory, port, tls, setting.durable)?,
+            ServerKind::Nats => peers::nats(&directory, port, args.nats_server.as_deref())?,
+            ServerKind::Other => bail!("a server of another kind is started by its command"),
         };
         if let Some(members) = members {
             command = in_control_group(&command, members);
@@ -127,13 +129,13 @@ impl Server {
     /// Starts a Crore that listens on this address, with this text as its settings file.
     pub fn start_at(
         binary: Option<&Path>,
-        setting: Setting,
+        setting: ServerOptions,
         settings: &str,
         address: SocketAddr,
     ) -> Result<Server> {
         let directory = Directory::make(std::process::id())?;
         let addresses = vec![address];
-        let command = ours(binary, setting, settings, &addresses, &directory)?;
+        let command = own_command(binary, setting, settings, &addresses, &directory)?;
         Server::launch(command, setting.kind, addresses, directory, None)
     }
 
@@ -142,19 +144,22 @@ impl Server {
         let directory = Directory::make(std::process::id())?;
         let mut shell = Command::new("sh");
         shell.args(["-c", command]);
-        Server::launch(shell, Kind::Other, vec![address], directory, None)
+        Server::launch(shell, ServerKind::Other, vec![address], directory, None)
     }
 
     fn launch(
         mut command: Command,
-        kind: Kind,
+        kind: ServerKind,
         addresses: Vec<SocketAddr>,
         directory: Directory,
         core: Option<usize>,
     ) -> Result<Server> {
         sys::bind_child(&mut command, core, kind.has_children());
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if matches!(kind, Kind::Nchan | Kind::Mosquitto | Kind::Nats) {
+        if matches!(
+            kind,
+            ServerKind::Nchan | ServerKind::Mosquitto | ServerKind::Nats
+        ) {
             // Peers print a warning when they are started as root. The warning does not belong into a result.
             let stderr = directory.path().join(STDERR);
             command.stderr(std::fs::File::create(stderr).context("a file for its errors")?);
@@ -179,7 +184,10 @@ impl Server {
         let begin = Instant::now();
         while TcpStream::connect(self.addresses[self.addresses.len() - 1]).is_err() {
             self.ensure_running()?;
-            ensure!(begin.elapsed() < START, "the server does not accept");
+            ensure!(
+                begin.elapsed() < START_TIMEOUT,
+                "the server does not accept"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         // The connection above made the server allocate memory that it needs for its first connection. That memory counts as memory of the
@@ -306,7 +314,7 @@ impl Drop for Server {
             let tree = Process::tree(self.child.id());
             sys::signal(self.child.id(), Signal::INT);
             let begin = Instant::now();
-            while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < END {
+            while matches!(self.child.try_wait(), Ok(None)) && begin.elapsed() < SHUTDOWN_TIMEOUT {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if let Ok(None) = self.child.try_wait() {
@@ -330,20 +338,20 @@ pub fn in_control_group(command: &Command, members: &Path) -> Command {
 }
 
 /// The command for a server of this project.
-fn ours(
+fn own_command(
     binary: Option<&Path>,
-    setting: Setting,
+    setting: ServerOptions,
     settings: &str,
     addresses: &[SocketAddr],
     directory: &Directory,
 ) -> Result<Command> {
-    if setting.kind == Kind::Floor {
+    if setting.kind == ServerKind::Floor {
         let this = std::env::current_exe()?;
-        let mut command = Command::new(copy(&this, directory)?);
+        let mut command = Command::new(copy_executable(&this, directory)?);
         command.args(["floor", "--listen", &addresses[0].to_string()]);
         return Ok(command);
     }
-    let mut command = Command::new(copy(&server_program(binary)?, directory)?);
+    let mut command = Command::new(copy_executable(&server_program(binary)?, directory)?);
     command.args(["--log", "warn", "serve"]);
     if !setting.admin {
         command.arg("--no-admin");
@@ -378,7 +386,7 @@ pub fn server_program(named: Option<&Path>) -> Result<PathBuf> {
 
 /// Copies the server's executable. Tools that ran from the same file would share pages with the server, and the server's PSS would fall
 /// whenever a tool starts.
-fn copy(origin: &Path, directory: &Directory) -> Result<PathBuf> {
+fn copy_executable(origin: &Path, directory: &Directory) -> Result<PathBuf> {
     let path = directory.path().join("server");
     std::fs::copy(origin, &path).with_context(|| format!("cannot copy {}", origin.display()))?;
     Ok(path)

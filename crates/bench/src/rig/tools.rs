@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::args::RunArgs;
-use super::kind::Kind;
+use super::kind::ServerKind;
 use super::server::Server;
 use crate::measure::sample::Process;
 use crate::sys::{self, Signal};
@@ -74,7 +74,7 @@ impl Subscriber {
         flags: &[&str],
     ) -> Result<Subscriber> {
         let mut command = tool(args, "subscribe", server)?;
-        if server.kind == Kind::Floor {
+        if server.kind == ServerKind::Floor {
             command.arg("--floor");
         }
         command.args([

@@ -18,8 +18,8 @@ use super::cluster::SERVERS;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Directory, Kind, Nats, Publisher, RunArgs, Server, Setting, Subscriber, count, is_clean,
-    local_address_pattern, pause, program, server_program,
+    Directory, Nats, Publisher, RunArgs, Server, ServerKind, ServerOptions, Subscriber, count,
+    is_clean, local_address_pattern, pause, program, server_program,
 };
 
 /// Default size of a message, in bytes.
@@ -131,7 +131,7 @@ fn instructions(args: &RunArgs, settings: &str, subscribers: u32, messages: u32)
         server_binary: Some(counted(&directory, &server)?),
         ..args.clone()
     };
-    let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(1), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(1), 0);
     let text = format!(
         "[limits]\naccepts_per_s = {}\n\n{settings}\n[[rule]]\nmatch = \"#\"\nlog_messages = 10\n",
         args.accepts()

@@ -16,7 +16,7 @@ use crate::measure::sample::Process;
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, bare, is_clean,
+    Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, bare, is_clean,
     local_address_pattern, number, pause, topic_pattern,
 };
 
@@ -88,9 +88,9 @@ fn settings(args: &RunArgs) -> String {
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let setting = Setting {
+    let setting = ServerOptions {
         admin: true,
-        ..Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0)
+        ..ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(2), 0)
     };
     let mut testbed = Testbed::make(args, setting, &settings(args))?;
     // Memory is measured first, while the nodes' heaps are still small.
@@ -275,7 +275,7 @@ fn latency(args: &RunArgs, testbed: &Testbed) -> Result<Vec<Value>> {
 fn memory(args: &RunArgs, testbed: &mut Testbed) -> Result<Value> {
     let (size, count) = (args.size.unwrap_or(SIZE), args.topics.unwrap_or(KEPT));
     let settings = settings(args);
-    let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(2), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(2), 0);
     let mut single = Server::start_with(args, setting, &settings, None)?;
     let names = format!("/m/s{{1000001..{}}}/-", 1_000_000 + count);
     let messages = count.to_string();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::measure::stats::median;
 use crate::report;
 use crate::rig::{
-    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, count, number, pause,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, count, number, pause,
     per_connection,
 };
 use crate::subscribe::Protocol;
@@ -43,8 +43,8 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Poll);
-    let setting = Setting::new(
-        Kind::Crore,
+    let setting = ServerOptions::new(
+        ServerKind::Crore,
         args.shards_for(connections, 1, 1),
         args.keep(protocol),
     );
@@ -88,7 +88,7 @@ fn measure(args: &RunArgs, connections: u32) -> Result<Value> {
 pub fn broadcast(args: &RunArgs, audience: &mut Audience, topic: &str, size: usize) -> Result<f64> {
     audience.subscriber.ask("restart")?;
     let mut flags = vec!["--messages", "1", "--rate", "1"];
-    if audience.server.kind == Kind::Floor {
+    if audience.server.kind == ServerKind::Floor {
         flags.push("--broadcast");
     }
     let publisher = Publisher::start(args, &audience.server, topic, size, &flags)?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::chaos::{
     Publishers, SharedState, deliver_last_messages, run_clients, wait_until, wait_until_open,
 };
-use crate::rig::{Directory, Kind, RunArgs, Sample, Server, Setting, pause};
+use crate::rig::{Directory, RunArgs, Sample, Server, ServerKind, ServerOptions, pause};
 use crate::{report, sys};
 
 /// Default number of clients.
@@ -42,7 +42,7 @@ fn settings(args: &RunArgs, rate: u32, directory: &std::path::Path) -> String {
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let rate = args.connect_rate.map_or(MOVED_PER_S, |rate| rate as u32);
-    let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
     let state = Directory::make(format_args!("state-{}", std::process::id()))?;
     let settings = settings(args, rate, state.path());
     let mut server = Server::start_with(args, setting, &settings, None)?;

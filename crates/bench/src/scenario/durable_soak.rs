@@ -15,7 +15,7 @@ use super::crash::info;
 use super::recovery::{post, size_of_all};
 use crate::client::link::Link;
 use crate::report;
-use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
+use crate::rig::{Directory, RunArgs, Server, ServerKind, ServerOptions};
 
 /// Default duration of the run, in seconds.
 const SECONDS: f64 = 900.0;
@@ -64,7 +64,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         state.display()
     );
     let shards = args.shards.unwrap_or(SHARDS);
-    let setting = Setting::new(Kind::Crore, shards, 0);
+    let setting = ServerOptions::new(ServerKind::Crore, shards, 0);
     let mut server = Server::start_with(args, setting, &settings, None)?;
     let size = args.size.unwrap_or(SIZE);
     let mut writers = [WriterCounts::default(); WRITERS as usize];

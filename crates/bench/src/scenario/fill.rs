@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Directory, Kind, RunArgs, Server, Setting, Subscriber, in_control_group, local_address_pattern,
-    pause, server_program, topic_pattern,
+    Directory, RunArgs, Server, ServerKind, ServerOptions, Subscriber, in_control_group,
+    local_address_pattern, pause, server_program, topic_pattern,
 };
 use crate::subscribe::Protocol;
 use group::Group;
@@ -39,7 +39,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let protocol = args.protocol.unwrap_or(Protocol::Ws);
     let limit = u64::from(args.memory_mib) << 20;
     let connections_max = u32::try_from(limit / BYTES_LEAST)?;
-    let setting = Setting::new(Kind::Crore, args.shards_for(connections_max, 1, 2), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections_max, 1, 2), 0);
     let settings = format!(
         "[limits]\naccepts_per_s = {}\nconnections_max = {}\nlog_bytes = \"1 MiB\"\n\n[heartbeat]\ninterval_s = {}\n\n[[rule]]\nmatch = \"#\"\nlog_messages = 0\npoll_timeout_s = 0\n",
         args.accepts(),
@@ -142,7 +142,7 @@ fn fill(
 fn ask_doctor(
     args: &RunArgs,
     group: &Group,
-    setting: Setting,
+    setting: ServerOptions,
     settings: &str,
     protocol: Protocol,
 ) -> Result<Value> {

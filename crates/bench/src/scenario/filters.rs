@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::measure::payload::Random;
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{Kind, RunArgs, Sample, Server, Setting, pause};
+use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, pause};
 use clients::{Clients, Message};
 use set::{PER_CLIENT, Set};
 
@@ -132,7 +132,7 @@ impl Side {
     /// Starts the server and subscribes.
     fn open(args: &RunArgs, name: &'static str, set: Set, misses_each: u32) -> Result<Side> {
         let keep = args.keep.unwrap_or(0);
-        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(1), keep);
+        let setting = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(1), keep);
         let settings = format!(
             "[limits]\naccepts_per_s = {}\ntopics_per_connection = 1000\nfilters_per_shard = {}\n\n\
              [heartbeat]\ninterval_s = 0\n\n[[rule]]\nmatch = \"#\"\nlog_messages = {}\n",

@@ -15,8 +15,8 @@ use crate::measure::sample::Process;
 use crate::report;
 use crate::rig::args::Preset;
 use crate::rig::{
-    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
-    local_address_pattern, number, pause, per_connection, topic_pattern, watch,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count,
+    is_clean, local_address_pattern, number, pause, per_connection, topic_pattern, watch,
 };
 use crate::subscribe::Protocol;
 use crate::subscribe::grid::Grid;
@@ -89,10 +89,10 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         shape.rate > 0.0 || is_mqtt,
         "only MQTT's clients may be connected without a topic"
     );
-    let setting = Setting {
+    let setting = ServerOptions {
         ports: shape.ports,
-        ..Setting::new(
-            Kind::Crore,
+        ..ServerOptions::new(
+            ServerKind::Crore,
             args.shards_for(shape.connections, shape.ports, 2),
             args.keep(shape.protocol),
         )
@@ -175,7 +175,7 @@ fn serve(
 
 fn result(
     shape: &HoldParameters,
-    setting: Setting,
+    setting: ServerOptions,
     audience: &Audience,
     served: ServeResult,
 ) -> Result<Value> {

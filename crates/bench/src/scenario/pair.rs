@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{Kind, RunArgs, versions};
+use crate::rig::{RunArgs, ServerKind, versions};
 use crate::subscribe::Protocol;
 use fan_out::fan_out_with;
 use measure::WindowResults;
@@ -28,9 +28,9 @@ const SATURATED: f64 = 0.95;
 /// How a round of a row is measured.
 enum Measure {
     /// One server after another, each alone on the machine.
-    Alone(fn(&RunArgs, Kind) -> Result<Value>),
+    Alone(fn(&RunArgs, ServerKind) -> Result<Value>),
     /// All servers run at the same time, and are measured in turn, in short windows.
-    SideBySide(fn(&RunArgs, &[Kind]) -> Vec<WindowResults>),
+    SideBySide(fn(&RunArgs, &[ServerKind]) -> Vec<WindowResults>),
 }
 
 /// A row: its name, how it is measured, and which values are compared.
@@ -45,7 +45,7 @@ type RowValues = &'static [&'static str];
 impl Row {
     const fn alone(
         name: &'static str,
-        measure: fn(&RunArgs, Kind) -> Result<Value>,
+        measure: fn(&RunArgs, ServerKind) -> Result<Value>,
         values: RowValues,
     ) -> Row {
         Row {
@@ -121,11 +121,11 @@ fn is_mqtt(args: &RunArgs) -> bool {
 }
 
 /// The measured servers. Over MQTT these are only the servers that speak it.
-fn kinds(args: &RunArgs) -> Vec<Kind> {
+fn kinds(args: &RunArgs) -> Vec<ServerKind> {
     if is_mqtt(args) {
-        return vec![Kind::Crore, Kind::Mosquitto];
+        return vec![ServerKind::Crore, ServerKind::Mosquitto];
     }
-    let mut kinds = vec![Kind::Floor, Kind::Crore];
+    let mut kinds = vec![ServerKind::Floor, ServerKind::Crore];
     for peer in &args.peer {
         if !kinds.contains(peer) {
             kinds.push(*peer);
@@ -174,7 +174,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 
 /// The results of one side of a row in all rounds.
 struct Side {
-    kind: Kind,
+    kind: ServerKind,
     runs: Vec<Value>,
     faults: Vec<String>,
 }
@@ -183,7 +183,7 @@ impl Side {
     /// Adds the result of a measurement. A failure of a peer is only recorded; a failure of Crore or the floor ends the run.
     fn record(&mut self, row: &str, run: Result<Value>) -> Result<()> {
         let number = self.runs.len() + 1;
-        let is_peer = !matches!(self.kind, Kind::Floor | Kind::Crore);
+        let is_peer = !matches!(self.kind, ServerKind::Floor | ServerKind::Crore);
         let run = match run {
             Ok(run) => run,
             Err(error) if is_peer => json!({ "clean": false, "error": format!("{error:#}") }),
@@ -256,7 +256,7 @@ fn describe_faults(run: &Value) -> Option<String> {
 }
 
 /// Measures all servers in all rounds, and returns the medians, their ratios and the runs.
-fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
+fn measure_row(args: &RunArgs, row: &Row, kinds: &[ServerKind]) -> Result<Value> {
     let mut sides: Vec<Side> = kinds
         .iter()
         .map(|kind| Side {
@@ -292,7 +292,7 @@ fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
         .collect();
     let clean = sides
         .iter()
-        .filter(|side| side.kind == Kind::Crore)
+        .filter(|side| side.kind == ServerKind::Crore)
         .all(|side| side.runs.iter().all(|run| run["clean"] == true));
     let by_server = |value_of: fn(&Side) -> Value| -> Map<String, Value> {
         let pairs = sides
@@ -312,7 +312,7 @@ fn measure_row(args: &RunArgs, row: &Row, kinds: &[Kind]) -> Result<Value> {
 
 /// Prints and returns the medians of one value and their ratios to the reference: the floor, or Mosquitto over MQTT.
 fn compare(args: &RunArgs, row: &str, name: &str, sides: &[Side]) -> Value {
-    let reference = [Kind::Floor, Kind::Mosquitto][usize::from(is_mqtt(args))];
+    let reference = [ServerKind::Floor, ServerKind::Mosquitto][usize::from(is_mqtt(args))];
     let reference_side = sides.iter().find(|side| side.kind == reference);
     let reference_median = reference_side.map_or(f64::NAN, |side| side.median(name));
     let (mut medians, mut ratios, mut texts) = (Map::new(), Map::new(), Vec::new());
@@ -385,7 +385,7 @@ mod tests {
             json!({ "x": 3.0 }),
         ];
         let side = Side {
-            kind: Kind::Nchan,
+            kind: ServerKind::Nchan,
             runs,
             faults: vec![],
         };
@@ -404,7 +404,7 @@ mod tests {
                 })
             };
             Side {
-                kind: Kind::Crore,
+                kind: ServerKind::Crore,
                 runs: busy.iter().map(run).collect(),
                 faults: vec![],
             }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::client::link::Link;
 use crate::client::request;
 use crate::report;
-use crate::rig::{Directory, Kind, RunArgs, Server, Setting};
+use crate::rig::{Directory, RunArgs, Server, ServerKind, ServerOptions};
 
 /// Default size of a message, in bytes.
 const SIZE: usize = 512;
@@ -81,8 +81,12 @@ fn row(
         state.display()
     );
     let shards = args.shards.unwrap_or(SHARDS);
-    let mut server =
-        Server::start_with(args, Setting::new(Kind::Crore, shards, 0), &settings, None)?;
+    let mut server = Server::start_with(
+        args,
+        ServerOptions::new(ServerKind::Crore, shards, 0),
+        &settings,
+        None,
+    )?;
     let began = Instant::now();
     let mut round = 0;
     while !fill(server.addresses[0], &state, round)? {

@@ -16,8 +16,8 @@ use crate::client::mqtt::{Dialect, Error, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::line;
 use crate::report;
 use crate::rig::{
-    Kind, RunArgs, Sample, Server, Setting, Subscriber, local_address_pattern, number, pause,
-    per_connection, versions,
+    RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, local_address_pattern, number,
+    pause, per_connection, versions,
 };
 use crate::subscribe::Protocol;
 
@@ -46,9 +46,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         },
         ..args.clone()
     };
-    let mut kinds = vec![Kind::Crore];
-    if args.peer.contains(&Kind::Mosquitto) {
-        kinds.push(Kind::Mosquitto);
+    let mut kinds = vec![ServerKind::Crore];
+    if args.peer.contains(&ServerKind::Mosquitto) {
+        kinds.push(ServerKind::Mosquitto);
     }
     let mut sides = Map::new();
     for kind in kinds {
@@ -69,10 +69,10 @@ struct Batch {
     failed: bool,
 }
 
-fn measure(args: &RunArgs, kind: Kind) -> Result<Value> {
+fn measure(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let sessions = args.connections.unwrap_or(1_000_000);
     let size = (sessions / BATCHES).clamp(BATCH.0, BATCH.1);
-    let setting = Setting::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
+    let setting = ServerOptions::new(kind, args.shards.unwrap_or(2), args.keep(Protocol::Mqtt));
     let mut server = Server::start(args, setting)?;
     let empty = Sample::of(&mut server)?;
     let (mut begun, mut batches) = (0, Vec::new());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::report;
 use crate::rig::{
-    Kind, Publisher, RunArgs, Sample, Server, Setting, Subscriber, count, is_clean,
+    Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, Subscriber, count, is_clean,
     local_address_pattern, number, pause, topic_pattern, watch,
 };
 
@@ -34,8 +34,8 @@ impl Storm {
     pub fn start(args: &RunArgs, settings: Option<&str>) -> Result<Storm> {
         let connections = args.connections.unwrap_or(CONNECTIONS);
         let protocol = args.subscribe_protocol();
-        let setting = Setting::new(
-            Kind::Crore,
+        let setting = ServerOptions::new(
+            ServerKind::Crore,
             args.shards_for(connections, 1, 2),
             args.keep(protocol),
         );

@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 use self::handshakes::{BackgroundHandshakes, Handshakes, do_handshakes};
 use crate::report;
 use crate::rig::{
-    Audience, Certificate, Directory, Kind, Publisher, RunArgs, Sample, Server, Setting,
-    Subscriber, is_clean, local_address_pattern, number, pause, topic_pattern, versions,
+    Audience, Certificate, Directory, Publisher, RunArgs, Sample, Server, ServerKind,
+    ServerOptions, Subscriber, is_clean, local_address_pattern, number, pause, topic_pattern,
+    versions,
 };
 use crate::subscribe::Protocol;
 
@@ -59,11 +60,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
 }
 
 /// The measured servers, with their protocols.
-fn sides(args: &RunArgs) -> Vec<(Kind, Protocol)> {
-    let mut sides = vec![(Kind::Crore, Protocol::Ws), (Kind::Crore, Protocol::Mqtt)];
+fn sides(args: &RunArgs) -> Vec<(ServerKind, Protocol)> {
+    let mut sides = vec![
+        (ServerKind::Crore, Protocol::Ws),
+        (ServerKind::Crore, Protocol::Mqtt),
+    ];
     for (kind, protocol) in [
-        (Kind::Nchan, Protocol::Ws),
-        (Kind::Mosquitto, Protocol::Mqtt),
+        (ServerKind::Nchan, Protocol::Ws),
+        (ServerKind::Mosquitto, Protocol::Mqtt),
     ] {
         if args.peer.contains(&kind) {
             sides.push((kind, protocol));
@@ -98,9 +102,9 @@ fn idle(args: &RunArgs) -> Result<Value> {
     Ok(rows.into())
 }
 
-fn idle_cost(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
+fn idle_cost(args: &RunArgs, kind: ServerKind, protocol: Protocol) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    let server = Server::start(args, Setting::new(kind, 1, 0))?;
+    let server = Server::start(args, ServerOptions::new(kind, 1, 0))?;
     let (topics, addresses) = (
         topic_pattern(connections),
         local_address_pattern(connections),
@@ -115,14 +119,14 @@ fn idle_cost(args: &RunArgs, kind: Kind, protocol: Protocol) -> Result<Value> {
 
 /// Measures the server's processor time of a handshake.
 fn handshakes(args: &RunArgs) -> Result<Value> {
-    let kinds: Vec<Kind> = [Kind::Crore, Kind::Nchan, Kind::Mosquitto]
+    let kinds: Vec<ServerKind> = [ServerKind::Crore, ServerKind::Nchan, ServerKind::Mosquitto]
         .into_iter()
-        .filter(|kind| *kind == Kind::Crore || args.peer.contains(kind))
+        .filter(|kind| *kind == ServerKind::Crore || args.peer.contains(kind))
         .collect();
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         for kind in &kinds {
-            let mut server = Server::start(args, Setting::new(*kind, 1, 0))?;
+            let mut server = Server::start(args, ServerOptions::new(*kind, 1, 0))?;
             let full = measure_handshakes(args, &mut server, false)?;
             let resumed = measure_handshakes(args, &mut server, true)?;
             report::say(&format!(
@@ -165,7 +169,7 @@ fn measure_handshakes(args: &RunArgs, server: &mut Server, resumes: bool) -> Res
 /// Measures deliveries without handshakes, then during handshakes, and without them again.
 fn storm(args: &RunArgs) -> Result<Value> {
     let certificate = args.certificate.clone().context("a certificate")?;
-    let mut server = Server::start(args, Setting::new(Kind::Crore, 1, 0))?;
+    let mut server = Server::start(args, ServerOptions::new(ServerKind::Crore, 1, 0))?;
     let topics = topic_pattern(LISTENERS);
     let flags = ["--protocol", "ws"];
     let mut subscriber = Subscriber::start(args, &server, LISTENERS, &topics, &flags)?;

@@ -18,7 +18,7 @@ use super::worker::RETRIES;
 use super::workers::Swarm;
 use crate::measure::pattern::Pattern;
 use crate::publish::{self, PublishArgs, PublisherThread};
-use crate::rig::{Kind, Sample, Server, Setting, pause, topic_pattern};
+use crate::rig::{Sample, Server, ServerKind, ServerOptions, pause, topic_pattern};
 use crate::{report, sys};
 
 /// The maximum number of connections per shard. The number is well below 20,000, a possible limit of a descriptor table, because a server
@@ -353,7 +353,7 @@ impl Outcome {
 
 /// Starts a Crore with room for all clients.
 fn crore(args: &SwarmArgs, address: SocketAddr) -> Result<Server> {
-    let setting = Setting::new(Kind::Crore, args.shards(), args.keep);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards(), args.keep);
     let binary = args.server_binary.as_deref();
     Server::start_at(binary, setting, &settings(args, 0), address)
 }

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-pub use crate::budget::part::Part;
+pub use crate::budget::part::MemoryPart;
 
 /// How near the sum is to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,7 +55,7 @@ impl Account {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// Bytes of [`Part::Messages`].
+    /// Bytes of [`MemoryPart::Messages`].
     pub fn messages_bytes(&self) -> usize {
         self.messages_bytes.load(Relaxed)
     }

@@ -4,7 +4,7 @@ use crate::base::words::words;
 
 words! {
     /// A part of the memory account.
-    pub enum Part {
+    pub enum MemoryPart {
         Received, "received", "received bytes that wait for more: requests, frames, packets";
         Outboxes, "outboxes", "bytes that sockets refused";
         Messages, "messages", "large messages that are no longer in a log, and are still being written or waited for";

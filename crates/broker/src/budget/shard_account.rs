@@ -7,7 +7,7 @@
 
 use crate::budget::account::{Account, Level};
 use crate::budget::admission::Admission;
-use crate::budget::part::Part;
+use crate::budget::part::MemoryPart;
 
 /// The largest lot, and the largest floor. With large lots, a shard draws rarely.
 const LOT_BYTES_MAX: usize = 256 << 10;
@@ -18,7 +18,7 @@ const LOT_BYTES_MIN: usize = 4 << 10;
 #[derive(Debug)]
 pub struct ShardAccount {
     admission: Admission,
-    parts: [usize; Part::ALL.len()],
+    parts: [usize; MemoryPart::ALL.len()],
     held_bytes: usize,
     drawn_bytes: usize,
     floor_bytes: usize,
@@ -35,7 +35,7 @@ impl ShardAccount {
         admission.account.draw(floor_bytes);
         ShardAccount {
             admission,
-            parts: [0; Part::ALL.len()],
+            parts: [0; MemoryPart::ALL.len()],
             held_bytes: 0,
             drawn_bytes: floor_bytes,
             floor_bytes,
@@ -44,12 +44,12 @@ impl ShardAccount {
     }
 
     /// The bytes that are charged to a part.
-    pub fn part(&self, part: Part) -> usize {
+    pub fn part(&self, part: MemoryPart) -> usize {
         self.parts[part as usize]
     }
 
-    /// The bytes that are charged to each part, in the order of [`Part::ALL`].
-    pub fn parts(&self) -> [usize; Part::ALL.len()] {
+    /// The bytes that are charged to each part, in the order of [`MemoryPart::ALL`].
+    pub fn parts(&self) -> [usize; MemoryPart::ALL.len()] {
         self.parts
     }
 
@@ -58,7 +58,7 @@ impl ShardAccount {
         self.held_bytes
     }
 
-    pub fn charge(&mut self, part: Part, bytes: usize) {
+    pub fn charge(&mut self, part: MemoryPart, bytes: usize) {
         self.parts[part as usize] += bytes;
         self.held_bytes += bytes;
         if self.held_bytes > self.drawn_bytes {
@@ -68,7 +68,7 @@ impl ShardAccount {
         }
     }
 
-    pub fn release(&mut self, part: Part, bytes: usize) {
+    pub fn release(&mut self, part: MemoryPart, bytes: usize) {
         debug_assert!(self.parts[part as usize] >= bytes, "{part:?}: {bytes}");
         let bytes = bytes.min(self.parts[part as usize]);
         self.parts[part as usize] -= bytes;
@@ -87,7 +87,7 @@ impl ShardAccount {
     }
 
     /// Charges or releases the difference when an item of the part changes its size.
-    pub fn change(&mut self, part: Part, before: usize, after: usize) {
+    pub fn change(&mut self, part: MemoryPart, before: usize, after: usize) {
         if after > before {
             self.charge(part, after - before);
         } else if before > after {
@@ -96,7 +96,7 @@ impl ShardAccount {
     }
 
     #[inline]
-    pub fn set(&mut self, part: Part, bytes: usize) {
+    pub fn set(&mut self, part: MemoryPart, bytes: usize) {
         self.change(part, self.part(part), bytes);
     }
 
@@ -158,22 +158,22 @@ mod tests {
     fn shards_draw_from_one_sum_and_give_all_back() {
         let mut accounts = accounts(16 << 20, 2);
         assert_eq!(accounts[0].level(), Level::Calm);
-        accounts[0].charge(Part::Outboxes, 13 << 20);
+        accounts[0].charge(MemoryPart::Outboxes, 13 << 20);
         assert_eq!(accounts[0].level(), Level::Near);
-        accounts[0].charge(Part::Received, 3 << 19);
+        accounts[0].charge(MemoryPart::Received, 3 << 19);
         assert_eq!(accounts[0].level(), Level::Full);
-        accounts[0].charge(Part::Received, 3 << 18);
+        accounts[0].charge(MemoryPart::Received, 3 << 18);
         assert_eq!(accounts[0].level(), Level::Tight);
-        accounts[0].charge(Part::Received, 7 << 18);
+        accounts[0].charge(MemoryPart::Received, 7 << 18);
         assert_eq!(accounts[0].level(), Level::Over);
         // The level concerns only a shard that holds at least its floor.
-        accounts[1].charge(Part::Received, 1000);
+        accounts[1].charge(MemoryPart::Received, 1000);
         assert_eq!(accounts[1].level(), Level::Calm);
-        accounts[1].charge(Part::Received, 1 << 20);
+        accounts[1].charge(MemoryPart::Received, 1 << 20);
         assert_eq!(accounts[1].level(), Level::Over);
-        accounts[0].release(Part::Outboxes, 13 << 20);
-        accounts[0].release(Part::Received, 4 << 20);
-        accounts[1].set(Part::Received, 0);
+        accounts[0].release(MemoryPart::Outboxes, 13 << 20);
+        accounts[0].release(MemoryPart::Received, 4 << 20);
+        accounts[1].set(MemoryPart::Received, 0);
         assert!(accounts.iter().all(|account| account.held_bytes == 0));
         let account = &accounts[0].admission.account;
         assert_eq!(account.used_bytes(), 2 * LOT_BYTES_MAX);
@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn many_shards_each_have_a_floor() {
         let mut accounts = accounts(16 << 20, 226);
-        accounts[0].charge(Part::Outboxes, 64 << 20);
-        accounts[225].charge(Part::Received, 16 << 10);
+        accounts[0].charge(MemoryPart::Outboxes, 64 << 20);
+        accounts[225].charge(MemoryPart::Received, 16 << 10);
         assert_eq!(accounts[0].level(), Level::Over);
         assert_eq!(accounts[225].level(), Level::Calm);
     }

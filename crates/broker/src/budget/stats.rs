@@ -13,7 +13,7 @@ use core::ops::AddAssign;
 
 use crate::base::reason::{Closed, Reason, Section};
 use crate::base::words::words;
-use crate::budget::part::Part;
+use crate::budget::part::MemoryPart;
 
 words! {
     /// The protocol of a connection. For some connections, its state.
@@ -225,8 +225,8 @@ macro_rules! holdings {
             $(#[doc = $help] pub $name: $type,)*
             /// The number of connections by [`Transport`], as the last walk over all connections counted them.
             pub transports: [u32; Transport::ALL.len()],
-            /// Bytes that clients make the shard hold, by [`Part`]. The first shard counts the large messages of the whole process.
-            pub parts: [usize; Part::ALL.len()],
+            /// Bytes that clients make the shard hold, by [`MemoryPart`]. The first shard counts the large messages of the whole process.
+            pub parts: [usize; MemoryPart::ALL.len()],
         }
 
         /// The gauges that have a metric, in the order of the table.

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::base::ids::ConnId;
-use crate::budget::account::{Level, Part};
+use crate::budget::account::{Level, MemoryPart};
 use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
@@ -277,7 +277,7 @@ impl<P: ProtocolTypes> Connections<P> {
             let mut side = self.extras.remove(extra);
             row.end_extra(side.began);
             let (charged_bytes, _) = side.weigh();
-            self.account.release(Part::Connections, charged_bytes);
+            self.account.release(MemoryPart::Connections, charged_bytes);
         }
     }
 
@@ -291,7 +291,7 @@ impl<P: ProtocolTypes> Connections<P> {
             let extra = row.extra();
             if row.is_open() && extra != NONE {
                 let (before, now) = self.extras.get_mut(extra).weigh();
-                self.account.change(Part::Connections, before, now);
+                self.account.change(MemoryPart::Connections, before, now);
             }
         }
         self.touched = touched;
@@ -324,7 +324,7 @@ impl<P: ProtocolTypes> Connections<P> {
     }
 
     /// Sets the charge of a part that belongs to no single connection.
-    pub(crate) fn charge(&mut self, part: Part, bytes: usize) {
+    pub(crate) fn charge(&mut self, part: MemoryPart, bytes: usize) {
         self.account.set(part, bytes);
     }
 

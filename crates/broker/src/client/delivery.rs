@@ -168,10 +168,10 @@ pub(crate) struct Run {
     /// The number of messages, or 0 without a run.
     pub len: usize,
     /// The number of messages that all subscribers by topic have received.
-    pub exact: usize,
-    pub due: Vec<Addressee>,
-    /// The index in `due` of the next delivery.
-    pub at: usize,
+    pub sent_by_topic: usize,
+    pub visits: Vec<Addressee>,
+    /// The index in `visits` of the next delivery.
+    pub next_visit: usize,
     /// For messages of one topic that very many connections get.
     pub broad: Option<Box<Broad>>,
 }
@@ -208,7 +208,7 @@ impl Run {
         if let Some(broad) = &self.broad {
             return broad.is_visited(slot).then(|| self.len - 1);
         }
-        let last = self.due[..self.at].last()?;
+        let last = self.visits[..self.next_visit].last()?;
         (self.len > 0 && last.slot >= slot).then(|| self.len - 1)
     }
 

@@ -14,7 +14,7 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::client::parts::{Clients, Connections, Matching, Subscriptions};
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::{FilterSubscriptions, GroupPosition, Left, Member};
+use crate::filters::matching::{FilterSubscriptions, GroupPosition, Member, Removal};
 use crate::home::SEPARATOR;
 use crate::mail::{Ask, AttachFilters, FilterPage, ReplyTo, Span};
 
@@ -296,7 +296,7 @@ pub(crate) fn leave_one<P: ProtocolTypes>(
     let Some((row, place)) = subscriptions.and_then(|all| all.remove(part)) else {
         return clients.broken(slot);
     };
-    let Left { moved, ended } = subs.matching.leave(row, place);
+    let Removal { moved, ended } = subs.matching.leave(row, place);
     if let Some(Member { slot, part }) = moved {
         match filter_subscriptions_mut(&mut clients.conns, slot) {
             Some(subscriptions) => subscriptions.set_place(part, place),

@@ -7,7 +7,7 @@ use crate::base::position::{self, Position};
 use crate::client::joining;
 use crate::client::parts::{Clients, Context, Deliveries, Matching};
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::Part;
+use crate::filters::matching::FilterPart;
 
 /// The offset up to which a connection has seen a partition, if its filters are live there (get messages when they are published).
 /// Between two turns, some connections may have received messages that others have not.
@@ -69,7 +69,7 @@ impl<P: ProtocolTypes> Clients<P> {
             return false;
         }
         let partition = self.ctx.partition_of(topic);
-        let matches = |(at, part): (u32, &Part)| {
+        let matches = |(at, part): (u32, &FilterPart)| {
             rows.binary_search(&part.row).is_ok() && subscriptions.is_live(at, partition)
         };
         subscriptions.parts().any(matches)

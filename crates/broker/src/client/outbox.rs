@@ -21,7 +21,7 @@ use crate::base::settings::{Limits, Rule};
 use crate::io::Io;
 use crate::mail::Record;
 use crate::store::rope::{Queue, Rope};
-use crate::store::shared::Part;
+use crate::store::shared::OutputPart;
 
 /// The maximum number of parts of one write.
 pub(crate) const PARTS_MAX: usize = 16;
@@ -142,7 +142,7 @@ impl Outbox {
     pub fn send<I: Io>(&mut self, socket: SocketId, most: usize, io: &mut I) -> usize {
         let mut all = 0;
         loop {
-            let mut parts = [Part::Bytes(&[]); PARTS_MAX];
+            let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
             let used = self.queue.parts(most - all, &mut parts);
             let len = len_of(&parts[..used]);
             let sent = io.send(socket, &parts[..used]);
@@ -188,7 +188,7 @@ pub struct Packets {
     pub ends: Vec<usize>,
 }
 
-fn len_of(parts: &[Part<'_>]) -> usize {
+fn len_of(parts: &[OutputPart<'_>]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
 }
 

@@ -23,7 +23,7 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::store::rope::Rope;
-use crate::store::shared::{Part, SHARED_MIN};
+use crate::store::shared::{OutputPart, SHARED_MIN};
 use crate::store::slab::NONE;
 
 /// Messages of the current run for one connection.
@@ -259,7 +259,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         return send_rope(socket, &rope, io);
     }
     let (records, end) = (run.records(), parcel.messages.end);
-    let mut parts = [Part::Bytes(&[]); PARTS_MAX];
+    let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
     let (mut used, mut first, mut sent, mut total) = (0, parcel.messages.start, 0, 0);
     for n in parcel.messages.clone() {
         if n + 1 < end && records[n].touches(&records[n + 1]) {

@@ -2,14 +2,14 @@
 //!
 //! First, nothing more is added to outboxes: subscribers fall back to the log ([`fits`](crate::client::send::fits)), and lost
 //! messages are remembered for fewer topics. Then clients that hold much get no new session or subscription ([`Clients::may_take`],
-//! [`may_leave`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again. First
+//! [`has_memory_for_absent`]). Just below the limit, the heaviest party (address or user) loses what it holds, until there is room again. First
 //! its sessions without a connection end, as if they had expired, then its connections, largest first. Clients that hold little are
 //! served. They end only above the limit, on a shard where nobody holds much and all together do.
 //!
 //! The bytes of each party's connections are not counted all the time. While the sum is near its limit, a census (`census`) finds
 //! the party that holds most. The bytes of absent sessions are always counted by party (`home::sessions`).
 
-use crate::budget::account::{Level, Part};
+use crate::budget::account::{Level, MemoryPart};
 use crate::budget::admission::Party;
 use crate::client::census::{self, Holder};
 use crate::client::front::Front;
@@ -118,7 +118,7 @@ impl<P: Protocols> Front<P> {
 }
 
 /// Whether a session at this home, whose client is absent, may hold `bytes` more: as in [`Clients::may_take`].
-pub(crate) fn may_leave<P: ProtocolTypes>(
+pub(crate) fn has_memory_for_absent<P: ProtocolTypes>(
     clients: &Clients<P>,
     census: &Census,
     party: Party,
@@ -153,13 +153,19 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
     let owed = of_home(Home::pages_bytes);
     let queued = owed + queues.bytes() + records_bytes;
-    conns.charge(Part::Turns, subs.lanes.own_bytes() + queued);
+    conns.charge(MemoryPart::Turns, subs.lanes.own_bytes() + queued);
     let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
-    conns.charge(Part::Subscriptions, filters + of_home(Home::losses_bytes));
-    conns.charge(Part::Credentials, question_bytes);
-    conns.charge(Part::ClientLog, log_bytes);
-    conns.charge(Part::Tls, io.held_bytes());
-    conns.charge(Part::Answers, of_home(|home| home.retries.answers_bytes()));
+    conns.charge(
+        MemoryPart::Subscriptions,
+        filters + of_home(Home::losses_bytes),
+    );
+    conns.charge(MemoryPart::Credentials, question_bytes);
+    conns.charge(MemoryPart::ClientLog, log_bytes);
+    conns.charge(MemoryPart::Tls, io.held_bytes());
+    conns.charge(
+        MemoryPart::Answers,
+        of_home(|home| home.retries.answers_bytes()),
+    );
     trims
 }
 

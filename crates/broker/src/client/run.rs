@@ -9,7 +9,7 @@ use core::ops::Range;
 use crate::base::ids::PartitionId;
 use crate::mail::{Frames, Record};
 use crate::store::rope::Rope;
-use crate::store::shared::Part;
+use crate::store::shared::OutputPart;
 
 /// The bytes that the kernel copies in the time that a write takes anyway.
 const VISIT_BYTES: usize = 4096;
@@ -172,7 +172,7 @@ impl Run {
         encoding: impl Encodings,
         messages: Range<usize>,
         frames: &'a Frames,
-    ) -> Part<'a> {
+    ) -> OutputPart<'a> {
         match encoding.is_frame() {
             true => frames.joined(
                 &self.records()[messages.start],
@@ -180,7 +180,7 @@ impl Run {
             ),
             false => {
                 let messages = messages.start + self.passed..messages.end + self.passed;
-                Part::Bytes(self.encoded[encoding.number()].span(messages))
+                OutputPart::Bytes(self.encoded[encoding.number()].span(messages))
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::client::types::ProtocolTypes;
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::store::rope::{Queue, Rope};
-use crate::store::shared::Part;
+use crate::store::shared::OutputPart;
 use crate::store::slab::NONE;
 
 /// Sends at most `most` bytes of the outbox, because the socket accepts bytes again.
@@ -105,7 +105,7 @@ impl<P: ProtocolTypes> Clients<P> {
         if row.link.outbox != NONE {
             return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
-        let sent = io.send(row.link.socket, &[Part::Bytes(bytes)]);
+        let sent = io.send(row.link.socket, &[OutputPart::Bytes(bytes)]);
         if sent < bytes.len() {
             self.queue_rest(slot, |queue| queue.push(&bytes[sent..]), io);
         }

@@ -22,7 +22,9 @@ use crate::budget::stats::Accounts;
 use crate::filters::Filters;
 use crate::store::slab::{NONE, Side};
 
-pub use filter_subscriptions::{FilterSubscriptions, Group, GroupPosition, Part, RETAINED_SENT};
+pub use filter_subscriptions::{
+    FilterPart, FilterSubscriptions, Group, GroupPosition, RETAINED_SENT,
+};
 
 /// A member of a filter: a connection, with the part that subscribes to the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,7 @@ pub struct Member {
 
 /// A filter, with the row of its members. Valid until a member joins or leaves.
 #[derive(Clone, Copy)]
-pub struct Set {
+pub struct MatchedFilter {
     /// The filter's row.
     pub row: u32,
     /// The row of the filter's members.
@@ -87,7 +89,7 @@ pub struct Matching {
 }
 
 /// What has changed because a member left.
-pub struct Left {
+pub struct Removal {
     /// The member that took the place of the one that left. Its part must learn the new place.
     pub moved: Option<Member>,
     /// The text of the filter, if its last member left.
@@ -174,13 +176,13 @@ impl Matching {
 
     /// Removes the member at this place of a filter.
     #[must_use]
-    pub fn leave(&mut self, row: u32, place: u32) -> Left {
+    pub fn leave(&mut self, row: u32, place: u32) -> Removal {
         let id = self.filters.value(row);
         if let Members::Many(all) = self.members.get_mut(id) {
             all.swap_remove(place as usize);
             if !all.is_empty() {
                 let moved = all.get(place as usize).copied();
-                return Left { moved, ended: None };
+                return Removal { moved, ended: None };
             }
         }
         self.members_bytes -= self.members.remove(id).heap_bytes();
@@ -190,7 +192,7 @@ impl Matching {
         let ended = Some(self.filters.name(row));
         self.filters.close(row);
         self.holders.freed(row);
-        Left { moved: None, ended }
+        Removal { moved: None, ended }
     }
 
     /// Whether a filter matches the topic.
@@ -213,15 +215,15 @@ impl Matching {
     }
 
     /// Calls `each` with each filter that matches the topic.
-    pub fn sets(&self, topic: &[u8], mut each: impl FnMut(Set)) {
+    pub fn sets(&self, topic: &[u8], mut each: impl FnMut(MatchedFilter)) {
         self.filters.matches(topic, |row| {
             let members = self.filters.value(row);
-            each(Set { row, members });
+            each(MatchedFilter { row, members });
         });
     }
 
     /// Begins a walk over the members of these filters, for a message of this home. Each home has at most one walk at a time.
-    pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = Set>) {
+    pub fn begin_walk(&mut self, home: ShardId, sets: impl Iterator<Item = MatchedFilter>) {
         let walked = sets.map(|set| WalkedFilter {
             set: set.members,
             left: self.members(set).len() as u32,
@@ -255,7 +257,7 @@ impl Matching {
 
     /// The members of a filter.
     #[inline]
-    pub fn members(&self, set: Set) -> &[Member] {
+    pub fn members(&self, set: MatchedFilter) -> &[Member] {
         match self.members.get(set.members) {
             Members::One(member) => core::slice::from_ref(member),
             Members::Many(all) => all,

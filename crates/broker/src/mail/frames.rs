@@ -11,7 +11,7 @@ use crore_wire::websocket::frame;
 use crate::budget::admission::Admission;
 use crate::budget::admission::valve::VisitsByGroup;
 use crate::mail::message::{Headers, NewMessage};
-use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
+use crate::store::shared::{OutputPart, SHARED_MIN, Shared, Slice};
 
 /// The position of a message in [`Frames`], and its properties.
 #[derive(Clone, Copy, Debug)]
@@ -265,12 +265,12 @@ impl Frames {
 
     /// The frames from one record to another, which must be contiguous. If the only frame is large, its shared memory.
     #[inline]
-    pub fn joined(&self, first: &Record, last: &Record) -> Part<'_> {
+    pub fn joined(&self, first: &Record, last: &Record) -> OutputPart<'_> {
         match self.large(first) {
-            None => {
-                Part::Bytes(&self.bytes[first.start as usize..(last.start + last.len) as usize])
-            }
-            Some(frame) => Part::Shared(frame),
+            None => OutputPart::Bytes(
+                &self.bytes[first.start as usize..(last.start + last.len) as usize],
+            ),
+            Some(frame) => OutputPart::Shared(frame),
         }
     }
 

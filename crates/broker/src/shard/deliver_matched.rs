@@ -38,7 +38,7 @@ use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filter_subscriptions;
 use crate::client::run::cost_of_bytes;
 use crate::client::walk::TOGETHER_BYTES;
-use crate::filters::matching::{FilterSubscriptions, Member, Set};
+use crate::filters::matching::{FilterSubscriptions, MatchedFilter, Member};
 use crate::io::Io;
 use crate::mail::{Frames, Tell};
 use crate::protocol::front::{Clients, Connections, Front, Matching, Topics};
@@ -66,7 +66,7 @@ impl Front {
             let before = self.clients.meter.work.count();
             begin_run(&self.clients, &mut self.subs.matching, delivery, frames);
             charge_matching(&self.clients.meter.work, before, budget);
-            *budget = budget.saturating_sub((delivery.run.due.len() / PAIRS_PER_VISIT) as u32);
+            *budget = budget.saturating_sub((delivery.run.visits.len() / PAIRS_PER_VISIT) as u32);
         }
         if !self.deliver_exact(delivery, frames, budget, io) {
             return false;
@@ -86,22 +86,22 @@ impl Front {
             }
         }
         let message_bytes = self.feed.run.bytes / messages.len().max(1);
-        let mut prefetched = delivery.run.at;
-        while let Some(first) = delivery.run.due.get(delivery.run.at) {
+        let mut prefetched = delivery.run.next_visit;
+        while let Some(first) = delivery.run.visits.get(delivery.run.next_visit) {
             if *budget == 0 {
                 return false;
             }
-            if delivery.run.at >= prefetched {
-                let ahead = &delivery.run.due[delivery.run.at..];
+            if delivery.run.next_visit >= prefetched {
+                let ahead = &delivery.run.visits[delivery.run.next_visit..];
                 let ahead = &ahead[..ahead.len().min(PREFETCHED)];
                 prefetch_due(&self.clients.conns, ahead);
-                prefetched = delivery.run.at + ahead.len();
+                prefetched = delivery.run.next_visit + ahead.len();
             }
-            let rest = &delivery.run.due[delivery.run.at..];
+            let rest = &delivery.run.visits[delivery.run.next_visit..];
             let same = rest.iter().take_while(|due| due.slot == first.slot);
             let (slot, len) = (first.slot, same.count());
-            delivery.run.at += len;
-            let all = &delivery.run.due[delivery.run.at - len..delivery.run.at];
+            delivery.run.next_visit += len;
+            let all = &delivery.run.visits[delivery.run.next_visit - len..delivery.run.next_visit];
             let visit = Visit::begin(&self.clients, slot);
             self.live_matched(slot, (all, &messages, frames), io);
             self.carry_out_ends(io);
@@ -124,7 +124,7 @@ impl Front {
         budget: &mut u32,
         io: &mut I,
     ) -> bool {
-        while delivery.run.exact < delivery.run.len {
+        while delivery.run.sent_by_topic < delivery.run.len {
             if *budget == 0 {
                 return false;
             }
@@ -135,7 +135,7 @@ impl Front {
             {
                 return false;
             }
-            delivery.run.exact += count;
+            delivery.run.sent_by_topic += count;
         }
         true
     }
@@ -218,16 +218,16 @@ fn pairs_max(clients: &Clients) -> usize {
 
 fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery, frames: &Frames) {
     let mut run = core::mem::take(&mut delivery.run);
-    run.due.clear();
-    (run.exact, run.at) = (0, 0);
+    run.visits.clear();
+    (run.sent_by_topic, run.next_visit) = (0, 0);
     let enough = pairs_max(clients);
-    while run.len < RUN_MAX && run.broad.is_none() && run.due.len() < enough {
+    while run.len < RUN_MAX && run.broad.is_none() && run.visits.len() < enough {
         let messages_max = PREFETCHED.min(RUN_MAX - run.len);
         if extend_run(clients, matching, &mut run, messages_max, delivery, frames) == 0 {
             break;
         }
     }
-    run.due.sort_unstable();
+    run.visits.sort_unstable();
     delivery.run = run;
 }
 
@@ -243,9 +243,9 @@ fn exact_run(run: &mut client::run::Run, delivery: &Delivery) -> (u32, u16, usiz
         } => (topic, serial, record),
         _ => unreachable!("a run is of matches"),
     };
-    let (topic, serial, _) = at(delivery.run.exact);
+    let (topic, serial, _) = at(delivery.run.sent_by_topic);
     let mut bytes = 0;
-    let messages = (delivery.run.exact..delivery.run.len).map(at);
+    let messages = (delivery.run.sent_by_topic..delivery.run.len).map(at);
     run.begin(messages.map_while(|(of, life, record)| {
         let is_next = (of, life) == (topic, serial) && bytes < TOGETHER_BYTES;
         bytes += record.frame_bytes();
@@ -275,7 +275,7 @@ fn begin_broad(
     conns: &Connections,
     matching: &mut Matching,
     home: ShardId,
-    sets: impl Iterator<Item = Set> + Clone,
+    sets: impl Iterator<Item = MatchedFilter> + Clone,
 ) -> Broad {
     let mut rows: Vec<u32> = sets.clone().map(|set| set.row).collect();
     rows.sort_unstable();
@@ -329,14 +329,14 @@ fn extend_run(
                 break;
             }
         }
-        if broad || run.due.len() >= enough {
+        if broad || run.visits.len() >= enough {
             run.len = message as usize;
             break;
         }
         let due = members
             .flatten()
             .map(|member| Addressee::of(member, message));
-        run.due.extend(due);
+        run.visits.extend(due);
     }
     run.len - first
 }

@@ -8,10 +8,10 @@ use alloc::boxed::Box;
 use crate::base::ids::ShardId;
 use crate::base::notices::Notice;
 use crate::base::reason::Closed;
-use crate::budget::account::Part;
+use crate::budget::account::MemoryPart;
 use crate::budget::admission::{Client, Party};
 use crate::client::asking::publish;
-use crate::client::relief::may_leave;
+use crate::client::relief::has_memory_for_absent;
 use crate::home::sessions::{Claim, Closing, Opening, SessionsAtHome};
 use crate::home::takeovers::IsFirst;
 use crate::mail::message::{DedupKey, Publish};
@@ -139,7 +139,7 @@ pub(super) fn may_open(
     owner: Client,
 ) -> bool {
     let party = Party::of_session(client, owner, clients.ctx.world.seed);
-    may_leave(clients, census, party, 0) || sessions.has(hash, client)
+    has_memory_for_absent(clients, census, party, 0) || sessions.has(hash, client)
 }
 
 /// Ends a session when its connection ends, instead of storing it, if memory is short and its client holds much.
@@ -157,7 +157,7 @@ pub(super) fn end_if_memory_is_short(
     let will = session.will.as_ref().map_or(0, |will| will.bytes());
     let state = session.kept.as_ref().map(|kept| kept.state.bytes.len());
     if let Some(state) = state
-        && !may_leave(clients, census, party, state + will)
+        && !has_memory_for_absent(clients, census, party, state + will)
     {
         let ended = session.kept.take();
         session_ended(lanes, &clients.meter.work, &clients.ctx, ended);
@@ -174,7 +174,9 @@ fn count_sessions(clients: &mut Clients, sessions: &SessionsAtHome, before: u32)
 
 /// Charges memory for the sessions.
 pub(super) fn count_held_bytes(clients: &mut Clients, sessions: &SessionsAtHome) {
-    clients.conns.charge(Part::Sessions, sessions.held_bytes());
+    clients
+        .conns
+        .charge(MemoryPart::Sessions, sessions.held_bytes());
 }
 
 /// Tells a connection the outcome of its claim to a session. Returns the will to publish.

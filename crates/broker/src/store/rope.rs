@@ -4,7 +4,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::store::shared::{Part, SHARED_MIN, Shared, Slice};
+use crate::store::shared::{OutputPart, SHARED_MIN, Shared, Slice};
 
 /// Bytes to be written.
 #[derive(Default, Debug)]
@@ -111,17 +111,17 @@ impl Rope {
         });
     }
 
-    fn each<'a>(&'a self, mut take: impl FnMut(Part<'a>)) {
+    fn each<'a>(&'a self, mut take: impl FnMut(OutputPart<'a>)) {
         let mut at = 0;
         for (until, slice) in &self.shares {
             if *until > at {
-                take(Part::Bytes(&self.own[at..*until]));
+                take(OutputPart::Bytes(&self.own[at..*until]));
             }
-            take(Part::Shared(slice));
+            take(OutputPart::Shared(slice));
             at = *until;
         }
         if self.own.len() > at {
-            take(Part::Bytes(&self.own[at..]));
+            take(OutputPart::Bytes(&self.own[at..]));
         }
     }
 
@@ -133,8 +133,10 @@ impl Rope {
             let (start, end) = (from.max(at), to.min(at + len));
             if start < end {
                 take(match part {
-                    Part::Bytes(bytes) => Cut::Own(&bytes[start - at..end - at]),
-                    Part::Shared(slice) => Cut::Share(slice.until(end - at).behind(start - at)),
+                    OutputPart::Bytes(bytes) => Cut::Own(&bytes[start - at..end - at]),
+                    OutputPart::Shared(slice) => {
+                        Cut::Share(slice.until(end - at).behind(start - at))
+                    }
                 });
             }
             at += len;
@@ -147,7 +149,7 @@ impl Rope {
     }
 
     /// The parts of the rope, in order.
-    pub fn parts(&self) -> Vec<Part<'_>> {
+    pub fn parts(&self) -> Vec<OutputPart<'_>> {
         let mut parts = Vec::with_capacity(2 * self.shares.len() + 1);
         self.each(|part| parts.push(part));
         parts
@@ -173,10 +175,10 @@ enum Waiting {
 
 impl Waiting {
     /// The unsent part of the piece. `gone` own bytes are already sent.
-    fn part(&self, gone: usize) -> Part<'_> {
+    fn part(&self, gone: usize) -> OutputPart<'_> {
         match self {
-            Waiting::Own(bytes) => Part::Bytes(&bytes[gone..]),
-            Waiting::Share(slice) => Part::Shared(slice),
+            Waiting::Own(bytes) => OutputPart::Bytes(&bytes[gone..]),
+            Waiting::Share(slice) => OutputPart::Shared(slice),
         }
     }
 }
@@ -242,7 +244,7 @@ impl Queue {
     }
 
     /// Writes the first pieces into `parts`, at most `bytes_max` bytes. Returns the number of parts.
-    pub fn parts<'a>(&'a self, bytes_max: usize, parts: &mut [Part<'a>]) -> usize {
+    pub fn parts<'a>(&'a self, bytes_max: usize, parts: &mut [OutputPart<'a>]) -> usize {
         let (mut gone, mut left, mut used) = (self.gone, bytes_max, 0);
         for (part, piece) in parts.iter_mut().zip(&self.pieces) {
             if left == 0 {
@@ -251,8 +253,10 @@ impl Queue {
             let whole = piece.part(gone);
             gone = 0;
             *part = match whole {
-                Part::Bytes(bytes) if bytes.len() > left => Part::Bytes(&bytes[..left]),
-                Part::Shared(slice) if slice.len() > left => Part::Bytes(&slice[..left]),
+                OutputPart::Bytes(bytes) if bytes.len() > left => OutputPart::Bytes(&bytes[..left]),
+                OutputPart::Shared(slice) if slice.len() > left => {
+                    OutputPart::Bytes(&slice[..left])
+                }
                 _ => whole,
             };
             left -= part.as_ref().len();
@@ -296,7 +300,7 @@ mod tests {
     use alloc::boxed::Box;
     use proptest::prelude::*;
 
-    fn flat(parts: &[Part<'_>]) -> Vec<u8> {
+    fn flat(parts: &[OutputPart<'_>]) -> Vec<u8> {
         parts.iter().flat_map(AsRef::as_ref).copied().collect()
     }
 
@@ -361,7 +365,7 @@ mod tests {
             queue.push(b"last");
             let mut left = [b"first", &plain[from..to], b"last"].concat();
             for take in takes {
-                let mut parts = [Part::Bytes(&[]); 16];
+                let mut parts = [OutputPart::Bytes(&[]); 16];
                 let used = queue.parts(bytes_max, &mut parts);
                 let seen = flat(&parts[..used]);
                 prop_assert!(left.starts_with(&seen));

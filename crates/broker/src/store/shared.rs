@@ -2,7 +2,7 @@
 //! have not acknowledged the message.
 //!
 //! Invariant: while a log keeps a message, its bytes count for the log. Otherwise they are charged to the memory account
-//! ([`Part::Messages`](crate::budget::account::Part)) until the last holder drops it.
+//! ([`MemoryPart::Messages`](crate::budget::account::MemoryPart)) until the last holder drops it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -139,19 +139,19 @@ impl fmt::Debug for Slice {
 
 /// Bytes for a transport.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum OutputPart<'a> {
     /// Bytes that are valid only during the call. A transport that needs the bytes longer copies them.
     Bytes(&'a [u8]),
     /// Bytes of a large message. A transport that needs the bytes longer clones the reference.
     Shared(&'a Slice),
 }
 
-impl AsRef<[u8]> for Part<'_> {
+impl AsRef<[u8]> for OutputPart<'_> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         match self {
-            Part::Bytes(bytes) => bytes,
-            Part::Shared(slice) => slice,
+            OutputPart::Bytes(bytes) => bytes,
+            OutputPart::Shared(slice) => slice,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::settings::Settings;
 use crore_broker::{TurnLimits, World};
 use crore_wire::mqtt::{
@@ -93,7 +93,7 @@ impl Hall {
     }
 
     /// Bytes of these parts in the accounts of all shards.
-    fn charged(&self, parts: &[Part]) -> usize {
+    fn charged(&self, parts: &[MemoryPart]) -> usize {
         let of = |shard: &crore_broker::Shard| {
             let held = shard.accounts().parts;
             parts.iter().map(|part| held[*part as usize]).sum::<usize>()
@@ -152,7 +152,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
     for n in 0..64 {
         hall.visit(&guest(n), address(0));
     }
-    let parts = [Part::Sessions, Part::Subscriptions];
+    let parts = [MemoryPart::Sessions, MemoryPart::Subscriptions];
     let before = hall.charged(&parts);
     let grown = grown_bytes(|| {
         for n in 64..64 + many {
@@ -175,7 +175,7 @@ fn compare(kind: &str, shards: u16, many: usize, topics: usize, guest: impl Fn(u
     // All sessions have expired, and nothing is charged any more.
     hall.server.tick_s(4000);
     hall.server.settle();
-    assert_eq!(hall.charged(&[Part::Sessions]), 0, "{kind}");
+    assert_eq!(hall.charged(&[MemoryPart::Sessions]), 0, "{kind}");
     assert_eq!(hall.charged(&parts), 0, "{kind}");
     assert!(hall.world.admission.has_no_absent(), "{kind}");
 }

@@ -2,7 +2,7 @@
 //! Afterwards all shards have the same side rows (entries for a connection's temporary state), memory account and heap as before.
 
 use crore_broker::access::{Grants, Known, Right};
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::settings::{Rule, Settings};
 use crore_broker::{Accounts, Input, ShardId, TurnLimits, Verdict};
 
@@ -193,7 +193,7 @@ impl Scene {
             ("topics", sum(|held| held.carrier_topics as usize)),
             (
                 "charged bytes",
-                sum(|held| held.parts[Part::Connections as usize]),
+                sum(|held| held.parts[MemoryPart::Connections as usize]),
             ),
         ]
     }

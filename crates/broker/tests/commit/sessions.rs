@@ -1,6 +1,6 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, Entry};
 use crore_broker::mail::session_record::SessionChange;
 use crore_wire::mqtt::{
@@ -98,7 +98,7 @@ fn keys_of_qos_2_messages_end_with_their_session() {
     let keys = |server: &TestServer| -> usize {
         let shards = server.0.shards.iter();
         shards
-            .map(|shard| shard.accounts().parts[Part::Answers as usize])
+            .map(|shard| shard.accounts().parts[MemoryPart::Answers as usize])
             .sum()
     };
     let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);

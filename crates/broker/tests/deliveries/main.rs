@@ -19,7 +19,7 @@ mod walk;
 use proptest::prelude::*;
 
 use crore_broker::TurnLimits;
-use crore_broker::account::{Level, Part};
+use crore_broker::account::{Level, MemoryPart};
 use crore_broker::settings::{Rule, Settings};
 use test_server::{KINDS, Kind, TestServer};
 
@@ -297,7 +297,7 @@ fn a_client_with_little_stays_where_its_end_would_not_help() {
         server.sends(publisher, post(key));
         server.settle();
     }
-    assert!(server.accounts().parts[Part::Answers as usize] > limit / 4);
+    assert!(server.accounts().parts[MemoryPart::Answers as usize] > limit / 4);
     let link = server.subscribe(Kind::Plain, "t");
     server.window(link, Some(0));
     server.publish([("t", "late".into())]);

@@ -11,8 +11,8 @@ use crore_broker::admission::Admission;
 use crore_broker::rules::Rules;
 use crore_broker::settings::Settings;
 use crore_broker::{
-    Batch, Close, Committed, ConnId, Input, Io, Mail, Now, Offsets, Part, PartitionId, Report,
-    Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, World,
+    Batch, Close, Committed, ConnId, Input, Io, Mail, Now, Offsets, OutputPart, PartitionId,
+    Report, Shard, ShardId, Slice, SocketId, Ticket, TurnLimits, World,
 };
 use crore_wire::mqtt;
 
@@ -85,7 +85,7 @@ impl Io for Sockets {
     fn open(&mut self, link: SocketId, conn: ConnId) {
         self.socket(link).conn = Some(conn);
     }
-    fn send(&mut self, link: SocketId, parts: &[Part<'_>]) -> usize {
+    fn send(&mut self, link: SocketId, parts: &[OutputPart<'_>]) -> usize {
         let forget = self.forget;
         let socket = self.socket(link);
         assert!(!socket.refused, "it has not said that it takes bytes again");
@@ -104,8 +104,8 @@ impl Io for Sockets {
         }
         if let Some(kept) = &mut self.unacknowledged {
             kept.extend(parts.iter().filter_map(|part| match part {
-                Part::Shared(slice) => Some((*slice).clone()),
-                Part::Bytes(_) => None,
+                OutputPart::Shared(slice) => Some((*slice).clone()),
+                OutputPart::Bytes(_) => None,
             }));
         }
         self.sends += 1;

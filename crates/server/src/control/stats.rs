@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::{COUNTERS, Closed, ShardId, Transport};
 use crore_net::memory;
 use crore_shard_loop::counters::{LatencyHistogram, ShardCounters};
@@ -201,7 +201,7 @@ pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
         what,
         bytes: sum(shards, |shard| bytes(shard) as u64),
     };
-    let part = |part: Part| Table {
+    let part = |part: MemoryPart| Table {
         name: part.name(),
         what: purpose(part),
         bytes: sum(shards, |shard| shard.accounts.parts[part as usize] as u64),
@@ -224,7 +224,7 @@ pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
             s.tls_usage.descriptor_bytes
         }),
     ];
-    tables.extend(Part::ALL.map(part));
+    tables.extend(MemoryPart::ALL.map(part));
     tables.push(Table {
         name: "freed_pieces",
         what: "freed room that waits for new messages",
@@ -234,19 +234,19 @@ pub fn tables(shards: &[ShardCounters]) -> Vec<Table> {
 }
 
 /// The purpose of memory that clients make the server hold, in a few words.
-fn purpose(part: Part) -> &'static str {
+fn purpose(part: MemoryPart) -> &'static str {
     match part {
-        Part::Received => "requests and packets that have come in part",
-        Part::Outboxes => "messages that wait for slow clients",
-        Part::Messages => "large messages that are still being sent",
-        Part::Turns => "messages between the server's threads",
-        Part::Connections => "unanswered requests, and state of connections",
-        Part::Sessions => "MQTT sessions whose clients are away",
-        Part::Subscriptions => "filters, groups and details of subscriptions",
-        Part::Answers => "idempotency keys",
-        Part::Credentials => "credentials that wait to be verified",
-        Part::ClientLog => "addresses and client ids for the log of clients",
-        Part::Tls => "TLS handshakes and incomplete records",
+        MemoryPart::Received => "requests and packets that have come in part",
+        MemoryPart::Outboxes => "messages that wait for slow clients",
+        MemoryPart::Messages => "large messages that are still being sent",
+        MemoryPart::Turns => "messages between the server's threads",
+        MemoryPart::Connections => "unanswered requests, and state of connections",
+        MemoryPart::Sessions => "MQTT sessions whose clients are away",
+        MemoryPart::Subscriptions => "filters, groups and details of subscriptions",
+        MemoryPart::Answers => "idempotency keys",
+        MemoryPart::Credentials => "credentials that wait to be verified",
+        MemoryPart::ClientLog => "addresses and client ids for the log of clients",
+        MemoryPart::Tls => "TLS handshakes and incomplete records",
     }
 }
 

@@ -11,7 +11,7 @@ mod latency;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::admission::Admission;
 use crore_broker::{Accounts, Shard, ShardId, Stats, Tables};
 use crore_net::clock;
@@ -85,7 +85,7 @@ impl Counters {
         };
         let mut all: Vec<ShardCounters> = self.blocks.iter().map(read).collect();
         if let Some(first) = all.first_mut() {
-            let messages = &mut first.accounts.parts[Part::Messages as usize];
+            let messages = &mut first.accounts.parts[MemoryPart::Messages as usize];
             *messages = self.admission.account.messages_bytes();
         }
         all
@@ -208,7 +208,8 @@ mod tests {
     fn large_messages_are_read_as_they_are_though_no_shard_publishes() {
         let counters = counters();
         counters.admission.account.charge_message(1 << 20);
-        let messages = |all: Vec<ShardCounters>| all[0].accounts.parts[Part::Messages as usize];
+        let messages =
+            |all: Vec<ShardCounters>| all[0].accounts.parts[MemoryPart::Messages as usize];
         assert_eq!(messages(counters.read_all()), 1 << 20);
         counters.admission.account.release_message(1 << 20);
         assert_eq!(messages(counters.read_all()), 0);

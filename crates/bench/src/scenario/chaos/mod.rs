@@ -22,7 +22,7 @@ use std::sync::mpsc;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::rig::{Kind, RunArgs, Sample, Server, Setting, watch};
+use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, watch};
 use crate::{report, sys};
 pub use client::{Client, ClientTotals};
 pub use outcome::Outcome;
@@ -48,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let seconds = args.duration.unwrap_or(SECONDS);
     let rate = args.rate.unwrap_or(RATE);
-    let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut server = Server::start_with(args, setting, &settings(args.accepts()), None)?;
     let shared = SharedState::new(args.seed, connections);
     let address = server.addresses[0];

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::chaos::{self, Outcome, SharedState, run_clients};
 use crate::report;
-use crate::rig::{Kind, RunArgs, Setting};
+use crate::rig::{RunArgs, ServerKind, ServerOptions};
 use fault_schedule::FaultRecord;
 use testbed::{Fault, NODES};
 pub use testbed::{SERVERS, Testbed};
@@ -31,7 +31,7 @@ const RATE: f64 = 40.0;
 pub fn run(args: &RunArgs) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     // Each node must have room for all clients, which move to this node when the other one fails.
-    let setting = Setting::new(Kind::Crore, args.shards_for(connections, 1, 2), 0);
+    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
     let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();
     let skipped = testbed.why_no_cut().map(String::from);

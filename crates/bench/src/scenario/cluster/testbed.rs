@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use crore_net::kernel::listener::HeldPort;
 
-use crate::rig::{Nats, RunArgs, Server, Setting, program, reserve_ports};
+use crate::rig::{Nats, RunArgs, Server, ServerOptions, program, reserve_ports};
 use crate::sys::tun;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -75,7 +75,7 @@ pub struct Testbed {
 
 impl Testbed {
     /// Starts NATS and the nodes. `settings` is a node's settings file without the `[cluster]` table.
-    pub fn make(args: &RunArgs, setting: Setting, settings: &str) -> Result<Testbed> {
+    pub fn make(args: &RunArgs, setting: ServerOptions, settings: &str) -> Result<Testbed> {
         let apart = tun::unshare_network().and_then(|()| tun::raise_loopback());
         let cutter = match &apart {
             Ok(()) => program("nft")

@@ -22,7 +22,7 @@ use super::subscriber::{Observation, Subscriber};
 use super::volume::{BaseFiles, SMALL_MIB, Volume};
 use crate::measure::payload::Random;
 use crate::report;
-use crate::rig::{Kind, RunArgs, Server, Setting};
+use crate::rig::{RunArgs, Server, ServerKind, ServerOptions};
 
 /// Default number of subscribers.
 const SUBSCRIBERS: u32 = 200;
@@ -178,7 +178,7 @@ pub struct Rounds {
 impl Rounds {
     /// Starts the server for the first time. It will crash `crashes` times.
     pub fn new(args: &RunArgs, volume: Volume, crashes: u32) -> Result<Rounds> {
-        let setting = Setting::new(Kind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
+        let setting = ServerOptions::new(ServerKind::Crore, args.shards.unwrap_or(SHARDS.1), 0);
         let server = Server::start_with(args, setting, &settings(args, &volume, crashes), None)?;
         let size = size(args);
         let received = Arc::default();

@@ -14,7 +14,7 @@ use crate::client::link::Link;
 use crate::client::mqtt::{Dialect, MqttArgs, Packet, Session, client_id};
 use crate::measure::stats::median;
 use crate::report;
-use crate::rig::{Directory, Kind, Publisher, RunArgs, Server, Setting, bare};
+use crate::rig::{Directory, Publisher, RunArgs, Server, ServerKind, ServerOptions, bare};
 use strum::{IntoStaticStr, VariantArray};
 
 /// Default size of a message, in bytes.
@@ -218,9 +218,9 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
             local::version("sqlite3").context("sqlite3 is not there")?;
             return Ok(None);
         }
-        Side::Crore | Side::CroreMqtt => Kind::Crore,
-        Side::Nats => Kind::Nats,
-        Side::Mosquitto => Kind::Mosquitto,
+        Side::Crore | Side::CroreMqtt => ServerKind::Crore,
+        Side::Nats => ServerKind::Nats,
+        Side::Mosquitto => ServerKind::Mosquitto,
     };
     let state = directory.join(side.name());
     let _ = std::fs::remove_dir_all(&state);
@@ -229,12 +229,12 @@ fn start(args: &RunArgs, side: Side, directory: &Path) -> Result<Option<Server>>
         args.accepts(),
         state.display()
     );
-    let setting = Setting {
+    let setting = ServerOptions {
         durable: true,
-        ..Setting::new(kind, args.shards.unwrap_or(SHARDS), 0)
+        ..ServerOptions::new(kind, args.shards.unwrap_or(SHARDS), 0)
     };
     let server = Server::start_with(args, setting, &settings, None)?;
-    if kind == Kind::Mosquitto {
+    if kind == ServerKind::Mosquitto {
         leave_absent_session(&server)?;
     }
     Ok(Some(server))

@@ -19,7 +19,7 @@ use crate::client::request;
 use crate::measure::payload::{HEADER_BYTES, Header};
 use crate::measure::stats::Latency;
 use crate::publish::{PublishArgs, Publisher};
-use crate::rig::{Kind, RunArgs, Sample, Server, Setting, bottleneck};
+use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck};
 use crate::subscribe::Protocol;
 use crate::sys::{self, DialOptions, Epoll, Interest};
 
@@ -44,12 +44,12 @@ const FRAME_HEADER_BYTES: usize = 4;
 const SIZES: std::ops::RangeInclusive<usize> = 126..=65_535;
 
 /// Measures the rate with `in_flight` messages in flight, each to all of 1,000 subscribers.
-pub fn fan_out_with(args: &RunArgs, kind: Kind, in_flight: u64) -> Result<Value> {
+pub fn fan_out_with(args: &RunArgs, kind: ServerKind, in_flight: u64) -> Result<Value> {
     ensure!(
         kind.protocol(args.subscribe_protocol()) == Protocol::Ws,
         "only subscribers over WebSocket are measured with few messages under way"
     );
-    let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
+    let setting = ServerOptions::new(kind, args.shards.unwrap_or(1), args.keep(Protocol::Ws));
     let mut server = Server::start(args, setting)?;
     std::thread::scope(|scope| {
         let run = scope.spawn(|| {
@@ -105,7 +105,7 @@ fn publisher(server: &Server, size: usize, in_flight: u64) -> Result<Publisher> 
     }
     let mut line = vec!["publish", "--saturate"];
     line.extend(server.kind.publish_flags(Protocol::Ws).0);
-    if server.kind == Kind::Floor {
+    if server.kind == ServerKind::Floor {
         line.push("--broadcast");
     }
     let args = PublishArgs {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::measure::stats::median;
 use crate::rig::{
-    Audience, Kind, Publisher, RunArgs, Sample, Server, Setting, bottleneck, count, is_clean,
-    local_address_pattern, pause, topic_pattern,
+    Audience, Publisher, RunArgs, Sample, Server, ServerKind, ServerOptions, bottleneck, count,
+    is_clean, local_address_pattern, pause, topic_pattern,
 };
 use crate::scenario::comet::broadcast;
 
@@ -44,9 +44,9 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(args: &RunArgs, kind: Kind, connections: u32, fan: bool) -> Result<Pair> {
+    fn start(args: &RunArgs, kind: ServerKind, connections: u32, fan: bool) -> Result<Pair> {
         let protocol = kind.protocol(args.subscribe_protocol());
-        let setting = Setting::new(kind, args.shards.unwrap_or(1), args.keep(protocol));
+        let setting = ServerOptions::new(kind, args.shards.unwrap_or(1), args.keep(protocol));
         let server = Server::start(args, setting)?;
         let topics = if fan {
             "news".to_string()
@@ -115,19 +115,19 @@ impl Pair {
 }
 
 /// Saturating messages, each to one of 10,000 subscribers.
-pub fn unicast(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn unicast(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     Pair::start(args, kind, connections, false)?.window(args, &["--saturate"])
 }
 
 /// Like [`unicast`], but with short logs. The result also has the ratio to the rate without logs. A server that has no logs is measured
 /// once.
-pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn logged(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let with_keep = |keep| RunArgs {
         keep: Some(keep),
         ..args.clone()
     };
-    if !matches!(kind, Kind::Crore | Kind::Nchan) {
+    if !matches!(kind, ServerKind::Crore | ServerKind::Nchan) {
         return unicast(args, kind);
     }
     let without = unicast(&with_keep(0), kind)?;
@@ -140,21 +140,21 @@ pub fn logged(args: &RunArgs, kind: Kind) -> Result<Value> {
 
 /// Saturating publishes with a request for each message, from 16 connections with 16 requests in flight each. Each message is for one of
 /// 10,000 subscribers. Mosquitto gets MQTT packets with QoS 1 instead. The floor gets messages that it does not answer.
-pub fn post(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn post(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
     match kind {
-        Kind::Mosquitto => pair.window(&args.at_qos(1), &ACKNOWLEDGED),
-        Kind::Crore => pair.window(args, &["--saturate", "--connections", "16", "--single"]),
-        Kind::Nchan => pair.window(args, &["--saturate", "--connections", "16"]),
+        ServerKind::Mosquitto => pair.window(&args.at_qos(1), &ACKNOWLEDGED),
+        ServerKind::Crore => pair.window(args, &["--saturate", "--connections", "16", "--single"]),
+        ServerKind::Nchan => pair.window(args, &["--saturate", "--connections", "16"]),
         _ => pair.window(args, &["--saturate"]),
     }
 }
 
 /// Saturating messages, each to all of 1,000 subscribers.
-pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn fan_out(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let mut flags = vec!["--saturate"];
-    if kind == Kind::Floor {
+    if kind == ServerKind::Floor {
         flags.push("--broadcast");
     }
     Pair::start(args, kind, FAN_OUT_SUBSCRIBERS, true)?.window(args, &flags)
@@ -162,10 +162,10 @@ pub fn fan_out(args: &RunArgs, kind: Kind) -> Result<Value> {
 
 /// 10,000 messages a second, each to one of 10,000 subscribers. At this rate half of the cost of a delivery is waking the reader, and that
 /// cost varies with time. So the windows of different servers follow each other as closely as possible.
-pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<WindowResults> {
+pub fn at_rate(args: &RunArgs, kinds: &[ServerKind]) -> Vec<WindowResults> {
     let rate = args.rate.unwrap_or(RATE).to_string();
     let connections = args.connections.unwrap_or(CONNECTIONS);
-    let start = |kind: &Kind| Pair::start(args, *kind, connections, false);
+    let start = |kind: &ServerKind| Pair::start(args, *kind, connections, false);
     let mut pairs: Vec<Result<Pair>> = kinds.iter().map(start).collect();
     let mut runs: Vec<WindowResults> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..WINDOWS {
@@ -185,20 +185,20 @@ pub fn at_rate(args: &RunArgs, kinds: &[Kind]) -> Vec<WindowResults> {
 }
 
 /// Saturating messages with QoS 1, each to one of 10,000 subscribers with QoS 0.
-pub fn acknowledged(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn acknowledged(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(&args.at_qos(0), kind, connections, false)?;
     pair.window(&args.at_qos(1), &ACKNOWLEDGED)
 }
 
 /// Like [`acknowledged`], but with subscribers with QoS 1.
-pub fn quality_1(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn quality_1(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let (args, connections) = (args.at_qos(1), args.connections.unwrap_or(CONNECTIONS));
     Pair::start(&args, kind, connections, false)?.window(&args, &ACKNOWLEDGED)
 }
 
 /// One message to 10,000 subscribers: the time until the last one has it.
-pub fn broadcasts(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn broadcasts(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let connections = args.connections.unwrap_or(CONNECTIONS);
     let mut pair = Pair::start(args, kind, connections, true)?;
     let size = args.size.unwrap_or(512);
@@ -219,7 +219,7 @@ pub fn broadcasts(args: &RunArgs, kind: Kind) -> Result<Value> {
 }
 
 /// 15,000 idle connections.
-pub fn idle(args: &RunArgs, kind: Kind) -> Result<Value> {
+pub fn idle(args: &RunArgs, kind: ServerKind) -> Result<Value> {
     let pair = Pair::start(args, kind, args.connections.unwrap_or(IDLE), false)?;
     let cost = pair.audience.cost_open();
     Ok(json!({

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::budget::account::Part;
+use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
 use crate::client::types::ProtocolTypes;
 use crate::store::slab::NONE;
@@ -49,6 +49,6 @@ impl<P: ProtocolTypes> Connections<P> {
         let bytes = |count| count * RELAYED_BYTES;
         let now = self.relayed.len();
         self.account
-            .change(Part::Connections, bytes(before), bytes(now));
+            .change(MemoryPart::Connections, bytes(before), bytes(now));
     }
 }

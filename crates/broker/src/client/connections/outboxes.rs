@@ -1,6 +1,6 @@
 //! The outboxes of connections (bytes that wait for a socket) and the memory charged for them.
 
-use crate::budget::account::Part;
+use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
 use crate::client::outbox::Outbox;
 use crate::client::types::ProtocolTypes;
@@ -68,7 +68,8 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn weigh_outbox(&mut self, slot: u32) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).link.outbox);
         let (charged, counted) = outbox.weigh();
-        self.account.change(Part::Outboxes, charged.0, charged.1);
+        self.account
+            .change(MemoryPart::Outboxes, charged.0, charged.1);
         self.outbox_bytes = self.outbox_bytes - counted.0 + counted.1;
     }
 
@@ -78,7 +79,7 @@ impl<P: ProtocolTypes> Connections<P> {
         let outbox = core::mem::replace(&mut row.link.outbox, NONE);
         if outbox != NONE {
             let (charged, counted) = self.outboxes.remove(outbox).weigh();
-            self.account.release(Part::Outboxes, charged.0);
+            self.account.release(MemoryPart::Outboxes, charged.0);
             self.outbox_bytes -= counted.0;
         }
     }

@@ -1,6 +1,6 @@
 //! The received bytes that are held for connections, and the memory charged for them.
 
-use crate::budget::account::Part;
+use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
 use crate::client::types::{ProtocolTypes, Spilled};
 use crate::store::slab::NONE;
@@ -89,8 +89,8 @@ impl<P: ProtocolTypes> Connections<P> {
     /// Updates the charge for held received bytes.
     #[inline]
     pub(crate) fn charge_received(&mut self) {
-        if self.account.part(Part::Received) != self.receive_bytes {
-            self.account.set(Part::Received, self.receive_bytes);
+        if self.account.part(MemoryPart::Received) != self.receive_bytes {
+            self.account.set(MemoryPart::Received, self.receive_bytes);
         }
     }
 }

@@ -29,7 +29,7 @@ fn append(conns: &mut Connections, slot: u32, bytes: &[u8]) {
     });
 }
 
-fn charged(conns: &Connections, part: Part) -> usize {
+fn charged(conns: &Connections, part: MemoryPart) -> usize {
     conns.account.part(part)
 }
 
@@ -38,11 +38,11 @@ fn address_behind_a_proxy_is_charged_until_the_connection_ends() {
     let mut conns = two();
     for last in [1, 2] {
         conns.set_relayed(0, Some([10, 0, 0, last].into()));
-        let charged = charged(&conns, Part::Connections);
+        let charged = charged(&conns, MemoryPart::Connections);
         assert!((21..64).contains(&charged), "{charged}");
     }
     conns.remove(0);
-    assert_eq!(charged(&conns, Part::Connections), 0);
+    assert_eq!(charged(&conns, MemoryPart::Connections), 0);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn received_bytes_count_while_they_are_held() {
     let held = conns.spill(0).map_or(0, Spilled::bytes);
     assert!(held >= 150 && conns.receive_bytes() == held);
     conns.charge_received();
-    assert_eq!(charged(&conns, Part::Received), held);
+    assert_eq!(charged(&conns, MemoryPart::Received), held);
     assert!(conns.take_spill(0).is_some() && conns.take_spill(0).is_none());
     assert_eq!(conns.receive_bytes(), 0);
     conns.set_spill(1, Spill::Http(HttpSpill::default()));
@@ -68,11 +68,11 @@ fn an_outbox_is_charged_until_it_is_dropped() {
     conns.begin_outbox(0, |queue| queue.push(&[7; 1_000]));
     conns.add_to_outbox(0, |queue| queue.push(&[7; 500]));
     assert_eq!(conns.outbox_bytes, 1_500);
-    assert!(charged(&conns, Part::Outboxes) >= 1_500);
+    assert!(charged(&conns, MemoryPart::Outboxes) >= 1_500);
     conns.drop_outbox(0);
     conns.drop_outbox(0);
     assert_eq!(
-        (conns.outbox_bytes, charged(&conns, Part::Outboxes)),
+        (conns.outbox_bytes, charged(&conns, MemoryPart::Outboxes)),
         (0, 0)
     );
 }
@@ -85,12 +85,12 @@ fn a_side_row_is_weighed_at_the_end_of_the_turn_and_released_with_its_connection
         name: alloc::vec![0; 300].into(),
         published: 0,
     });
-    assert_eq!(charged(&conns, Part::Connections), 0);
+    assert_eq!(charged(&conns, MemoryPart::Connections), 0);
     conns.weigh_touched();
-    assert!(charged(&conns, Part::Connections) >= 300);
+    assert!(charged(&conns, MemoryPart::Connections) >= 300);
     assert!(conns.find_extra(0).is_some() && conns.find_extra(1).is_none());
     conns.remove(0);
-    assert_eq!(charged(&conns, Part::Connections), 0);
+    assert_eq!(charged(&conns, MemoryPart::Connections), 0);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Matching, Queues, Subscriptions};
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::{GroupPosition, Part, RETAINED_SENT};
+use crate::filters::matching::{FilterPart, GroupPosition, RETAINED_SENT};
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames};
 
@@ -151,7 +151,8 @@ pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
     for group in subscriptions.groups() {
         let mut parts = subscriptions.parts_of(group.serial);
         // What has no bound is never held back.
-        let held = |(_, part): (u32, &Part)| bound && C::places(conns, slot, part.id) != u32::MAX;
+        let held =
+            |(_, part): (u32, &FilterPart)| bound && C::places(conns, slot, part.id) != u32::MAX;
         if !parts.any(held) {
             behind.push(group.serial);
         }
@@ -208,7 +209,7 @@ pub(crate) fn lacks_retained<P: ProtocolTypes>(
         return false;
     };
     let reads = |at: &GroupPosition| !at.live && at.offset < at.snapshot_end;
-    let is_resent = |(_, it): (u32, &Part)| it.id == part && Some(it.group) != own;
+    let is_resent = |(_, it): (u32, &FilterPart)| it.id == part && Some(it.group) != own;
     let group = all.group(serial);
     group.is_some_and(|group| group.positions().iter().any(reads)) || all.parts().any(is_resent)
 }

@@ -8,7 +8,7 @@ use crate::base::ids::PartitionId;
 use crate::store::slab::NONE;
 
 /// A part: the subscription of a connection to one filter.
-pub struct Part {
+pub struct FilterPart {
     /// The row of the filter; `NONE` if this entry is free.
     pub row: u32,
     /// The index of the connection among the filter's members.
@@ -76,7 +76,7 @@ impl Group {
 /// The subscriptions of a connection by filter. Look-ups are by index or binary search, so many filters cost little.
 pub struct FilterSubscriptions {
     /// The parts, by index. Free entries are reused.
-    parts: Vec<Part>,
+    parts: Vec<FilterPart>,
     /// The groups, sorted by serial.
     groups: Vec<Group>,
     /// The serial of the next group.
@@ -106,7 +106,7 @@ impl FilterSubscriptions {
             .map(|group| group.positions.capacity())
             .sum();
         size_of::<FilterSubscriptions>()
-            + self.parts.capacity() * size_of::<Part>()
+            + self.parts.capacity() * size_of::<FilterPart>()
             + self.groups.capacity() * size_of::<Group>()
             + positions * size_of::<GroupPosition>()
     }
@@ -144,7 +144,7 @@ impl FilterSubscriptions {
             return;
         };
         let next = core::mem::replace(&mut group.first, at);
-        let part = Part {
+        let part = FilterPart {
             row,
             place,
             group: serial,
@@ -287,18 +287,18 @@ impl FilterSubscriptions {
     }
 
     /// The part with this index, unless it is free.
-    pub fn part(&self, at: u32) -> Option<&Part> {
+    pub fn part(&self, at: u32) -> Option<&FilterPart> {
         self.parts.get(at as usize).filter(|part| part.row != NONE)
     }
 
     /// All parts and their indexes.
-    pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &FilterPart)> {
         let all = (0..).zip(&self.parts);
         all.filter(|(_, part)| part.row != NONE)
     }
 
     /// The parts of a group and their indexes, the last added part first.
-    pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &Part)> {
+    pub fn parts_of(&self, serial: u32) -> impl Iterator<Item = (u32, &FilterPart)> {
         let mut at = self.group(serial).map_or(NONE, |group| group.first);
         core::iter::from_fn(move || {
             let here = at;

@@ -146,7 +146,7 @@ proptest! {
                 members.insert((filter, slot), at);
             } else if let Some((row, place)) = members.remove(&(filter, slot)) {
                 let last = members.keys().all(|(other, _)| *other != filter);
-                let Left { moved, ended } = matching.leave(row, place);
+                let Removal { moved, ended } = matching.leave(row, place);
                 prop_assert_eq!(ended, last.then(|| text.clone().into_bytes()));
                 if let Some(moved) = moved {
                     let at = members.get_mut(&(moved.part, moved.slot)).unwrap();

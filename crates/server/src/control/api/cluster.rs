@@ -30,7 +30,7 @@ pub struct ClusterStatus {
     /// Problems of the cluster; empty if there are none.
     problems: Vec<String>,
     /// The sums of the counts of all nodes.
-    sum: Sum,
+    sum: ClusterTotals,
     nodes: Vec<NodeStatus>,
     partitions: Vec<PartitionStatus>,
     engine: EngineStatus,
@@ -42,11 +42,11 @@ const SILENT_S: u32 = 5;
 /// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Presence {
+pub enum NodeLiveness {
     /// Its last heartbeat is less than five seconds old.
     Live,
     /// Its last heartbeat is at least five seconds old.
-    ShardTimeout,
+    Silent,
     /// The other nodes have declared it dead. It is listed for an hour, or until another node takes its name.
     Dead,
 }
@@ -63,7 +63,7 @@ pub struct NodeStatus {
     /// Whether this is the node that answers.
     this: bool,
     /// Whether the node is live, silent or dead.
-    pub state: Presence,
+    pub state: NodeLiveness,
     /// Seconds since its last heartbeat.
     pub age_s: u32,
     /// The time of its last heartbeat, in seconds since 1970.
@@ -97,7 +97,7 @@ pub struct NodeDetail {
 
 /// The sums of the counts of all nodes.
 #[derive(Default, Serialize, ToSchema)]
-pub struct Sum {
+pub struct ClusterTotals {
     /// Number of connections.
     clients: u64,
     /// Number of subscriptions to topics.
@@ -292,7 +292,7 @@ pub fn nodes(
 /// The nodes that the log has declared dead.
 fn dead_nodes(state: &ClusterState) -> impl Iterator<Item = NodeStatus> {
     state.dead_nodes.iter().map(|node| NodeStatus {
-        state: Presence::Dead,
+        state: NodeLiveness::Dead,
         clients: 0,
         ..shown(state, node)
     })
@@ -308,8 +308,8 @@ fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
         admin: text(&node.admin_address),
         this: node.is_self,
         state: match age_s < SILENT_S {
-            true => Presence::Live,
-            false => Presence::ShardTimeout,
+            true => NodeLiveness::Live,
+            false => NodeLiveness::Silent,
         },
         age_s,
         last_seen_unix_s: node.beat_unix_s,
@@ -319,8 +319,8 @@ fn shown(state: &ClusterState, node: &NodeState) -> NodeStatus {
     }
 }
 
-fn sum(nodes: &[NodeStatus]) -> Sum {
-    let mut sum = Sum::default();
+fn sum(nodes: &[NodeStatus]) -> ClusterTotals {
+    let mut sum = ClusterTotals::default();
     for node in nodes {
         sum.clients = sum.clients.saturating_add(node.clients);
         match &node.told {
@@ -437,12 +437,12 @@ fn problems(
     for node in nodes {
         let age_s = node.age_s;
         match node.state {
-            Presence::Live => {}
-            Presence::ShardTimeout => found.push(format!(
+            NodeLiveness::Live => {}
+            NodeLiveness::Silent => found.push(format!(
                 "node {} has given no sign of life for {age_s} s",
                 node.name
             )),
-            Presence::Dead => found.push(format!(
+            NodeLiveness::Dead => found.push(format!(
                 "node {} is dead: it was seen {age_s} s ago, and no other has its name since",
                 node.name
             )),

@@ -123,7 +123,7 @@ pub struct ToEnd {
 
 /// The number of ended connections.
 #[derive(Serialize, ToSchema)]
-pub struct Ended {
+pub struct DisconnectedCount {
     disconnected: u64,
 }
 
@@ -294,14 +294,17 @@ pub async fn inspect(
     path = "/api/v1/connections/{id}",
     tag = "connections",
     params(("id" = String, Path, description = "As a list gave it")),
-    responses((status = 200, body = Ended), (status = 404, body = ErrorBody))
+    responses((status = 200, body = DisconnectedCount), (status = 404, body = ErrorBody))
 )]
-pub async fn end(State(state): State<AdminState>, Path(id): Path<String>) -> Answer<Ended> {
+pub async fn end(
+    State(state): State<AdminState>,
+    Path(id): Path<String>,
+) -> Answer<DisconnectedCount> {
     let (shard, id) = named(&state, &id)?;
     let ended: orders::Ended = state.shards.ask(shard, Control::Disconnect(id)).await?;
     match ended.count {
         0 => Err(ApiError::missing("connection")),
-        _ => Ok(Json(Ended { disconnected: 1 })),
+        _ => Ok(Json(DisconnectedCount { disconnected: 1 })),
     }
 }
 
@@ -312,7 +315,7 @@ pub async fn end(State(state): State<AdminState>, Path(id): Path<String>) -> Ans
     tag = "connections",
     request_body = ToEnd,
     responses(
-        (status = 200, body = Ended),
+        (status = 200, body = DisconnectedCount),
         (status = 400, body = ErrorBody, description = "A body that is none, or one that names everybody"),
         (status = 415, body = ErrorBody, description = "Not application/json"),
     )
@@ -320,7 +323,7 @@ pub async fn end(State(state): State<AdminState>, Path(id): Path<String>) -> Ans
 pub async fn end_all(
     State(state): State<AdminState>,
     request: Result<Json<ToEnd>, JsonRejection>,
-) -> Answer<Ended> {
+) -> Answer<DisconnectedCount> {
     let request = request?.0;
     let selection = selection(
         request.transport.as_deref(),
@@ -351,5 +354,5 @@ pub async fn end_all(
             from = ended.next;
         }
     }
-    Ok(Json(Ended { disconnected }))
+    Ok(Json(DisconnectedCount { disconnected }))
 }

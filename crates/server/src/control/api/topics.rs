@@ -179,7 +179,7 @@ pub struct Deleted {
 
 /// The number of deleted messages.
 #[derive(Serialize, ToSchema)]
-pub struct Purged {
+pub struct PurgedCount {
     purged: u64,
 }
 
@@ -366,7 +366,7 @@ pub async fn messages(
     tag = "topics",
     params(TopicQuery),
     responses(
-        (status = 200, body = Purged),
+        (status = 200, body = PurgedCount),
         (status = 400, body = ErrorBody, description = "No topic can have this name"),
         (status = 404, body = ErrorBody),
     )
@@ -374,7 +374,7 @@ pub async fn messages(
 pub async fn purge(
     State(state): State<AdminState>,
     query: Result<Query<TopicQuery>, QueryRejection>,
-) -> Answer<Purged> {
+) -> Answer<PurgedCount> {
     let (name, home) = name_and_home(&state, &query?.name)?;
     // Messages published after this point are kept.
     let until = topic_of(&state, home, name.clone()).await?.info.offset;
@@ -384,7 +384,7 @@ pub async fn purge(
         match state.shards.ask(home, order).await? {
             Outcome::Purged(more) if more > 0 => purged += u64::from(more),
             Outcome::Unknown => return Err(unknown()),
-            _ => return Ok(Json(Purged { purged })),
+            _ => return Ok(Json(PurgedCount { purged })),
         }
     }
 }
