@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crore_broker::Verdict;
 use crore_broker::access::{Grants, Known};
-use crore_broker::account::Part;
+use crore_broker::account::MemoryPart;
 use crore_broker::settings::Settings;
 use crore_broker::{Input, TurnLimits, World, work};
 use support::{NOW, TestServer};
@@ -103,7 +103,8 @@ fn work_of_hashing_a_long_credential_is_counted() {
 #[test]
 fn credentials_that_the_verifier_has_not_answered_are_in_the_account() {
     let mut server = server_with_long_tokens();
-    let held = |server: &TestServer| server.shards[0].accounts().parts[Part::Credentials as usize];
+    let held =
+        |server: &TestServer| server.shards[0].accounts().parts[MemoryPart::Credentials as usize];
     for asked in 1..=3 {
         asks_with_long_token(&mut server);
         assert!(
