@@ -29,7 +29,7 @@ use crate::plan::{Op, PRELOAD_LINES, Plan, PublisherAction, Step};
 use crate::truth::{Allowances, Topic, Truth, Violation};
 use population::Clients;
 
-/// The distance between the writer numbers of two processes of a cluster. A process that becomes a new writer takes its next number.
+/// Each process of a cluster has a range of this many writer numbers. When it becomes a new writer, it takes the next number of its range.
 const WRITER_GAP: u64 = 1000;
 
 /// The Unix time at which every world begins.

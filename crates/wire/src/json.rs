@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 const STRIDE: usize = 32;
 /// A string of at least this number of bytes gets exactly the memory that it needs.
 const LARGE: usize = 64 << 10;
-/// If a byte must be escaped, this number of bytes from it on is written together.
+/// From a byte that must be escaped on, this many bytes are escaped as one block.
 const BLOCK: usize = 32;
 /// The longest form of a byte: `\u001f`.
 const ESCAPED_MAX: usize = 6;

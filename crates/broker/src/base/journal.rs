@@ -82,8 +82,8 @@ pub(crate) struct Journal {
     why: String,
 }
 
-/// What identifies a connection in events and is not in its row: the client id, and the peer's address. The socket has the address only until the peer
-/// has left.
+/// The names of a connection in events that its row does not have: the client id and the peer's address. The socket forgets the address when the peer
+/// leaves.
 #[derive(Clone, Debug, Default)]
 struct ConnectionNames {
     peer: Option<IpAddr>,

@@ -37,7 +37,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
     }
 
-    /// Records the reason for which the current connection is about to end.
+    /// Records why the current connection is about to end.
     #[inline]
     pub(crate) fn note_end_reason(&mut self, words: &str) {
         if let Some(journal) = &mut self.meter.journal {

@@ -148,7 +148,7 @@ pub(crate) fn leave_groups<P: ProtocolTypes>(
     }
 }
 
-/// Makes an index of the list free, whose subscription has ended everywhere else.
+/// Frees the index of a subscription that has ended everywhere else.
 pub(crate) fn vacate<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
     if let Some(sub) = sub_mut(conns, slot, part) {
         (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);

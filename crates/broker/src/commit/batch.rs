@@ -111,8 +111,8 @@ impl Entry<'_> {
     }
 }
 
-/// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field as when a client
-/// publishes.
+/// Checks a batch of the log before any record of it is applied: the format, the order of the records, and each field, with the checks
+/// of a publish.
 ///
 /// In a replicated log (`is_replicated`) a batch that fails this check is void: no node wrote it, since nodes check batches
 /// before they write them. Only this function decides that, so that all nodes agree, whether they read the batch live, at their start or
@@ -206,7 +206,7 @@ impl StoredHeader {
     }
 }
 
-/// Whether messages and changes of topics are void, if they were admitted in the second `written_s` and a replicated log stored them in `stored_s`.
+/// Whether facts that were admitted in the second `written_s` are void, because a replicated log stored them only in the second `stored_s`.
 pub const fn is_late(written_s: u32, stored_s: u32) -> bool {
     stored_s.saturating_sub(written_s) > BOUND_S
 }

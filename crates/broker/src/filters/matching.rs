@@ -35,7 +35,7 @@ pub struct Member {
     pub part: u32,
 }
 
-/// A filter, with the row of its members. Valid until a member joins or leaves.
+/// A filter that matches a topic. Valid until a member joins or leaves.
 #[derive(Clone, Copy)]
 pub struct MatchedFilter {
     /// The filter's row.

@@ -137,14 +137,14 @@ impl Group {
 
 /// Memory of a message that was given: leaves of a `BTreeMap` are two thirds full.
 const GIVEN_BYTES: usize = 3 * size_of::<((usize, u64), Member)>() / 2;
-/// Groups of which one call looks whether their positions have moved.
+/// The maximum number of groups whose positions one call compares with the recorded ones.
 const EXAMINED_MAX: usize = 256;
 
 /// Bytes of a group's entries in the tree of groups and in its filter's list. Leaves of the tree are half full, since new group numbers are
 /// always the highest.
 const ROW_BYTES: usize = 2 * (size_of::<Group>() + size_of::<u64>()) + lists::NAME_BYTES;
 
-/// The maximum number of sessions of a group in a snapshot, so low that the sessions which join later cannot make the count overflow.
+/// The maximum number of sessions of a group in a snapshot. It leaves room for those that join later, so that the count cannot overflow.
 const MOST_SAVED_SESSIONS: u32 = 1 << 31;
 
 /// Bytes of a group with one member at one home, if no other group has the same filter.
@@ -352,8 +352,8 @@ impl Groups {
         (id, is_new_subscriber)
     }
 
-    /// Counts another session without a connection that subscribes to this group. A new group goes on after its recorded positions; where it has none, after
-    /// `ends`, the last offsets of the partitions.
+    /// Counts another session without a connection that subscribes to this group. A new group continues after its recorded positions. In a partition without
+    /// one, it continues after the partition's last offset (`ends`).
     pub fn add_session(&mut self, filter: &[u8], name: &[u8], ends: &[u64]) {
         let found = self.id_of(filter, name);
         let is_new = found.is_none();
@@ -429,7 +429,7 @@ impl Groups {
         due
     }
 
-    /// Adds the positions of a group that are not recorded as they are now.
+    /// Adds the positions of a group that differ from the recorded ones.
     fn find_moved(
         &self,
         id: u64,
@@ -479,7 +479,7 @@ impl Groups {
         };
         let before = group.own_bytes();
         group.members.remove((from, to));
-        // The session of the member keeps what the member does not give back.
+        // The member's session keeps the messages that the member does not give back.
         group.given.retain(|_, member| *member != (from, to));
         self.bytes -= before - group.own_bytes();
         group.sessions -= u32::from(ends);

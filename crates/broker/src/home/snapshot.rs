@@ -282,7 +282,8 @@ impl Logs {
         Ok(rows)
     }
 
-    /// Checks that this partition has given this offset. Otherwise the next message of a topic with this offset would get a lower offset.
+    /// Checks that this partition has assigned this offset. Otherwise the next message of a topic whose last offset this is would get a lower
+    /// one.
     ///
     /// # Errors
     /// The partition has not given the offset.

@@ -247,7 +247,7 @@ impl Lists {
     }
 
     /// Moves the entries to the lists of these rules. The caller has given the chains the numbers of their new rules. A list whose entries
-    /// stay together only gets another number.
+    /// all stay in one list is not rebuilt: it only gets another number.
     pub fn change(
         &mut self,
         entries: &mut Slab<Entry>,

@@ -210,7 +210,7 @@ impl Shard {
                 };
                 self.session_open(claim, (hash, &client));
             }
-            // The record has closed it.
+            // The record of its end has closed the session already.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
                 self.session_close(*session);

@@ -12,8 +12,8 @@ use crate::shard::published_wills::PublishedWill;
 use crate::shard::sessions::publish_will;
 
 impl Shard {
-    /// Publishes the will of the session with this name. If the session is recorded: when the message is in the log, [records](Shard::record_state_or_end)
-    /// the session without the will. `session` is its token, unless another connection holds it now.
+    /// Publishes the will of the session with this name. A recorded session is [recorded](Shard::record_state_or_end) again without the will, once the log
+    /// has the message. `session` is its token, unless another connection holds it now.
     pub(super) fn publish_will_once(
         &mut self,
         name: Box<[u8]>,

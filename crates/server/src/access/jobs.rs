@@ -31,7 +31,7 @@ impl Job {
     }
 }
 
-/// The queues. What verifies a credential decides its queue.
+/// One queue for each kind of verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     Tokens,

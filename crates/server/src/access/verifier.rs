@@ -6,8 +6,8 @@
 //!
 //! A question is refused at once if its queue has `access.questions_max` jobs. The client tries again later; by then the answers to the
 //! other questions are cached. Client addresses share each queue: no address may fill a queue ([`QueueLoad::may_add`]), and jobs run in
-//! fair turns, so a storm from one address does not delay the others. The thread that owns the state decodes no credential. So this thread
-//! has the same small work for every question, before it checks the share of the address.
+//! fair turns, so a storm from one address does not delay the others. The thread that owns the state decodes no credential. So every
+//! question costs it the same small work, even one that is refused because its address has used up its share.
 //!
 //! Invariants: each question that was accepted gets one answer; a refused question leaves no state behind.
 
@@ -36,8 +36,8 @@ use super::threads::spawn;
 
 /// The number of threads that verify signatures. Two are enough, since a signature takes little time.
 const TOKEN_THREADS: usize = 2;
-/// How many seconds a refusal is cached. That is long enough that a client which keeps trying costs nothing, and short enough for a client
-/// that has just been given the right.
+/// How many seconds a refusal is cached. Long enough that a client which keeps trying costs nothing; short enough that a client whose
+/// rights were just granted soon gets in.
 const REFUSAL_CACHE_S: u32 = 5;
 /// The minimum time between two log lines about one kind of refusal.
 const LOG_EVERY: Duration = Duration::from_secs(60);

@@ -36,8 +36,8 @@ pub fn pong(out: &mut Vec<u8>, data: &[u8]) {
     frame::write_masked(out, Opcode::Pong, data, [1, 2, 3, 4]);
 }
 
-/// Whether the server may close any connection with this code. The reasons are that the client closed it or was too slow, or that the
-/// server had no room.
+/// Whether the server may close a connection with this code at any time: because the client closed it, was too slow, or the server
+/// was full.
 pub fn is_for_room(code: u16) -> bool {
     let closed = [Closed::Peer, Closed::Timeout, Closed::Full];
     let mut rows = Reason::ALL.iter().map(|reason| reason.row());

@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// The number of counters in a table for each client that reaches its limit, if all clients together use up the resource. So most counters
-/// stay far below the limit of a client, and few clients that share a counter are refused too early.
+/// A table has this many counters for each client that can be at its limit when the resource is used up. So few clients share a counter
+/// with a client at its limit, and are refused too early.
 const COUNTERS_PER_PLACE: usize = 8;
 
 /// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.

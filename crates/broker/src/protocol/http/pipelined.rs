@@ -1,7 +1,7 @@
 //! Holds bytes received after a request that waits, up to a limit, and drops them when there is no room.
 //!
-//! Invariant: two kinds of bytes are never dropped alone to make room: a request that waits for the verdict on its credential, and
-//! frames after a WebSocket handshake. Their connection ends instead.
+//! Invariant: a request that waits for the verdict on its credential, and frames after a WebSocket handshake, are never dropped
+//! while their connection lives. If there is no room for them, the connection ends.
 
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::row::{PAUSED, State};

@@ -10,7 +10,7 @@ use crate::io::Io;
 use crate::mail::TopicRequest;
 use crate::protocol::front::{Connections, Context, Front};
 
-/// What HTTP leaves to the protocols that begin as a request, or in the place of one. `protocol/requests.rs` implements it.
+/// What HTTP leaves to the protocols whose connections begin as an HTTP request, or in place of one. `protocol/requests.rs` implements it.
 pub(crate) trait Requests {
     /// Processes a request that was accepted.
     fn carry_out<I: Io>(
@@ -40,7 +40,7 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// Whether a `GET` there subscribes, and so takes a place that is limited.
+    /// Whether a `GET` of this endpoint subscribes. The number of subscribers is limited.
     pub(crate) fn subscribes(self) -> bool {
         matches!(
             self,

@@ -2,8 +2,9 @@
 //! (bounded parts) of the snapshot, and the events after it.
 //!
 //! The homes (the parts of shards that keep topics) are asked one after the other, and for the next page only when the socket has
-//! accepted the page before. So a snapshot costs one page of memory, however slow its reader. A home sends events from its first
-//! page on. A follower that does not read them fast enough is disconnected, and gets a new snapshot when it connects again.
+//! accepted the page before. So a snapshot costs one page of memory, however slow its reader. A home sends live events as soon as
+//! it has sent its first page. A follower that does not read them fast enough is disconnected, and gets a new snapshot when it
+//! connects again.
 //!
 //! Events have no positions, since subscriptions are not logged.
 
@@ -262,7 +263,7 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
     }
 }
 
-/// Whether the connection's follower, if it is one, would be allowed now.
+/// Checks whether the credentials still allow this follower. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.own.follow.as_ref());

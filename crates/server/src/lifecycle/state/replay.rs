@@ -34,7 +34,7 @@ pub struct Replayed {
     pub homes: Vec<Shard>,
     /// The log, ready for appends.
     pub log: Option<Log<Directory>>,
-    /// Why all positions are uncertain: set if the log ends before the end that the documents name.
+    /// Set if the log ends before the point that the documents cover. Then no position of a client can be trusted; the text says why.
     pub lost: Option<String>,
     /// Why batches are missing in the log, and the partitions that may be affected; `None` if no batch is missing.
     pub damage: Option<(String, Vec<PartitionId>)>,
@@ -109,7 +109,8 @@ fn combine(
     } = of_homes;
     let ReadLog { log, found, .. } = read;
     if let (None, Some(why)) = (documents, &why) {
-        // The batch has a valid checksum, so the number of partitions must be wrong. The documents, which have the right number, are lost.
+        // A batch with a valid checksum cannot be read, so the number of partitions was changed. The documents, which name the former number,
+        // are lost.
         return Err(ReplayError::Start(anyhow::anyhow!(
             "partitions = {} does not go with the log in {}, whose documents are lost: {why}; set partitions to the number that the log was \
              written with, or move the directory away to begin anew: clients with positions of before are then told a gap",
