@@ -24,8 +24,8 @@ use crate::client::types::ProtocolTypes;
 use crate::home::Home;
 use crate::io::Io;
 
-/// The divisor of a turn's steps for one continued connection. So several connections continue in each turn, however many bytes one
-/// of them has sent.
+/// A continued connection gets at most one part in this many of a turn's steps, however many bytes it has sent. So several
+/// connections continue in each turn.
 const SHARES: u64 = 8;
 
 impl<P: Protocols> Front<P> {
