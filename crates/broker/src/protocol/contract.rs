@@ -3,6 +3,7 @@
 //! Each protocol implements [`Protocol`](crate::client::protocols::Protocol) in its folder, and writes there only what differs from the defaults. Requests do
 //! so in `requests.rs` beside this file, because they begin streams and polls, and end as them.
 
+use crate::base::reason::Reason;
 use crate::base::time::Now;
 use crate::budget::stats::Transport;
 use crate::client::protocols::{Protocols, protocol_of};
@@ -12,7 +13,7 @@ use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
 use crate::protocol::encode::Encoding;
-use crate::protocol::front::{AllProtocols, Front, Subscribed};
+use crate::protocol::front::{AllProtocols, Clients, Front, Subscribed};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::publish::batch::drop_batch;
 use crate::protocol::mqtt::contract::Mqtt;
