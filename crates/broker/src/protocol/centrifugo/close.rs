@@ -13,7 +13,7 @@ use crate::protocol::http::stream_end::end_stream_by;
 pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
     let row = reason.row();
     clients.scratch.note_close_reason(row.closed);
-    clients.meter.stats.refusals.add(reason);
+    clients.refused(slot, reason);
     match disconnect_of(reason) {
         Some(code) => end_by(clients, slot, row.closed, code, code.text, io),
         None => clients.drop_conn(slot, Close::Now),

@@ -85,7 +85,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         match take_subscribing(clients, slot, part) {
             Some(waits) => {
                 leave_part(clients, subs, slot, part);
-                if let Refused::Error(code, words) = Refused::for_reason(clients, reason) {
+                if let Refused::Error(code, words) = Refused::for_reason(clients, slot, reason) {
                     write_error(clients, slot, waits.id, code, &words);
                 }
             }

@@ -27,12 +27,12 @@ pub(super) fn client_connects(
     }
     if let Some(who) = verdict {
         let entered = clients.enter_as(slot, Some(who));
-        entered.map_err(|reason| refuse_token(clients, reason))?;
+        entered.map_err(|reason| refuse_token(clients, slot, reason))?;
     }
     if !may_connect(clients, slot) {
         let reason = Reason::ConnectNeedsCredentials;
         clients.note_denied(slot, reason, b"a connection");
-        clients.meter.stats.refusals.add(reason);
+        clients.refused(slot, reason);
         let code = Disconnect::PERMISSION_DENIED;
         return Err(Refused::End(code, code.text.into()));
     }
@@ -58,11 +58,13 @@ pub(super) fn client_connects(
 }
 
 /// An expired token gets an error, so that the client asks for a new one and connects again.
-fn refuse_token(clients: &mut Clients, reason: Reason) -> Refused {
+fn refuse_token(clients: &mut Clients, slot: u32, reason: Reason) -> Refused {
     match error_of(reason) {
-        ErrorCode::TOKEN_EXPIRED | ErrorCode::INTERNAL => Refused::for_reason(clients, reason),
+        ErrorCode::TOKEN_EXPIRED | ErrorCode::INTERNAL => {
+            Refused::for_reason(clients, slot, reason)
+        }
         _ => {
-            clients.meter.stats.refusals.add(reason);
+            clients.refused(slot, reason);
             Refused::End(Disconnect::INVALID_TOKEN, reason.text().into())
         }
     }

@@ -36,11 +36,11 @@ pub(super) fn client_asks_history(
     if wanted.channel.is_empty() {
         return Err(Refused::bad("a history without a channel"));
     }
-    check_name(clients, wanted.channel)?;
+    check_name(clients, slot, wanted.channel)?;
     let name = wanted.channel.as_bytes();
     if let Err(denied) = clients.may(slot, Right::Subscribe, name) {
         clients.note_denied(slot, denied, name);
-        return Err(Refused::for_reason(clients, denied));
+        return Err(Refused::for_reason(clients, slot, denied));
     }
     // A negative limit is none.
     let most = u32::try_from(wanted.limit).unwrap_or(u32::MAX);
@@ -97,7 +97,8 @@ pub(super) fn history_answered<I: Io>(
     };
     let asked = state_mut(&mut clients.conns, slot).histories.remove(at);
     if page.attached != Attached::Yes && page.attached != Attached::Gone {
-        let Refused::Error(code, words) = Refused::for_reason(clients, page.attached.refusal())
+        let Refused::Error(code, words) =
+            Refused::for_reason(clients, slot, page.attached.refusal())
         else {
             return true;
         };

@@ -38,15 +38,15 @@ pub(super) fn client_publishes(
     let (name, data) = (publish.channel.as_bytes(), publish.data);
     match clients.check_publish(slot, name, data.len(), || false) {
         Ok(()) => {}
-        Err(NotPublished::Name(_)) => check_name(clients, publish.channel)?,
+        Err(NotPublished::Name(_)) => check_name(clients, slot, publish.channel)?,
         Err(NotPublished::Denied(reason)) => {
             clients.note_denied(slot, reason, name);
-            return Err(Refused::for_reason(clients, reason));
+            return Err(Refused::for_reason(clients, slot, reason));
         }
-        Err(NotPublished::For(reason)) => return Err(Refused::for_reason(clients, reason)),
+        Err(NotPublished::For(reason)) => return Err(Refused::for_reason(clients, slot, reason)),
     }
     if let Err(reached) = clients.may_publish(slot) {
-        return Err(Refused::for_reason(clients, reached));
+        return Err(Refused::for_reason(clients, slot, reached));
     }
     let (hash, at) = clients.ctx.place_of(name);
     let message = message::Publish {
@@ -84,7 +84,7 @@ fn write_outcome(clients: &mut Clients, slot: u32, id: u32, outcome: Outcome) {
     match outcome.refusal() {
         None => write_reply(clients, slot, id, Answer::Publish),
         Some(reason) => {
-            clients.meter.stats.refusals.add(reason);
+            clients.refused(slot, reason);
             let words = reason.words(&clients.ctx.world.settings);
             write_error(clients, slot, id, error_of(reason), &words);
         }

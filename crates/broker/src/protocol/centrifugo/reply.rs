@@ -32,8 +32,8 @@ impl Refused {
     }
 
     /// The error for a reason of this server, which is counted.
-    pub fn for_reason(clients: &mut Clients, reason: Reason) -> Refused {
-        clients.meter.stats.refusals.add(reason);
+    pub fn for_reason(clients: &mut Clients, slot: u32, reason: Reason) -> Refused {
+        clients.refused(slot, reason);
         let words = reason.words(&clients.ctx.world.settings);
         Refused::Error(error_of(reason), words)
     }

@@ -34,7 +34,7 @@ pub(super) fn client_subscribes(
     if wanted.kind != 0 || wanted.filter {
         return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
     }
-    check_name(clients, wanted.channel)?;
+    check_name(clients, slot, wanted.channel)?;
     let name = wanted.channel.as_bytes();
     clients.expand(slot);
     if part_of_topic(clients, subs, slot, name).is_some() {
@@ -53,13 +53,13 @@ pub(super) fn client_subscribes(
         && let Err(denied) = clients.may(slot, Right::Subscribe, name)
     {
         clients.note_denied(slot, denied, name);
-        return Err(Refused::for_reason(clients, denied));
+        return Err(Refused::for_reason(clients, slot, denied));
     }
     if let Err(reached) = has_room(clients, subs, slot, name) {
-        return Err(Refused::for_reason(clients, reached));
+        return Err(Refused::for_reason(clients, slot, reached));
     }
     if !clients.may_take(census, slot, 0) {
-        return Err(Refused::for_reason(clients, Reason::MemoryFull));
+        return Err(Refused::for_reason(clients, slot, Reason::MemoryFull));
     }
     let since = match wanted.recover {
         true => position(wanted.epoch, wanted.offset).map_or(Since::Unknown, Since::At),
@@ -72,7 +72,7 @@ pub(super) fn client_subscribes(
         kind: Kind::New,
     };
     let begun = subscribe(clients, subs, slot, &begins, Subscribed::default());
-    let part = begun.map_err(|reason| Refused::for_reason(clients, reason))?;
+    let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
     let ttl = until_unix_s.and_then(|until_unix_s| {
         let by_token = ByToken { part, until_unix_s };
         state_mut(&mut clients.conns, slot).by_token.push(by_token);
@@ -181,10 +181,10 @@ pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
 }
 
 /// Checks the name of a channel.
-pub(super) fn check_name(clients: &mut Clients, channel: &str) -> Result<(), Refused> {
+pub(super) fn check_name(clients: &mut Clients, slot: u32, channel: &str) -> Result<(), Refused> {
     let topic_bytes = clients.ctx.world.settings.limits.topic_bytes;
     topic::check_name(channel.as_bytes(), topic_bytes).map_err(|error| {
-        clients.meter.stats.refusals.add(Reason::BadName);
+        clients.refused(slot, Reason::BadName);
         Refused::Error(
             ErrorCode::BAD_REQUEST,
             alloc::format!("the channel {error}").into(),

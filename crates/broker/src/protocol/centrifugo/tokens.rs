@@ -136,7 +136,7 @@ pub(super) fn client_refreshes(
     clients
         .enter_as(slot, Some(who))
         .map_err(|reason| match error_of(reason) {
-            ErrorCode::INTERNAL => Refused::for_reason(clients, reason),
+            ErrorCode::INTERNAL => Refused::for_reason(clients, slot, reason),
             ErrorCode::TOKEN_EXPIRED => end_with(Disconnect::EXPIRED, reason.text()),
             _ => end_with(Disconnect::INVALID_TOKEN, reason.text()),
         })?;
@@ -169,10 +169,10 @@ pub(super) fn check_subscription_token(
         Err(reason) => {
             return Err(match error_of(reason) {
                 ErrorCode::UNAUTHORIZED => {
-                    clients.meter.stats.refusals.add(reason);
+                    clients.refused(slot, reason);
                     Refused::Error(ErrorCode::PERMISSION_DENIED, reason.text().into())
                 }
-                _ => Refused::for_reason(clients, reason),
+                _ => Refused::for_reason(clients, slot, reason),
             });
         }
     };
@@ -180,7 +180,7 @@ pub(super) fn check_subscription_token(
     if user != known.grants.user() || !is_for(clients, &known, token, channel) {
         let reason = Reason::SubscribeNotGranted;
         clients.note_denied(slot, reason, channel.as_bytes());
-        clients.meter.stats.refusals.add(reason);
+        clients.refused(slot, reason);
         let words = "the subscription token is of another user or for another channel";
         return Err(Refused::Error(ErrorCode::PERMISSION_DENIED, words.into()));
     }

@@ -40,21 +40,11 @@ pub(crate) fn end_stream_saying<I: Io>(
         clients.note_end_reason(words);
     }
     let code = row.close.unwrap_or(INTERNAL);
-    close_stream(clients, slot, row.closed, code, words, io);
+    end_stream_by(clients, slot, row.closed, code, words, io);
 }
 
-/// Ends a stream for no refusal: the peer closes it, or the protocol within its frames has said the reason.
-pub(crate) fn end_stream_unrefused<I: Io>(
-    clients: &mut Clients,
-    slot: u32,
-    closed: Closed,
-    code: u16,
-    io: &mut I,
-) {
-    close_stream(clients, slot, closed, code, "", io);
-}
-
-fn close_stream<I: Io>(
+/// Ends a stream as `end_stream` does, with a code that is not in the table of reasons: the peer chose it, or the protocol within the frames.
+pub(crate) fn end_stream_by<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::base::reason::{Closed, Reason};
 use crate::io::{Close, Io};
 use crate::protocol::front::Clients;
-use crate::protocol::http::stream_end::end_stream_unrefused;
+use crate::protocol::http::stream_end::end_stream_by;
 use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
@@ -133,7 +133,7 @@ pub(super) fn end_unplaced<I: Io>(
 pub(super) fn mqtt_shut<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.send_reply(slot, io);
     if clients.conns.get(slot).wants(FRAMED) {
-        return end_stream_unrefused(clients, slot, Closed::Done, CLOSE_NORMAL, io);
+        return end_stream_by(clients, slot, Closed::Done, CLOSE_NORMAL, "", io);
     }
     clients.shut(slot, io);
 }

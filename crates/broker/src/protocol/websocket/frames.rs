@@ -18,9 +18,7 @@ use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
-use crate::protocol::http::stream_end::{
-    end_stream, end_stream_saying, end_stream_unrefused, has_frames,
-};
+use crate::protocol::http::stream_end::{end_stream, end_stream_by, end_stream_saying, has_frames};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -115,7 +113,7 @@ impl Front {
             Event::Close { code, .. } => {
                 self.clients.send_reply(slot, io);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
-                end_stream_unrefused(&mut self.clients, slot, Closed::Peer, code, io);
+                end_stream_by(&mut self.clients, slot, Closed::Peer, code, "", io);
                 false
             }
         }
