@@ -20,6 +20,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, get};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -225,4 +226,11 @@ pub fn refusal(admin: &Admin) -> impl Fn() -> std::future::Ready<Response> + Clo
         let status = StatusCode::SERVICE_UNAVAILABLE;
         std::future::ready((status, [(header::RETRY_AFTER, "5")], body).into_response())
     }
+}
+
+/// The probes of load balancers, which the admin port answers in every state. `ready` answers `/readyz`.
+pub fn probes<S: Clone + Send + Sync + 'static>(ready: MethodRouter<S>) -> Router<S> {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", ready)
 }

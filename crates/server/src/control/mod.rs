@@ -38,7 +38,7 @@ use anyhow::{Context as _, anyhow};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 use crore_net::signal::Signals;
 use crore_net::{Inbox, Sender};
 use tokio::sync::mpsc;
@@ -154,7 +154,7 @@ fn routes(state: AdminState) -> Router {
         state.request_guard.clone(),
         request_guard::check_request,
     );
-    probes(get(ready))
+    admin_port::probes(get(ready))
         .merge(api::routes(&state))
         .merge(console::routes())
         .fallback(api::not_found)
@@ -168,17 +168,10 @@ fn overflow_routes(state: AdminState, admin: &Admin) -> Router {
         state.request_guard.clone(),
         request_guard::check_request,
     );
-    probes(get(ready))
+    admin_port::probes(get(ready))
         .fallback(admin_port::refusal(admin))
         .layer(guard)
         .with_state(state)
-}
-
-/// The probes of load balancers, which the admin port answers in every state. `ready` answers `/readyz`.
-fn probes<S: Clone + Send + Sync + 'static>(ready: MethodRouter<S>) -> Router<S> {
-    Router::new()
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", ready)
 }
 
 /// `/readyz`: ready if all shards answer, the server is not stopping, and a node of a cluster can read the log.

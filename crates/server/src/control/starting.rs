@@ -12,7 +12,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::sync::oneshot;
 
-use super::admin_port::{AdminPort, PortCounters};
+use super::admin_port::{self, AdminPort, PortCounters};
 use super::request_guard::{self, RequestGuard};
 use crate::settings::admin::Admin;
 
@@ -84,7 +84,7 @@ fn serve(
         || async { unavailable(axum::Json(serde_json::json!({ "error": NOT_READY_TEXT }))) };
     let not_ready = get(async || unavailable(format!("{NOT_READY_TEXT}\n")));
     let routes =
-        super::probes(not_ready)
+        admin_port::probes(not_ready)
             .fallback(later)
             .layer(axum::middleware::from_fn_with_state(
                 guard,

@@ -97,7 +97,7 @@ pub struct RecordedState<'a> {
 pub struct RecordedParts<'a> {
     /// The token of the session. The record changes no other session of the same name.
     pub token: u64,
-    /// The [digest](super::patch::Outline::digest) of the state that it changes.
+    /// The digest (`Outline::digest`) of the state that it changes.
     pub before: u64,
     /// The changes (`patch.rs`).
     pub changes: &'a [u8],
