@@ -7,6 +7,7 @@ export const TRANSPORTS: Record<string, string> = {
   websocket: "WebSocket",
   mqtt: "MQTT",
   mqtt_websocket: "MQTT over WebSocket",
+  centrifugo: "Centrifugo",
 };
 
 /** How a transport of the API is called. */
