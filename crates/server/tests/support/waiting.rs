@@ -12,12 +12,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks for the event.
 pub const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
-/// Reads once with the socket's timeout, and once more if nothing has come: after the machine stood still, the first read times out at
-/// once, before the server has had time to run.
+/// Reads once with the socket's timeout, and once more if nothing has come: after the machine stood still, the first read times out or is
+/// interrupted at once, before the server has had time to run.
 pub fn read_again(mut stream: &TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
     let read = stream.read(bytes);
     match read {
-        Err(error) if is_timeout(&error) => stream.read(bytes),
+        Err(error) if is_timeout(&error) || error.kind() == ErrorKind::Interrupted => {
+            stream.read(bytes)
+        }
         read => read,
     }
 }
