@@ -6,14 +6,11 @@ use std::path::PathBuf;
 
 use crate::run::{Program, source_seed, target_directory, together};
 
-/// Number of new seeds in every test run, and of those whose worlds are clusters with MQTT sessions: together two minutes on two cores.
-const FRESH_SEEDS: &str = "11800";
-const FRESH_SESSION_SEEDS: &str = "1000";
+/// Number of new seeds in every test run: two minutes on two cores.
+const FRESH_SEEDS: &str = "13000";
 
 /// Seeds with this bit may have several nodes (`CLUSTERS_FROM` of the simulator).
 const CLUSTERS: u64 = 1 << 61;
-/// Seeds with this bit as their highest one are clusters with MQTT sessions (`CLUSTER_SESSIONS_FROM` of the simulator).
-const CLUSTER_SESSIONS: u64 = 1 << 59;
 
 /// Builds the simulator and runs it with these arguments. `--planted` and `--fault` need a build with the planted faults.
 pub fn run(args: &[&str]) -> Result<()> {
@@ -43,15 +40,11 @@ pub fn beside() -> Result<()> {
         .args(["test", "--profile", "sim", "--locked", "--workspace"])
         .args(["--test", "allocations", "--", "--include-ignored"])
         .run_beside();
-    let seeds = |count, of: u64| {
-        let from = (source_seed()? | of).to_string();
-        Program::behind(program()?)
-            .args(["--seeds", count, "--from", &from])
-            .run_beside()
-    };
-    let any = seeds(FRESH_SEEDS, CLUSTERS);
-    let sessions = seeds(FRESH_SESSION_SEEDS, CLUSTER_SESSIONS);
-    together([allocations, any, sessions])
+    let from = (source_seed()? | CLUSTERS).to_string();
+    let seeds = Program::behind(program()?)
+        .args(["--seeds", FRESH_SEEDS, "--from", &from])
+        .run_beside();
+    together([allocations, seeds])
 }
 
 fn program() -> Result<PathBuf> {
