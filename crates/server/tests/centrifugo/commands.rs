@@ -145,7 +145,7 @@ fn history_of_another_epoch_is_unrecoverable() {
 }
 
 #[test]
-fn what_has_no_backend_is_not_available() {
+fn command_that_needs_a_backend_gets_not_available() {
     let server = server();
     let mut client = Client::connected(&server);
     for (request, body) in [

@@ -210,7 +210,7 @@ fn a_connection_ends_with_its_token_unless_it_is_renewed() {
 }
 
 #[test]
-fn what_new_settings_do_not_grant_ends_and_what_a_token_grants_stays() {
+fn new_settings_end_connections_that_they_do_not_grant_and_keep_what_a_token_grants() {
     let server = closed("anonymous = { subscribe = [\"open\"] }\n");
     let own = token(&json!({"sub": "ann", "exp": LATER_S}));
     let mut clients = [(); 2].map(|()| Client::with_token(&server, &own));

@@ -323,7 +323,7 @@ fn commands_of_a_frame_are_counted_by_their_borders() {
 }
 
 #[test]
-fn what_is_left_of_a_frame_begins_with_the_next_command() {
+fn rest_of_a_frame_begins_with_the_next_command() {
     let json = b"{\"id\":1,\"ping\":{}}\n{}\n";
     let protobuf = b"\x04\x08\x01\x5a\x00\x00";
     for (format, frame, len) in [(Json, &json[..], 19), (Protobuf, protobuf, 5)] {
