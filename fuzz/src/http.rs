@@ -1,6 +1,6 @@
 //! Fuzz targets for HTTP request heads, chunked bodies, and the grammars of header fields.
 
-use crore_wire::http::body::{BodyError, Chunked};
+use crore_wire::http::body::{BodyError, ChunkedDecoder};
 use crore_wire::http::date::{self, MAX_UNIX_S};
 use crore_wire::http::head::{self, Body, Head, HeadError};
 use crore_wire::http::{etag, forwarded, origin, proxy};
@@ -155,7 +155,7 @@ fn framing(head: &Head<'_>) {
 type Decoded = Result<(Vec<u8>, Option<usize>), BodyError>;
 
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>, limit: usize) -> Decoded {
-    let (mut chunked, mut data, mut before) = (Chunked::default(), Vec::new(), 0);
+    let (mut chunked, mut data, mut before) = (ChunkedDecoder::default(), Vec::new(), 0);
     for piece in pieces {
         let mut buf = piece.to_vec();
         let progress = chunked.decode(&mut buf, limit)?;

@@ -1,13 +1,13 @@
 //! Tests chunked bodies.
 
-use crore_wire::http::body::{BodyError, Chunked, MAX_EXTENSION_BYTES, MAX_TRAILER_BYTES};
+use crore_wire::http::body::{BodyError, ChunkedDecoder, MAX_EXTENSION_BYTES, MAX_TRAILER_BYTES};
 use proptest::prelude::*;
 
 /// The data, the bytes after the end, and whether the body has ended; or the error.
 type Outcome = Result<(Vec<u8>, Vec<u8>, bool), BodyError>;
 
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Outcome {
-    let mut chunked = Chunked::default();
+    let mut chunked = ChunkedDecoder::default();
     let (mut data, mut after, mut done) = (Vec::new(), Vec::new(), false);
     for piece in pieces {
         let mut buf = piece.to_vec();

@@ -1,7 +1,7 @@
 //! Tests request heads: which are accepted, which are refused and with which status. No split of the stream changes the result, and no
 //! bytes make the parser panic.
 
-use crore_wire::http::body::{BodyError, Chunked};
+use crore_wire::http::body::{BodyError, ChunkedDecoder};
 use crore_wire::http::head::{self, Accept, Body, Head, HeadError, Method};
 use proptest::prelude::*;
 
@@ -192,6 +192,9 @@ fn bad_request_lines_are_refused() {
         ("GET ftp://h/ HTTP/1.1", 400),
         ("GET http:///a HTTP/1.1", 400),
         ("GET http://u@h/a HTTP/1.1", 400),
+        ("CONNECT /a HTTP/1.1", 400),
+        ("CONNECT http://h:443/ HTTP/1.1", 400),
+        ("CONNECT  HTTP/1.1", 400),
     ] {
         let text = format!("{line}\r\nHost: h\r\n\r\n");
         assert_eq!(refusal(&text), Some(status), "{line:?}");
@@ -382,7 +385,7 @@ struct Reader {
     events: Vec<Event>,
     body: Option<Body>,
     left: u64,
-    chunked: Chunked,
+    chunked: ChunkedDecoder,
     data: Vec<u8>,
     dead: bool,
 }
@@ -449,7 +452,7 @@ impl Reader {
         self.events
             .push(Event::Data(std::mem::take(&mut self.data)));
         self.body = None;
-        self.chunked = Chunked::default();
+        self.chunked = ChunkedDecoder::default();
     }
 
     fn fail(&mut self, event: Event) -> bool {

@@ -6,11 +6,11 @@
 
 use super::is_tchar;
 
-/// The most bytes of chunk extensions in one body. Few clients send any; some proxies sign each chunk with 90 bytes.
+/// Limit of the chunk extensions in one body. Few clients send extensions. Some proxies put a signature of 90 bytes into each chunk's.
 pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
-/// The most bytes of trailer fields after one body: the size of a small head.
+/// Limit of the trailer fields after one body.
 pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
-/// The most hexadecimal digits of a chunk size, leading zeros included: a `u64` holds no more.
+/// Limit of the hexadecimal digits of a chunk size, leading zeros included: a `u64` holds no more.
 const MAX_SIZE_DIGITS: u8 = 16;
 
 /// Why a chunked body was refused. The connection is closed after the answer.
@@ -43,7 +43,7 @@ impl BodyError {
 
 impl core::error::Error for BodyError {}
 
-/// The result of one call of [`Chunked::decode`].
+/// The result of one call of [`ChunkedDecoder::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Consumed bytes of the buffer: all of them, unless the body ended earlier.
@@ -68,7 +68,7 @@ enum State {
     ExtensionNameEnd,
     /// After the equals sign.
     ValueStart,
-    Value,
+    ExtensionValue,
     Quoted,
     /// After a backslash.
     QuotedPair,
@@ -79,7 +79,7 @@ enum State {
     DataLf,
     TrailerStart,
     TrailerName,
-    Trailer,
+    TrailerValue,
     TrailerLf,
     EndLf,
     Done,
@@ -87,8 +87,8 @@ enum State {
 
 /// The decoder of one chunked body. It buffers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chunked {
-    /// The bytes that the current chunk still lacks. While the size of a chunk is read, the value of the digits so far.
+pub struct ChunkedDecoder {
+    /// In the data: the bytes of the chunk that are still to come. In the size line: the size, as far as its digits have come.
     left: u64,
     /// The sum of all chunk sizes so far.
     total: u64,
@@ -98,14 +98,14 @@ pub struct Chunked {
     state: State,
 }
 
-impl Chunked {
+impl ChunkedDecoder {
     /// Decodes the next bytes of the stream, and moves the data to the front of `buf`.
     ///
-    /// The caller must not pass consumed bytes again; the bytes after [`Progress::read`] are unchanged. `limit` is for the data of
-    /// the whole body, in bytes. After an error the contents of `buf` are unspecified.
+    /// The next call must begin with the bytes after [`Progress::read`], which are unchanged. `limit` is for the data of the whole body,
+    /// in bytes. After an error the contents of `buf` are unspecified.
     ///
     /// # Errors
-    /// [`BodyError::TooLarge`] as soon as a chunk size exceeds the limit;
+    /// [`BodyError::TooLarge`] after the size line with which the sum of the chunk sizes exceeds the limit;
     /// [`BodyError::Malformed`] at the first byte that the grammar does not allow.
     pub fn decode(&mut self, buf: &mut [u8], limit: usize) -> Result<Progress, BodyError> {
         let mut read = 0;
@@ -135,25 +135,26 @@ impl Chunked {
 
     /// The state after one byte that is not data.
     fn next_state(&mut self, b: u8, limit: usize) -> Result<State, BodyError> {
-        let plain = b == b'\t' || (b >= b' ' && b != 0x7f);
         match (self.state, b) {
-            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(b),
-            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => self.extension(b),
+            (State::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.take_digit(b),
+            (State::Size, b';' | b' ' | b'\t') if self.digits > 0 => self.take_extension_byte(b),
             (State::Size, b'\r') if self.digits > 0 => Ok(State::SizeLf),
             (State::Size, _) => Err(BodyError::Malformed("bad chunk size")),
-            (State::ExtensionName | State::Value | State::QuotedEnd, b'\r') => Ok(State::SizeLf),
+            (State::ExtensionName | State::ExtensionValue | State::QuotedEnd, b'\r') => {
+                Ok(State::SizeLf)
+            }
             (
                 State::ExtensionGap
                 | State::ExtensionStart
                 | State::ExtensionName
                 | State::ExtensionNameEnd
                 | State::ValueStart
-                | State::Value
+                | State::ExtensionValue
                 | State::Quoted
                 | State::QuotedPair
                 | State::QuotedEnd,
                 _,
-            ) => self.extension(b),
+            ) => self.take_extension_byte(b),
             (State::SizeLf, b'\n') => self.after_size_line(limit),
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') | (State::TrailerLf, b'\n') => Ok(match self.state {
@@ -161,15 +162,17 @@ impl Chunked {
                 _ => State::TrailerStart,
             }),
             (State::TrailerStart, b'\r') => Ok(State::EndLf),
-            (State::Trailer, b'\r') => Ok(State::TrailerLf),
+            (State::TrailerValue, b'\r') => Ok(State::TrailerLf),
             (State::TrailerStart | State::TrailerName, _) if is_tchar(b) => {
-                self.trailer(State::TrailerName)
+                self.count_trailer_byte(State::TrailerName)
             }
-            (State::TrailerName, b':') => self.trailer(State::Trailer),
+            (State::TrailerName, b':') => self.count_trailer_byte(State::TrailerValue),
             (State::TrailerStart | State::TrailerName, _) => {
                 Err(BodyError::Malformed("bad trailer field"))
             }
-            (State::Trailer, _) if plain => self.trailer(State::Trailer),
+            (State::TrailerValue, _) if is_field_byte(b) => {
+                self.count_trailer_byte(State::TrailerValue)
+            }
             (State::EndLf, b'\n') => Ok(State::Done),
             _ => Err(BodyError::Malformed("bad chunk framing")),
         }
@@ -177,21 +180,20 @@ impl Chunked {
 
     /// The state after a byte of a chunk's extensions (RFC 9112 section 7.1.1). An extension is a name, perhaps with a value that is
     /// a token or a quoted string (RFC 9110 section 5.6.4). Whitespace around `;` and `=` is allowed.
-    fn extension(&mut self, b: u8) -> Result<State, BodyError> {
+    fn take_extension_byte(&mut self, b: u8) -> Result<State, BodyError> {
         self.extension_bytes += u32::from(self.state != State::Size);
         if self.extension_bytes > MAX_EXTENSION_BYTES {
             return Err(BodyError::Malformed("too many chunk extensions"));
         }
         let blank = matches!(b, b' ' | b'\t');
-        let text = blank || b > b' ' && b != 0x7f;
         Ok(match (self.state, b) {
             (State::Quoted, b'"') => State::QuotedEnd,
             (State::Quoted, b'\\') => State::QuotedPair,
-            (State::Quoted | State::QuotedPair, _) if text => State::Quoted,
+            (State::Quoted | State::QuotedPair, _) if is_field_byte(b) => State::Quoted,
             (State::ExtensionStart | State::ExtensionName, _) if is_tchar(b) => {
                 State::ExtensionName
             }
-            (State::ValueStart | State::Value, _) if is_tchar(b) => State::Value,
+            (State::ValueStart | State::ExtensionValue, _) if is_tchar(b) => State::ExtensionValue,
             (State::ValueStart, b'"') => State::Quoted,
             (State::ExtensionName | State::ExtensionNameEnd, b'=') => State::ValueStart,
             (State::ExtensionStart | State::ValueStart, _) if blank => self.state,
@@ -201,11 +203,13 @@ impl Chunked {
                 | State::ExtensionGap
                 | State::ExtensionName
                 | State::ExtensionNameEnd
-                | State::Value
+                | State::ExtensionValue
                 | State::QuotedEnd,
                 b';',
             ) => State::ExtensionStart,
-            (State::Size | State::ExtensionGap | State::Value | State::QuotedEnd, _) if blank => {
+            (State::Size | State::ExtensionGap | State::ExtensionValue | State::QuotedEnd, _)
+                if blank =>
+            {
                 State::ExtensionGap
             }
             _ => return Err(BodyError::Malformed("bad chunk extension")),
@@ -213,7 +217,7 @@ impl Chunked {
     }
 
     /// Counts a byte of the trailer fields; `next` is the state after it.
-    fn trailer(&mut self, next: State) -> Result<State, BodyError> {
+    fn count_trailer_byte(&mut self, next: State) -> Result<State, BodyError> {
         self.trailer_bytes += 1;
         if self.trailer_bytes > MAX_TRAILER_BYTES {
             return Err(BodyError::Malformed("too many trailer fields"));
@@ -221,7 +225,7 @@ impl Chunked {
         Ok(next)
     }
 
-    fn digit(&mut self, b: u8) -> Result<State, BodyError> {
+    fn take_digit(&mut self, b: u8) -> Result<State, BodyError> {
         if self.digits == MAX_SIZE_DIGITS {
             return Err(BodyError::Malformed("chunk size with too many digits"));
         }
@@ -250,4 +254,9 @@ impl Chunked {
         self.total = total;
         Ok(State::Data)
     }
+}
+
+/// Whether a field's value or a quoted string may contain the byte (RFC 9110 section 5.5).
+const fn is_field_byte(b: u8) -> bool {
+    b == b'\t' || (b >= b' ' && b != 0x7f)
 }

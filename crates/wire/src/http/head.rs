@@ -28,7 +28,7 @@ pub enum Body {
     None,
     /// Exactly this many bytes, perhaps 0.
     Length(u64),
-    /// Chunks, see [`super::body::Chunked`].
+    /// Chunks, see [`super::body::ChunkedDecoder`].
     Chunked,
 }
 

@@ -71,14 +71,19 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
             minor,
         });
     }
-    let (authority, local) = match method_name {
+    let (authority, path_and_query) = match method_name {
         // The target of CONNECT is only an authority (RFC 9112 section 3.2.3). The request gets the path `/`.
-        b"CONNECT" if is_authority(target) => (Some(target), &b""[..]),
+        b"CONNECT" if target.is_empty() || !is_authority(target) => {
+            return Err(HeadError::Malformed(
+                "the target of CONNECT is no authority",
+            ));
+        }
+        b"CONNECT" => (Some(target), &b""[..]),
         _ => split_authority(target)?,
     };
-    let (path, query) = match memchr::memchr(b'?', local) {
-        Some(at) => (&local[..at], &local[at + 1..]),
-        None => (local, &b""[..]),
+    let (path, query) = match memchr::memchr(b'?', path_and_query) {
+        Some(at) => (&path_and_query[..at], &path_and_query[at + 1..]),
+        None => (path_and_query, &b""[..]),
     };
     // An absolute-form target without a path means the root (RFC 9112 section 3.2.1).
     let path = if path.is_empty() { b"/" } else { path };
@@ -94,7 +99,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
 
 fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
     match version {
-        // A later minor version is treated as the highest version that we speak (RFC 9110 section 2.5).
+        // HTTP/1.2 to HTTP/1.9 are served as HTTP/1.1, the highest minor version that we speak (RFC 9110 section 2.5).
         [
             b'H',
             b'T',
@@ -132,11 +137,11 @@ fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
         .iter()
         .position(|&b| matches!(b, b'/' | b'?'))
         .unwrap_or(rest.len());
-    let (authority, local) = rest.split_at(end);
+    let (authority, path_and_query) = rest.split_at(end);
     if authority.is_empty() || !is_authority(authority) {
         return Err(HeadError::Malformed("bad authority in the target"));
     }
-    Ok((Some(authority), local))
+    Ok((Some(authority), path_and_query))
 }
 
 /// The rest after `scheme://`, for the schemes of this server.
@@ -151,8 +156,8 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether the value is empty, or a host with or without a port (RFC 3986 section 3.2). A user before the host is refused, and so is a
-/// character that separates the parts of a URI or the members of a list, and a port without a host (RFC 9110 section 4.2.1).
+/// Whether the value is empty, or a host with or without a port (RFC 3986 section 3.2). Refused are a user before the host, a port
+/// without a host (RFC 9110 section 4.2.1), and the characters that separate parts of a URI or members of a list.
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {
@@ -180,10 +185,10 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
     }
 }
 
-/// Whether the character is allowed in a host name: the characters of RFC 3986 section 3.2.2, and some more that names have in
-/// practice. The comma is not allowed, since other servers read it as a list separator.
+/// Whether RFC 3986 section 3.2.2 allows the character in a host name. The comma is not allowed, since other servers read it as a list
+/// separator.
 fn is_host_byte(b: &u8) -> bool {
-    let delimits = matches!(
+    let is_refused = matches!(
         b,
         b'@' | b'/'
             | b'\\'
@@ -201,5 +206,5 @@ fn is_host_byte(b: &u8) -> bool {
             | b'['
             | b']'
     );
-    b.is_ascii_graphic() && !delimits
+    b.is_ascii_graphic() && !is_refused
 }

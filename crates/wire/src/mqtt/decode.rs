@@ -1,6 +1,6 @@
 //! Decodes the body of a packet (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
 //!
-//! Invariant: every byte of the body is checked, and none is copied.
+//! Invariant: every byte that MQTT gives a meaning is checked, and none is copied. Payloads and passwords may contain any bytes.
 
 use super::base::{PacketType, Qos, V311_BRIDGE, Version};
 use super::error::Error;
@@ -29,7 +29,8 @@ pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_
         return Err(Error::Truncated);
     }
     let kind = header.kind();
-    if header.padded && version == Version::V5 && kind != PacketType::Connect {
+    // A CONNECT says only in its body which version it has.
+    if header.is_length_padded && version == Version::V5 && kind != PacketType::Connect {
         return Err(Error::VariableByteInteger);
     }
     let mut rest = Reader(body);
@@ -71,7 +72,7 @@ fn properties<'a>(
 }
 
 /// Bits of the connect flags (section 3.1.2.3).
-pub(super) mod flag {
+pub(super) mod connect_flag {
     pub const RESERVED: u8 = 1;
     pub const CLEAN_START: u8 = 1 << 1;
     pub const WILL: u8 = 1 << 2;
@@ -82,8 +83,8 @@ pub(super) mod flag {
 }
 
 fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Error> {
-    let (version, bridge) = protocol(&mut rest)?;
-    if header.padded && version == Version::V5 {
+    let (version, bridge) = read_protocol(&mut rest)?;
+    if header.is_length_padded && version == Version::V5 {
         return Err(Error::VariableByteInteger);
     }
     let flags = rest.byte()?;
@@ -91,15 +92,15 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     let keep_alive_s = rest.u16()?;
     let properties = properties(version, PacketType::Connect, &mut rest)?;
     let client_id = rest.text()?;
-    let will = match flags & flag::WILL != 0 {
+    let will = match flags & connect_flag::WILL != 0 {
         true => Some(will(version, flags, will_qos, &mut rest)?),
         false => None,
     };
-    let user_name = match flags & flag::USER_NAME != 0 {
+    let user_name = match flags & connect_flag::USER_NAME != 0 {
         true => Some(rest.text()?),
         false => None,
     };
-    let password = match flags & flag::PASSWORD != 0 {
+    let password = match flags & connect_flag::PASSWORD != 0 {
         true => Some(rest.binary()?),
         false => None,
     };
@@ -107,7 +108,7 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     Ok(Connect {
         version,
         bridge,
-        clean_start: flags & flag::CLEAN_START != 0,
+        clean_start: flags & connect_flag::CLEAN_START != 0,
         keep_alive_s,
         properties,
         client_id,
@@ -118,7 +119,7 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
 }
 
 /// Protocol name and version (sections 3.1.2.1 and 3.1.2.2), and whether the client is a bridge.
-fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
+fn read_protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     let name = rest.binary()?;
     if name != b"MQTT" && name != b"MQIsdp" {
         return Err(Error::ProtocolName);
@@ -131,13 +132,15 @@ fn protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     }
 }
 
-/// Checks the connect flags against each other; returns the will's QoS.
+/// Checks the connect flags (the reserved bit, the will, the password); returns the will's QoS.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
-    let will_qos = Qos::from_repr((flags & flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
-    let has_will_bits = flags & (flag::WILL_QOS | flag::WILL_RETAIN) != 0;
-    let password_alone = flags & (flag::PASSWORD | flag::USER_NAME) == flag::PASSWORD;
-    if flags & flag::RESERVED != 0
-        || (has_will_bits && flags & flag::WILL == 0)
+    let will_qos =
+        Qos::from_repr((flags & connect_flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
+    let has_will_bits = flags & (connect_flag::WILL_QOS | connect_flag::WILL_RETAIN) != 0;
+    let password_alone =
+        flags & (connect_flag::PASSWORD | connect_flag::USER_NAME) == connect_flag::PASSWORD;
+    if flags & connect_flag::RESERVED != 0
+        || (has_will_bits && flags & connect_flag::WILL == 0)
         || (password_alone && version == Version::V311)
     {
         return Err(Error::ConnectFlags);
@@ -161,7 +164,7 @@ fn will<'a>(
     }
     Ok(Will {
         qos,
-        retain: flags & flag::WILL_RETAIN != 0,
+        retain: flags & connect_flag::WILL_RETAIN != 0,
         properties,
         topic,
         payload: rest.binary()?,
@@ -221,8 +224,7 @@ fn publish<'a>(
     })
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP. In 5.0 a sender may leave out the properties, and also the reason code if it is success
-/// (section 3.4.2.1).
+/// Reads a PUBACK, PUBREC, PUBREL or PUBCOMP (section 3.4.2.1).
 fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<Ack<'a>, Error> {
     let packet_id = rest.packet_id()?;
     let (reason, properties) = match version {
@@ -236,7 +238,8 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
     })
 }
 
-/// The end of a packet of 5.0: a reason code and properties. Both may be missing, or only the properties.
+/// Reads the reason code and the properties at the end of a packet of 5.0. The sender may leave out the properties, or both. A missing
+/// reason code means success.
 fn reason_and_properties<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,

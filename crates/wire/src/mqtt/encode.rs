@@ -9,7 +9,7 @@
 //! functions panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
 
 use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
-use super::decode::flag;
+use super::decode::connect_flag;
 use super::header::{DUP, RETAIN};
 use super::options::SubscribeOptions;
 use super::packet::{Ack, Auth, ConnAck, Connect, Disconnect, Packet, Publish};
@@ -68,12 +68,12 @@ const PROTOCOL_NAME: &[u8] = b"\0\x04MQTT";
 fn connect_flags(connect: &Connect<'_>) -> u8 {
     let mut flags = 0;
     let mut set = |yes, flag| flags |= if yes { flag } else { 0 };
-    set(connect.clean_start, flag::CLEAN_START);
-    set(connect.user_name.is_some(), flag::USER_NAME);
-    set(connect.password.is_some(), flag::PASSWORD);
+    set(connect.clean_start, connect_flag::CLEAN_START);
+    set(connect.user_name.is_some(), connect_flag::USER_NAME);
+    set(connect.password.is_some(), connect_flag::PASSWORD);
     if let Some(will) = &connect.will {
-        set(true, flag::WILL | will.qos.bits() << 3);
-        set(will.retain, flag::WILL_RETAIN);
+        set(true, connect_flag::WILL | will.qos.bits() << 3);
+        set(will.retain, connect_flag::WILL_RETAIN);
     }
     flags
 }

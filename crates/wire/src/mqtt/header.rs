@@ -12,7 +12,7 @@ pub struct Header {
     kind: PacketType,
     flags: u8,
     /// The remaining length is encoded in more bytes than it needs. 3.1.1 allows this.
-    pub(super) padded: bool,
+    pub(super) is_length_padded: bool,
     remaining: u32,
 }
 
@@ -86,7 +86,7 @@ pub fn fixed_header(
     let header = Header {
         kind,
         flags,
-        padded: len > 1 && rest[len - 1] == 0,
+        is_length_padded: len > 1 && rest[len - 1] == 0,
         remaining,
     };
     Ok(Some((header, header_bytes)))

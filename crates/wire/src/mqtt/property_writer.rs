@@ -1,6 +1,7 @@
 //! Builds sets of properties for the encoders.
 //!
-//! Invariant: the decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties.
+//! The decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties. Two rules are the caller's:
+//! Authentication Data needs an Authentication Method, and a SUBSCRIBE has at most one Subscription Identifier.
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
 use super::property_set::Properties;
@@ -9,8 +10,8 @@ use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
 
-/// Nothing was written, because no packet can carry the value: a field over [`FIELD_MAX`] bytes, a text with a null character, or
-/// more than [`USER_PROPERTIES_MAX`] user properties.
+/// The value was not written: a field is longer than [`FIELD_MAX`], a text has a null character, or there are more than
+/// [`USER_PROPERTIES_MAX`] user properties, a limit of this codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("the value does not fit into an MQTT property")]
 pub struct Unencodable;
@@ -20,14 +21,13 @@ impl core::error::Error for Unencodable {}
 /// Builds a set of properties. One builder can be used for many packets, with [`clear`](Self::clear) between them.
 ///
 /// # Panics
-/// The methods panic on mistakes of the caller: a second value for a property that may occur once, or a value that the specification
-/// forbids (zero as a maximum or as an identifier, a topic with wildcards).
+/// A mistake of the caller panics: a second value for a property that may occur once, zero where the specification forbids it, an
+/// identifier of more than 28 bits, or a response topic with wildcards.
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,
     present: u64,
-    /// Number of user properties.
-    users: usize,
+    user_properties: usize,
 }
 
 impl PropertyBuf {
@@ -36,7 +36,7 @@ impl PropertyBuf {
         Self {
             bytes: Vec::new(),
             present: 0,
-            users: 0,
+            user_properties: 0,
         }
     }
 
@@ -52,7 +52,7 @@ impl PropertyBuf {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.present = 0;
-        self.users = 0;
+        self.user_properties = 0;
     }
 
     /// Copies the properties of a message that a server must forward unaltered: payload format indicator, response topic,
@@ -62,7 +62,9 @@ impl PropertyBuf {
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
-                P::UserProperty if self.users < USER_PROPERTIES_MAX => self.users += 1,
+                P::UserProperty if self.user_properties < USER_PROPERTIES_MAX => {
+                    self.user_properties += 1
+                }
                 P::PayloadFormatIndicator
                 | P::ResponseTopic
                 | P::CorrelationData
@@ -111,10 +113,10 @@ impl PropertyBuf {
         self.binary(P::CorrelationData, value)
     }
 
-    /// Subscription Identifier. A SUBSCRIBE has at most one, a PUBLISH one for each matching subscription.
+    /// Subscription Identifier. A PUBLISH has one for each matching subscription.
     pub fn subscription_identifier(&mut self, value: u32) -> &mut Self {
-        let fits = value != 0 && value as usize <= REMAINING_LENGTH_MAX;
-        assert!(fits, "a subscription identifier has 28 bits");
+        let is_valid = value != 0 && value as usize <= REMAINING_LENGTH_MAX;
+        assert!(is_valid, "a subscription identifier has 28 bits");
         self.bytes.push(P::SubscriptionIdentifier.id());
         write::variable(&mut self.bytes, value as usize);
         self.present |= P::SubscriptionIdentifier.bit();
@@ -147,7 +149,7 @@ impl PropertyBuf {
         self.text(P::AuthenticationMethod, value)
     }
 
-    /// Authentication Data. The set must also have an Authentication Method.
+    /// Authentication Data.
     ///
     /// # Errors
     /// The value does not fit.
@@ -250,10 +252,13 @@ impl PropertyBuf {
     /// # Errors
     /// Name or value does not fit, or there are [`USER_PROPERTIES_MAX`] already.
     pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unencodable> {
-        if !fits(name) || !fits(value) || self.users == USER_PROPERTIES_MAX {
+        if !is_encodable(name)
+            || !is_encodable(value)
+            || self.user_properties == USER_PROPERTIES_MAX
+        {
             return Err(Unencodable);
         }
-        self.users += 1;
+        self.user_properties += 1;
         self.present |= P::UserProperty.bit();
         self.bytes.push(P::UserProperty.id());
         self.field(name.as_bytes());
@@ -261,12 +266,12 @@ impl PropertyBuf {
         Ok(self)
     }
 
-    fn once(&self, property: P) {
+    fn assert_absent(&self, property: P) {
         assert!(!self.properties().has(property), "{property:?} comes once");
     }
 
     fn begin(&mut self, property: P) {
-        self.once(property);
+        self.assert_absent(property);
         self.present |= property.bit();
         self.bytes.push(property.id());
     }
@@ -290,7 +295,7 @@ impl PropertyBuf {
     }
 
     fn text(&mut self, property: P, value: &str) -> Result<&mut Self, Unencodable> {
-        match fits(value) {
+        match is_encodable(value) {
             true => self.binary(property, value.as_bytes()),
             false => Err(Unencodable),
         }
@@ -305,12 +310,12 @@ impl PropertyBuf {
         Ok(self)
     }
 
-    /// Writes Binary Data or text, which the caller has checked with [`fits`] or against [`FIELD_MAX`].
+    /// Writes Binary Data or text. The caller has checked it with [`is_encodable`] or against [`FIELD_MAX`].
     fn field(&mut self, value: &[u8]) {
         write::field(&mut self.bytes, value);
     }
 }
 
-fn fits(text: &str) -> bool {
+fn is_encodable(text: &str) -> bool {
     text.len() <= FIELD_MAX && memchr::memchr(0, text.as_bytes()).is_none()
 }

@@ -1,7 +1,7 @@
 //! Reads frame headers and enforces all rules of RFC 6455 about headers.
 //!
-//! Invariant: a byte is checked as soon as it arrives, and in order. So the violation does not depend on how the stream is split
-//! into reads. [`receive`](super::receive) checks the payloads.
+//! Invariant: the fields of a header are checked in order, each as soon as it is complete. The same bytes give the same violation,
+//! however they are split into reads. [`receive`](super::receive) checks the payloads.
 
 use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
 use super::violation::Violation;
@@ -39,7 +39,7 @@ pub(super) struct Frame {
     pub(super) received: usize,
 }
 
-/// The unfinished fragmented message that a frame may continue.
+/// A message of which the first frames have come and the last one has not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fragmented {
     /// Payload bytes of the message's frames so far.
@@ -48,16 +48,16 @@ pub(super) struct Fragmented {
 }
 
 /// Reads the header at the beginning of `bytes`. Returns the frame and the header's length, or `None` if the header is incomplete
-/// and has no fault so far. `open` is the message that a continuation frame would continue.
+/// and has no fault so far.
 pub(super) fn parse(
     bytes: &[u8],
-    open: Option<Fragmented>,
+    unfinished: Option<Fragmented>,
     config: &Config,
 ) -> Result<Option<(Frame, usize)>, Violation> {
     let Some(&first) = bytes.first() else {
         return Ok(None);
     };
-    let (opcode, fin, deflated) = first_byte(first, open.is_some(), config)?;
+    let (opcode, fin, deflated) = check_first_byte(first, unfinished.is_some(), config)?;
     let Some(&second) = bytes.get(1) else {
         return Ok(None);
     };
@@ -67,25 +67,25 @@ pub(super) fn parse(
         (Role::Client, true) => return Err(Violation::Masked),
         _ => {}
     }
-    let short = second & !MASKED;
-    if opcode.is_control() && usize::from(short) > CONTROL_MAX {
+    let length_code = second & !MASKED;
+    if opcode.is_control() && usize::from(length_code) > CONTROL_MAX {
         return Err(Violation::ControlTooLong);
     }
-    let Some((len, size)) = length(short, &bytes[2..])? else {
+    let Some((len, extra_bytes)) = payload_length(length_code, &bytes[2..])? else {
         return Ok(None);
     };
     if !opcode.is_control() {
-        let before = open.map_or(0, |message| message.bytes);
+        let before = unfinished.map_or(0, |message| message.bytes);
         let limit = wire_limit(
             config,
-            deflated || open.is_some_and(|message| message.deflated),
+            deflated || unfinished.is_some_and(|message| message.deflated),
         );
         if len > limit.saturating_sub(before) as u64 {
             return Err(Violation::TooBig);
         }
     }
     let mask = if masked {
-        match bytes.get(2 + size..2 + size + 4) {
+        match bytes.get(2 + extra_bytes..2 + extra_bytes + 4) {
             Some(mask) => Some([mask[0], mask[1], mask[2], mask[3]]),
             None => return Ok(None),
         }
@@ -100,10 +100,10 @@ pub(super) fn parse(
         len: len as usize,
         received: 0,
     };
-    Ok(Some((frame, 2 + size + if masked { 4 } else { 0 })))
+    Ok(Some((frame, 2 + extra_bytes + if masked { 4 } else { 0 })))
 }
 
-fn first_byte(
+fn check_first_byte(
     byte: u8,
     in_message: bool,
     config: &Config,
@@ -132,8 +132,8 @@ fn first_byte(
 
 /// The payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 demands the shortest encoding and a clear top
 /// bit.
-fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
-    let (len, size, least) = match short {
+fn payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
+    let (len, extra_bytes, len_min) = match length_code {
         LENGTH_16 => match bytes.first_chunk::<2>() {
             Some(bytes) => (
                 u64::from(u16::from_be_bytes(*bytes)),
@@ -151,21 +151,21 @@ fn length(short: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     if len >> 63 != 0 {
         return Err(Violation::LengthTopBit);
     }
-    if len < least {
+    if len < len_min {
         return Err(Violation::LengthNotMinimal);
     }
-    Ok(Some((len, size)))
+    Ok(Some((len, extra_bytes)))
 }
 
-/// The most payload bytes of a message on the wire. A compressed message may exceed the limit for messages, since compression makes random
-/// bytes longer: by at most an eighth, with zlib's smallest memory. The inflated message is limited separately.
+/// Limit of a message's payload bytes on the wire. Compression makes random bytes longer, by at most an eighth (zlib with its smallest
+/// memory). So a compressed message may exceed the limit for messages by that much; the inflated message is limited separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
     /// Allowance for the block headers of very small messages.
-    const SMALL: usize = 64;
+    const BLOCK_HEADERS: usize = 64;
     match deflated {
         true => config
             .message_bytes
-            .saturating_add(config.message_bytes / 8 + SMALL),
+            .saturating_add(config.message_bytes / 8 + BLOCK_HEADERS),
         false => config.message_bytes,
     }
 }

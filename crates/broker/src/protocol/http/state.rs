@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crore_wire::http::body::Chunked;
+use crore_wire::http::body::ChunkedDecoder;
 
 use crate::base::ids::ShardId;
 use crate::base::settings::Slow;
@@ -22,7 +22,7 @@ pub struct HttpSpill {
     /// The head, then the decoded body, then bytes as received.
     pub data: Vec<u8>,
     /// For a chunked body: the decoder, and the number of decoded bytes.
-    pub chunked: Option<(Chunked, usize)>,
+    pub chunked: Option<(ChunkedDecoder, usize)>,
     /// The head was judged, and the body is awaited.
     pub judged: bool,
     /// The progress of the body (see `client/progress.rs`).
