@@ -43,8 +43,8 @@ enum Class {
 }
 
 /// Whether a connection may hold `bytes` more received bytes, which are not counted yet. Makes room if there is none. Without room,
-/// only a client that holds little may. Connections that end for room get an answer, so `reply` must not hold a part of the
-/// caller's answer.
+/// only a client that holds little may. Connections that end for room get an answer through `reply`, so the caller's answers are sent first:
+/// `reply` must hold whole ones.
 pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     clients: &mut Clients<P>,
     queues: &Queues,
@@ -56,6 +56,7 @@ pub(crate) fn has_receive_room<P: Protocols, I: Io>(
     // If little of the memory is received input, dropping input would not help.
     let part = clients.ctx.world.settings.limits.memory_bytes / ROOM_PART;
     if clients.conns.lacks(bytes) > 0 && clients.conns.receive_bytes() > part {
+        clients.send_reply(slot, io);
         make_room(clients, queues, slot, bytes, io);
     }
     clients.conns.lacks(bytes) == 0 || clients.may_take(census, slot, bytes)

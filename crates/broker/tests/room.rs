@@ -1,0 +1,63 @@
+//! Tests which connections end when there is no room for received bytes, and what they are told.
+
+use crore_broker::settings::Settings;
+use crore_broker::{TurnLimits, World};
+use std::sync::Arc;
+use support::{NOW, TestServer};
+
+mod support;
+
+const MEMORY_BYTES: usize = 4 << 20;
+
+fn world() -> Arc<World> {
+    let mut settings = Settings::default();
+    settings.limits.memory_bytes = MEMORY_BYTES;
+    settings.limits.message_bytes = MEMORY_BYTES;
+    support::world(settings, 1, 1)
+}
+
+/// A masked frame of a client. The mask is zero, so the payload is readable.
+fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).expect("a short frame");
+    let mut frame = vec![0x80 | opcode];
+    match length {
+        0..=125 => frame.push(0x80 | payload.len() as u8),
+        _ => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&length.to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&[0; 4]);
+    [&frame, payload].concat()
+}
+
+#[test]
+fn client_that_ends_for_room_gets_no_bytes_of_the_client_that_needs_it() {
+    let mut server = TestServer::new(&world(), TurnLimits::default(), NOW);
+    let large = server.open(0);
+    let head = format!(
+        "POST /pub/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        3 << 20
+    );
+    server.say(large, head);
+    let device = server.open(0);
+    server.say(
+        device,
+        b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n",
+    );
+    // The beginning of a PUBLISH of a megabyte before any CONNECT is read only when it is whole.
+    server.say(device, frame(2, &[0x10, 0x80, 0x80, 0x40]));
+    let mut sent = 0;
+    while server.is_open(large) && sent < 4 << 20 {
+        server.say(large, vec![b'x'; 60_000]);
+        let more = [frame(9, b"PONG OF ANOTHER"), frame(2, &[b'y'; 30_000])].concat();
+        server.say(device, more);
+        server.settle();
+        server.flush(0);
+        sent += 60_000;
+    }
+    let told = String::from_utf8_lossy(server.received(large)).into_owned();
+    assert!(told.contains("503"), "{sent} bytes: {told}");
+    assert!(!told.contains("PONG"), "{told}");
+}
