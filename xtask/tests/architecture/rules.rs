@@ -101,8 +101,8 @@ const PURE_DEPENDENCIES: &[&str] = &[
     "miniz_oxide",
     "strum",
     "sha1",
-    // Without `std` it makes no system calls.
-    "blake2",
+    // It makes no system calls.
+    "blake3",
     "xxhash-rust",
     // Plain data. Its derives, with their dependencies, are for the server, which reads the settings from a file.
     "crore-settings",

@@ -14,9 +14,6 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use blake2::Blake2bMac;
-use blake2::digest::{FixedOutput, KeyInit, Update, consts::U16};
-
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 pub use crore_settings::rights::{Right, Rights};
 use crore_wire::topic::{self, TopicError};
@@ -239,11 +236,9 @@ impl Revoked {
     /// The number of a token. `name` is its `jti` claim, or a hash of its bytes if it has no `jti`. The hash is cryptographic, so that nobody can make a
     /// token with the number of another token.
     pub fn token(name: &[u8]) -> u64 {
-        let mut hash =
-            Blake2bMac::<U16>::new_from_slice(b"token").expect("a short key is a key of it");
-        hash.update(name);
-        let hash = hash.finalize_fixed();
-        u64::from_le_bytes(hash[..8].try_into().expect("16 bytes"))
+        let mut number = [0; 8];
+        number.copy_from_slice(&blake3::hash(name).as_bytes()[..8]);
+        u64::from_le_bytes(number)
     }
 
     /// Whether these grants are revoked at this Unix second.
@@ -309,9 +304,9 @@ impl Credential<'_> {
         }
     }
 
-    /// The keyed hash of the credential (BLAKE2b, RFC 7693 section 2.9).
+    /// The keyed hash of the credential (BLAKE3).
     pub fn digest(&self, key: &[u8; 32]) -> Digest {
-        let mut mac = Blake2bMac::<U16>::new_from_slice(key).expect("32 bytes are a key of it");
+        let mut mac = blake3::Hasher::new_keyed(key);
         match self {
             Credential::Token(token) => {
                 mac.update(b"t");
@@ -324,13 +319,15 @@ impl Credential<'_> {
                 mac.update(password);
             }
         }
-        Digest(mac.finalize_fixed().into())
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&mac.finalize().as_bytes()[..16]);
+        Digest(digest)
     }
 }
 
 /// The bytes of a shard's questions that exist. They belong to the memory account of the shard, though the verifier holds them.
 #[derive(Debug, Default)]
-pub(crate) struct QuestionBytes(Arc<AtomicUsize>);
+pub struct QuestionBytes(Arc<AtomicUsize>);
 
 impl QuestionBytes {
     pub(crate) fn get(&self) -> usize {
@@ -375,7 +372,7 @@ pub struct Question {
 
 impl Question {
     /// Asks about this credential. Its bytes are added to `held` until the question is dropped.
-    pub(crate) fn new(
+    pub fn new(
         credential: Credential<'_>,
         digest: Digest,
         settings_generation: u32,
@@ -395,17 +392,6 @@ impl Question {
             asker,
             _counted: CountedBytes::new(held, bytes),
         }
-    }
-
-    /// Asks about this credential. No shard accounts for the question.
-    pub fn of(
-        credential: Credential<'_>,
-        digest: Digest,
-        settings_generation: u32,
-        asker: u64,
-    ) -> Question {
-        let held = QuestionBytes::default();
-        Question::new(credential, digest, settings_generation, asker, &held)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests of the verifier's state: the choice of the queue, fair turns, the cache, and the count of open questions.
 
-use crore_broker::access::{Credential, Grants};
+use crore_broker::access::{Credential, Grants, QuestionBytes};
 
 use super::*;
 
@@ -9,7 +9,8 @@ const SETTINGS: &str = "[[key]]\nalg = 'HS256'\nsecret = '0123456789abcdef012345
 
 fn question(token: &[u8], asker: u64) -> Question {
     let credential = Credential::Token(token);
-    Question::of(credential, credential.digest(&[0; 32]), 0, asker)
+    let digest = credential.digest(&[0; 32]);
+    Question::new(credential, digest, 0, asker, &QuestionBytes::default())
 }
 
 /// The state, and its inbox.
