@@ -386,17 +386,8 @@ impl Shard {
         }
         let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
-        let under_way = front.feed.deliveries.walk_bytes();
-        let records_bytes = self.commits.bytes() + under_way;
-        let held = (
-            self.home.as_mut(),
-            records_bytes,
-            front.clients.journal_bytes(),
-        );
-        let (conns, census) = (&mut front.clients.conns, &mut front.census);
-        let question_bytes = front.gate.question_bytes().get();
-        let (subs, queues) = (&front.subs, &front.queues);
-        let trims = charge_turn(conns, subs, queues, census, held, question_bytes, io);
+        let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
+        let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;
         self.front.clients.meter.work.begin();
         relieves

@@ -13,9 +13,7 @@ use crate::budget::account::{Level, MemoryPart};
 use crate::budget::admission::Party;
 use crate::client::census::{self, Holder};
 use crate::client::front::Front;
-use crate::client::parts::{
-    Census, Clients, Connections, Context, Lanes, Matching, Queues, Subscriptions,
-};
+use crate::client::parts::{Census, Clients, Context, Lanes, Matching};
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
@@ -131,18 +129,17 @@ pub(crate) fn has_memory_for_absent<P: ProtocolTypes>(
     census.held_by(party).max(absent_bytes) + bytes <= clients.ctx.little_bytes()
 }
 
-/// At the end of a turn: charges bytes that are counted elsewhere, such as records that wait for the engine, and the log of
-/// clients. Returns whether the next turn must drop more losses.
+/// At the end of a turn: charges bytes that are counted elsewhere. `waiting_bytes` are those of records that wait for the engine and of
+/// deliveries under way. Returns whether the next turn must drop more losses.
 pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
-    conns: &mut Connections<P>,
-    subs: &Subscriptions,
-    queues: &Queues,
-    census: &mut Census,
-    (mut home, records_bytes, log_bytes): (Option<&mut Home>, usize, usize),
-    question_bytes: usize,
+    front: &mut Front<P>,
+    mut home: Option<&mut Home>,
+    waiting_bytes: usize,
     io: &I,
 ) -> bool {
-    census.begin_turn();
+    front.census.begin_turn();
+    let client_log_bytes = front.clients.journal_bytes();
+    let conns = &mut front.clients.conns;
     let is_near = conns.level() >= Level::Near;
     let trims = home.as_mut().is_some_and(|home| {
         // Drops all losses above the limit at once, since this turn has added them.
@@ -151,21 +148,17 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     });
     conns.weigh_touched();
     let of_home = |bytes: fn(&Home) -> usize| home.as_deref().map_or(0, bytes);
-    let owed = of_home(Home::pages_bytes);
-    let queued = owed + queues.bytes() + records_bytes;
-    conns.charge(MemoryPart::Turns, subs.lanes.own_bytes() + queued);
-    let filters = of_home(Home::subscriptions_bytes) + subs.matching.bytes();
-    conns.charge(
-        MemoryPart::Subscriptions,
-        filters + of_home(Home::losses_bytes),
-    );
-    conns.charge(MemoryPart::Credentials, question_bytes);
-    conns.charge(MemoryPart::ClientLog, log_bytes);
+    let queued = of_home(Home::pages_bytes) + front.queues.bytes() + waiting_bytes;
+    let turns = front.subs.lanes.own_bytes() + queued;
+    let filters = of_home(Home::subscriptions_bytes) + front.subs.matching.bytes();
+    let subscriptions = filters + of_home(Home::losses_bytes);
+    let answers = of_home(|home| home.retries.answers_bytes());
+    conns.charge(MemoryPart::Turns, turns);
+    conns.charge(MemoryPart::Subscriptions, subscriptions);
+    conns.charge(MemoryPart::Credentials, front.gate.question_bytes().get());
+    conns.charge(MemoryPart::ClientLog, client_log_bytes);
     conns.charge(MemoryPart::Tls, io.held_bytes());
-    conns.charge(
-        MemoryPart::Answers,
-        of_home(|home| home.retries.answers_bytes()),
-    );
+    conns.charge(MemoryPart::Answers, answers);
     trims
 }
 
