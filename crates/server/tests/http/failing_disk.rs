@@ -4,6 +4,7 @@
 //! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
 //! or partition. Most tests mount file systems, which only root may. Elsewhere they say so and test nothing.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -17,7 +18,7 @@ use super::directory::{
     BYTES_MAX, all_is_there, first_behind, first_position, is_answered, is_root, numbered, numbers,
     refused, segments, settings, try_publish,
 };
-use crate::support::http::{once, publish};
+use crate::support::http::{Conn, Response, once, publish};
 use crate::support::program::output;
 use crate::support::state::State;
 use crate::support::stream::Stream;
@@ -37,7 +38,7 @@ struct Mounted<'a>(&'a Path);
 impl Mounted<'_> {
     /// Mounts a file system. `None` if this host does not permit it.
     #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    fn new<'a>(at: &'a Path, args: &[&str]) -> Option<Mounted<'a>> {
+    fn new<'a>(at: &'a Path, args: &[impl AsRef<OsStr>]) -> Option<Mounted<'a>> {
         if !only_root("mount file systems") {
             return None;
         }
@@ -64,6 +65,18 @@ impl Mounted<'_> {
             String::from_utf8_lossy(&done.stderr)
         );
     }
+}
+
+/// Makes a file system (ext4) of this many MiB in a file of the directory. Returns the options that mount it.
+fn file_system(directory: &Path, mib: u64, options: &[&str]) -> [String; 3] {
+    let image = directory.join("image");
+    let file = fs::File::create(&image).expect("a file");
+    file.set_len(mib << 20).expect("a sparse file");
+    let mut make = Command::new("mkfs.ext4");
+    let made = output(make.arg("-q").args(options).arg(&image));
+    let why = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{why}");
+    ["-o".into(), "loop".into(), image.display().to_string()]
 }
 
 impl Drop for Mounted<'_> {
@@ -618,16 +631,7 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     let Some(below) = Mounted::tmpfs(&disk.0, "10m") else {
         return;
     };
-    let image = disk.0.join("image");
-    let file = fs::File::create(&image).expect("a file");
-    file.set_len(64 << 20).expect("a sparse file");
-    let made = output(Command::new("mkfs.ext4").arg("-q").arg(&image));
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
-    let loop_of = ["-o", "loop", image.to_str().expect("text")];
+    let loop_of = file_system(&disk.0, 64, &[]);
     let Some(mount) = Mounted::new(&state.0, &loop_of) else {
         return;
     };
@@ -649,6 +653,70 @@ fn disk_that_fails_ends_the_process_with_the_reason_and_nothing_answered_is_lost
     assert_eq!(numbers(&server, "a", answered - 1).len(), answered);
 }
 
+/// A file system that takes no writes, as a disk that hangs, until this is dropped.
+struct Frozen<'a>(&'a Path);
+
+impl Frozen<'_> {
+    fn new(at: &Path) -> Frozen<'_> {
+        let frozen = output(Command::new("fsfreeze").arg("-f").arg(at));
+        let why = String::from_utf8_lossy(&frozen.stderr);
+        assert!(frozen.status.success(), "{why}");
+        Frozen(at)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
+    }
+}
+
+/// Publishes a retained value with a key, and waits as long as the server does for a disk that hangs.
+fn set(server: &Server, value: &str) -> Response {
+    let mut conn = Conn::open(server);
+    let longer = Some(Duration::from_secs(30));
+    conn.stream().set_read_timeout(longer).expect("a timeout");
+    let headers = [("Idempotency-Key", value), ("Crore-Retain", "true")];
+    conn.ask("POST", "/pub/a", &headers, value);
+    conn.response()
+}
+
+#[test]
+fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
+    let (state, disk) = (State::new(), State::new());
+    let Some(_below) = Mounted::tmpfs(&disk.0, "100m") else {
+        return;
+    };
+    let image = file_system(&disk.0, 64, &[]);
+    let _mount = Mounted::new(&state.0, &image).expect("a mounted file");
+    let settings = settings(&state, 32 << 20);
+    let server = Server::with(&settings);
+    assert_eq!(set(&server, "first").status, 202);
+    let frozen = Frozen::new(&state.0);
+    let unknown = set(&server, "unknown");
+    assert_eq!(unknown.status, 503, "{}", unknown.text());
+    assert!(unknown.text().contains("Idempotency-Key"), "{}", unknown.text());
+    drop(frozen);
+    let newer = set(&server, "newer");
+    assert_eq!(newer.status, 202, "{}", newer.text());
+    // The retry gets the answer of a message that stands before the newer one.
+    let retried = set(&server, "unknown");
+    assert!(is_answered(Some(retried.status)), "{}", retried.text());
+    let is_in_order = |server: &Server| {
+        let mut all = Stream::open(server, "/sub/a?since=oldest", &[]);
+        for expected in ["first", "unknown", "newer"] {
+            assert_eq!(all.event().expect("a message").data, expected);
+        }
+        let mut retained = Stream::open(server, "/sub/a", &[]);
+        assert_eq!(retained.event().expect("a message").data, "newer");
+    };
+    is_in_order(&server);
+    server.kill();
+    let server = Server::with(&settings);
+    is_in_order(&server);
+    server.kill();
+}
+
 /// The first broken byte: farther than the kernel reads ahead from the start of a file.
 const BROKEN_AT: u64 = 10 << 20;
 
@@ -658,16 +726,8 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     let Some(_below) = Mounted::tmpfs(&disk.0, "100m") else {
         return;
     };
-    let image = disk.0.join("image");
-    let file = fs::File::create(&image).expect("a file");
-    file.set_len(96 << 20).expect("a sparse file");
-    let mut make = Command::new("mkfs.ext4");
     // The file system has a single group of blocks, so that the documents lie behind its own data.
-    make.args(["-q", "-b", "4096", "-O", "^has_journal"]);
-    let made = output(make.arg(&image));
-    let why = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{why}");
-    let loop_of = ["-o", "loop", image.to_str().expect("text")];
+    let loop_of = file_system(&disk.0, 96, &["-b", "4096", "-O", "^has_journal"]);
     let Some(mount) = Mounted::new(&state.0, &loop_of) else {
         return;
     };
@@ -686,6 +746,7 @@ fn document_that_the_disk_does_not_give_is_refused_and_left_alone() {
     };
     let place = place_of(&document, BROKEN_AT);
     drop(mount);
+    let image = disk.0.join("image");
     let whole = fs::read(&image).expect("the image");
     let mount = Mounted::new(&state.0, &loop_of).expect("it was mounted before");
     // The end of the disk is missing, so reads of the loop device fail there.
