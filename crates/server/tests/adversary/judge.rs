@@ -174,14 +174,21 @@ pub struct Memory {
 impl Memory {
     /// Takes a sample of both figures. The server's figure is a tenth of a second old. So the true value at the time of the kernel's
     /// figure lies between the server's figures before and after it.
-    pub fn look(&mut self, process: &Process, admin: SocketAddr) {
+    ///
+    /// # Errors
+    ///
+    /// The operator asks while attackers hold connections of the admin port, and must get an answer.
+    pub fn look(&mut self, process: &Process, admin: SocketAddr) -> Result<(), Vec<String>> {
         let Some(metrics) = Metrics::read(admin) else {
-            return;
+            return Err(vec![
+                "the admin port does not answer the operator".to_string(),
+            ]);
         };
         let now = metrics.named_bytes();
         if let Some((grown, before)) = self.last.replace((process.grown_bytes(), now)) {
             self.compare(grown, grown.clamp(before.min(now), before.max(now)));
         }
+        Ok(())
     }
 
     fn compare(&mut self, grown: u64, named: u64) {

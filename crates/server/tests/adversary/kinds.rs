@@ -53,6 +53,8 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("filter-churn", 2, work::filter_churn),
     ("wide-fan-out", 2, places::wide_fan_out),
     ("made-up-tokens", 1, places::made_up_tokens),
+    ("admin-strangers", 2, places::admin_strangers),
+    ("long-origins", 2, work::long_origins),
 ];
 
 /// The kinds of attackers that are played.

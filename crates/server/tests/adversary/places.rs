@@ -9,7 +9,7 @@ use crore_wire::websocket::frame::Opcode;
 use crate::http::ask;
 use crate::mqtt;
 use crate::random::Random;
-use crate::script::{Protocol, Script, Send, Step};
+use crate::script::{Port, Protocol, Script, Send, Step};
 use crate::websocket::{frame, upgrade};
 
 /// Number of topics in one batch.
@@ -234,5 +234,29 @@ pub fn made_up_tokens(random: &mut Random) -> Script {
                 .chain([Step::Await(asked, 10_000)])
                 .collect(),
         )
+    }
+}
+
+/// Strangers that hold connections of the admin port: silent, with half a head, or with requests. The judge asks there too, as the operator
+/// does, from an address of its own.
+pub fn admin_strangers(random: &mut Random) -> Script {
+    let whole = ask(
+        "GET",
+        random.one(&["/metrics", "/", "/api/v1/status", "/none"]),
+        &[],
+        b"",
+    );
+    let mut half = whole.clone();
+    half.bytes = half.bytes[..half.bytes.len() - 3].into();
+    let steps = match random.below(3) {
+        0 => vec![],
+        1 => vec![Step::Send(half)],
+        _ => vec![Step::Send(whole.times(random.one(&[1, 20])))],
+    };
+    let wait = Step::Wait(random.between(1_000, 6_000) as u64);
+    Script {
+        sockets: random.between(60, 250),
+        port: Port::Admin,
+        ..Script::new("", Protocol::Http, [steps, vec![wait]].concat())
     }
 }

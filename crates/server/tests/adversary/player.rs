@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, TlsConfigs, Turn};
 use crate::kinds::Kinds;
-use crate::script::Script;
+use crate::script::{Port, Script};
 use crate::tally::Tally;
 
 /// The maximum of open connections of all attackers.
@@ -84,7 +84,9 @@ pub struct Source {
 
 /// Plays the attackers.
 pub struct Player {
-    pub to: SocketAddr,
+    /// Addresses of the server's port for clients and of its admin port.
+    pub data: SocketAddr,
+    pub admin: SocketAddr,
     pub tls: TlsConfigs,
     /// The sources of scripts, played one after the other.
     pub sources: Vec<Source>,
@@ -153,12 +155,16 @@ impl Player {
                 log.last.pop_front();
             }
         }
+        let to = match script.port {
+            Port::Data => self.data,
+            Port::Admin => self.admin,
+        };
         for _ in 0..script.sockets {
             if stage.stop.load(Ordering::Relaxed) {
                 return;
             }
             // A connection that fails is ignored here. Other checks find out whether the server accepts connections.
-            if let Ok(connection) = Connection::open(script, self.to, &self.tls) {
+            if let Ok(connection) = Connection::open(script, to, &self.tls) {
                 playing.push(Playing {
                     connection,
                     name,

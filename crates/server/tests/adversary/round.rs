@@ -109,7 +109,8 @@ impl Round<'_> {
             }
         );
         let player = Player {
-            to: world.server.address(),
+            data: world.server.address(),
+            admin: world.server.admin(),
             tls: world.tls.clone(),
             sources: self.sources(),
         };
@@ -190,7 +191,7 @@ impl Round<'_> {
         let mut told = began;
         while began.elapsed() < self.time {
             self.look(world, tally)?;
-            memory.look(&world.process, world.server.admin());
+            memory.look(&world.process, world.server.admin())?;
             if told.elapsed() > PROGRESS {
                 told = Instant::now();
                 self.progress(world, tally, stage, began);

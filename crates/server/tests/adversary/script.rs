@@ -14,6 +14,7 @@ pub struct Script {
     pub sockets: usize,
     /// The connections come from 127.0.0.`host`.
     pub host: u8,
+    pub port: Port,
     /// `SO_RCVBUF`. With a small buffer few bytes fill the socket.
     pub receive_buffer: Option<usize>,
     /// How to begin TLS. `None`: no TLS.
@@ -27,6 +28,13 @@ pub struct Script {
     pub beside: Option<Arc<Script>>,
     /// Another script that begins when this one is over.
     pub then: Option<Arc<Script>>,
+}
+
+/// The port of the server that a script connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    Data,
+    Admin,
 }
 
 /// How a TLS connection begins.
@@ -123,6 +131,7 @@ impl Script {
             kind,
             sockets: 1,
             host: 2,
+            port: Port::Data,
             receive_buffer: None,
             tls: None,
             protocol,
@@ -138,8 +147,8 @@ impl fmt::Display for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: {} connection(s) from 127.0.0.{}, answers as {:?}",
-            self.kind, self.sockets, self.host, self.protocol
+            "{}: {} connection(s) from 127.0.0.{} to the {:?} port, answers as {:?}",
+            self.kind, self.sockets, self.host, self.port, self.protocol
         )?;
         if let Some(bytes) = self.receive_buffer {
             write!(f, ", receive buffer of {bytes}")?;

@@ -137,3 +137,21 @@ pub fn refused_lines(random: &mut Random) -> Script {
         ..Script::new("", Protocol::Http, steps)
     }
 }
+
+/// Origins as long as a head may be, of letters that punycode sorts. The server compares each with all allowed origins.
+pub fn long_origins(random: &mut Random) -> Script {
+    let first = random.one(&['a', '\u{e9}', '\u{4e00}']);
+    let letters = random.one(&[60, 250, 2_600]);
+    let letter = |n: u32| char::from_u32(u32::from(first) + n * 7 % 20).unwrap_or(first);
+    let host: String = (0..letters).map(letter).collect();
+    let origin = format!("http://{host}.example");
+    let (method, body) = random.one(&[("GET", ""), ("POST", "x"), ("OPTIONS", "")]);
+    let target = format!("/pub/{}", topic(random));
+    let asked = ask(method, &target, &[("Origin", &origin)], body.as_bytes());
+    let count = random.one(&[1, 10, 100]);
+    let steps = vec![Step::Send(asked.times(count)), Step::Await(count, 5_000)];
+    Script {
+        sockets: random.one(&[1, 8, 40]),
+        ..Script::new("", Protocol::Http, steps)
+    }
+}

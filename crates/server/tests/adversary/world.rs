@@ -110,6 +110,9 @@ batch_bytes = "2 MiB"
 connections_max = 3000
 log_bytes = "64 MiB"
 
+[http]
+allowed_origins = ["https://a.example", "https://b.example", "https://c.example:8443", "https://xn--bcher-kva.example", "http://d.example"]
+
 [timeouts]
 head_s = 4
 body_s = 5
