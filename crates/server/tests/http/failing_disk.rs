@@ -695,7 +695,11 @@ fn value_of_unknown_outcome_on_a_disk_that_hangs_never_replaces_a_newer_one() {
     let frozen = Frozen::new(&state.0);
     let unknown = set(&server, "unknown");
     assert_eq!(unknown.status, 503, "{}", unknown.text());
-    assert!(unknown.text().contains("Idempotency-Key"), "{}", unknown.text());
+    assert!(
+        unknown.text().contains("Idempotency-Key"),
+        "{}",
+        unknown.text()
+    );
     drop(frozen);
     let newer = set(&server, "newer");
     assert_eq!(newer.status, 202, "{}", newer.text());
