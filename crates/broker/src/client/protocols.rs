@@ -245,18 +245,25 @@ pub(crate) trait Protocol<P: Protocols> {
         filter_page::<Self::Codec, P, I>(front, of, page, io);
     }
 
-    /// Delivers the live messages of the current run to the subscription `of`, as in [`Protocol::page`].
+    /// Delivers the live messages of the current run to the subscription `of`, as in [`Protocol::page`]. Returns the encoding instead if the
+    /// subscriber gets the whole run as all others with this encoding do: then the caller sends it.
     #[inline]
-    fn live<I: Io>(front: &mut Front<P>, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+    fn live<I: Io>(
+        front: &mut Front<P>,
+        of: (u32, u32, u32),
+        frames: &Frames,
+        io: &mut I,
+    ) -> Option<P::Encoding> {
         let (slot, _, part) = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
             if let Some(encoding) = Self::Codec::shared_encoding(row) {
-                return front.push_encoded(of, encoding, frames, io);
+                return Some(encoding);
             }
             front.clients.expand(slot);
         }
         live_messages::<Self::Codec, P, I>(front, (slot, part), frames, io);
+        None
     }
 
     /// Delivers the messages of a run that match filters of the connection, in order, if the filters are live in the message's partition.

@@ -63,7 +63,7 @@ impl<'a, E> Parcel<'a, E> {
 
 impl<P: Protocols> Front<P> {
     /// Sends the current run to a connection as all its subscribers with this encoding get it.
-    #[inline(always)] // three protocols call it, and a call would be a sixth of a delivery
+    #[inline]
     pub(crate) fn push_encoded<I: Io>(
         &mut self,
         (slot, topic, part): (u32, u32, u32),

@@ -7,7 +7,7 @@ use crate::client::codec::Codec as _;
 use crate::client::delivery::{Addressee, Matched};
 use crate::client::joining::awaits_page;
 use crate::client::list::{count_answered_page, part_named};
-use crate::client::protocols::{Protocol as _, protocol_of};
+use crate::client::protocols::protocol_of;
 use crate::client::row::{COUNTED, LIVE, MULTI, State};
 use crate::client::subscriptions::{flags_of, topic_of};
 use crate::io::Io;
@@ -19,7 +19,6 @@ use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::connect::{session_given, session_taken};
 use crate::protocol::mqtt::publish::mqtt_released;
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
-use crate::protocol::stream::contract::Stream;
 use crate::protocol::stream::interest::news_came;
 
 impl Front {
@@ -182,15 +181,15 @@ impl Front {
             flags = self.clients.conns.extra_of(slot).list[part].flags;
         }
         let of = (slot, topic, part as u32);
-        if flags & (COUNTED | LIVE) == COUNTED | LIVE {
-            return protocol_of!(AllProtocols, state, live(self, of, frames, io));
-        }
+        let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
         let begun = matches!(state, State::WebSocket | State::Sse);
-        if row.wants(MULTI) {
+        if is_live || begun && !row.wants(MULTI) && planted::is(Fault::LiveBeforeHead) {
+            if let Some(encoding) = protocol_of!(AllProtocols, state, live(self, of, frames, io)) {
+                self.push_encoded(of, encoding, frames, io);
+            }
+        } else if row.wants(MULTI) {
             let first = self.feed.run.records()[0];
             deliver_early(&mut self.clients, slot, of.2, &first, frames);
-        } else if begun && planted::is(Fault::LiveBeforeHead) {
-            Stream::live(self, of, frames, io);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{Attached, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
+use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
@@ -254,17 +255,24 @@ impl Protocol<AllProtocols> for Request {
     }
 
     /// Answers a poll. A stream on several topics that has not begun holds the messages.
-    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+    fn live<I: Io>(
+        front: &mut Front,
+        of: (u32, u32, u32),
+        frames: &Frames,
+        io: &mut I,
+    ) -> Option<Encoding> {
         let (slot, topic, part) = of;
         let row = front.clients.conns.get(slot);
         if row.consumer.state != State::Poll {
-            return stream_live_of_part(front, slot, (topic, part), frames, io);
+            stream_live_of_part(front, slot, (topic, part), frames, io);
+            return None;
         }
         let first = front.feed.run.records()[0];
         if row.wants(MULTI) {
             front.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
         }
         answer_poll(front, (slot, topic), (&first, frames), io);
+        None
     }
 
     fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {

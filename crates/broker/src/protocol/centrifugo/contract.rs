@@ -19,6 +19,7 @@ use crate::protocol::centrifugo::options::pushes_of;
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
 use crate::protocol::centrifugo::tokens::centrifugo_verdict;
+use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
 
 /// Centrifugo's client protocol, in the frames of a WebSocket.
@@ -112,7 +113,12 @@ impl Protocol<AllProtocols> for Centrifugo {
 
     /// A push is the same for all subscribers, also for those with several subscriptions.
     #[inline]
-    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+    fn live<I: Io>(
+        front: &mut Front,
+        of: (u32, u32, u32),
+        _frames: &Frames,
+        _io: &mut I,
+    ) -> Option<Encoding> {
         let (slot, _, part) = of;
         let row = front.clients.conns.get(slot);
         let encoding = pushes_of(row);
@@ -122,6 +128,6 @@ impl Protocol<AllProtocols> for Centrifugo {
         {
             sub.offset = last.offset;
         }
-        front.push_encoded(of, encoding, frames, io);
+        Some(encoding)
     }
 }

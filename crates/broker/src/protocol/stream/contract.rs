@@ -158,13 +158,19 @@ impl Protocol<AllProtocols> for Stream {
 
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
     #[inline]
-    fn live<I: Io>(front: &mut Front, of: (u32, u32, u32), frames: &Frames, io: &mut I) {
+    fn live<I: Io>(
+        front: &mut Front,
+        of: (u32, u32, u32),
+        frames: &Frames,
+        io: &mut I,
+    ) -> Option<Encoding> {
         let (slot, topic, part) = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
-            return front.push_encoded(of, Encoding::of_request(row), frames, io);
+            return Some(Encoding::of_request(row));
         }
         stream_live_of_part(front, slot, (topic, part), frames, io);
+        None
     }
 
     fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
