@@ -1,4 +1,4 @@
-//! The allocator of the program. Blocks from [`PIECE_MIN`] up to [`PIECE_END`] bytes (mostly messages, pages and request bodies) are pieces
+//! The allocator of the program. Blocks from [`PIECE_MIN`] up to [`PIECE_END`] bytes (mostly messages, pages and received bytes) are pieces
 //! of a pool, which is a reserved range of addresses. All other blocks come from the system's allocator.
 //!
 //! The system's allocator handles blocks of these sizes badly. Either it keeps freed blocks between live ones (tens of megabytes under
@@ -19,13 +19,13 @@ use std::alloc::System;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The smallest block of the pool.
-const PIECE_MIN: usize = 256 << 10;
+const PIECE_MIN: usize = 32 << 10;
 /// Blocks of this size and more are not in the pool.
 const PIECE_END: usize = 8 << 20;
 /// Number of classes from a power of two to the next one.
 const CLASSES_PER_DOUBLING: usize = 8;
-/// There are five doublings from `PIECE_MIN` to `PIECE_END`.
-const CLASSES: usize = 5 * CLASSES_PER_DOUBLING + 1;
+/// There are eight doublings from `PIECE_MIN` to `PIECE_END`.
+const CLASSES: usize = 8 * CLASSES_PER_DOUBLING + 1;
 /// The maximum memory that freed pieces keep.
 const KEPT_BYTES: usize = 16 << 20;
 /// Bytes of reserved addresses. Much more than is ever in use at once, because a piece of one class is never cut into pieces of another.
