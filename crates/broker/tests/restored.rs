@@ -179,6 +179,7 @@ fn operator_changes_nothing_while_a_stop_writes() {
     server.io[0].reports.clear();
     let name: Box<[u8]> = b"kept/one".as_slice().into();
     let publishing = Box::new(AdminPublish {
+        idempotency_key: None,
         name: name.clone(),
         data: b"late".to_vec(),
         headers: Headers::default(),

@@ -141,6 +141,7 @@ pub fn content(server: &World, shards: &mut [Shard], net: &mut Net, now: Now) ->
             let mut after = 0;
             loop {
                 let page = LogPage {
+                    epoch: None,
                     name: topic.name.clone(),
                     after,
                     most: ALL,

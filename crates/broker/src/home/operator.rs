@@ -8,6 +8,7 @@ use crore_wire::topic;
 
 use super::Home;
 use super::topic_row::DELETED;
+use crate::base::position::{Position, Since};
 use crate::base::time::Now;
 use crate::log::seek::SeekBack;
 use crate::mail::Frames;
@@ -66,7 +67,7 @@ impl Home {
         if row.has(DELETED) {
             return None;
         }
-        let chain = row.log;
+        let (chain, last) = (row.log, row.last());
         let partition_index = self.logs.partition_index_of(row);
         let mut frames = Frames::default();
         let most = page.most as usize;
@@ -77,7 +78,15 @@ impl Home {
             _ => page.after,
         };
         let all = log.read(chain, after, most, LOG_BYTES_PER_TURN, &mut frames);
-        let back = log.last_lost_offset(chain);
+        // Without kept messages, the last one is lost.
+        let back = log.last_lost_offset(chain).unwrap_or(last);
+        let knows = |epoch| {
+            let seen = Since::At(Position::new(epoch, page.after));
+            let current = self.logs.in_current_life(seen, partition_index);
+            let partition = &self.logs.partitions[partition_index];
+            matches!(current, Since::At(seen) if seen.epoch == self.logs.epoch)
+                && page.after <= partition.sequence.max(partition.applied_to)
+        };
         let messages = frames.pages.iter().map(|record| Message {
             offset: record.offset,
             time_s: record.time_s,
@@ -90,7 +99,7 @@ impl Home {
         Some(Messages {
             messages: messages.collect(),
             more: !all,
-            lost: after > 0 && back.is_some_and(|back| back > after),
+            lost: after > 0 && back > after || page.epoch.is_some_and(|epoch| !knows(epoch)),
         })
     }
 }

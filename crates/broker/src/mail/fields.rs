@@ -58,7 +58,7 @@ pub fn check_fields(content_type: &[u8], event: &[u8], key: &[u8]) -> Result<(),
 ///
 /// # Errors
 /// What is wrong.
-pub(crate) fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
+pub fn check_idempotency_key(key: &[u8]) -> Result<(), &'static str> {
     match (1..=FIELD_BYTES_MAX).contains(&key.len()) {
         true => Ok(()),
         false => Err("an idempotency key has 1 to 255 bytes"),

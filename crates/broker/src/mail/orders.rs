@@ -71,8 +71,10 @@ pub enum Control {
     EndSession(SessionName),
     /// Close this connection.
     Disconnect(ConnId),
-    /// Close connections, as many as a turn may.
-    DisconnectAll {
+    /// Carry out an order for connections, as many as a turn may.
+    EachConnection {
+        /// The order.
+        order: ConnectionOrder,
         /// The connections.
         which: Selection,
         /// The row to begin with: 0, or the `next` of the last answer.
@@ -124,7 +126,7 @@ pub enum Report {
     Sessions(Page<Session>),
     /// A session, if the home has it and its client is disconnected.
     Session(Option<Box<Session>>),
-    /// How many connections were closed.
+    /// How many connections or sessions were ended, or changed.
     Ended(Ended),
     /// Whether topics remain for [`Control::PrepareRules`].
     RulesPrepared(bool),
@@ -224,6 +226,8 @@ pub struct LogPage {
     pub name: Box<[u8]>,
     /// Only messages after this offset; 0 for the whole log.
     pub after: u64,
+    /// The epoch of that offset, if the client has named one. If the log does not know the position, messages count as lost.
+    pub epoch: Option<u32>,
     /// How many messages at most.
     pub most: u32,
     /// Whether to return the newest messages instead of the oldest. Both are in the order oldest first.
@@ -269,6 +273,8 @@ pub struct AdminPublish {
     pub data: Vec<u8>,
     /// The message's headers.
     pub headers: Headers<Vec<u8>>,
+    /// The idempotency key by which a retry is recognized, if it has one.
+    pub idempotency_key: Option<Box<[u8]>>,
 }
 
 /// A selection of connections: all conditions must hold.
@@ -284,6 +290,23 @@ pub struct Selection {
     pub filter: Option<Box<[u8]>>,
     /// Whether to select only connections whose socket has not accepted all bytes.
     pub slow: bool,
+    /// Only this connection.
+    pub only: Option<ConnId>,
+    /// Not these connections.
+    pub except: Vec<ConnId>,
+}
+
+/// An order for a connection. Those after the first are for clients of Centrifugo's protocol, and change no other connection.
+#[derive(Clone, Debug)]
+pub enum ConnectionOrder {
+    /// Close it.
+    Disconnect,
+    /// Close it with this code, which WebSocket allows, and this reason, which fits into a Close frame.
+    DisconnectAs(u16, Box<str>),
+    /// End its subscription to this topic.
+    Unsubscribe(Box<[u8]>),
+    /// From now on its credential ends in this Unix second, or never (`u32::MAX`). A connection without a credential stays as it is.
+    Refresh(u32),
 }
 
 /// A connection.
@@ -364,10 +387,10 @@ pub struct SessionName {
     pub user: Box<[u8]>,
 }
 
-/// The result of an order to close connections.
+/// The result of an order that ends or changes connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// How many were closed.
+    /// How many were ended or changed.
     pub count: u32,
     /// The row to continue with, unless these were the last.
     pub next: Option<u32>,

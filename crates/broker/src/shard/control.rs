@@ -4,8 +4,8 @@ use crate::mail::Outcome;
 use crate::mail::orders::{Control, Ended, Report, Ticket};
 use crate::protocol::front::Front;
 use crate::shard::control::connections::{
-    client_ids, connection, connections_page, end_by_order, end_connections, end_session, session,
-    sessions_page,
+    client_ids, connection, connections_page, end_by_order, end_session, order_connections,
+    session, sessions_page,
 };
 use crate::shard::control::topics::{
     carry_out_interest_order, log_page, order_change, topic, topics_page,
@@ -74,8 +74,8 @@ impl Shard {
                 count: u32::from(end_by_order(clients, id, io)),
                 next: None,
             }),
-            Control::DisconnectAll { which, from } => {
-                Report::Ended(end_connections(clients, subs, &which, from, io))
+            Control::EachConnection { order, which, from } => {
+                Report::Ended(order_connections(clients, subs, &order, (&which, from), io))
             }
             Control::PrepareRules(world) => {
                 let home = self.home.as_mut();

@@ -376,6 +376,7 @@ fn orders_of_the_operator_are_carried_out_in_order_once_they_are_committed() {
     let name: Box<[u8]> = topic.as_bytes().into();
     let publishing = || {
         Box::new(AdminPublish {
+            idempotency_key: None,
             name: name.clone(),
             data: b"ordered".to_vec(),
             headers: Headers::default(),

@@ -114,6 +114,7 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
     tokio::spawn(trim::run(start.counters.clone()));
     tokio::spawn(refusal_log::run(start.counters.clone(), shards.clone()));
     let signals = signals::listen(start.signals)?;
+    let key = start.admin.key().map_err(anyhow::Error::msg)?;
     let lifecycle = Lifecycle::new(start.lifecycle, shards.clone());
     let peer_nodes = PeerNodes::begin(
         lifecycle.clone(),
@@ -131,7 +132,7 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
             shards,
             lifecycle: lifecycle.clone(),
             peer_nodes,
-            request_guard: Arc::new(request_guard::RequestGuard::new(&start.admin, address)),
+            request_guard: Arc::new(request_guard::RequestGuard::new(&start.admin, key, address)),
             data_port: start.data_port,
             port_counters: admin_port::PortCounters::new(&start.admin),
             chart_history: chart_history::ChartHistory::spawn(samples.clone()),

@@ -11,6 +11,8 @@
 //!   embed the answer. Following a link to the console is allowed.
 //! * If `admin.token` is set, `Authorization: Bearer` must contain that token; else 401, with different texts for a wrong token and a
 //!   missing one. The console's files, the API's description and the two probes need no token. The comparison takes constant time.
+//! * Centrifugo's server API (`/api` and the paths directly below it) also accepts the key of `admin.api_key`, and needs it if that is set without a
+//!   token. The key opens nothing else.
 //!
 //! Cookies are ignored, and no answer permits another origin (CORS). Refused requests are counted, and logged at a limited rate by reason.
 
@@ -35,6 +37,8 @@ const PROBES: &[&str] = &["/healthz", "/readyz"];
 const PUBLIC_PATHS: &[&str] = &["/healthz", "/readyz", "/api/v1/openapi.json"];
 /// Prefixes of paths that need a token, except those in [`PUBLIC_PATHS`]. All other paths are files of the console.
 const TOKEN_PREFIXES: &[&str] = &["/api/", "/metrics"];
+/// The field in which a backend sends the key of Centrifugo's server API.
+const KEY_FIELD: &str = "x-api-key";
 
 /// The settings of the checks, and the counts of refused requests.
 pub struct RequestGuard {
@@ -42,8 +46,10 @@ pub struct RequestGuard {
     /// The port listens on all addresses of the host, so each of them is a valid `Host`.
     listens_on_all: bool,
     token: Option<String>,
+    /// The key of Centrifugo's server API.
+    key: Option<String>,
     /// Counts of refused requests, indexed by [`Refusal`].
-    refused: [LoggedCount; 6],
+    refused: [LoggedCount; 8],
 }
 
 /// The reason of a refusal.
@@ -55,6 +61,8 @@ enum Refusal {
     Site,
     NoToken,
     Token,
+    NoKey,
+    Key,
 }
 
 impl Refusal {
@@ -62,7 +70,9 @@ impl Refusal {
         match self {
             Refusal::Host | Refusal::Origin | Refusal::Site => StatusCode::FORBIDDEN,
             Refusal::Origins => StatusCode::BAD_REQUEST,
-            Refusal::NoToken | Refusal::Token => StatusCode::UNAUTHORIZED,
+            Refusal::NoToken | Refusal::Token | Refusal::NoKey | Refusal::Key => {
+                StatusCode::UNAUTHORIZED
+            }
         }
     }
 
@@ -83,13 +93,15 @@ impl Refusal {
                 "this port wants a token; send Authorization: Bearer with that of admin.token"
             }
             Refusal::Token => "the token is not that of admin.token",
+            Refusal::NoKey => "this path wants a key; send X-API-Key with that of admin.api_key",
+            Refusal::Key => "the key is not that of admin.api_key",
         }
     }
 }
 
 impl RequestGuard {
-    /// The checks of an admin port at `address`.
-    pub fn new(admin: &Admin, address: SocketAddr) -> Self {
+    /// The checks of an admin port at `address`, with this key of Centrifugo's server API.
+    pub fn new(admin: &Admin, key: Option<String>, address: SocketAddr) -> Self {
         let mut hosts = vec![address.to_string()];
         let listens_on_all = address.ip().is_unspecified();
         hosts.extend(admin.hosts.iter().cloned());
@@ -98,6 +110,7 @@ impl RequestGuard {
             hosts,
             listens_on_all,
             token,
+            key,
             refused: Default::default(),
         }
     }
@@ -164,23 +177,46 @@ impl RequestGuard {
             None if is_cross_origin_request(path, headers) => return Some(Refusal::Site),
             None => {}
         }
-        let token = self.token.as_ref().filter(|_| needs_token(path))?;
-        let given = text(header::AUTHORIZATION)
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map_or("", |(_, given)| given.trim());
-        let is_right = bool::from(given.as_bytes().ct_eq(token.as_bytes()));
-        match (is_right, given.is_empty()) {
-            (true, _) => None,
-            (false, true) => Some(Refusal::NoToken),
-            (false, false) => Some(Refusal::Token),
+        let sent = |scheme: &str| {
+            let (sent, value) = text(header::AUTHORIZATION)?.split_once(' ')?;
+            sent.eq_ignore_ascii_case(scheme).then(|| value.trim())
+        };
+        let is = |given: &str, secret: &str| bool::from(given.as_bytes().ct_eq(secret.as_bytes()));
+        let token = self.token.as_ref().filter(|_| needs_token(path));
+        let by_token = sent("bearer").unwrap_or_default();
+        if token.is_some_and(|token| is(by_token, token)) {
+            return None;
+        }
+        if let Some(key) = self.key.as_ref().filter(|_| is_server_api(path)) {
+            let field = headers
+                .get(KEY_FIELD)
+                .map(|it| it.to_str().unwrap_or_default());
+            let given = field.or(sent("apikey")).unwrap_or_default();
+            return match (is(given, key), given.is_empty()) {
+                (true, _) => None,
+                (false, true) => Some(Refusal::NoKey),
+                (false, false) => Some(Refusal::Key),
+            };
+        }
+        match (token, by_token) {
+            (None, _) => None,
+            (Some(_), "") => Some(Refusal::NoToken),
+            (Some(_), _) => Some(Refusal::Token),
         }
     }
 }
 
 /// Whether this path needs the token, if one is set.
 fn needs_token(path: &str) -> bool {
-    TOKEN_PREFIXES.iter().any(|closed| path.starts_with(closed)) && !PUBLIC_PATHS.contains(&path)
+    is_server_api(path)
+        || TOKEN_PREFIXES.iter().any(|closed| path.starts_with(closed))
+            && !PUBLIC_PATHS.contains(&path)
+}
+
+/// Whether this path is one of Centrifugo's server API.
+fn is_server_api(path: &str) -> bool {
+    let method = path.strip_prefix("/api/");
+    path == "/api" || method.is_some_and(|method| !method.contains('/'))
 }
 
 /// Whether a browser sent the request for a page of another origin, according to `Sec-Fetch-Site`. False for a link that opens the console
@@ -221,6 +257,7 @@ async fn forward_or_refuse(guard: &RequestGuard, request: Request, next: Next) -
             let mut response = (refusal.status(), body).into_response();
             let challenge = match refusal {
                 Refusal::NoToken => Some("Bearer"),
+                Refusal::NoKey | Refusal::Key => Some("apikey"),
                 // RFC 6750 section 3.1.
                 Refusal::Token => Some("Bearer error=\"invalid_token\""),
                 _ => None,
@@ -249,7 +286,7 @@ mod tests {
             hosts: hosts.iter().map(ToString::to_string).collect(),
             ..Admin::default()
         };
-        RequestGuard::new(&admin, address.parse().unwrap())
+        RequestGuard::new(&admin, None, address.parse().unwrap())
     }
 
     fn status(guard: &RequestGuard, path: &str, headers: &[(header::HeaderName, &str)]) -> u16 {
@@ -445,6 +482,51 @@ mod tests {
             let headers: Vec<_> = std::iter::once(ours.clone()).chain(origins).collect();
             assert_eq!(status(&guard, "/healthz", &headers), 400);
         }
+    }
+
+    #[test]
+    fn key_of_the_server_api_opens_its_paths_and_no_other() {
+        let guard = |token: &str| RequestGuard {
+            key: Some("a key of backends".to_string()),
+            ..new_guard(token, &[])
+        };
+        let host = (header::HOST, "localhost:8801");
+        let field = header::HeaderName::from_static(KEY_FIELD);
+        let ask = |guard: &RequestGuard, path, headers: &[(header::HeaderName, &str)]| {
+            status(
+                guard,
+                path,
+                &[std::slice::from_ref(&host), headers].concat(),
+            )
+        };
+        let keyed = [(field.clone(), "a key of backends")];
+        let scheme = [(header::AUTHORIZATION, "apikey a key of backends")];
+        let wrong = [
+            vec![],
+            vec![(field.clone(), "")],
+            vec![(field.clone(), "a key of backend")],
+            vec![(field.clone(), "a key of backends!")],
+            vec![(header::AUTHORIZATION, "Bearer a key of backends")],
+            vec![(header::AUTHORIZATION, "apikey another")],
+        ];
+        for token in ["", "s3cret"] {
+            let guard = guard(token);
+            for path in ["/api", "/api/publish"] {
+                assert_eq!(ask(&guard, path, &keyed), 200, "{path} {token}");
+                assert_eq!(ask(&guard, path, &scheme), 200, "{path} {token}");
+                for headers in &wrong {
+                    assert_eq!(ask(&guard, path, headers), 401, "{path} {headers:?}");
+                }
+            }
+        }
+        // Operators need no key.
+        let bearer = [(header::AUTHORIZATION, "Bearer s3cret")];
+        assert_eq!(ask(&guard("s3cret"), "/api/publish", &bearer), 200);
+        for path in ["/api/v1/stats", "/api/v1/publish", "/metrics"] {
+            assert_eq!(ask(&guard("s3cret"), path, &keyed), 401, "{path}");
+            assert_eq!(ask(&guard(""), path, &[]), 200, "{path}");
+        }
+        assert_eq!(ask(&new_guard("s3cret", &[]), "/api/publish", &keyed), 401);
     }
 
     #[test]

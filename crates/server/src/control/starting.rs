@@ -79,7 +79,11 @@ fn serve(
         .enable_all()
         .build()?;
     listener.set_nonblocking(true)?;
-    let guard = Arc::new(RequestGuard::new(admin, listener.local_addr()?));
+    let guard = Arc::new(RequestGuard::new(
+        admin,
+        admin.key().map_err(anyhow::Error::msg)?,
+        listener.local_addr()?,
+    ));
     let later =
         || async { unavailable(axum::Json(serde_json::json!({ "error": NOT_READY_TEXT }))) };
     let not_ready = get(async || unavailable(format!("{NOT_READY_TEXT}\n")));

@@ -1,11 +1,13 @@
 //! `[admin]`: the port for operators.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
+use super::access::Secret;
 use super::listen::optional_address;
 use super::problems::Problems;
 
@@ -32,6 +34,13 @@ pub struct Admin {
     /// A client that sends it (`Authorization: Bearer`) may do everything there. `""`: every client that reaches the port may.
     #[schemars(extend("format" = "from 16 characters"))]
     pub token: String,
+    /// The key of [Centrifugo's server API](CENTRIFUGO.md#server-api), which backends send as `X-API-Key`. It opens the paths of that API
+    /// only, where `token` opens them too. `""`: these paths are like all others.
+    #[schemars(extend("format" = "from 16 characters"))]
+    pub api_key: Secret,
+    /// In place of `api_key`: a file with the key.
+    #[schemars(extend("format" = "a file"))]
+    pub api_key_file: PathBuf,
     /// Host names that requests may have in `Host`, besides its address (any address, if it listens on all).
     #[schemars(extend("format" = "hosts"))]
     pub hosts: Vec<String>,
@@ -54,19 +63,56 @@ pub struct Admin {
     pub body_s: u32,
 }
 
+/// Checks a secret that requests carry in a header. Empty: there is none.
+fn check_secret(secret: &str) -> Result<(), String> {
+    let bytes = secret.len();
+    if bytes > 0 && bytes < MIN_TOKEN_BYTES {
+        return Err(format!(
+            "has {bytes} bytes and could be guessed; write at least {MIN_TOKEN_BYTES}, such as the output of `openssl rand -hex 16`"
+        ));
+    }
+    if secret.bytes().any(|byte| !byte.is_ascii_graphic()) {
+        return Err(
+            "has characters that no header may carry; write letters, digits and signs".to_string(),
+        );
+    }
+    Ok(())
+}
+
 impl Admin {
+    /// The key of Centrifugo's server API, if there is one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its content is no key.
+    pub fn key(&self) -> Result<Option<String>, String> {
+        let (set, file) = (&self.api_key.0, &self.api_key_file);
+        if file.as_os_str().is_empty() {
+            return Ok(Some(set.clone()).filter(|key| !key.is_empty()));
+        }
+        if !set.is_empty() {
+            return Err("and api_key are both given; write one of them".to_string());
+        }
+        let read = std::fs::read_to_string(file);
+        let read = read.map_err(|error| format!("{}: {error}", file.display()))?;
+        let key = read.trim_end_matches(['\r', '\n']);
+        check_secret(key).map_err(|what| format!("{}: the key {what}", file.display()))?;
+        match key {
+            "" => Err(format!("{} is empty", file.display())),
+            key => Ok(Some(key.to_string())),
+        }
+    }
+
     /// Checks the values, and the address against those of the data ports.
     pub fn check(&self, problems: &mut Problems, data: &[SocketAddr]) {
         let bytes = self.token.len();
-        if bytes > 0 && bytes < MIN_TOKEN_BYTES {
-            let what = format!(
-                "has {bytes} bytes and could be guessed; write at least {MIN_TOKEN_BYTES}, such as the output of `openssl rand -hex 16`"
-            );
+        if let Err(what) = check_secret(&self.token) {
             problems.fail("admin.token", what);
         }
-        if self.token.bytes().any(|byte| !byte.is_ascii_graphic()) {
-            let what = "has characters that no header may carry; write letters, digits and signs";
-            problems.fail("admin.token", what);
+        if let Err(what) = check_secret(&self.api_key.0) {
+            problems.fail("admin.api_key", what);
+        }
+        if let Err(what) = self.key() {
+            problems.fail("admin.api_key_file", what);
         }
         problems.hosts("admin.hosts", &self.hosts);
         let Some(listen) = self.listen else {

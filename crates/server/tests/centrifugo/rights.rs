@@ -10,12 +10,12 @@ use crate::support::Server;
 
 const SECRET: &str = "a secret that only this test and its server know";
 
-fn closed(more: &str) -> Server {
+pub fn closed(more: &str) -> Server {
     let key = format!("[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n");
-    Server::with(&format!("{ON}[access]\nleeway_s = 0\n{more}{key}"))
+    Server::with_admin(&format!("{ON}[access]\nleeway_s = 0\n{more}{key}"))
 }
 
-fn token(claims: &Value) -> String {
+pub fn token(claims: &Value) -> String {
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     encode(&Header::new(Algorithm::HS256), claims, &key).expect("a token")
 }
@@ -32,7 +32,7 @@ fn before_the_end<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> T {
 }
 
 /// A second in the far future.
-const LATER_S: u64 = 4_000_000_000;
+pub const LATER_S: u64 = 4_000_000_000;
 
 #[test]
 fn a_token_grants_what_it_names() {

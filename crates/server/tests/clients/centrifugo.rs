@@ -1,5 +1,7 @@
-//! Tests centrifuge-js, the client library of Centrifugo for JavaScript, in both forms of the protocol.
+//! Tests centrifuge-js, the client library of Centrifugo for JavaScript, in both forms of the protocol, and cent, the library of its server API for
+//! Python.
 
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
 use crate::client::{Client, publish};
@@ -9,8 +11,12 @@ use crate::support::state::State;
 const ON: &str = "[centrifugo]\nenabled = true\n";
 
 fn start(server: &Server, form: &str, channels: &[&str]) -> Client {
+    with_token(server, form, "", channels)
+}
+
+fn with_token(server: &Server, form: &str, token: &str, channels: &[&str]) -> Client {
     let address = server.address().to_string();
-    let args = [&[address.as_str(), form, ""], channels].concat();
+    let args = [&[address.as_str(), form, token], channels].concat();
     Client::node("centrifuge_client.mjs", &args)
 }
 
@@ -72,4 +78,44 @@ fn centrifuge_js_recovers_from_a_crash_without_a_loss() {
             assert_eq!(data(&client), json!([round, 2]));
         }
     }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
+fn cent_publishes_reads_and_ends_subscriptions_and_clients() {
+    let (key, secret) = (
+        "a-key-of-the-backend",
+        "a secret that only this test and its server know",
+    );
+    let server = Server::with_admin(&format!(
+        "{ON}[admin]\napi_key = '{key}'\n[[access.key]]\nalg = 'HS256'\nsecret = '{secret}'\n"
+    ));
+    let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64, "subscribe": ["#"]});
+    let signing = EncodingKey::from_secret(secret.as_bytes());
+    let token = encode(&Header::new(Algorithm::HS256), &claims, &signing).expect("a token");
+    let client = with_token(&server, "json", &token, &["a", "b"]);
+    client.next("subscribed");
+    client.next("subscribed");
+    let url = format!("http://{}/api", server.admin());
+    let mut cent = Client::python("cent_client.py", &[&url, key]);
+    let first = cent.next("published");
+    assert_eq!(data(&client), json!({"n": 1}));
+    assert_eq!(data(&client), json!({"n": 2}));
+    assert_eq!(data(&client), json!({"n": 2}));
+    let kept = cent.next("history");
+    assert_eq!(kept["data"], json!([{"n": 1}, {"n": 2}]));
+    assert!(kept["offset"].as_u64() > first["offset"].as_u64(), "{kept}");
+    assert_eq!(cent.next("channels")["names"], json!(["a", "b"]));
+    assert_eq!(cent.next("info")["nodes"], 1);
+    assert_eq!(cent.next("batch")["data"], json!([3]));
+    assert_eq!(cent.next("history")["data"], json!([]));
+    let ended = client.next("unsubscribed");
+    assert_eq!(
+        (&ended["channel"], &ended["code"]),
+        (&json!("a"), &json!(2000))
+    );
+    cent.tell(&json!("go on"));
+    assert_eq!(client.next("disconnected")["code"], 4500);
+    assert_eq!(cent.next("refused")["code"], 108);
+    cent.next("unauthorized");
 }

@@ -251,16 +251,24 @@ pub(super) fn connect<'a>(raw: &Raw, frame: &'a [u8], scratch: &'a Scratch) -> C
     Connect {
         token: bytes.text(raw.token),
         data: bytes.of(raw.data),
-        subs: Subs {
-            bytes,
-            subs: &scratch.subs,
-        },
+        subs: subs(frame, scratch),
         name: bytes.text(raw.name),
         version: bytes.text(raw.version),
         headers: Headers {
             bytes,
             headers: &scratch.headers,
         },
+    }
+}
+
+pub(super) fn subs<'a>(frame: &'a [u8], scratch: &'a Scratch) -> Subs<'a> {
+    let bytes = Bytes {
+        frame,
+        decoded: &scratch.text,
+    };
+    Subs {
+        bytes,
+        subs: &scratch.subs,
     }
 }
 

@@ -1,11 +1,11 @@
 //! Reads frames: their commands one after another, the connect of a transport that only goes to the client, and the body of `/emulation`.
 
-use super::command::{self, Command, Connect, Emulation};
+use super::command::{self, Command, Connect, Emulation, Subs};
 use super::error::Error;
 use super::format::Format;
 use super::protobuf::Reader;
 use super::raw::Raw;
-use super::schema::{CHANNEL_CLAIM, COMMAND, CONNECT, EMULATION, Field};
+use super::schema::{CHANNEL_CLAIM, COMMAND, CONNECT, CONNECT_CLAIMS, EMULATION, Field};
 use super::{read_json, read_protobuf};
 
 pub use super::raw::{Limits, Scratch};
@@ -153,6 +153,26 @@ pub fn channel_claim<'a>(claims: &'a [u8], scratch: &'a mut Scratch) -> Result<&
     };
     let raw = one(Format::Json, claims, &CHANNEL_CLAIM, scratch, &limits)?;
     Ok(command::channel(&raw, claims, scratch))
+}
+
+/// Reads the claims `channels` and `subs` of a connection token: the channels to which the server subscribes the client, some perhaps twice, with
+/// data for the client. `claims` are the decoded claims.
+///
+/// # Errors
+///
+/// The first fault of the bytes, or more than `most` channels.
+pub fn connect_claims<'a>(
+    claims: &'a [u8],
+    scratch: &'a mut Scratch,
+    most: usize,
+) -> Result<Subs<'a>, Error> {
+    let limits = Limits {
+        commands: 0,
+        subs: most,
+        headers: 0,
+    };
+    one(Format::Json, claims, &CONNECT_CLAIMS, scratch, &limits)?;
+    Ok(command::subs(claims, scratch))
 }
 
 /// Reads all of `bytes` as one message.

@@ -114,6 +114,7 @@ impl Reader<'_> {
                 return self.message(fields, raw);
             }
             (Kind::Subs, b'{') => return self.members(Self::sub),
+            (Kind::Channels, b'[') => return self.channels(field),
             (Kind::Texts, b'{') => return self.members(|reader, key| reader.header(key, field)),
             _ => {
                 self.scan.value()?;
@@ -121,6 +122,34 @@ impl Reader<'_> {
             }
         };
         raw.set(field, value)
+    }
+
+    /// Reads a list of channels, from its opening bracket on.
+    fn channels(&mut self, field: &Field) -> Result<(), Error> {
+        self.scan.step();
+        if self.scan.peek() == Some(b']') {
+            self.scan.step();
+            return Ok(());
+        }
+        loop {
+            if self.scan.peek().ok_or(Fault::Incomplete)? != b'"' {
+                self.scan.value()?;
+                return Err(Error::WrongType(field.name));
+            }
+            self.scan.step();
+            let sub = Raw {
+                channel: self.string()?,
+                ..Raw::default()
+            };
+            self.scratch.add_sub(sub, self.limits)?;
+            match self.scan.peek().ok_or(Fault::Incomplete)? {
+                b',' => self.scan.step(),
+                b']' => break,
+                _ => return Err(Fault::ExpectedComma.into()),
+            }
+        }
+        self.scan.step();
+        Ok(())
     }
 
     /// Reads one entry of `subs`.

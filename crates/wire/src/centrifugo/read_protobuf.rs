@@ -62,6 +62,15 @@ fn message(
                 scratch.add_header(name, value, limits)?;
                 continue;
             }
+            Kind::Channels => {
+                let channel = text(reader.delimited()?, field.name)?;
+                let sub = Raw {
+                    channel,
+                    ..Raw::default()
+                };
+                scratch.add_sub(sub, limits)?;
+                continue;
+            }
             Kind::Subs => {
                 let (channel, value) = entry(reader.delimited()?, field.name)?;
                 let mut sub = Raw::default();

@@ -68,6 +68,8 @@ pub(super) enum Kind {
     Texts,
     /// A map from channel to [`SUBSCRIBE`].
     Subs,
+    /// A list of channels. Each is an entry of `subs` without a value.
+    Channels,
 }
 
 /// A field of a message.
@@ -179,6 +181,12 @@ static SUB_REFRESH: [Field; 3] = [
 
 /// The claim of a subscription token that names its channel.
 pub(super) static CHANNEL_CLAIM: [Field; 1] = ONE_CHANNEL;
+
+/// The claims of a connection token that name channels. Their numbers have no meaning.
+pub(super) static CONNECT_CLAIMS: [Field; 2] = [
+    field("channels", 1, Kind::Channels, Slot::Subs),
+    field("subs", 2, Kind::Subs, Slot::Subs),
+];
 
 /// The body of a request to `/emulation`.
 pub(super) static EMULATION: [Field; 3] = [

@@ -352,3 +352,45 @@ fn the_channel_of_a_subscription_token_is_one_of_its_claims() {
         assert_eq!(found, expected, "{claims}");
     }
 }
+
+#[test]
+fn server_side_channels_are_the_claims_channels_and_subs() {
+    for (claims, most, expected) in [
+        (r#"{"sub":"ann","exp":17.5}"#, 0, Ok("")),
+        (r#"{"channels":[],"subs":{}}"#, 0, Ok("")),
+        (
+            r#"{"subs":{"a":{"data":{"n":1},"override":{"presence":{"value":true}}},"b":null},"channels":["c","\u0064"]}"#,
+            4,
+            Ok(r#"a={"n":1} b= c= d= "#),
+        ),
+        (r#"{"channels":["a","b"]}"#, 1, Err(Error::TooManySubs)),
+        (
+            r#"{"channels":["a",7]}"#,
+            4,
+            Err(Error::WrongType("channels")),
+        ),
+        (r#"{"channels":"a"}"#, 4, Err(Error::WrongType("channels"))),
+        (r#"{"subs":{"a":7}}"#, 4, Err(Error::WrongType("subs"))),
+    ] {
+        let mut scratch = Scratch::default();
+        let found = decode::connect_claims(claims.as_bytes(), &mut scratch, most).map(|subs| {
+            let shown = |sub: Subscribe<'_>| {
+                format!("{}={} ", sub.channel, String::from_utf8_lossy(sub.data))
+            };
+            subs.iter().map(shown).collect::<String>()
+        });
+        assert_eq!(found, expected.map(String::from), "{claims}");
+    }
+    let mut scratch = Scratch::default();
+    for cut in [
+        r#"{"channels":["#,
+        r#"{"channels":["a"#,
+        r#"{"channels":["a","#,
+        r#"{"channels":["a" "b"]}"#,
+    ] {
+        assert!(
+            decode::connect_claims(cut.as_bytes(), &mut scratch, 4).is_err(),
+            "{cut}"
+        );
+    }
+}

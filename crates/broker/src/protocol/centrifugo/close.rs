@@ -15,7 +15,7 @@ pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Re
     clients.scratch.note_close_reason(row.closed);
     clients.refused(slot, reason);
     match disconnect_of(reason) {
-        Some(code) => end_by(clients, slot, row.closed, code, code.text, io),
+        Some(code) => end_by(clients, slot, row.closed, (code.code as u16, code.text), io),
         None => clients.drop_conn(slot, Close::Now),
     }
 }
@@ -38,19 +38,30 @@ pub(super) fn end_saying<I: Io>(
         Disconnect::NO_PONG | Disconnect::STALE => Closed::Timeout,
         _ => Closed::Refused,
     };
-    end_by(clients, slot, closed, code, words, io);
+    end_by(clients, slot, closed, (code.code as u16, words), io);
+}
+
+/// Ends a connection with the code and the reason of an operator.
+pub(super) fn end_by_order<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    code: u16,
+    words: &str,
+    io: &mut I,
+) {
+    clients.refused(slot, Reason::Operator);
+    end_by(clients, slot, Closed::Operator, (code, words), io);
 }
 
 fn end_by<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,
-    code: Disconnect,
-    words: &str,
+    (code, words): (u16, &str),
     io: &mut I,
 ) {
     clients.note_end_reason(words);
-    end_stream_by(clients, slot, closed, code.code as u16, words, io);
+    end_stream_by(clients, slot, closed, code, words, io);
 }
 
 /// Releases commands that wait, since their connection ends.

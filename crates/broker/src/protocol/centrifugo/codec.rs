@@ -18,8 +18,9 @@ use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::options::{format_of, pushes_of};
 use crate::protocol::centrifugo::publication::{self, Data};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::state::epoch_text;
 use crate::protocol::centrifugo::subscribe::{
-    end_subscription, epoch_text, is_subscribing, leave_part, take_subscribing,
+    end_subscription, is_subscribing, leave_part, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, frame_rope};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};

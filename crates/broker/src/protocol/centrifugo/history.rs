@@ -16,8 +16,8 @@ use crate::mail::{Attach, Attached, Frames, Page, ReplyTo};
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
-use crate::protocol::centrifugo::state::{History, state, state_mut};
-use crate::protocol::centrifugo::subscribe::{check_name, epoch_text, position};
+use crate::protocol::centrifugo::state::{History, epoch_text, state, state_mut};
+use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::front::{Clients, Subscriptions};
 
 /// Marks an answer that is not for a subscription: no list has so long an index.

@@ -5,7 +5,7 @@ use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
 use crate::base::reason::{Closed, Reason, Section};
 
 /// The code of a command that is refused for this reason.
-pub(super) fn error_of(reason: Reason) -> ErrorCode {
+pub fn error_of(reason: Reason) -> ErrorCode {
     match reason {
         Reason::Expired | Reason::TokenExpired => ErrorCode::TOKEN_EXPIRED,
         Reason::Reserved | Reason::NotCreated => ErrorCode::PERMISSION_DENIED,

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crore_wire::centrifugo::Ttl;
 
+use crate::base::ids::{ConnId, ShardId};
 use crate::base::verdict::Identity;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
@@ -98,6 +99,24 @@ pub(super) fn state(conns: &Connections, slot: u32) -> Option<&Centrifugo> {
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
     conns.extra(slot).own.centrifugo.get_or_insert_default()
+}
+
+/// The text of an epoch.
+pub fn epoch_text(epoch: u32) -> String {
+    format!("{epoch:08x}")
+}
+
+/// The connection whose client has this id in the life of the server with this epoch, and its shard. The connection may have ended.
+pub fn client_named(epoch: u32, id: &str) -> Option<(ShardId, ConnId)> {
+    let mut parts = id.splitn(4, '-');
+    let mut part = || u32::from_str_radix(parts.next()?, 16).ok();
+    let (of_epoch, shard, generation, slot) = (part()?, part()?, part()?, part()?);
+    let conn = ConnId {
+        slot,
+        generation: u16::try_from(generation).ok()?,
+    };
+    let shard = ShardId::try_from(shard).ok()?;
+    (of_epoch == epoch).then_some((shard, conn))
 }
 
 /// The id of the client, which no other connection has.

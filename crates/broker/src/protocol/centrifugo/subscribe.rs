@@ -199,11 +199,6 @@ pub(super) fn position(epoch: &str, offset: u64) -> Option<Position> {
     Some(Position::new(epoch, offset))
 }
 
-/// The text of an epoch.
-pub(super) fn epoch_text(epoch: u32) -> alloc::string::String {
-    alloc::format!("{epoch:08x}")
-}
-
 /// Ends a subscription, and tells the client by a push.
 pub(super) fn end_subscription(
     clients: &mut Clients,

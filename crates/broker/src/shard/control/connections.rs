@@ -5,7 +5,10 @@
 use crate::base::reason::Reason;
 use crate::base::time::Now;
 use crate::home::sessions::{AbsentView, FOREVER_S, SessionsAtHome};
-use crate::mail::orders::{Connection, Ended, Page, Selection, Session, SessionName};
+use crate::mail::orders::{
+    Connection, ConnectionOrder, Ended, Page, Selection, Session, SessionName,
+};
+use crate::protocol::centrifugo::orders::centrifugo_order;
 use crate::protocol::front::{Clients, Subscriptions};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -27,8 +30,8 @@ use crate::store::slab::NONE;
 
 /// The maximum number of rows that one order examines: some hundred microseconds of work if few rows match.
 const ROWS_PER_TURN: u32 = 4_096;
-/// The maximum number of connections that one order ends. Ending a connection may need a write to the socket, and removes the connection
-/// from its topics.
+/// The maximum number of connections that one order ends or changes. Ending a connection may need a write to the socket, and removes the
+/// connection from its topics.
 const ENDED_PER_TURN: usize = 256;
 /// The maximum number of topics, filters and MQTT subscriptions named for each connection of a list.
 const NAMES_IN_LIST: usize = 16;
@@ -207,10 +210,12 @@ fn is_one_of<I: Io>(
     io: &I,
 ) -> bool {
     let row = clients.conns.get(slot);
-    which.transport.is_none_or(|kind| row.transport() == kind)
+    let conn = clients.conns.id_of(slot);
+    which.only.is_none_or(|only| only == conn)
+        && !which.except.contains(&conn)
+        && which.transport.is_none_or(|kind| row.transport() == kind)
         && (!which.slow || row.link.outbox != NONE)
-        && (which.user.as_deref())
-            .is_none_or(|user| user_of(&clients.conns, clients.conns.id_of(slot)) == user)
+        && (which.user.as_deref()).is_none_or(|user| user_of(&clients.conns, conn) == user)
         && (which.address).is_none_or(|from| clients.conns.address_of(slot, io) == Some(from))
         && (which.filter.as_deref()).is_none_or(|filter| {
             let is = |name: &&[u8]| filter == b"#" || topic::matches(filter, name);
@@ -223,11 +228,11 @@ fn is_one_of<I: Io>(
         })
 }
 
-pub(super) fn end_connections<I: Io>(
+pub(super) fn order_connections<I: Io>(
     clients: &mut Clients,
-    subs: &Subscriptions,
-    which: &Selection,
-    from: u32,
+    subs: &mut Subscriptions,
+    order: &ConnectionOrder,
+    (which, from): (&Selection, u32),
     io: &mut I,
 ) -> Ended {
     let mut due = Vec::new();
@@ -237,11 +242,15 @@ pub(super) fn end_connections<I: Io>(
         }
         due.len() < ENDED_PER_TURN
     });
-    let ended = due.into_iter().filter(|id| end_by_order(clients, *id, io));
-    Ended {
-        count: ended.count() as u32,
-        next,
+    let mut count = 0;
+    for conn in due {
+        let is_done = match order {
+            ConnectionOrder::Disconnect => end_by_order(clients, conn, io),
+            order => centrifugo_order(clients, subs, conn, order, io),
+        };
+        count += u32::from(is_done);
     }
+    Ended { count, next }
 }
 
 /// Ends a connection in the way of its protocol. Returns false if the connection is gone or closing.

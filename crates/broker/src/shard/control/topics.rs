@@ -1,10 +1,10 @@
 //! Lists, reads and changes topics, for the operator. Only the home of a topic (the shard that keeps it) does this.
 
 use crate::base::time::Now;
-use crate::budget::admission::Client;
+use crate::budget::admission::{Client, Party};
 use crate::client::asking;
 use crate::home::Home;
-use crate::mail::message::Publish;
+use crate::mail::message::{DedupKey, Publish};
 use crate::mail::orders::{
     AdminPublish, Control, Interest, InterestReply, LogPage, Messages, Page, Ticket, Topic,
     TopicsPage,
@@ -88,7 +88,10 @@ fn publish_ordered(
         name: &message.name,
         data: &message.data,
         headers: message.headers.map(|field| &field[..]),
-        dedup: None,
+        dedup: message.idempotency_key.as_deref().map(|key| DedupKey {
+            key,
+            publisher: Party::of_address(Client::NOBODY),
+        }),
         client: Client::NOBODY,
     };
     let answer = Answer::Order(ticket);

@@ -5,7 +5,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use crore_broker::orders::Page;
-use crore_broker::{Control, Report, ShardId};
+use crore_broker::{Control, Reason, Report, ShardId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,8 +23,10 @@ const ORDERS_PER_PAGE_MAX: usize = 64;
 /// The refusal of a request.
 #[derive(Debug)]
 pub struct ApiError {
-    status: StatusCode,
-    why: String,
+    pub status: StatusCode,
+    /// The reason in the broker's table, if it has one.
+    pub reason: Option<Reason>,
+    pub why: String,
 }
 
 /// An error's body.
@@ -38,6 +40,7 @@ impl ApiError {
     pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
         ApiError {
             status,
+            reason: None,
             why: why.into(),
         }
     }
@@ -45,6 +48,14 @@ impl ApiError {
     /// 400: the request is wrong.
     pub fn bad(why: impl Into<String>) -> Self {
         ApiError::new(StatusCode::BAD_REQUEST, why)
+    }
+
+    /// The refusal of a request for a reason of the broker.
+    pub fn for_reason(status: StatusCode, reason: Reason, why: impl Into<String>) -> Self {
+        ApiError {
+            reason: Some(reason),
+            ..ApiError::new(status, why)
+        }
     }
 
     /// 404: the requested thing does not exist.

@@ -55,7 +55,7 @@ pub enum NodeLiveness {
 #[derive(Serialize, ToSchema)]
 pub struct NodeStatus {
     /// The number by which the log identifies the node as a writer.
-    writer: String,
+    pub writer: String,
     /// Its host and port.
     pub name: String,
     /// The address of its admin port; empty if it has none.
@@ -86,11 +86,11 @@ pub struct NodeDetail {
     /// Number of batches of the log that the node has not read yet.
     pub lag: u64,
     /// Number of subscriptions to topics.
-    subscriptions: u64,
+    pub subscriptions: u64,
     /// Number of different filters with subscribers. A filter counts once for each shard that has subscribers.
     filters: u64,
     /// Number of topics. Each node has all topics of the cluster.
-    topics: u64,
+    pub topics: u64,
     /// A hash of its rules. Nodes with the same rules have the same hash.
     rules: String,
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use crore_broker::orders::{self, Selection};
+use crore_broker::orders::{self, ConnectionOrder, Selection};
 use crore_broker::{ConnId, Control, ShardId, Transport};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -151,6 +151,7 @@ fn selection(
         address: address.map(|it| it.to_canonical()),
         filter: given.map(|given| filter(Some(given))).transpose()?,
         slow: slow.unwrap_or_default(),
+        ..Selection::default()
     })
 }
 
@@ -340,19 +341,36 @@ pub async fn end_all(
         let why = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
         return Err(ApiError::bad(why));
     }
-    let mut disconnected = 0;
+    let disconnected = order_each(&state, &ConnectionOrder::Disconnect, |_| {
+        Some(selection.clone())
+    });
+    Ok(Json(DisconnectedCount {
+        disconnected: disconnected.await?,
+    }))
+}
+
+/// Carries out an order for the connections that `which` selects at each shard; none where it selects nothing. Returns how many they were.
+pub async fn order_each(
+    state: &AdminState,
+    order: &ConnectionOrder,
+    which: impl Fn(ShardId) -> Option<Selection>,
+) -> Result<u64, ApiError> {
+    let mut count = 0;
     for shard in 0..state.shards.count() {
+        let Some(which) = which(shard) else {
+            continue;
+        };
         let mut from = Some(0);
         while let Some(row) = from {
-            let selection = selection.clone();
-            let order = Control::DisconnectAll {
-                which: selection,
+            let order = Control::EachConnection {
+                order: order.clone(),
+                which: which.clone(),
                 from: row,
             };
             let ended: orders::Ended = state.shards.ask(shard, order).await?;
-            disconnected += u64::from(ended.count);
+            count += u64::from(ended.count);
             from = ended.next;
         }
     }
-    Ok(Json(DisconnectedCount { disconnected }))
+    Ok(count)
 }

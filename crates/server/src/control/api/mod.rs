@@ -5,6 +5,7 @@
 //! page begins. All errors have the form `{"error": "the error, and the remedy"}`.
 
 mod answer;
+mod centrifugo;
 pub(super) mod cluster;
 mod connections;
 mod description;
@@ -39,6 +40,7 @@ const BODY_BYTES_MORE: usize = 64 << 10;
 pub fn routes(state: &AdminState) -> Router<AdminState> {
     let bounded = middleware::from_fn_with_state(state.clone(), bound_body);
     Router::from(described())
+        .merge(centrifugo::routes())
         .route("/api/{*rest}", any(nowhere))
         .method_not_allowed_fallback(wrong_method)
         .layer(bounded)

@@ -9,9 +9,9 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use crore_broker::mail::Outcome;
-use crore_broker::mail::fields::check_fields;
+use crore_broker::mail::fields::{check_fields, check_idempotency_key};
 use crore_broker::mail::message::Headers;
+use crore_broker::mail::{Info, Outcome};
 use crore_broker::orders::{self, AdminPublish, LogPage, TopicsPage};
 use crore_broker::position::{self, Position};
 use crore_broker::protocol::check_message;
@@ -184,7 +184,7 @@ pub struct PurgedCount {
 }
 
 /// Checks a topic's name and finds its home.
-fn name_and_home(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
+pub fn name_and_home(state: &AdminState, name: &str) -> Result<(Box<[u8]>, ShardId), ApiError> {
     let world = state.lifecycle.world();
     topic::check_name(name.as_bytes(), world.settings.limits.topic_bytes)
         .map_err(|error| ApiError::bad(format!("{name:?} is not a topic: it {error}")))?;
@@ -220,12 +220,21 @@ fn described(state: &AdminState, home: ShardId, topic: &orders::Topic) -> Topic 
 }
 
 /// Asks the home for a topic.
+pub async fn topic_at(
+    state: &AdminState,
+    home: ShardId,
+    name: Box<[u8]>,
+) -> Result<Option<Box<orders::Topic>>, ApiError> {
+    Ok(state.shards.ask(home, Control::Topic(name)).await?)
+}
+
+/// Asks the home for a topic that must exist.
 async fn topic_of(
     state: &AdminState,
     home: ShardId,
     name: Box<[u8]>,
 ) -> Result<Box<orders::Topic>, ApiError> {
-    let topic: Option<Box<_>> = state.shards.ask(home, Control::Topic(name)).await?;
+    let topic = topic_at(state, home, name).await?;
     topic.ok_or_else(|| ApiError::missing("topic"))
 }
 
@@ -328,6 +337,7 @@ pub async fn messages(
     let page = LogPage {
         name,
         after: query.after.unwrap_or_default(),
+        epoch: None,
         most: page_len(query.limit)?,
         newest: query.newest.unwrap_or_default(),
     };
@@ -376,15 +386,24 @@ pub async fn purge(
     query: Result<Query<TopicQuery>, QueryRejection>,
 ) -> Answer<PurgedCount> {
     let (name, home) = name_and_home(&state, &query?.name)?;
-    // Messages published after this point are kept.
-    let until = topic_of(&state, home, name.clone()).await?.info.offset;
+    let purged = purge_topic(&state, home, name).await?;
+    Ok(Json(PurgedCount { purged }))
+}
+
+/// Removes the messages of a topic, and returns how many they were. Messages that are published from now on are kept.
+pub async fn purge_topic(
+    state: &AdminState,
+    home: ShardId,
+    name: Box<[u8]>,
+) -> Result<u64, ApiError> {
+    let until = topic_of(state, home, name.clone()).await?.info.offset;
     let mut purged = 0;
     loop {
         let order = Control::Purge(name.clone(), until);
         match state.shards.ask(home, order).await? {
             Outcome::Purged(more) if more > 0 => purged += u64::from(more),
             Outcome::Unknown => return Err(unknown()),
-            _ => return Ok(Json(PurgedCount { purged })),
+            _ => return Ok(purged),
         }
     }
 }
@@ -408,7 +427,6 @@ pub async fn publish(
     message: Result<Json<ToPublish>, JsonRejection>,
 ) -> Answer<Published> {
     let message = message?.0;
-    let (name, home) = name_and_home(&state, &message.topic)?;
     let (data, binary) = match (message.data, message.data_base64) {
         (Some(data), None) => (data.into_bytes(), false),
         (None, Some(data)) => {
@@ -418,6 +436,54 @@ pub async fn publish(
         }
         _ => return Err(ApiError::bad("give one of data and data_base64")),
     };
+    let topic = message.topic;
+    let message = NewMessage {
+        data,
+        headers: Headers {
+            content_type: message.content_type.into(),
+            event: message.event.into(),
+            key: message.key.into(),
+            ttl_s: message.ttl_s,
+            retain: message.retain,
+            binary,
+            ..Headers::default()
+        },
+        idempotency_key: None,
+    };
+    let info = publish_message(&state, &topic, message).await?;
+    Ok(Json(Published {
+        offset: info.offset,
+        epoch: info.epoch,
+        subscribers: state
+            .data_port
+            .subscribers_without_tails(&topic, info.subscribers),
+        messages: info.messages,
+        last_message_id: position::text(Position {
+            epoch: info.epoch,
+            offset: info.offset,
+        }),
+    }))
+}
+
+/// A message that the operator publishes.
+pub struct NewMessage {
+    pub data: Vec<u8>,
+    pub headers: Headers<Vec<u8>>,
+    pub idempotency_key: Option<Box<[u8]>>,
+}
+
+/// Checks a message and publishes it. Returns the state of the topic after it.
+pub async fn publish_message(
+    state: &AdminState,
+    topic: &str,
+    message: NewMessage,
+) -> Result<Info, ApiError> {
+    let (name, home) = name_and_home(state, topic)?;
+    let NewMessage {
+        data,
+        headers,
+        idempotency_key,
+    } = message;
     let settings = &state.lifecycle.world().settings;
     check_message(&settings.limits, &name, data.len(), || false).map_err(|refused| {
         let reason = refused.reason();
@@ -425,47 +491,30 @@ pub async fn publish(
             Reason::MessageTooLong => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::BAD_REQUEST,
         };
-        ApiError::new(status, reason.words(settings))
+        ApiError::for_reason(status, reason, reason.words(settings))
     })?;
-    let (content_type, event) = (message.content_type, message.event);
-    check_fields(
-        content_type.as_bytes(),
-        event.as_bytes(),
-        message.key.as_bytes(),
-    )
-    .map_err(ApiError::bad)?;
-    let topic = message.topic;
+    check_fields(&headers.content_type, &headers.event, &headers.key).map_err(ApiError::bad)?;
+    if let Some(key) = &idempotency_key {
+        check_idempotency_key(key).map_err(ApiError::bad)?;
+    }
     let order = Control::Publish(Box::new(AdminPublish {
         name,
         data,
-        headers: Headers {
-            content_type: content_type.into(),
-            event: event.into(),
-            key: message.key.into(),
-            ttl_s: message.ttl_s,
-            retain: message.retain,
-            binary,
-            ..Headers::default()
-        },
+        headers,
+        idempotency_key,
     }));
-    match state.shards.ask(home, order).await? {
-        Outcome::Done(info) => Ok(Json(Published {
-            offset: info.offset,
-            epoch: info.epoch,
-            subscribers: state
-                .data_port
-                .subscribers_without_tails(&topic, info.subscribers),
-            messages: info.messages,
-            last_message_id: position::text(Position {
-                epoch: info.epoch,
-                offset: info.offset,
-            }),
-        })),
-        Outcome::Unknown => Err(unknown()),
-        _ => Err(ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no room for another topic (limits.topics_max, limits.topics_per_shard)",
-        )),
+    let outcome: Outcome = state.shards.ask(home, order).await?;
+    match (outcome, outcome.refusal()) {
+        (Outcome::Done(info) | Outcome::Replayed(info), _) => Ok(info),
+        (Outcome::Unknown, _) => Err(unknown()),
+        (outcome, reason) => {
+            let status = match outcome {
+                Outcome::OtherMessage => StatusCode::BAD_REQUEST,
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            let reason = reason.unwrap_or(Reason::TopicsFull);
+            Err(ApiError::for_reason(status, reason, reason.words(settings)))
+        }
     }
 }
 

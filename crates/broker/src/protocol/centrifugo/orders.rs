@@ -1,0 +1,75 @@
+//! Orders of the server's API for single connections.
+
+use crore_wire::centrifugo::Push;
+use crore_wire::centrifugo::codes::{ErrorCode, Unsubscribe};
+
+use crate::base::access::Known;
+use crate::base::ids::ConnId;
+use crate::client::list::part_of_topic;
+use crate::client::row::{CLOSING, State};
+use crate::io::Io;
+use crate::mail::orders::ConnectionOrder;
+use crate::protocol::centrifugo::close::end_by_order;
+use crate::protocol::centrifugo::options::CONNECTED;
+use crate::protocol::centrifugo::reply::{write_error, write_push};
+use crate::protocol::centrifugo::subscribe::{end_subscription, take_subscribing};
+use crate::protocol::centrifugo::tokens::ttl_of_connection;
+use crate::protocol::front::{Clients, Subscriptions};
+
+/// Carries out an order. False if it changes nothing: the connection is of another protocol, is gone, or has not connected.
+pub(crate) fn centrifugo_order<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    conn: ConnId,
+    order: &ConnectionOrder,
+    io: &mut I,
+) -> bool {
+    let slot = conn.slot;
+    let is_served = clients.conns.is_current(conn) && {
+        let row = clients.conns.get(slot);
+        row.consumer.state == State::Centrifugo && row.wants(CONNECTED) && !row.link.is(CLOSING)
+    };
+    let is_done = is_served
+        && match order {
+            ConnectionOrder::Disconnect => false,
+            ConnectionOrder::DisconnectAs(code, reason) => {
+                end_by_order(clients, slot, *code, reason, io);
+                return true;
+            }
+            ConnectionOrder::Unsubscribe(name) => unsubscribe(clients, subs, slot, name),
+            ConnectionOrder::Refresh(until_unix_s) => refresh(clients, slot, *until_unix_s),
+        };
+    if is_done {
+        clients.send_reply(slot, io);
+    }
+    is_done
+}
+
+fn unsubscribe(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, name: &[u8]) -> bool {
+    clients.expand(slot);
+    let Some(part) = part_of_topic(clients, subs, slot, name) else {
+        return false;
+    };
+    if let Some(waits) = take_subscribing(clients, slot, part) {
+        let (id, code) = (waits.id, ErrorCode::PERMISSION_DENIED);
+        write_error(clients, slot, id, code, Unsubscribe::SERVER.text);
+    }
+    end_subscription(clients, subs, (slot, part), Unsubscribe::SERVER);
+    true
+}
+
+/// The grants stay those of the client's token.
+fn refresh(clients: &mut Clients, slot: u32, until_unix_s: u32) -> bool {
+    let Some((grants, _)) = clients.conns.grants.get(slot) else {
+        return false;
+    };
+    let grants = grants.clone();
+    let known = Known {
+        grants,
+        until_unix_s,
+    };
+    clients.conns.grants.set(slot, known);
+    let ttl = ttl_of_connection(clients, slot);
+    write_push(clients, slot, &Push::Refresh(ttl));
+    true
+}

@@ -1,0 +1,186 @@
+//! The methods of the API that are about clients, and `info`. They reach the clients of this node.
+
+use crore_broker::orders::{ConnectionOrder, Selection};
+use crore_broker::protocol::{centrifugo_client_named, epoch_text};
+use crore_broker::{Accounts, ConnId, ShardId, Stats, Transport};
+use crore_wire::centrifugo::codes::Disconnect as Code;
+use serde::{Deserialize, Serialize};
+
+use super::{Empty, Failure};
+use crate::control::api::answer::ApiError;
+use crate::control::api::cluster;
+use crate::control::api::connections::order_each;
+use crate::control::process;
+use crate::control::state::AdminState;
+
+/// The codes that a Close frame of a connection may have here (RFC 6455 section 7.4.2).
+const CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
+/// The longest reason of a Close frame, in bytes (RFC 6455 section 5.5).
+const REASON_BYTES_MAX: usize = 123;
+
+/// The clients that a method is for: those of a user, or one of them.
+#[derive(Deserialize)]
+struct Who {
+    user: Option<String>,
+    client: Option<String>,
+    session: Option<String>,
+    #[serde(default)]
+    whitelist: Vec<String>,
+}
+
+/// The parameters of `unsubscribe`.
+#[derive(Deserialize)]
+struct Unsubscribe {
+    #[serde(default)]
+    channel: String,
+}
+
+/// The parameters of `disconnect`.
+#[derive(Deserialize)]
+struct Disconnect {
+    disconnect: Option<CodeAndReason>,
+}
+
+#[derive(Deserialize)]
+struct CodeAndReason {
+    #[serde(default)]
+    code: u32,
+    #[serde(default)]
+    reason: String,
+}
+
+/// The parameters of `refresh`.
+#[derive(Deserialize)]
+struct Refresh {
+    expired: Option<bool>,
+    expire_at: Option<i64>,
+}
+
+#[derive(Serialize)]
+pub struct Info {
+    nodes: Vec<Node>,
+}
+
+/// A node. Users are not counted.
+#[derive(Serialize)]
+struct Node {
+    uid: String,
+    name: String,
+    version: &'static str,
+    num_clients: u64,
+    num_subs: u64,
+    num_channels: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uptime: Option<u64>,
+}
+
+/// Carries out an order for the clients that the parameters name.
+async fn order(state: &AdminState, params: &str, order: ConnectionOrder) -> Result<Empty, Failure> {
+    let who: Who = super::read(params)?;
+    let user = who.user.filter(|user| !user.is_empty());
+    if who.session.is_some_and(|session| !session.is_empty()) {
+        return Err(Failure::not_built("session"));
+    }
+    let epoch = state.lifecycle.world().epoch;
+    let client = who.client.filter(|client| !client.is_empty());
+    let only = client
+        .as_deref()
+        .map(|id| centrifugo_client_named(epoch, id));
+    if user.is_none() && only.is_none() {
+        return Err(Failure::bad("name a user or a client"));
+    }
+    let except = who.whitelist.iter();
+    let except: Vec<_> = except
+        .filter_map(|id| centrifugo_client_named(epoch, id))
+        .collect();
+    let at = |shard: ShardId, (of, conn): &(ShardId, ConnId)| (*of == shard).then_some(*conn);
+    let which = |shard| {
+        let only = match &only {
+            None => None,
+            Some(named) => Some(named.as_ref().and_then(|named| at(shard, named))?),
+        };
+        Some(Selection {
+            transport: Some(Transport::Centrifugo),
+            user: user.as_deref().map(Box::from),
+            only,
+            except: except.iter().filter_map(|it| at(shard, it)).collect(),
+            ..Selection::default()
+        })
+    };
+    order_each(state, &order, which).await?;
+    Ok(Empty {})
+}
+
+pub async fn unsubscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+    let channel = super::read::<Unsubscribe>(params)?.channel;
+    if channel.is_empty() {
+        return Err(Failure::bad("a channel is missing"));
+    }
+    let name = channel.into_bytes().into_boxed_slice();
+    order(state, params, ConnectionOrder::Unsubscribe(name)).await
+}
+
+pub async fn disconnect(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+    let ends = match super::read::<Disconnect>(params)?.disconnect {
+        None => ConnectionOrder::Disconnect,
+        Some(CodeAndReason { code, reason }) => {
+            let code = u16::try_from(code).ok().filter(|code| CODES.contains(code));
+            let code = code.ok_or_else(|| Failure::bad("a code is from 3000 to 4999"))?;
+            if reason.len() > REASON_BYTES_MAX {
+                let words = format!("a reason has at most {REASON_BYTES_MAX} bytes");
+                return Err(Failure::bad(words));
+            }
+            ConnectionOrder::DisconnectAs(code, reason.into())
+        }
+    };
+    order(state, params, ends).await
+}
+
+pub async fn refresh(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+    let asked: Refresh = super::read(params)?;
+    let renewed = match (asked.expired, asked.expire_at) {
+        (Some(true), _) => {
+            let Code { code, text, .. } = Code::EXPIRED;
+            ConnectionOrder::DisconnectAs(code as u16, text.into())
+        }
+        (_, None | Some(0)) => ConnectionOrder::Refresh(u32::MAX),
+        (_, Some(at)) => {
+            let at = u32::try_from(at);
+            ConnectionOrder::Refresh(at.map_err(|_| Failure::bad("expire_at is no Unix second"))?)
+        }
+    };
+    order(state, params, renewed).await
+}
+
+/// The nodes of the cluster, as this node knows them.
+pub async fn info(state: &AdminState) -> Result<Info, Failure> {
+    let version = env!("CARGO_PKG_VERSION");
+    let nodes = match state.peer_nodes.nodes_in_log().await {
+        Some(in_log) => cluster::nodes(&in_log, &mut state.peer_nodes.reports())
+            .into_iter()
+            .map(|node| Node {
+                num_subs: node.told.as_ref().map_or(0, |told| told.subscriptions),
+                num_channels: node.told.as_ref().map_or(0, |told| told.topics),
+                uid: node.writer,
+                name: node.name,
+                version,
+                num_clients: node.clients,
+                uptime: None,
+            })
+            .collect(),
+        None => {
+            let shards = state.shards.accounts().await.map_err(ApiError::from)?;
+            let sum = |of: fn(&(Stats, Accounts)) -> u64| shards.iter().map(|it| of(it)).sum();
+            vec![Node {
+                uid: epoch_text(state.lifecycle.world().epoch),
+                name: process::host(),
+                version,
+                num_clients: sum(|(_, accounts)| u64::from(accounts.connections)),
+                num_subs: sum(|(stats, _)| stats.attaches.wrapping_sub(stats.detaches)),
+                num_channels: sum(|(_, accounts)| u64::from(accounts.home_topics)),
+                uptime: Some(state.uptime().as_secs()),
+            }]
+        }
+    };
+    Ok(Info { nodes })
+}
