@@ -189,7 +189,7 @@ impl Shard {
         stats
     }
 
-    /// Sets the stamp of the turn: the time by a clock that all shards share and that is never 0. When messages that were published in this
+    /// Sets the stamp of the turn: the nanoseconds of a clock that all shards share and that is never 0. When messages that were published in this
     /// turn are written, [`Io::written`] gets this stamp.
     pub fn stamp(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;

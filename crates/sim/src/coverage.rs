@@ -56,6 +56,7 @@ counts! {
     again_after_crash "again after crash": "MQTT messages that came again after a crash, since the log did not know that the client had them.";
     wills_after_crash "wills after crash": "Wills of connections that ended with the server, published by the next process.";
     sent_again "sent again": "MQTT messages that a client received again.";
+    released "released": "MQTT messages of QoS 2 whose clients got PUBCOMP.";
     lost_first_sends "lost first sends": "MQTT messages with DUP that the client had not received before.";
     retained "retained": "Retained messages that clients received.";
     restarts "restarts": "Planned restarts.";

@@ -141,6 +141,8 @@ pub struct Plan {
     pub subscription_qos_max: u8,
     /// Whether MQTT clients leave their subscriptions as they are.
     pub subscriptions_stay: bool,
+    /// The highest packet id of an MQTT client's messages, which are as many in flight at most. Lower ones are used again sooner.
+    pub packet_ids_max: u16,
     /// Seconds that pass at the end while sockets are stalled, so that messages expire in the server; 0 for none.
     pub stalled_s: u32,
     /// The largest message, in bytes.

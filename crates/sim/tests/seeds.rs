@@ -259,6 +259,16 @@ const FOUND: &[(&str, u64, usize)] = &[
         576_460_752_303_428_144,
         1200,
     ),
+    (
+        "a will that waited in the mail between two shards for a hundred seconds was published behind the release of its key",
+        576_657_255_888_333_814,
+        1200,
+    ),
+    (
+        "nodes that were cut off for two minutes forgot the token of a will without releasing its key",
+        864_691_128_457_135_590,
+        5000,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -40,7 +40,7 @@ use crate::budget::account::Account;
 use crate::budget::totals::Totals;
 
 /// A node of a cluster is not ready if it has not read one of its own heartbeats from the log for this time.
-const CUT_OFF_S: u32 = 5;
+pub const CUT_OFF_S: u32 = 5;
 /// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
 const WAITS_S: u32 = 5;
 /// The number of hashes in [`RecentNames`]: 16 KiB.

@@ -19,7 +19,8 @@ use crate::mail::session::Will;
 const STEWARD_S: u32 = 60;
 /// The same for the other nodes.
 const OTHERS_S: u32 = 90;
-/// A token is forgotten after this many seconds of the log, by a process that releases nothing: one that reads the log, or makes a checkpoint.
+/// A token is forgotten after this many seconds of the log, by a process that releases nothing: one that reads the log, or makes a checkpoint. A node that
+/// serves forgets a token when it releases its keys, however late that is: all nodes may have been cut off for minutes.
 const FORGOTTEN_S: u32 = 120;
 
 /// A session or a will that has ended.
@@ -51,6 +52,8 @@ pub(crate) struct RetiredTokens {
     all: VecDeque<Retired>,
     /// As the steward, this node has published the wills among the first so many.
     published: usize,
+    /// Whether this process releases keys.
+    pub releases: bool,
     will_bytes: usize,
 }
 
@@ -63,7 +66,7 @@ impl RetiredTokens {
     /// The session or the will with this token (0: none) has ended in second `end_s` of the log.
     pub fn insert(&mut self, token: u64, will: Option<Box<Will>>, end_s: u32) {
         let is_old = |it: &Retired| it.end_s.saturating_add(FORGOTTEN_S) <= end_s;
-        while self.all.front().is_some_and(is_old) {
+        while !self.releases && self.all.front().is_some_and(is_old) {
             self.pop();
         }
         if token != 0 || will.is_some() {

@@ -56,6 +56,7 @@ pub struct WaitingAsks {
     pub stamp: u64,
 }
 
+const NS_PER_S: u64 = 1_000_000_000;
 /// When `turns_under_way` turns are in flight, the parties that caused most of the work must wait. When this many times as many turns are
 /// in flight, all parties must wait.
 const ALL_WAIT_FACTOR: usize = 4;
@@ -75,7 +76,7 @@ pub struct Lanes {
     under_way: Vec<Arc<Frames>>,
     /// This turn's stamp.
     pub stamp: u64,
-    /// When the message that is being published was read.
+    /// When the message that is being published was read: the stamp of the turn that sent the ask.
     pub read_at: u64,
     /// The lane whose waiting asks are handled next.
     pub next: usize,
@@ -238,6 +239,11 @@ impl Lanes {
             bytes,
             stamp: self.stamp,
         })
+    }
+
+    /// Seconds since the ask that is handled now was sent.
+    pub fn ask_age_s(&self) -> u64 {
+        self.stamp.saturating_sub(self.read_at) / NS_PER_S
     }
 
     /// Keeps the buffers of handled asks of the shard to itself for reuse.

@@ -9,6 +9,7 @@ use crore_wire::topic;
 
 use crate::base::ids::{PartitionId, ShardId};
 use crate::base::planted::{self, Fault};
+use crate::budget::admission::CUT_OFF_S;
 use crate::client::asking::home_context;
 use crate::commit::queue::Scope;
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
@@ -56,6 +57,7 @@ impl Shard {
             node.renew_offsets(at);
         }
         let home = self.home.as_mut().expect(ONLY_HOMES_ARE_ASKED);
+        let is_outdated = is_outdated(&self.front);
         let Front { clients, subs, .. } = &mut self.front;
         let mut context = home_context(subs, &clients.ctx);
         let (now, sequence) = (context.now, home.logs.sequence(at));
@@ -65,7 +67,7 @@ impl Shard {
         };
         let admitted = match is_logged {
             // As for a release: the session may have gone to another node long ago.
-            _ if is_of_session && clients.ctx.is_cut_off() => Err(Outcome::Unknown),
+            _ if is_of_session && is_outdated => Err(Outcome::Unknown),
             true if !appends => Err(home.apply_now(fact, &mut context)),
             false if self.commits.is_free_unlogged(at, sequence) => {
                 Err(match home.admit(fact, &context) {
@@ -114,6 +116,12 @@ impl Shard {
         clients.meter.work.steps.add_bytes(len);
         weight
     }
+}
+
+/// Whether the node may have been cut off from the log of the cluster since the ask that is handled now was sent.
+pub(super) fn is_outdated(front: &Front) -> bool {
+    let (ctx, age_s) = (&front.clients.ctx, front.subs.lanes.ask_age_s());
+    ctx.world.is_replicated() && (ctx.is_cut_off() || age_s >= u64::from(CUT_OFF_S))
 }
 
 fn place(ctx: &Context, partition: PartitionId) -> usize {

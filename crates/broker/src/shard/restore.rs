@@ -297,7 +297,10 @@ impl Shard {
         }
         match &mut self.cluster {
             // The connections of the other nodes still hold their sessions.
-            Some(cluster) => cluster.counts_needs = true,
+            Some(cluster) => {
+                cluster.counts_needs = true;
+                self.sessions.begin_releases();
+            }
             None => self.sessions.release_held(now),
         }
         let me = self.front.clients.ctx.me;

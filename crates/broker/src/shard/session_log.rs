@@ -24,6 +24,7 @@ use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, Tell};
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
+use crate::shard::enqueue::is_outdated;
 use crate::shard::pending_request::{PendingRequest, Request};
 use crate::shard::sessions::refuse_session;
 
@@ -133,7 +134,7 @@ impl Shard {
         else {
             return;
         };
-        if to.is_some() && self.front.clients.ctx.is_cut_off() {
+        if to.is_some() && is_outdated(&self.front) {
             // Another node may have the session since so long that nobody knows this claim as an older one.
             return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }

@@ -61,10 +61,14 @@ const SALT_SUBSCRIPTIONS: u64 = 0x5AB5_0905;
 const DURABLE_SESSIONS_PERCENT: u32 = 50;
 /// The salt of clusters with MQTT sessions.
 const SALT_CLUSTER_SESSIONS: u64 = 0xC15E_5510;
+/// The salt of packet ids.
+const SALT_PACKET_IDS: u64 = 0x1D50_0123;
 /// The salt of clusters.
 const SALT_CLUSTERS: u64 = 0xC105_7E25;
 /// The first seed of those whose worlds are all clusters with MQTT sessions, up to [`DURABLE_SESSIONS_FROM`].
 pub const CLUSTER_SESSIONS_FROM: u64 = 1 << 59;
+/// The first seed of those in whose worlds MQTT clients may use few packet ids, up to [`DURABLE_SESSIONS_FROM`].
+pub const FEW_PACKET_IDS_FROM: u64 = CLUSTER_SESSIONS_FROM + (1 << 58);
 /// The first seed of those whose worlds all have MQTT sessions that survive a crash, up to [`CLUSTERS_FROM`].
 pub const DURABLE_SESSIONS_FROM: u64 = 1 << 60;
 /// The first seed of those in whose worlds with durable sessions the subscriptions may be steadier. `seeds.rs` has earlier seeds, whose worlds stay as they
@@ -173,6 +177,9 @@ impl Plan {
         }
         if has_cluster_sessions {
             add_cluster_sessions(&mut plan, &mut rng_of(SALT_CLUSTER_SESSIONS));
+            if seed >= FEW_PACKET_IDS_FROM {
+                use_few_packet_ids(&mut plan, &mut rng_of(SALT_PACKET_IDS));
+            }
         }
         if seed >= COPIES_FROM {
             add_log_restore(&mut plan, &mut rng_of(SALT_COPIES));
@@ -237,6 +244,7 @@ fn basic_world(rng: &mut Rng) -> Plan {
         retains: false,
         subscription_qos_max: 2,
         subscriptions_stay: false,
+        packet_ids_max: u16::MAX,
         stalled_s: 0,
         message_bytes: rng.pick(&MESSAGE_BYTES),
         ttl_percent: rng.pick(&[0, 0, 30]),
@@ -574,6 +582,21 @@ fn add_cluster_sessions(plan: &mut Plan, rng: &mut Rng) {
     // At the end of a run all sessions expire, and then their topics.
     mqtt.session_expiry_max_s = mqtt.session_expiry_max_s.min(3600);
     add_purges(plan, rng);
+}
+
+/// Lets MQTT clients of most clusters use the same packet ids again and again. Shards get more turns there, the log is faster, and less happens to nodes, so
+/// that more handshakes of QoS 2 are completed.
+fn use_few_packet_ids(plan: &mut Plan, rng: &mut Rng) {
+    plan.packet_ids_max = rng.pick(&[1, 2, 3, 3, u16::MAX]);
+    let [turns, seconds, ..] = &mut plan.weights;
+    (*turns, *seconds) = (500, rng.pick(&[1, 3, 6]));
+    (plan.mail_percent, plan.starved_shard) = (rng.pick(&[60, 95]), None);
+    plan.turn_limits.steps_per_turn = plan.turn_limits.steps_per_turn.max(200);
+    plan.node_events_at
+        .truncate(rng.pick(&[2, 4, NODE_EVENTS_MAX]));
+    if let Some(engine) = &mut plan.engine {
+        engine.progress = rng.pick(&[30, 90, 90]);
+    }
 }
 
 /// Lets the log be purged in some clusters. A steward (the node that writes checkpoints for a partition) purges the batches that

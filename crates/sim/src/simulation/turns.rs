@@ -10,6 +10,8 @@ use super::{RECEIVE_BYTES, Simulation, limits, now};
 use crate::net::Net;
 use crate::truth::Violation;
 
+const NS_PER_S: u64 = 1_000_000_000;
+
 impl Simulation {
     /// Whether the shard has an input that would wake it.
     pub fn has_work(&self, shard: usize) -> bool {
@@ -33,6 +35,7 @@ impl Simulation {
         self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);
         self.shards[shard].set_wall(self.wall_offset_s);
+        self.shards[shard].stamp(1 + u64::from(self.truth.now_s) * NS_PER_S);
         self.tick(shard, now);
         let sockets = &self.net.sockets;
         self.loops[shard]

@@ -237,6 +237,12 @@ impl SessionsAtHome {
         self.change(at, |it| it.set_steward(is_steward));
     }
 
+    /// The log of a cluster is read: this node serves.
+    pub(crate) fn begin_releases(&mut self) {
+        let all = self.partitions.iter_mut();
+        all.for_each(Sessions::begin_releases);
+    }
+
     /// A will that this node has published as a steward is not in the log. What the steward has begun is begun again: keys tell which wills are in the
     /// log.
     pub(crate) fn begin_again(&mut self) {

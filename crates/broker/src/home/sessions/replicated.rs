@@ -531,6 +531,13 @@ impl Sessions {
         })
     }
 
+    /// The log is read: this node serves, and releases the keys of what has ended.
+    pub(super) fn begin_releases(&mut self) {
+        if let Some(replicas) = &mut self.replicas {
+            replicas.retired.releases = true;
+        }
+    }
+
     /// Writes the tokens that have ended a short time ago, from this one on. Returns where to go on.
     pub(super) fn save_retired(&self, from: usize, block: &mut Block<'_>) -> Option<usize> {
         let retired = &self.replicas.as_ref()?.retired;

@@ -25,6 +25,7 @@ use crate::home::sessions::FOREVER_S;
 use crate::io::{Close, Io};
 use crate::mail::message::{Headers, is_binary};
 use crate::mail::session::patch::Outline;
+use crate::mail::session::stored::token_of;
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::{Ask, ClosingSession, NO_CLIENT, RecordedClaim, ReplyTo, SessionReply};
 use crate::protocol::front::{Clients, Context, Front, Lanes, Queues, Subscriptions};
@@ -88,7 +89,9 @@ impl Front {
             due.extend(asked.map(Answer::part));
             given = state.connecting.take().and_then(|it| it.given);
             is_recorded = state.recording.is_some() || matches!(given, Some(Some(_)));
-            token = state.token;
+            // A session that was given but not opened has the token of an earlier connection.
+            let earlier = given.as_ref().and_then(Option::as_ref);
+            token = earlier.map_or(state.token, |it| token_of(&it.bytes));
             for release in &state.releasing {
                 let answer = RELEASED | u32::from(release.packet_id);
                 due.extend((0..release.waiting).map(|_| answer));

@@ -97,6 +97,8 @@ struct Role {
     subscription_qos_max: u8,
     /// Whether it leaves its subscriptions as they are.
     subscriptions_stay: bool,
+    /// The highest packet id of its messages.
+    packet_ids_max: u16,
     /// The server is a cluster. With each new connection the session may move to another node, which knows what was recorded.
     in_cluster: bool,
 }
@@ -201,6 +203,7 @@ impl Client {
                 retains: plan.retains && rng.chance(50),
                 subscription_qos_max: plan.subscription_qos_max,
                 subscriptions_stay: plan.subscriptions_stay,
+                packet_ids_max: plan.packet_ids_max,
                 in_cluster: plan.nodes > 1,
             },
             subs,
@@ -465,7 +468,7 @@ impl Client {
             Packet::PubRel(ack) => self.handle_pubrel(ack.packet_id.get(), truth),
             Packet::PubAck(ack) => self.handle_puback(ack, truth, coverage),
             Packet::PubRec(ack) => self.handle_pubrec(ack, truth, coverage),
-            Packet::PubComp(ack) => self.handle_pubcomp(ack, truth),
+            Packet::PubComp(ack) => self.handle_pubcomp(ack, truth, coverage),
             Packet::SubAck(ack) => {
                 let reasons = ack.reasons.iter().collect();
                 self.handle_suback(ack.packet_id.get(), reasons, truth, coverage)

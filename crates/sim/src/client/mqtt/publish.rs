@@ -1,6 +1,8 @@
 //! Messages from the client, and their answers. On a new connection the client first sends unanswered messages again, in their order
 //! [MQTT-4.4.0-1, -2].
 
+use std::ops::RangeInclusive;
+
 use crore_rng::Rng;
 use crore_wire::mqtt::{Ack, PacketId, PropertyBuf, Publish, Qos, Version, encode};
 
@@ -23,7 +25,8 @@ impl Client {
             let in_flight_max = self
                 .conn
                 .send_max
-                .min(plan.settings.mqtt.receive_max.into());
+                .min(plan.settings.mqtt.receive_max.into())
+                .min(self.role.packet_ids_max.into());
             if self.sent.len() >= in_flight_max.min(SENT_MAX) {
                 return;
             }
@@ -56,7 +59,7 @@ impl Client {
     }
 
     fn send_new(&mut self, number: u32, qos: Qos, truth: &mut Truth) {
-        let id = self.next_id();
+        let id = self.next_id(1..=self.role.packet_ids_max);
         self.sent.push_back(Sent {
             id,
             number,
@@ -66,11 +69,26 @@ impl Client {
         self.send_publish(id, number, qos, false, truth);
     }
 
-    /// A packet id that is not in use.
-    pub(super) fn next_id(&mut self) -> u16 {
+    /// A packet id for a SUBSCRIBE or an UNSUBSCRIBE.
+    pub(super) fn next_id_of_request(&mut self) -> u16 {
+        let first = match self.role.packet_ids_max {
+            u16::MAX => 1,
+            // They leave the few ids to the messages.
+            most => most + 1,
+        };
+        self.next_id(first..=u16::MAX)
+    }
+
+    /// A packet id in this range that is not in use.
+    fn next_id(&mut self, range: RangeInclusive<u16>) -> u16 {
         loop {
-            self.last.packet_ids = self.last.packet_ids.wrapping_add(1).max(1);
-            let id = self.last.packet_ids;
+            let id = self.last.packet_ids.wrapping_add(1);
+            let id = if range.contains(&id) {
+                id
+            } else {
+                *range.start()
+            };
+            self.last.packet_ids = id;
             let used = self.sent.iter().any(|sent| sent.id == id)
                 || self
                     .conn
@@ -241,7 +259,9 @@ impl Client {
         &mut self,
         ack: &Ack<'_>,
         truth: &mut Truth,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
+        coverage.released += 1;
         let id = ack.packet_id.get();
         truth.note(|| format!("{:?} PUBCOMP {id}", self.link));
         let matches = |sent: &Sent| sent.id == id && sent.received;

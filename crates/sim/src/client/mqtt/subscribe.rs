@@ -103,7 +103,7 @@ impl Client {
         }
         let wildcard = (self.role.has_wildcard && rng.chance(50))
             .then(|| self.wildcard_options(identifier, rng));
-        let id = self.next_id();
+        let id = self.next_id_of_request();
         truth.note(|| {
             let asks = indexes
                 .iter()
@@ -177,7 +177,7 @@ impl Client {
     }
 
     fn unsubscribe(&mut self, indexes: &[usize], truth: &mut Truth) {
-        let (id, version) = (self.next_id(), self.role.version);
+        let (id, version) = (self.next_id_of_request(), self.role.version);
         let names: Vec<_> = indexes
             .iter()
             .map(|at| truth.topics[self.subs[*at].track.topic].name.clone())

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::truth::{Message, Truth, Violation};
 
-/// A received message, with the step and the second of its receipt.
+/// A received message, with its QoS, and the step and the second of its receipt.
 #[derive(Clone, Copy, Debug)]
 struct Received {
     number: u32,
+    qos: u8,
     step: u32,
     second: u32,
 }
@@ -156,6 +157,7 @@ impl Track {
         {
             stretch.received.push(Received {
                 number,
+                qos,
                 step: truth.step,
                 second: truth.now_s,
             });
@@ -222,8 +224,14 @@ impl Track {
             // A message that came before the crash must come again before the later ones do so.
             let from = stretch.crash_step.filter(|_| self.has(number));
             let mut later = stretch.received.iter();
+            // In a recorded session a message of QoS 2 waits for its record, and one of QoS 0 does not wait behind it.
+            let qos_min = match truth.allowed.sessions_are_durable {
+                true => stretch.qos.min(mqtt_options.qos).min(1),
+                false => 0,
+            };
             let later = later.find(|received| {
-                from.is_none_or(|crash_step| received.step > crash_step)
+                received.qos >= qos_min
+                    && from.is_none_or(|crash_step| received.step > crash_step)
                     && message.is_before(&truth.messages[received.number as usize])
             });
             let (step, second) = match later {
