@@ -105,6 +105,11 @@ impl Lives {
         self.past.is_empty()
     }
 
+    /// The epoch of the current life.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
     /// The first offset of the current life.
     pub fn base(&self) -> u64 {
         self.base

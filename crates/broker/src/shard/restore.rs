@@ -287,6 +287,13 @@ impl Shard {
         needs.publishers.extend(wills);
     }
 
+    /// Ends all restored sessions, and publishes no will. Called before [`finish_recovery`](Self::finish_recovery) if a process has served clients since
+    /// then without recording their sessions. Returns the number of sessions.
+    pub fn end_restored_sessions(&mut self, now: Now) -> u32 {
+        let world = self.front.clients.ctx.world.clone();
+        self.sessions.end_all(&world, now)
+    }
+
     /// Completes the recovery of sessions. Called after the log was read, if the log has records of sessions and no clean stop preceded. On one machine
     /// no connection holds any session from now on. This home keeps the messages that sessions need. `needs` are those of the sessions of
     /// all homes.

@@ -11,10 +11,14 @@ use crate::support::state::State;
 use crate::support::until;
 
 pub fn start(state: &State) -> Option<Broker> {
+    start_with(state, true)
+}
+
+fn start_with(state: &State, durable_sessions: bool) -> Option<Broker> {
     let settings = state.settings();
     // A checkpoint is made soon, although little is written.
     Broker::ours(&format!(
-        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = true\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
+        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
 
@@ -142,6 +146,56 @@ fn session_that_ended_before_a_crash_is_not_there_after_it() {
     assert!(present);
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     conn.expect_nothing_from(&mut publisher);
+}
+
+#[test]
+fn session_is_not_restored_after_a_crash_of_a_server_that_did_not_record_it() {
+    for recorded in [true, false] {
+        let state = State::new();
+        let Some(broker) = start_with(&state, recorded) else {
+            return;
+        };
+        for client in ["it", "other"] {
+            connect(&broker, Version::V311, client).0.leave();
+        }
+        broker.stop();
+        // This server forgets in its crash what has become of the sessions.
+        let broker = start_with(&state, false).expect("a server of ours");
+        let (mut conn, present) = connect(&broker, Version::V311, "it");
+        assert!(present, "{recorded}");
+        conn.subscribe("t", 1);
+        broker.kill();
+        let broker = start(&state).expect("a server of ours");
+        let (conn, present) = connect(&broker, Version::V311, "it");
+        assert!(!present, "{recorded}");
+        // The new session is recorded, and the outdated one does not come back.
+        let broker = crash(&state, broker);
+        drop(conn);
+        for (client, expected) in [("it", true), ("other", false)] {
+            let (_, present) = connect(&broker, Version::V311, client);
+            assert_eq!(present, expected, "{recorded} {client}");
+        }
+    }
+}
+
+#[test]
+fn session_of_a_clean_stop_is_restored_after_a_crash_of_the_server_that_goes_on_with_it() {
+    for recorded in [true, false] {
+        let state = State::new();
+        let Some(broker) = start_with(&state, recorded) else {
+            return;
+        };
+        let (mut conn, _) = connect(&broker, Version::V311, "it");
+        conn.subscribe("t", 1);
+        conn.leave();
+        broker.stop();
+        let broker = start(&state).expect("a server of ours");
+        publish(&broker, "t", &["one"]);
+        let broker = crash(&state, crash(&state, broker));
+        let (mut conn, present) = connect(&broker, Version::V311, "it");
+        assert!(present, "{recorded}");
+        assert_eq!(take(&mut conn), "one");
+    }
 }
 
 #[test]

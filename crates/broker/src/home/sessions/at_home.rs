@@ -184,6 +184,16 @@ impl SessionsAtHome {
         }
     }
 
+    /// The log is read, and says nothing true of sessions: all end, without their wills. Returns their number.
+    pub(crate) fn end_all(&mut self, world: &World, now: Now) -> u32 {
+        let before = self.len();
+        for at in 0..self.partitions.len() {
+            self.change(at, |it| it.end_all(world, now));
+        }
+        world.admission.count_sessions(before, self.len());
+        before
+    }
+
     /// The stored forms of the sessions that are away.
     pub(crate) fn stored(&self) -> impl Iterator<Item = &[u8]> {
         let of_partition = |sessions: &'_ Sessions| 0..sessions.end();

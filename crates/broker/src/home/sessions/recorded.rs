@@ -194,6 +194,15 @@ impl Sessions {
         id
     }
 
+    /// Ends all sessions without their wills, after the log was read.
+    pub(super) fn end_all(&mut self, world: &World, now: Now) {
+        for id in 0..self.end() {
+            if self.away(id).is_some() {
+                self.end_recorded(id, world, now);
+            }
+        }
+    }
+
     fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
         self.held.remove(&id);
         let (_, _, owner) = self.take_away(id, &world.admission, now);

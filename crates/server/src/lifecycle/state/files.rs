@@ -319,12 +319,37 @@ pub fn write_note(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     sync(directory)
 }
 
+/// The same. On a full disk it overwrites the older note in place: at least `needed` bytes of the text must fit into its size. A power cut at that moment
+/// may damage the note.
+///
+/// # Errors
+/// The errors of the file system. If it is full and the older note is too small, the error names the remedy.
+pub fn write_or_overwrite_note(
+    directory: &Path,
+    name: &str,
+    text: &str,
+    needed: usize,
+) -> io::Result<()> {
+    match write_note(directory, name, text) {
+        Err(error) if is_disk_full(&error) => {
+            overwrite(directory, name, text.as_bytes(), needed).map_err(|_| {
+                io::Error::other(format!(
+                    "the file `{name}` needs {} bytes: make room on the file system of {}, and start the server again ({error})",
+                    text.len(),
+                    directory.display()
+                ))
+            })
+        }
+        written => written,
+    }
+}
+
 /// Overwrites the note with this name in place, so that the note needs no more space. Writes as much of `text` as fits into the present
 /// size of the file. At least `needed` bytes must fit.
 ///
 /// # Errors
 /// The note is too small, or an error of the file system.
-pub fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
+fn overwrite(directory: &Path, name: &str, text: &[u8], needed: usize) -> io::Result<()> {
     let _ = fs::remove_file(directory.join(INCOMPLETE_NOTE));
     let mut file = OpenOptions::new().write(true).open(directory.join(name))?;
     let len = file.metadata()?.len().min(text.len() as u64) as usize;

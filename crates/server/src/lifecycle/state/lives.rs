@@ -59,18 +59,7 @@ pub fn write_note(directory: &Path, lives: &Lives, partitions: PartitionId) -> i
     let len = Lives::text_bytes_max(partitions);
     let bytes = text.len();
     text.extend(std::iter::repeat_n(' ', len.saturating_sub(bytes)));
-    match files::write_note(directory, LIVES, &text) {
-        Err(error) if is_full(&error) => {
-            let there = files::overwrite(directory, LIVES, text.as_bytes(), bytes);
-            there.map_err(|_| {
-                io::Error::other(format!(
-                    "the file `{LIVES}` needs {len} bytes: make room on the file system of {}, and start the server again ({error})",
-                    directory.display()
-                ))
-            })
-        }
-        noted => noted,
-    }
+    files::write_or_overwrite_note(directory, LIVES, &text, bytes)
 }
 
 /// Removes the note. The current life then counts as the first one, and the documents name it.
@@ -79,11 +68,4 @@ pub fn write_note(directory: &Path, lives: &Lives, partitions: PartitionId) -> i
 /// The errors of the file system.
 pub fn remove_note(directory: &Path) -> io::Result<()> {
     files::remove_note(directory, LIVES)
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }

@@ -19,6 +19,7 @@ mod lives;
 mod load;
 mod replay;
 mod room;
+mod sessions;
 mod store;
 
 use std::collections::VecDeque;
@@ -134,13 +135,27 @@ pub fn resume(
             },
         });
         let now = start_time(documents.as_ref());
-        match replay(&world, documents.as_ref(), source.as_ref(), now) {
+        let last = documents.as_ref();
+        let last = last.map(|it| lives::read_note(directory, it)).transpose();
+        let last = last.context("state.directory")?;
+        let last_epoch = last
+            .as_ref()
+            .and_then(|it| it.as_ref().ok())
+            .map(Lives::epoch);
+        let has_sessions = sessions::are_recorded(directory, last_epoch)?;
+        match replay(
+            &world,
+            documents.as_ref(),
+            source.as_ref(),
+            has_sessions,
+            now,
+        ) {
             Ok(mut replayed) => {
                 let rules_changed = || unlogged_topics_lost(directory, documents.as_ref(), &world);
                 replayed.lost = replayed.lost.or_else(rules_changed);
-                let before = documents.as_ref().filter(|it| !it.voids_positions);
-                let before = before.map(|it| lives::read_note(directory, it)).transpose();
-                let before = match before.context("state.directory")?.transpose() {
+                let before =
+                    last.filter(|_| documents.as_ref().is_some_and(|it| !it.voids_positions));
+                let before = match before.transpose() {
                     Ok(before) => before,
                     Err(why) => {
                         replayed.lost.get_or_insert(why);
@@ -164,6 +179,9 @@ pub fn resume(
                 let mut resumed =
                     build_restored_state(directory, state, world, documents, replayed, now, lives)?;
                 resumed.took = began.elapsed();
+                if let Some(commit) = &mut resumed.start_commit {
+                    commit.last_epoch = last_epoch;
+                }
                 return Ok(resumed);
             }
             Err(ReplayError::Documents(why)) => {
@@ -268,6 +286,7 @@ fn build_restored_state(
         lost: _,
         damage,
         is_damaged,
+        outdated_sessions,
         last_unix_s,
     } = replayed;
     clock::resume_count(now.unix_s.max(last_unix_s).into(), clock::unix_s());
@@ -283,13 +302,22 @@ fn build_restored_state(
             "of that server"
         );
     }
+    if outdated_sessions > 0 {
+        tracing::warn!(
+            "state.directory: {outdated_sessions} MQTT sessions have ended: the last server did not stop in order, and had mqtt.durable_sessions = false"
+        );
+    }
     let voids_positions = documents.as_ref().is_some_and(|it| it.voids_positions);
     let mut base = documents.map(|documents| documents.base);
     let mut log = log.filter(|_| state.is_durable());
     if let Some(log) = &mut log
-        && (base.is_none() || voids_positions || damage.is_some() || is_damaged)
+        && (base.is_none()
+            || voids_positions
+            || damage.is_some()
+            || is_damaged
+            || outdated_sessions > 0)
     {
-        // The new base will contain what is left of the log. So no later start reads the damaged part again.
+        // The new base will contain what is left of the log. So no later start reads the damaged part, or the outdated sessions, again.
         log.seal();
         // The note is written before the base, because the base belongs to this life of the log.
         lives::write_note(directory, &lives, world.partitions)?;
@@ -311,6 +339,8 @@ fn build_restored_state(
             directory: directory.to_path_buf(),
             base: base.filter(|_| log.is_some()),
             rules: world.rules.durability(),
+            records_sessions: world.recovers_sessions(),
+            last_epoch: None,
             lives,
             partitions: world.partitions,
         }),
@@ -327,6 +357,10 @@ pub struct StartCommit {
     base: Option<Base>,
     /// The rules that decide which topics are in the log.
     rules: String,
+    /// Whether the log will have records of MQTT sessions.
+    records_sessions: bool,
+    /// The epoch of the last server, if it is known.
+    last_epoch: Option<u32>,
     lives: Arc<Lives>,
     partitions: PartitionId,
 }
@@ -337,6 +371,9 @@ impl StartCommit {
     /// # Errors
     /// A file cannot be changed or removed.
     pub fn commit(self) -> anyhow::Result<()> {
+        let records_sessions = self.records_sessions && self.base.is_some();
+        let epochs = (self.lives.epoch(), self.last_epoch);
+        sessions::note(&self.directory, records_sessions.then_some(epochs))?;
         if self.base.is_none() && self.lives.is_first() {
             lives::remove_note(&self.directory)?;
         } else {

@@ -40,6 +40,8 @@ pub struct Replayed {
     pub damage: Option<(String, Vec<PartitionId>)>,
     /// Whether a part of the log is damaged. The documents may contain the lost batches.
     pub is_damaged: bool,
+    /// The number of restored MQTT sessions that were ended, since they are out of date.
+    pub outdated_sessions: u32,
     /// The latest time of any batch, in Unix seconds.
     pub last_unix_s: u32,
 }
@@ -60,11 +62,12 @@ pub struct Source<'a> {
     pub new: Identity,
 }
 
-/// Restores the homes from the documents and the log.
+/// Restores the homes from the documents and the log. `has_sessions`: the MQTT sessions in them are valid, since the last server recorded all changes.
 pub fn replay(
     world: &Arc<World>,
     documents: Option<&Documents>,
     source: Option<&Source<'_>>,
+    has_sessions: bool,
     now: Now,
 ) -> Result<Replayed, ReplayError> {
     thread::scope(|scope| {
@@ -76,14 +79,22 @@ pub fn replay(
         let (batches, threads): (Vec<_>, Vec<_>) = (0..world.homes).map(begin).unzip();
         let checkpoint_group = documents.map_or(0, |it| it.base.end.1);
         let read = source.map(|source| read_log(source, checkpoint_group, world, batches));
-        let mut homes = join(threads)?;
+        let (mut homes, mut outdated_sessions) = (join(threads)?, 0);
         if documents.is_none_or(|it| !it.clean) {
+            if !has_sessions {
+                let all = homes.homes.iter_mut();
+                outdated_sessions = all.map(|home| home.end_restored_sessions(now)).sum();
+            }
             restore_needs_of_sessions(&mut homes.homes, now);
         }
         match (read, source) {
             (Some(read), Some(source)) => {
                 let read = read.map_err(ReplayError::Start)?;
-                combine(homes, read, documents, source, world)
+                let replayed = combine(homes, read, documents, source, world)?;
+                Ok(Replayed {
+                    outdated_sessions,
+                    ..replayed
+                })
             }
             _ => Ok(Replayed {
                 homes: homes.homes,
@@ -150,6 +161,7 @@ fn combine(
         lost: short,
         damage: why.map(|why| (why, touched)),
         is_damaged: !found.damages.is_empty(),
+        outdated_sessions: 0,
         last_unix_s: read.last_unix_s,
     })
 }
