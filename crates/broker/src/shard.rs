@@ -41,6 +41,7 @@ use crate::client::send::writable;
 use crate::protocol::front::{AllProtocols, Clients, Front, Gate, Lanes};
 use crate::protocol::http::options::PINGS;
 use crate::protocol::http::publish::outcomes::info_counted;
+use crate::protocol::http2::waiting::flush_links;
 use crate::store::shared::OutputPart;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -369,6 +370,10 @@ impl Shard {
             self.continue_waiting(io);
         }
         self.front.end_input(None, io);
+        flush_links(&mut self.front, io);
+        // Answers that waited for a window may have been the last of their streams.
+        self.front.end_input(None, io);
+        flush_links(&mut self.front, io);
         let logs = self.home.as_ref().map(|home| &home.logs);
         let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
         self.commits.send(now, sequence, |batch| io.append(batch));

@@ -35,9 +35,9 @@ impl Shared {
     ///
     /// # Errors
     /// A file cannot be read or does not parse, or key and certificate do not match. Then the former certificates stay in use.
-    pub fn reload(&self, tls: &Tls) -> anyhow::Result<()> {
-        let replaced = self.handle.replace(read(tls)?);
-        replaced.map_err(|error| wrong(tls, &error))
+    pub fn reload(&self, file: &File) -> anyhow::Result<()> {
+        let replaced = self.handle.replace(read(file)?);
+        replaced.map_err(|error| wrong(&file.tls, &error))
     }
 }
 
@@ -50,7 +50,7 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
     if !tls.is_on() {
         return Ok(None);
     }
-    let handle = Handle::new(read(tls)?).map_err(|error| wrong(tls, &error))?;
+    let handle = Handle::new(read(file)?).map_err(|error| wrong(tls, &error))?;
     // For each direction an eighth of the shard's part of limits.memory_bytes, but at least 1 MiB: room for the records of some
     // connections.
     let tls_bytes = (file.limits.memory_bytes / 8 / shards.max(1)).max(1 << 20);
@@ -68,7 +68,8 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
     }))
 }
 
-fn read(tls: &Tls) -> anyhow::Result<Source> {
+fn read(settings: &File) -> anyhow::Result<Source> {
+    let tls = &settings.tls;
     let clients = match (tls.asks_clients(), tls.client_certificates) {
         (false, _) => None,
         (true, ClientCertificates::Optional) => Some(Clients::Optional),
@@ -81,6 +82,7 @@ fn read(tls: &Tls) -> anyhow::Result<Source> {
             .map(|clients| file("tls.client_ca", &tls.client_ca).map(|roots| (roots, clients)))
             .transpose()?,
         only_13: tls.min_version == Version::Tls13,
+        h2: settings.http.h2,
     })
 }
 

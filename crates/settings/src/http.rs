@@ -8,6 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
+/// The most streams of a connection: each turn of it may look at all of them.
+const MAX_STREAMS: u32 = 1_000;
+
 /// Paths, origins and proxies.
 #[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -55,6 +58,17 @@ pub struct Http {
     #[serde(with = "networks")]
     #[schemars(with = "Vec<String>", extend("format" = "networks"))]
     pub trusted_proxies: Vec<(core::net::IpAddr, u8)>,
+    /// Offer HTTP/2 to clients of TLS (ALPN `h2`), so that a page has one connection for all its streams ([HTTP/2](PROTOCOL-DETAILS.md#http2)).
+    pub h2: bool,
+    /// Speak HTTP/2 without TLS to clients that begin with it ("prior knowledge"), such as proxies. Others still speak HTTP/1.1.
+    ///
+    /// Each stream counts as a connection in the limits of connections ([HTTP/2](PROTOCOL-DETAILS.md#http2)).
+    pub h2_cleartext: bool,
+    /// Streams at a time on one connection of HTTP/2. A client that opens more gets `REFUSED_STREAM` for them.
+    #[default(128)]
+    #[schemars(range(min = 1, max = MAX_STREAMS))]
+    #[schemars(extend("x-share" = "none: it bounds one connection; each stream counts in `limits.connections_max`, which has the shares"))]
+    pub h2_streams_max: u32,
     /// Every connection starts with a PROXY protocol v2 header and comes from one of `http.trusted_proxies`. Others are closed at
     /// once; a warning counts them.
     pub proxy_protocol: bool,

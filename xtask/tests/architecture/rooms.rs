@@ -18,6 +18,7 @@ const PROTOCOLS: &[(&str, &[&str])] = &[
     ("longpoll", &["http", "stream"]),
     ("mqtt", &["http", "websocket"]),
     ("centrifugo", &["http", "websocket"]),
+    ("http2", &["http"]),
 ];
 
 const CLIENT: &str = "crates/broker/src/client/";
@@ -37,6 +38,7 @@ const STATES: &[&str] = &[
     "State::WebSocket",
     "State::Mqtt",
     "State::Centrifugo",
+    "State::Http2",
 ];
 
 /// The protocol that a file below `src` belongs to.

@@ -145,7 +145,8 @@ reasons! {
     Malformed {
         BadHead, HeadError::Malformed("").status(), 0, NONE, Refused, "the request head is not valid HTTP";
         HeadTooLarge, HeadError::TooLarge.status(), 0, NONE, Refused, "the request head is too large", "raise limits.head_bytes; the number of fields is fixed";
-        HttpVersion, HeadError::Version.status(), 0, NONE, Refused, "only HTTP/1.0 and HTTP/1.1 are spoken here";
+        HttpVersion, HeadError::Version.status(), 0, NONE, Refused, "only HTTP/1.0 and HTTP/1.1 are spoken here", "http.h2_cleartext allows HTTP/2 without TLS";
+        Http2Violation, 0, 0, NONE, Refused, "a frame of HTTP/2 violates RFC 9113, or such frames come too often";
         TransferCoding, HeadError::UnknownTransferCoding.status(), 0, NONE, Refused, "no transfer coding but chunked is understood";
         Expectation, HeadError::Expectation.status(), 0, NONE, Refused, "no expectation but 100-continue is understood";
         BadBody, BodyError::Malformed("").status(), 0, NONE, Refused, "the body of the request is not valid chunked coding";

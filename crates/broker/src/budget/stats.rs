@@ -25,6 +25,7 @@ words! {
         Mqtt, "mqtt", "MQTT over TCP";
         MqttWebSocket, "mqtt_websocket", "MQTT within a WebSocket";
         Centrifugo, "centrifugo", "Centrifugo's client protocol";
+        Http2, "http2", "HTTP/2; its streams count as connections of their own";
         Closing, "closing", "it has been sent its last bytes";
     }
 }

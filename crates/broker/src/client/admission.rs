@@ -59,6 +59,30 @@ pub(crate) fn enter<P: ProtocolTypes>(
     gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row)
 }
 
+/// Counts a stream as a connection of its link's client, or marks it to be refused. False if it cannot even have a row.
+pub(crate) fn enter_stream<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    gate: &mut Gate,
+    row: &mut Row,
+    link: u32,
+) -> bool {
+    let of = clients.conns.get(link);
+    row.consumer.client = of.consumer.client;
+    if of.link.is(TURNED_AWAY) || !gate.has_room(clients.conns.len()) {
+        return gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row);
+    }
+    let (admission, client) = (&clients.ctx.world.admission, row.consumer.client);
+    let entered = admission.enter().and_then(|()| {
+        let entered = admission.enter_client(client);
+        entered.inspect_err(|_| admission.leave())
+    });
+    let Err(reached) = entered else {
+        return true;
+    };
+    row.consumer.client = turned_away(client, reached);
+    gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row)
+}
+
 /// Counts the client that a PROXY header has named, or marks the connection to be refused.
 pub(crate) fn enter_proxied<P: ProtocolTypes>(
     clients: &mut Clients<P>,

@@ -74,7 +74,7 @@ impl<P: Protocols> Front<P> {
         let Some(how) = how else { return };
         let row = self.clients.conns.remove(conn.slot);
         self.gate.stop_counting(&self.clients.ctx, &row);
-        io.close(row.link.socket, how);
+        self.clients.conns.close(row.link.socket, how, io);
     }
 }
 
@@ -100,7 +100,9 @@ impl<P: ProtocolTypes> Clients<P> {
         self.release_held_output(slot, io);
         let row = self.conns.get(slot);
         let waits = row.link.outbox != NONE;
-        let how = (!waits && row.link.is(EOF)).then_some(Close::Now);
+        // Nothing follows the request of a stream.
+        let is_last = row.link.is(EOF) || self.conns.is_stream(slot);
+        let how = (!waits && is_last).then_some(Close::Now);
         self.mark_end(slot, Closed::Done, how);
         if waits || how.is_some() {
             return;
@@ -108,7 +110,8 @@ impl<P: ProtocolTypes> Clients<P> {
         let row = self.conns.get_mut(slot);
         row.link.flags &= !PAUSED;
         row.link.deadline_s = self.ctx.now.s + self.ctx.world.settings.timeouts.drain_s;
-        io.close(row.link.socket, Close::Drain);
+        let socket = row.link.socket;
+        self.conns.close(socket, Close::Drain, io);
         self.conns.update_interest(slot, io);
     }
 

@@ -14,11 +14,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::base::ids::ConnId;
+use crate::base::ids::{ConnId, SocketId};
 use crate::budget::account::{Level, MemoryPart};
 use crate::budget::connection_grants::ConnectionGrants;
 use crate::budget::shard_account::ShardAccount;
 use crate::budget::stats::Accounts;
+use crate::client::links::Links;
 use crate::client::outbox::Outbox;
 use crate::client::row::{Began, HELD, MULTI, PAUSED, Row, State};
 use crate::client::side::Extra;
@@ -49,6 +50,8 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     touched: Vec<u32>,
     /// The shard's account of the bytes that clients make it hold.
     account: ShardAccount,
+    /// The links with several consumers.
+    pub(crate) links: Links,
     /// The bytes in all outboxes.
     outbox_bytes: usize,
     /// The held received bytes.
@@ -70,6 +73,7 @@ impl<P: ProtocolTypes> Connections<P> {
             relayed: BTreeMap::new(),
             touched: Vec::new(),
             account,
+            links: Links::default(),
             outbox_bytes: 0,
             receive_bytes: 0,
             hoards: 0,
@@ -157,13 +161,30 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
+    /// Whether the row is a stream: a consumer that shares its link with others.
+    #[inline]
+    pub(crate) fn is_stream(&self, slot: u32) -> bool {
+        let socket = self.rows.get(slot).link.socket;
+        self.links.link_of(socket).is_some()
+    }
+
+    /// The socket that a connection's bytes go through: its own, or that of its link.
+    pub(crate) fn socket_of(&self, slot: u32) -> SocketId {
+        let socket = self.rows.get(slot).link.socket;
+        let link = self.links.link_of(socket);
+        link.map_or(socket, |link| self.rows.get(link).link.socket)
+    }
+
     /// Tells the socket's poller what the connection waits for. A connection with an outbox is not read, because a client that does
     /// not read gets no service.
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
         let full = row.link.outbox != NONE;
         let (reads, writes) = (!full && !row.link.is(PAUSED), full && !row.link.is(HELD));
-        io.interest(row.link.socket, self.id_of(slot), reads, writes);
+        match self.links.link_of(row.link.socket) {
+            None => io.interest(row.link.socket, self.id_of(slot), reads, writes),
+            Some(_) => self.links.interest(row.link.socket, reads, writes),
+        }
     }
 
     /// Whether code has followed a row to another row that does not exist, since the last call.
@@ -201,7 +222,8 @@ impl<P: ProtocolTypes> Connections<P> {
     /// The bytes of the rows, of the protocols' rows, and of the side rows without their heap.
     pub(crate) fn table_bytes(&self) -> (usize, usize, usize) {
         let sides = self.spills.bytes() + self.outboxes.bytes() + self.extras.bytes();
-        (self.rows.bytes(), self.own.bytes(), sides)
+        let rows = self.rows.bytes() + self.links.table_bytes();
+        (rows, self.own.bytes(), sides)
     }
 }
 
@@ -323,6 +345,22 @@ impl<P: ProtocolTypes> Connections<P> {
         self.account.lacks(bytes)
     }
 
+    /// Updates the charge for the state of a link with streams.
+    pub(crate) fn weigh_link(&mut self, slot: u32) {
+        let (before, now) = self.links.weigh(slot);
+        self.account.change(MemoryPart::Connections, before, now);
+    }
+
+    /// Removes the state of a link with streams. Returns the rows of its streams, which must end.
+    pub(crate) fn end_link(&mut self, slot: u32) -> Vec<u32> {
+        let Some((link, charged_bytes)) = self.links.remove(slot) else {
+            return Vec::new();
+        };
+        self.account.release(MemoryPart::Connections, charged_bytes);
+        let known = link.codec.slots().map(|(_, slot)| slot);
+        known.filter(|slot| *slot != NONE).collect()
+    }
+
     /// Sets the charge of a part that belongs to no single connection.
     pub(crate) fn charge(&mut self, part: MemoryPart, bytes: usize) {
         self.account.set(part, bytes);
@@ -343,6 +381,6 @@ impl<P: ProtocolTypes> Connections<P> {
         let spill = self.spill(slot).map_or(0, Spilled::bytes);
         let outbox = self.outbox(slot).map_or(0, Outbox::weight);
         let extra = self.find_extra(slot).map_or(0, Extra::weight);
-        spill + outbox + extra
+        spill + outbox + extra + self.links.bytes_of(slot)
     }
 }

@@ -28,7 +28,8 @@ pub(crate) fn deadline<P: Protocols, I: Io>(front: &mut Front<P>, slot: u32, io:
 /// charged for its outbox alone.
 pub(crate) fn charge_if_nothing_is_read<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32) {
     let row = clients.conns.get(slot);
-    if row.link.outbox == NONE {
+    // The bytes of a stream are in the buffer of its link, which is charged for its own outbox.
+    if row.link.outbox == NONE || clients.conns.is_stream(slot) {
         return;
     }
     let settings = &clients.ctx.world.settings;

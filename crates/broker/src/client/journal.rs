@@ -83,7 +83,7 @@ impl<P: ProtocolTypes> Clients<P> {
 impl<P: ProtocolTypes> Connections<P> {
     /// The client's address to be shown: the one that a trusted proxy named, or else the peer's.
     pub(crate) fn address_of<I: Io>(&self, slot: u32, io: &I) -> Option<IpAddr> {
-        let socket = self.get(slot).link.socket;
-        self.relayed(slot).or_else(|| io.peer(socket))
+        let address = self.relayed(slot);
+        address.or_else(|| io.peer(self.socket_of(slot)))
     }
 }

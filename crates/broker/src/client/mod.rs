@@ -4,6 +4,7 @@
 //! * The interface to the protocols: `types` and `protocols`.
 //! * The tables: `connections` with rows (`row`) and side rows (`side`), `topics` with the members of each topic, `front` with the
 //!   whole state.
+//! * Connections that share a link, as streams of HTTP/2: `links`.
 //! * Begin and end of connections: `admission` and `gate`, `rights`, `review` (rights after new settings), `deadlines` and `close`.
 //! * Subscriptions: `subscriptions` (topics), `joining` and `matches` (filters), `asking` (requests to homes, the parts of shards
 //!   that keep topics), `publishing` (the checks of a message).
@@ -30,6 +31,7 @@ mod gate;
 pub(crate) mod hold;
 pub(crate) mod joining;
 mod journal;
+pub(crate) mod links;
 pub(crate) mod list;
 pub(crate) mod matches;
 pub(crate) mod outbox;

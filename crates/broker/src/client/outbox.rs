@@ -16,9 +16,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::base::ids::SocketId;
 use crate::base::settings::{Limits, Rule};
-use crate::io::Io;
 use crate::mail::Record;
 use crate::store::rope::{Queue, Rope};
 use crate::store::shared::OutputPart;
@@ -138,14 +136,18 @@ impl Outbox {
         ((before, charged as usize), (counted_before, counted))
     }
 
-    /// Sends at most `most` bytes, as many as the socket accepts. Returns their number.
-    pub fn send<I: Io>(&mut self, socket: SocketId, most: usize, io: &mut I) -> usize {
+    /// Sends at most `most` bytes, as many as `write` accepts. Returns their number.
+    pub fn send(
+        &mut self,
+        most: usize,
+        mut write: impl FnMut(&[OutputPart<'_>]) -> usize,
+    ) -> usize {
         let mut all = 0;
         loop {
             let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
             let used = self.queue.parts(most - all, &mut parts);
             let len = len_of(&parts[..used]);
-            let sent = io.send(socket, &parts[..used]);
+            let sent = write(&parts[..used]);
             self.sent(sent);
             all += sent;
             if sent > 0 {
@@ -188,22 +190,9 @@ pub struct Packets {
     pub ends: Vec<usize>,
 }
 
-fn len_of(parts: &[OutputPart<'_>]) -> usize {
+/// The bytes of these parts.
+pub(crate) fn len_of(parts: &[OutputPart<'_>]) -> usize {
     parts.iter().map(|part| part.as_ref().len()).sum()
-}
-
-/// Sends a rope (a list of byte strings). Returns the number of bytes that the socket accepted.
-pub(crate) fn send_rope<I: Io>(socket: SocketId, rope: &Rope, io: &mut I) -> usize {
-    let mut sent = 0;
-    for parts in rope.parts().chunks(PARTS_MAX) {
-        let len = len_of(parts);
-        let taken = io.send(socket, parts);
-        sent += taken;
-        if taken < len {
-            break;
-        }
-    }
-    sent
 }
 
 #[cfg(test)]

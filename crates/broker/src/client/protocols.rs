@@ -56,6 +56,7 @@ macro_rules! protocol_of {
             State::Centrifugo => {
                 <<$P as Protocols>::Centrifugo as Protocol<$P>>::$question($($argument),*)
             }
+            State::Http2 => <<$P as Protocols>::Http2 as Protocol<$P>>::$question($($argument),*),
         }
     }};
 }
@@ -71,6 +72,8 @@ pub(crate) trait Protocols: ProtocolTypes {
     type Mqtt: Protocol<Self>;
     /// Centrifugo's client protocol.
     type Centrifugo: Protocol<Self>;
+    /// HTTP/2: links whose streams are connections of the other protocols.
+    type Http2: Protocol<Self>;
 
     /// Encodes the current run in this encoding, unless it was encoded for another subscriber.
     fn encode_once(front: &mut Front<Self>, encoding: Self::Encoding, topic: u32, frames: &Frames);

@@ -13,7 +13,7 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::client::front::Front;
 use crate::client::joining::filter_subscriptions;
-use crate::client::outbox::{PARTS_MAX, send_rope};
+use crate::client::outbox::PARTS_MAX;
 use crate::client::parts::{Clients, Connections, Matching, Run, Subscriptions};
 use crate::client::protocols::Protocols;
 use crate::client::row::{FILTERS, State};
@@ -96,7 +96,7 @@ fn push<P: ProtocolTypes, I: Io>(
         return queue(clients, subs, run, parcel, parcel.messages.start);
     }
     row.link.sent_s = clients.ctx.now.s;
-    let sent = send_parts(&clients.conns, run, parcel, io);
+    let sent = send_parts(&mut clients.conns, run, parcel, io);
     keep_rest(clients, subs, run, parcel, sent, io);
 }
 
@@ -140,7 +140,7 @@ fn send_joined<P: ProtocolTypes, I: Io>(
     row.link.sent_s = clients.ctx.now.s;
     let part = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
     let len = part.as_ref().len();
-    let sent = io.send(row.link.socket, &[part]);
+    let sent = clients.conns.write(parcel.slot, &[part], io);
     if sent < len {
         return keep_rest(clients, subs, run, parcel, sent, io);
     }
@@ -245,18 +245,17 @@ fn fell_behind_in_run<P: ProtocolTypes>(
 
 /// Sends messages that are not adjacent, or that are large. Returns the number of bytes that the socket accepted.
 fn send_parts<P: ProtocolTypes, I: Io>(
-    conns: &Connections<P>,
+    conns: &mut Connections<P>,
     run: &Run,
     parcel: &Parcel<'_, P::Encoding>,
     io: &mut I,
 ) -> usize {
-    let socket = conns.get(parcel.slot).link.socket;
     if !parcel.encoding.is_frame() {
         let mut rope = Rope::default();
         for n in parcel.messages.clone() {
             run.append(parcel.encoding, n, parcel.frames, &mut rope);
         }
-        return send_rope(socket, &rope, io);
+        return conns.write_rope(parcel.slot, &rope, io);
     }
     let (records, end) = (run.records(), parcel.messages.end);
     let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
@@ -269,7 +268,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         total += parts[used].as_ref().len();
         (used, first) = (used + 1, n + 1);
         if used == PARTS_MAX || first == end {
-            sent += io.send(socket, &parts[..used]);
+            sent += conns.write(parcel.slot, &parts[..used], io);
             used = 0;
             if sent < total {
                 break;
@@ -344,7 +343,7 @@ impl<P: ProtocolTypes> Clients<P> {
             "it was sent its last bytes"
         );
         row.link.sent_s = self.ctx.now.s;
-        let sent = send_rope(row.link.socket, bytes, io);
+        let sent = self.conns.write_rope(slot, bytes, io);
         if sent == bytes.len() {
             self.meter.stats.sent(ends.len(), sent);
             return ends.len();

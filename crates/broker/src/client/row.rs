@@ -26,6 +26,8 @@ pub enum State {
     Mqtt,
     /// Centrifugo's client protocol, within a WebSocket.
     Centrifugo,
+    /// HTTP/2: a link whose streams have rows of their own.
+    Http2,
     /// The server has sent its last bytes, which may still be in the outbox. Bytes of the peer are discarded until the peer closes.
     Draining,
 }
@@ -91,9 +93,9 @@ const _: () = assert!(size_of::<Link>() == 24);
 const _: () = assert!(size_of::<Consumer>() == 28);
 const _: () = assert!(size_of::<Row>() == 52);
 
-/// A socket, with the bytes that were received and not processed, the bytes that wait for it, and its next timeout.
+/// A socket, or a stream of a link that several share (`links.rs`), with the bytes that were received and not processed, the bytes that wait for it, and its next timeout.
 pub struct Link {
-    /// The socket.
+    /// The socket; for a stream its number.
     pub socket: SocketId,
     /// Side row: received bytes that wait to be processed or completed.
     pub spill: u32,
@@ -206,7 +208,7 @@ impl Row {
     pub fn has_list(&self) -> bool {
         match self.consumer.state {
             State::Mqtt | State::Centrifugo => true,
-            State::Proxy | State::Http | State::Waiting | State::Poll => false,
+            State::Proxy | State::Http | State::Waiting | State::Poll | State::Http2 => false,
             State::Sse | State::WebSocket | State::Draining => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::budget::account::Level;
 use crate::client::front::Front;
-use crate::client::outbox::{Bounds, Outbox, send_rope};
+use crate::client::outbox::{Bounds, Outbox};
 use crate::client::parts::{Clients, Connections, Run, Topics};
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::{CLOSING, HELD, State};
@@ -105,7 +105,7 @@ impl<P: ProtocolTypes> Clients<P> {
         if row.link.outbox != NONE {
             return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
-        let sent = io.send(row.link.socket, &[OutputPart::Bytes(bytes)]);
+        let sent = self.conns.write(slot, &[OutputPart::Bytes(bytes)], io);
         if sent < bytes.len() {
             self.queue_rest(slot, |queue| queue.push(&bytes[sent..]), io);
         }
@@ -159,7 +159,7 @@ impl<P: ProtocolTypes> Clients<P> {
                 .conns
                 .add_to_outbox(slot, |queue| queue.append(rope, 0, rope.len()));
         }
-        let sent = send_rope(row.link.socket, rope, io);
+        let sent = self.conns.write_rope(slot, rope, io);
         if sent < rope.len() {
             self.queue_rest(slot, |queue| queue.append(rope, sent, rope.len()), io);
         }

@@ -9,6 +9,7 @@ use crate::budget::stats::Transport;
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::row::Row;
 use crate::client::types::ProtocolTypes;
+use crate::io::Close;
 use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
@@ -16,6 +17,7 @@ use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front, Subscribed};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::publish::batch::drop_batch;
+use crate::protocol::http2::contract::Http2;
 use crate::protocol::mqtt::contract::Mqtt;
 use crate::protocol::mqtt::packets::drop_partial;
 use crate::protocol::mqtt::state::MqttRow;
@@ -45,6 +47,7 @@ impl Protocols for AllProtocols {
     type Stream = Stream;
     type Mqtt = Mqtt;
     type Centrifugo = Centrifugo;
+    type Http2 = Http2;
 
     fn encode_once(front: &mut Front, form: Encoding, topic: u32, frames: &Frames) {
         let (topics, feed) = (&front.subs.topics, &mut front.feed);
@@ -52,6 +55,9 @@ impl Protocols for AllProtocols {
     }
 
     fn connection_ends(front: &mut Front, slot: u32) {
+        for stream in front.clients.conns.end_link(slot) {
+            front.clients.drop_conn(stream, Close::Now);
+        }
         drop_batch(&mut front.clients.conns, slot);
         let row = front.clients.conns.get_mut(slot);
         if row.consumer.own != NONE {

@@ -34,6 +34,7 @@ use crate::protocol::http::publish::batch::{
 use crate::protocol::http::publish::outcomes::request_outcome;
 use crate::protocol::http::publish::publish_one;
 use crate::protocol::http::task::{Flow, Requests, Task};
+use crate::protocol::http2::contract;
 use crate::protocol::longpoll::filtered::{match_page, poll_matched};
 use crate::protocol::longpoll::poll::{answer_poll, end_poll, poll_page};
 use crate::protocol::mqtt::packets::{self, begin_framed};
@@ -326,6 +327,10 @@ impl Requests for AllProtocols {
 
     fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool {
         packets::begins_with(conns, slot, first)
+    }
+
+    fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
+        contract::begins_http2(clients, slot, bytes, io)
     }
 
     fn task_of_other(

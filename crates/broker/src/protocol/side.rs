@@ -23,6 +23,8 @@ pub enum Spill {
     Frames(Option<Box<Partial>>, SpillBuffer, Progress),
     /// MQTT packets.
     Mqtt(SpillBuffer, Progress),
+    /// Frames of HTTP/2: a part of one, or frames that wait for the next turn or for the socket.
+    Http2(SpillBuffer, Progress),
 }
 
 impl Default for Spill {
@@ -36,7 +38,7 @@ impl Spilled for Spill {
         match self {
             Spill::Http(spill) => spill.held,
             Spill::Frames(..) | Spill::Mqtt(..) => true,
-            Spill::WebSocket(..) => false,
+            Spill::WebSocket(..) | Spill::Http2(..) => false,
         }
     }
 
@@ -49,7 +51,9 @@ impl Spilled for Spill {
             Spill::WebSocket(partial, progress) => {
                 progress.second(partial.received_bytes(), allowance)
             }
-            Spill::Mqtt(data, progress) => progress.second(data.rest().len(), allowance),
+            Spill::Mqtt(data, progress) | Spill::Http2(data, progress) => {
+                progress.second(data.rest().len(), allowance)
+            }
             Spill::Frames(..) => false,
         }
     }
@@ -58,7 +62,7 @@ impl Spilled for Spill {
         match self {
             Spill::Http(spill) => spill.bytes(),
             Spill::WebSocket(partial, _) => partial.buffered_bytes(),
-            Spill::Mqtt(data, _) => data.bytes(),
+            Spill::Mqtt(data, _) | Spill::Http2(data, _) => data.bytes(),
             Spill::Frames(partial, data, _) => {
                 partial.as_ref().map_or(0, |held| held.buffered_bytes()) + data.bytes()
             }
@@ -70,6 +74,7 @@ impl Spilled for Spill {
             Spill::Http(spill) => &spill.progress,
             Spill::WebSocket(_, progress)
             | Spill::Mqtt(_, progress)
+            | Spill::Http2(_, progress)
             | Spill::Frames(_, _, progress) => progress,
         };
         progress.behind()

@@ -14,10 +14,11 @@ pub const TURNS_UNDER_WAY: usize = 4;
 
 impl TestServer {
     pub fn new(shards: ShardId, rule: Rule) -> TestServer {
-        let settings = Settings {
+        let mut settings = Settings {
             rules: vec![rule],
             ..Settings::default()
         };
+        settings.http.h2_cleartext = true;
         let turn_limits = TurnLimits {
             turns_under_way: TURNS_UNDER_WAY,
             ..TurnLimits::default()

@@ -19,6 +19,8 @@ use crate::pem;
 
 /// The protocols that are offered by ALPN. Whatever is negotiated, the first bytes decide which protocol the client speaks.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"mqtt"];
+/// The protocol that comes first if the server speaks it.
+const HTTP2: &[u8] = b"h2";
 /// Number of tickets that a TLS 1.3 client gets. One ticket resumes one connection, and the resumed connection gets the next ticket.
 const TICKETS: usize = 1;
 
@@ -42,6 +44,8 @@ pub struct Source {
     pub clients: Option<(Vec<u8>, Clients)>,
     /// Whether TLS 1.2 is refused.
     pub only_13: bool,
+    /// Whether HTTP/2 is offered.
+    pub h2: bool,
 }
 
 /// The faulty part of a [`Source`].
@@ -215,7 +219,9 @@ fn config(source: &Source, tickets: Arc<dyn ProducesTickets>) -> Result<ServerCo
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|error| Error::Pair(message(&error)))?;
-    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    let first = source.h2.then_some(HTTP2);
+    let protocols = first.into_iter().chain(PROTOCOLS);
+    config.alpn_protocols = protocols.map(<[u8]>::to_vec).collect();
     config.ignore_client_order = true;
     config.ticketer = tickets;
     config.send_tls13_tickets = TICKETS;

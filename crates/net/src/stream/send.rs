@@ -260,6 +260,7 @@ mod tests {
             key: made.signing_key.serialize_pem().into_bytes(),
             clients: None,
             only_13: false,
+            h2: false,
         };
         let limits = Limits {
             handshakes_max: 1,

@@ -201,6 +201,7 @@ fn a_handshake_that_fails_is_counted_by_its_reason() {
     };
     let modern = Source {
         only_13: true,
+        h2: false,
         ..good.clone()
     };
     let cases = [

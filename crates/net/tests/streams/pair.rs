@@ -34,6 +34,7 @@ pub fn source() -> Source {
         key: made.signing_key.serialize_pem().into_bytes(),
         clients: None,
         only_13: false,
+        h2: false,
     }
 }
 

@@ -195,6 +195,7 @@ mod tests {
             key: made.signing_key.serialize_pem().into_bytes(),
             clients: None,
             only_13: false,
+            h2: false,
         };
         (source, made.cert.der().clone())
     }

@@ -85,6 +85,7 @@ pub struct ByTransport {
     mqtt: u64,
     mqtt_websocket: u64,
     centrifugo: u64,
+    http2: u64,
     closing: u64,
 }
 
@@ -356,6 +357,7 @@ impl ByTransport {
             mqtt: by(Transport::Mqtt),
             mqtt_websocket: by(Transport::MqttWebSocket),
             centrifugo: by(Transport::Centrifugo),
+            http2: by(Transport::Http2),
             closing: by(Transport::Closing),
         }
     }

@@ -90,7 +90,7 @@ impl Lifecycle {
         if let Some(tls) = &self.0.tls {
             // TLS is reloaded even if the settings are the same, because the certificate in the file may have changed. This is the last
             // step that can fail, so that settings and certificate change together.
-            tls.reload(&next.file.tls)
+            tls.reload(&next.file)
                 .map_err(|error| format!("{error:#}"))?;
         }
         let mut settings = next.settings(node);

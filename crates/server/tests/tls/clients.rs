@@ -75,6 +75,37 @@ fn alpn_offers_http_and_mqtt_and_refuses_what_is_not_spoken() {
 }
 
 #[test]
+fn browsers_may_choose_http2_where_the_settings_offer_it() {
+    let all = Certificates::new();
+    let server = Server::with(&all.settings("[http]\nh2 = true\n"));
+    for (offered, answer) in [
+        ("h2,http/1.1", "ALPN protocol: h2"),
+        ("http/1.1", "ALPN protocol: http/1.1"),
+        ("mqtt", "ALPN protocol: mqtt"),
+    ] {
+        let said = s_client(&server, &all, &["-alpn", offered], b"");
+        assert!(said.contains(answer), "{offered}: {said}");
+    }
+    let body = file(&all, "large", &large());
+    let body = format!("@{body}");
+    let how = [
+        "--http2",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_version} %{http_code}",
+    ];
+    let publish = [&how[..], &["--data-binary", &body]].concat();
+    let said = curl(&server, &all, "/pub/news", &publish);
+    assert_eq!(String::from_utf8_lossy(&said), "2 202");
+    let read = curl(&server, &all, "/sub/news", &["--http2"]);
+    assert!(read == large(), "{} bytes", read.len());
+    // Without TLS the port speaks HTTP/1.1 only, unless another setting says so.
+    let plain = ["-s", "--http2-prior-knowledge", &server.url("/sub/news")];
+    assert!(!run("curl", &plain, b"").status.success());
+}
+
+#[test]
 fn openssl_resumes_with_a_ticket_in_both_versions() {
     let all = Certificates::new();
     let server = Server::with(&all.settings(""));

@@ -6,7 +6,7 @@ use super::flow::{ReceiveWindow, SendWindow};
 use super::frame::{self, MAX_31, Setting};
 use super::hpack::decode::Decoder;
 use super::limits::{Limits, Rates};
-use super::streams::{State, Stream, Streams};
+use super::streams::{State, Stream, Streams, UNKNOWN_LENGTH};
 use super::violation::{ErrorCode, Violation};
 
 /// The initial window of streams and of the connection, until SETTINGS and WINDOW_UPDATE change it (RFC 9113 section 6.9.2).
@@ -124,6 +124,17 @@ impl Connection {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.slot = slot;
         }
+    }
+
+    /// Whether the length of the request's body is unknown, so that its head announces chunks.
+    pub fn is_chunked(&self, stream: u32) -> bool {
+        let row = self.streams.get(stream);
+        row.is_some_and(|row| row.body_left == UNKNOWN_LENGTH && !row.is_tunnel)
+    }
+
+    /// Whether the stream is a CONNECT that was not refused.
+    pub fn is_tunnel(&self, stream: u32) -> bool {
+        self.streams.get(stream).is_some_and(|row| row.is_tunnel)
     }
 
     /// Whether the client has acknowledged the settings. A client that never does keeps the memory of a table

@@ -105,6 +105,7 @@ impl Connection {
                 State::Open
             },
             is_tunnel,
+            has_head: false,
         });
         Ok(found)
     }

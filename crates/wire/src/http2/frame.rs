@@ -86,6 +86,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// The place of the flags in a frame.
+    pub(super) const FLAGS_AT: usize = 4;
+
     /// A header for a payload of `len` bytes.
     pub const fn new(kind: Kind, flags: u8, stream: u32, len: usize) -> Header {
         Header {

@@ -28,11 +28,40 @@ impl Connection {
         let head = AnswerHead::read(answer);
         // A refused CONNECT is an answer like others.
         row.is_tunnel &= head.status < 300;
+        row.has_head = head.status >= 200;
         head.write(stream, ends, out);
         if ends {
             self.end_answer(stream, out);
         }
         Some(head.len)
+    }
+
+    /// Whether the head of the stream's answer is yet to be written. `None` if the stream, or its answer, has ended.
+    pub fn awaits_head(&self, stream: u32) -> Option<bool> {
+        let row = self.streams.get(stream);
+        let row = row.filter(|row| row.state != State::AnswerEnded);
+        row.map(|row| !row.has_head)
+    }
+
+    /// Ends an answer after what was written of it, and with it the stream: also a tunnel, whose client may still send. `last` is the
+    /// place in `out` of the last frame of this answer, if it is still there; it is marked as the last one.
+    pub fn end(&mut self, stream: u32, last: Option<usize>, out: &mut Vec<u8>) {
+        match self.awaits_head(stream) {
+            None => return,
+            Some(true) => return self.reset(stream, ErrorCode::Cancel, out),
+            Some(false) => {}
+        }
+        match last {
+            Some(at) => out[at + Header::FLAGS_AT] |= END_STREAM,
+            None => {
+                let header = Header::new(Kind::Data, END_STREAM, stream, 0);
+                out.extend_from_slice(&header.bytes());
+            }
+        }
+        if let Some(row) = self.streams.get_mut(stream) {
+            row.is_tunnel = false;
+        }
+        self.end_answer(stream, out);
     }
 
     /// The bytes of a body that the client's windows allow for this stream now.
@@ -91,6 +120,15 @@ impl Connection {
             frame::write_window_update(out, stream, increment);
         }
         self.give_back(bytes, out);
+    }
+
+    /// The caller has taken all bytes of a body that came so far.
+    pub fn release_all(&mut self, stream: u32, out: &mut Vec<u8>) {
+        let size = self.stream_receive_size;
+        let held = self.streams.get(stream).map(|row| row.receive.held(size));
+        if let Some(held) = held.filter(|held| *held > 0) {
+            self.release(stream, held as usize, out);
+        }
     }
 
     /// Asks whether the client is alive; it answers with [`Event::Pong`](super::Event::Pong).

@@ -26,6 +26,8 @@ pub(super) struct Stream {
     pub state: State,
     /// The request is a CONNECT: both directions end on their own.
     pub is_tunnel: bool,
+    /// The head of the answer was written.
+    pub has_head: bool,
 }
 
 /// Which directions of a stream have ended.

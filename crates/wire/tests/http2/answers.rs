@@ -180,3 +180,69 @@ fn a_refused_tunnel_ends_at_once() {
     assert_eq!(peer.send(Kind::Data, 0, 1, b"on its way"), []);
     assert_eq!(peer.feed(&frame(Kind::Ping, 0, 0, &[0; 8])), []);
 }
+
+#[test]
+fn an_answer_ends_after_what_was_written_of_it() {
+    let mut peer = Peer::new();
+    let head = answer(|head| head.end(), 200);
+    for (stream, body) in [(1, &b""[..]), (3, b"body")] {
+        peer.get(stream);
+        assert_eq!(peer.connection.awaits_head(stream), Some(true));
+        let respond =
+            |peer: &mut Peer| peer.connection.respond(stream, &head, false, &mut peer.out);
+        respond(&mut peer).unwrap();
+        assert_eq!(peer.connection.awaits_head(stream), Some(false));
+        peer.connection
+            .send_data(stream, body, false, &mut peer.out);
+        // The last frame is marked, so no other is needed.
+        let last = peer.out.len()
+            - if body.is_empty() {
+                peer.out.len()
+            } else {
+                9 + body.len()
+            };
+        peer.connection.end(stream, Some(last), &mut peer.out);
+        let written = peer.written();
+        assert_eq!(written.len(), 1 + usize::from(!body.is_empty()));
+        assert_ne!(written[written.len() - 1].0.flags & END_STREAM, 0);
+        assert_eq!(peer.connection.awaits_head(stream), None);
+    }
+    peer.get(5);
+    peer.connection.respond(5, &head, false, &mut peer.out);
+    peer.written();
+    peer.connection.end(5, None, &mut peer.out);
+    let written = peer.written();
+    assert_eq!(
+        (written[0].0.kind, written[0].0.flags, written.len()),
+        (Kind::Data as u8, END_STREAM, 1)
+    );
+    assert_eq!(peer.connection.streams(), 0);
+}
+
+#[test]
+fn an_answer_that_has_not_begun_is_cancelled() {
+    let mut peer = Peer::new();
+    peer.get(1);
+    peer.connection.end(1, None, &mut peer.out);
+    let written = peer.written();
+    assert_eq!(
+        (written[0].0.kind, u32_at(&written[0].1, 0)),
+        (Kind::ResetStream as u8, 8)
+    );
+    assert_eq!(peer.connection.streams(), 0);
+}
+
+#[test]
+fn a_tunnel_that_the_server_ends_has_no_stream_left() {
+    let mut peer = Peer::new();
+    peer.feed(&request(1, false, &TUNNEL));
+    let head = b"HTTP/1.1 101 x\r\n\r\n";
+    peer.connection.respond(1, head, false, &mut peer.out);
+    assert!(peer.connection.is_tunnel(1) && !peer.connection.is_chunked(1));
+    peer.written();
+    peer.connection.end(1, None, &mut peer.out);
+    let kinds: Vec<u8> = peer.written().iter().map(|(it, _)| it.kind).collect();
+    assert_eq!(kinds, [Kind::Data as u8, Kind::ResetStream as u8]);
+    assert_eq!(peer.connection.streams(), 0);
+    assert_eq!(peer.send(Kind::Data, END_STREAM, 1, b"on its way"), []);
+}

@@ -184,6 +184,11 @@ fn room_is_given_back_when_the_server_has_taken_the_data() {
     // More than was sent is not given back.
     peer.connection.release(1, 1_000_000, &mut peer.out);
     assert_eq!(updates(&mut peer), []);
+    peer.post(5);
+    peer.send(Kind::Data, 0, 5, &[0; 16_384]);
+    peer.send(Kind::Data, 0, 5, &[0; 16_384]);
+    peer.connection.release_all(5, &mut peer.out);
+    assert_eq!(updates(&mut peer), [(5, 32_768)]);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! The outboxes of connections (bytes that wait for a socket) and the memory charged for them.
 
+use crate::base::ids::SocketId;
 use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
-use crate::client::outbox::Outbox;
+use crate::client::outbox::{Outbox, PARTS_MAX, len_of};
+use crate::client::row::Link;
 use crate::client::types::ProtocolTypes;
-use crate::io::Io;
-use crate::store::rope::Queue;
+use crate::io::{Close, Io};
+use crate::store::rope::{Queue, Rope};
+use crate::store::shared::OutputPart;
 use crate::store::slab::NONE;
 
 impl<P: ProtocolTypes> Connections<P> {
@@ -18,6 +21,47 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
+    /// Sends the parts in order. Returns the number of bytes that the socket accepted, or for a stream the windows of its client.
+    /// Nothing else sends bytes of a connection.
+    #[inline]
+    pub(crate) fn write<I: Io>(
+        &mut self,
+        slot: u32,
+        parts: &[OutputPart<'_>],
+        io: &mut I,
+    ) -> usize {
+        let socket = self.rows.get(slot).link.socket;
+        match self.links.link_of(socket) {
+            None => io.send(socket, parts),
+            Some(link) => {
+                let link_socket = self.rows.get(link).link.socket;
+                self.links.write(socket, parts, link_socket, io)
+            }
+        }
+    }
+
+    /// Closes the socket of a row, or ends the stream.
+    pub(crate) fn close<I: Io>(&mut self, socket: SocketId, how: Close, io: &mut I) {
+        match self.links.link_of(socket) {
+            None => io.close(socket, how),
+            Some(_) => self.links.close(socket, how),
+        }
+    }
+
+    /// Sends a rope (a list of byte strings). Returns the number of bytes that the socket accepted.
+    pub(crate) fn write_rope<I: Io>(&mut self, slot: u32, rope: &Rope, io: &mut I) -> usize {
+        let mut sent = 0;
+        for parts in rope.parts().chunks(PARTS_MAX) {
+            let len = len_of(parts);
+            let taken = self.write(slot, parts, io);
+            sent += taken;
+            if taken < len {
+                break;
+            }
+        }
+        sent
+    }
+
     /// Sends at most `most` bytes of the outbox. Returns the number of bytes that the socket accepted, and the number that still
     /// wait.
     pub(crate) fn send_outbox<I: Io>(
@@ -26,12 +70,15 @@ impl<P: ProtocolTypes> Connections<P> {
         most: usize,
         io: &mut I,
     ) -> (usize, usize) {
-        let row = self.rows.get(slot);
-        let outbox = self.outboxes.get_mut(row.link.outbox);
-        (
-            outbox.send(row.link.socket, most, io),
-            outbox.waiting_bytes(),
-        )
+        let Link { socket, outbox, .. } = self.rows.get(slot).link;
+        let link = self.links.link_of(socket);
+        let link_socket = link.map_or(socket, |link| self.rows.get(link).link.socket);
+        let (outbox, links) = (self.outboxes.get_mut(outbox), &mut self.links);
+        let sent = outbox.send(most, |parts| match link {
+            None => io.send(socket, parts),
+            Some(_) => links.write(socket, parts, link_socket, io),
+        });
+        (sent, outbox.waiting_bytes())
     }
 
     /// Charges `kernel_bytes` for a connection whose client has read nothing for some time: so many bytes are assumed to be in the

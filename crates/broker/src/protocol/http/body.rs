@@ -1,4 +1,5 @@
-//! Writes a response body whose length is not known at the start: in chunks, or for HTTP/1.0 plain until the connection is closed.
+//! Writes a response body whose length is not known at the start: in chunks, or for HTTP/1.0 and HTTP/2 plain until the connection or the
+//! stream is closed.
 
 use alloc::vec::Vec;
 

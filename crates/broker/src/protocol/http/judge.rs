@@ -43,13 +43,15 @@ pub(crate) fn judge(
     who: Option<Identity>,
 ) -> Result<Task, Answered> {
     let drains = clients.ctx.drains;
+    // The body of a stream's answer is not in chunks, but ends with the stream.
+    let is_stream = clients.conns.is_stream(slot);
     let row = clients.conns.get_mut(slot);
-    let keeps = head.keep_alive() && !drains && !row.link.is(TURNED_AWAY);
+    let keeps = head.keep_alive() && !drains && !is_stream && !row.link.is(TURNED_AWAY);
     row.link.deadline_s = 0;
     row.consumer.options = 0;
     let accept = head.accept();
     for (option, holds) in [
-        (HTTP10, head.minor == 0),
+        (HTTP10, head.minor == 0 || is_stream),
         (KEEP, keeps && !has_body(body)),
         (HEAD, head.method == Method::Head),
         (JSON, accept.json),

@@ -3,7 +3,7 @@
 
 use crate::client::row::{OWN, OWN_SHIFT};
 
-/// HTTP/1.0.
+/// The answer's body is not in chunks: HTTP/1.0, or a stream of HTTP/2.
 pub(crate) const HTTP10: u32 = 1;
 /// The connection stays open after the answer.
 pub(crate) const KEEP: u32 = 1 << 1;

@@ -128,6 +128,11 @@ impl Front {
             let mut head = match &parsed {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
+                Err(HeadError::Version)
+                    if AllProtocols::begins_http2(&mut self.clients, slot, &buf[at..end], io) =>
+                {
+                    break;
+                }
                 Err(error) => {
                     refuse_head(&mut self.clients, slot, *error, &buf[at..end], io);
                     return None;

@@ -8,7 +8,7 @@ use crate::base::reason::Reason;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::TopicRequest;
-use crate::protocol::front::{Connections, Context, Front};
+use crate::protocol::front::{Clients, Connections, Context, Front};
 
 /// What HTTP leaves to the protocols whose connections begin as an HTTP request, or in place of one. `protocol/requests.rs` implements it.
 pub(crate) trait Requests {
@@ -24,6 +24,8 @@ pub(crate) trait Requests {
     ) -> Flow;
     /// Changes the connection to another protocol if its first byte begins that protocol. Returns whether it did.
     fn begins_other(conns: &mut Connections, slot: u32, first: u8) -> bool;
+    /// Changes the connection to HTTP/2 if these are the first bytes of one that may speak it. Returns whether it did.
+    fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool;
     /// The task of a request that is for another protocol, by its subprotocol or its path, or why it is refused. `None` if it is not for another one.
     fn task_of_other(ctx: &Context, head: &Head<'_>, upgrade: bool)
     -> Option<Result<Task, Reason>>;

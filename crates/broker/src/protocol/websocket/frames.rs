@@ -195,8 +195,8 @@ fn take_frames(
         Some(Spill::Frames(held, data, came)) => ((held, came), data),
         // The client sent these bytes before the server had answered the handshake.
         Some(Spill::Http(held)) => (Begun::default(), SpillBuffer::new(&held.data)),
-        // Cannot occur here: MQTT packets within frames are held in `Extra::mqtt`.
-        Some(Spill::Mqtt(..)) => return None,
+        // Cannot occur here: MQTT packets within frames are held in `Extra::mqtt`, and a link of HTTP/2 is no WebSocket.
+        Some(Spill::Mqtt(..) | Spill::Http2(..)) => return None,
     };
     held.append(input, usize::MAX);
     Some((begun, Some(held)))

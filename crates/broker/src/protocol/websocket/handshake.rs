@@ -36,8 +36,14 @@ pub(crate) fn accept_upgrade(
     if only("sec-websocket-version") != Some(b"13") {
         return Err(Reason::WebSocketVersion);
     }
-    let key = only("sec-websocket-key").and_then(handshake::accept_key);
-    let key = key.ok_or(Reason::WebSocketKey)?;
+    // On a stream of HTTP/2 there is no key (RFC 8441 section 5).
+    let key = match clients.conns.is_stream(slot) {
+        true => None,
+        false => {
+            let key = only("sec-websocket-key").and_then(handshake::accept_key);
+            Some(key.ok_or(Reason::WebSocketKey)?)
+        }
+    };
     let meta = head.headers("sec-websocket-protocol");
     let meta = handshake::choose_subprotocol(meta, &[META_PROTOCOL])
         .filter(|_| carries == Carries::Messages && !clients.conns.get(slot).wants(FOLLOWS));
@@ -64,8 +70,10 @@ pub(crate) fn accept_upgrade(
     let mut answer = clients
         .head_without_cache_rule(slot, 101)
         .header("Upgrade", b"websocket")
-        .header("Connection", b"Upgrade")
-        .header("Sec-WebSocket-Accept", &key);
+        .header("Connection", b"Upgrade");
+    if let Some(key) = key {
+        answer = answer.header("Sec-WebSocket-Accept", &key);
+    }
     let chosen = match carries {
         Carries::Messages => meta,
         Carries::Protocol(chosen) => chosen,

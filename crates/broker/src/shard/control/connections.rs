@@ -117,7 +117,7 @@ fn describe<I: Io>(
             || filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()),
         silent_s: clients.ctx.now.s.saturating_sub(row.link.sent_s),
         connected_unix_s: clients.ctx.date_of(began_unix_s) as u32,
-        is_secure: io.is_secure(row.link.socket),
+        is_secure: io.is_secure(clients.conns.socket_of(slot)),
         mqtt: mqtt_details(clients, subs, slot, names),
     }
 }

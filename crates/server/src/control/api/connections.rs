@@ -24,7 +24,7 @@ pub struct Connection {
     id: String,
     /// The shard of the connection.
     shard: ShardId,
-    /// http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo or closing.
+    /// http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing.
     transport: &'static str,
     /// request (between or within requests), waiting (for an answer), open (it subscribes) or closing.
     state: &'static str,
@@ -86,7 +86,7 @@ pub struct ConnectionPage {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ConnectionsQuery {
-    /// With this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo or closing.
+    /// With this transport: http, longpoll, sse, websocket, mqtt, mqtt_websocket, centrifugo, http2 or closing.
     transport: Option<String>,
     /// With a subscription to a topic that matches this filter, or to a filter that it covers.
     filter: Option<String>,

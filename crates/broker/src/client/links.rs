@@ -1,0 +1,303 @@
+//! Links with several consumers: connections of HTTP/2. A consumer on such a link is a stream, with a row of its own in the table of
+//! connections. In place of a socket the row has the number of its stream here, so its bytes become frames of the link.
+//!
+//! Invariants: each stream of a link's codec that the table knows has one row, and one entry here. The frames of a turn are given to
+//! the socket together, when [`Links::next_dirty`] names the link at the end of the turn, or earlier if they are many. What the
+//! windows of the client or the socket do not take is not accepted, so it waits as for a slow socket: in the row's outbox, or as a
+//! position in the log.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crore_wire::http2::{Connection, ErrorCode, Limits, Scratch};
+
+use crate::base::ids::SocketId;
+use crate::client::outbox::len_of;
+use crate::io::{Close, Io};
+use crate::store::shared::OutputPart;
+use crate::store::slab::{Slab, Vacant};
+
+/// In [`SocketId`]: the number is that of a stream. Transports count their sockets from 0.
+const STREAM: u32 = 1 << 31;
+/// So many bytes of frames are given to the socket before the end of the turn.
+const FLUSH_BYTES: usize = 64 << 10;
+/// The longest payload of a frame of DATA that is written here.
+const FRAME_BYTES: usize = crore_wire::http2::frame::PAYLOAD_MAX;
+/// The bytes of a frame's header.
+const HEADER_BYTES: usize = crore_wire::http2::frame::HEADER_BYTES;
+
+impl SocketId {
+    /// The number of the stream, if this is one.
+    #[inline]
+    fn stream(self) -> Option<u32> {
+        (self.0 & STREAM != 0).then_some(self.0 & !STREAM)
+    }
+}
+
+/// Where a stream is.
+struct Stream {
+    /// The slot of its link. In a free entry, the next free one.
+    link: u32,
+    /// Its number on the link; 0 in a free entry.
+    id: u32,
+}
+
+impl Vacant for Stream {
+    fn vacant(next: u32) -> Self {
+        Stream { link: next, id: 0 }
+    }
+    fn next_vacant(&self) -> u32 {
+        self.link
+    }
+}
+
+/// A link with streams.
+pub(crate) struct SharedLink {
+    pub(crate) codec: Connection,
+    /// Frames that the socket has not been given yet.
+    pub(crate) out: Vec<u8>,
+    /// The last frame of an answer in `out`: its stream and its place. Stream 0: none.
+    last: (u32, usize),
+    /// The socket has not taken all, so the streams must wait.
+    pub(crate) is_full: bool,
+    /// The outbox of a stream may have become writable.
+    has_waiting: bool,
+    /// It is in the list of links with frames to send.
+    is_dirty: bool,
+    /// The client was told to open no more streams.
+    pub(crate) is_told: bool,
+    /// The stream after which the next round over waiting streams begins.
+    pub(crate) cursor: u32,
+    /// The bytes that the account charges for it.
+    charged_bytes: usize,
+}
+
+impl SharedLink {
+    fn bytes(&self) -> usize {
+        size_of::<SharedLink>() + self.codec.heap_bytes() + self.out.capacity()
+    }
+
+    /// Gives the frames to the socket.
+    fn flush<I: Io>(&mut self, socket: SocketId, io: &mut I) {
+        self.last = (0, 0);
+        let sent = io.send(socket, &[OutputPart::Bytes(&self.out)]);
+        self.is_full = sent < self.out.len();
+        self.out.drain(..sent);
+    }
+
+    /// Writes as much of a body as the client's windows and the socket take.
+    fn write_body<I: Io>(&mut self, id: u32, body: &[u8], socket: SocketId, io: &mut I) -> usize {
+        let mut taken = 0;
+        while taken < body.len() && !self.is_full {
+            if self.out.len() >= FLUSH_BYTES {
+                self.flush(socket, io);
+                continue;
+            }
+            let rest = &body[taken..];
+            let part = &rest[..rest.len().min(FRAME_BYTES)];
+            let sent = self.codec.send_data(id, part, false, &mut self.out);
+            if sent == 0 {
+                break;
+            }
+            self.last = (id, self.out.len() - sent - HEADER_BYTES);
+            taken += sent;
+        }
+        taken
+    }
+}
+
+/// The links with streams, and their streams.
+#[derive(Default)]
+pub(crate) struct Links {
+    streams: Slab<Stream>,
+    by_slot: BTreeMap<u32, Box<SharedLink>>,
+    /// The slots of links with frames to send.
+    dirty: Vec<u32>,
+    /// Memory for the codec, and for the request that is being read.
+    pub(crate) scratch: Scratch,
+    pub(crate) request: Vec<u8>,
+}
+
+impl Links {
+    /// The bytes of the table of streams.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.streams.bytes()
+    }
+
+    /// Makes a connection a link with streams. The server's preface will be its first frames.
+    pub(crate) fn begin(&mut self, slot: u32, limits: &Limits) {
+        let mut out = Vec::new();
+        let codec = Connection::new(limits, &mut out);
+        let link = SharedLink {
+            codec,
+            out,
+            last: (0, 0),
+            is_full: false,
+            has_waiting: false,
+            is_dirty: true,
+            is_told: false,
+            cursor: 0,
+            charged_bytes: 0,
+        };
+        self.by_slot.insert(slot, Box::new(link));
+        self.dirty.push(slot);
+    }
+
+    /// The link with this slot.
+    pub(crate) fn get(&self, slot: u32) -> Option<&SharedLink> {
+        self.by_slot.get(&slot).map(|link| &**link)
+    }
+
+    /// The link with this slot, mutably. Its frames will be sent, and its bytes weighed, at the end of the turn.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut SharedLink> {
+        let link = self.by_slot.get_mut(&slot)?;
+        if !core::mem::replace(&mut link.is_dirty, true) {
+            self.dirty.push(slot);
+        }
+        Some(link)
+    }
+
+    /// Removes a link. Returns it, and the bytes that are charged for it. The caller ends its streams.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<(Box<SharedLink>, usize)> {
+        let link = self.by_slot.remove(&slot)?;
+        let charged_bytes = link.charged_bytes;
+        Some((link, charged_bytes))
+    }
+
+    /// Adds a stream. Returns what its row has in place of a socket.
+    pub(crate) fn add(&mut self, link: u32, id: u32) -> SocketId {
+        SocketId(STREAM | self.streams.insert(Stream { link, id }))
+    }
+
+    /// The slot of the link of this stream; `None` if it is a socket.
+    #[inline]
+    pub(crate) fn link_of(&self, socket: SocketId) -> Option<u32> {
+        socket.stream().map(|at| self.streams.get(at).link)
+    }
+
+    /// Writes parts of an answer. Returns the number of accepted bytes. `socket` is that of the link.
+    pub(crate) fn write<I: Io>(
+        &mut self,
+        stream: SocketId,
+        parts: &[OutputPart<'_>],
+        socket: SocketId,
+        io: &mut I,
+    ) -> usize {
+        let Some((id, link)) = self.find(stream) else {
+            return len_of(parts);
+        };
+        let mut taken = 0;
+        for part in parts {
+            let mut rest: &[u8] = part.as_ref();
+            while !rest.is_empty() && link.codec.awaits_head(id) == Some(true) {
+                let at = link.out.len();
+                let Some(len) = link.codec.respond(id, rest, false, &mut link.out) else {
+                    break;
+                };
+                link.last = (id, at);
+                taken += len;
+                rest = &rest[len..];
+            }
+            if link.codec.awaits_head(id).is_none() {
+                // The client has ended the stream, and its row is about to end.
+                return len_of(parts);
+            }
+            let sent = link.write_body(id, rest, socket, io);
+            taken += sent;
+            if sent < rest.len() {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Ends a stream in the way that a socket is closed. Its entry is free then.
+    pub(crate) fn close(&mut self, stream: SocketId, how: Close) {
+        if let Some((id, link)) = self.find(stream) {
+            let SharedLink {
+                codec, out, last, ..
+            } = link;
+            match how {
+                Close::Reset => codec.reset(id, ErrorCode::EnhanceYourCalm, out),
+                Close::Now | Close::Drain => {
+                    let at = (last.0 == id).then_some(last.1);
+                    codec.end(id, at, out);
+                }
+            }
+        }
+        if let Some(at) = stream.stream() {
+            self.streams.remove(at);
+        }
+    }
+
+    /// The server reads more of the stream's body, or has bytes for it.
+    pub(crate) fn interest(&mut self, stream: SocketId, reads: bool, writes: bool) {
+        if let Some((id, link)) = self.find(stream) {
+            if reads {
+                link.codec.release_all(id, &mut link.out);
+            }
+            link.has_waiting |= writes;
+        }
+    }
+
+    /// Streams of the link may be writable.
+    pub(crate) fn wake(&mut self, slot: u32) {
+        if let Some(link) = self.get_mut(slot) {
+            link.has_waiting = true;
+        }
+    }
+
+    /// The next link with frames to send, or with streams that may be writable.
+    pub(crate) fn next_dirty(&mut self) -> Option<u32> {
+        loop {
+            let slot = self.dirty.pop()?;
+            if let Some(link) = self.by_slot.get_mut(&slot) {
+                link.is_dirty = false;
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Takes the frames that a link has to send.
+    pub(crate) fn take_frames(&mut self, slot: u32) -> Vec<u8> {
+        let link = self.by_slot.get_mut(&slot);
+        link.map_or(Vec::new(), |link| {
+            link.last = (0, 0);
+            core::mem::take(&mut link.out)
+        })
+    }
+
+    /// Whether streams of the link may be writable, since the last call.
+    pub(crate) fn take_waiting(&mut self, slot: u32) -> bool {
+        let link = self.by_slot.get_mut(&slot);
+        link.is_some_and(|link| !link.is_full && core::mem::take(&mut link.has_waiting))
+    }
+
+    /// Records whether the link's socket has taken all.
+    pub(crate) fn set_full(&mut self, slot: u32, is_full: bool) {
+        if let Some(link) = self.by_slot.get_mut(&slot) {
+            link.is_full = is_full;
+        }
+    }
+
+    /// The bytes of the link's state, but for what all connections have.
+    pub(crate) fn bytes_of(&self, slot: u32) -> usize {
+        self.by_slot.get(&slot).map_or(0, |link| link.bytes())
+    }
+
+    /// Updates the charge for a link. Returns the charged bytes before and now.
+    pub(crate) fn weigh(&mut self, slot: u32) -> (usize, usize) {
+        let link = self.by_slot.get_mut(&slot);
+        link.map_or((0, 0), |link| {
+            let now = link.bytes();
+            (core::mem::replace(&mut link.charged_bytes, now), now)
+        })
+    }
+
+    /// The stream's number and its link, if the link still exists.
+    fn find(&mut self, stream: SocketId) -> Option<(u32, &mut SharedLink)> {
+        let &Stream { link, id } = self.streams.get(stream.stream()?);
+        (id != 0).then_some(id).zip(self.get_mut(link))
+    }
+}

@@ -1,0 +1,202 @@
+//! A link of HTTP/2 as a connection of its own.
+//!
+//! The link ends if it had no stream for the time that a kept-alive connection of HTTP/1.1 may be idle, or if the client has not
+//! acknowledged the settings in time. While the server drains, the client is told to open no more streams (GOAWAY), and the link ends
+//! after its last stream.
+
+use crore_wire::http2::{self, ErrorCode};
+
+use crate::base::ids::ConnId;
+use crate::base::reason::{Closed, Reason};
+use crate::budget::stats::Transport;
+use crate::client::codec::NoCodec;
+use crate::client::protocols::Protocol;
+use crate::client::row::{Row, SERVED, State, TURNED_AWAY};
+use crate::home::Home;
+use crate::io::Io;
+use crate::protocol::front::{AllProtocols, Clients, Context, Front};
+use crate::protocol::http2::receive::link_received;
+use crate::store::slab::NONE;
+
+/// A link of HTTP/2.
+pub(crate) struct Http2;
+
+/// What a client may do.
+pub(super) fn limits_of(ctx: &Context) -> http2::Limits {
+    let settings = &ctx.world.settings;
+    let head_bytes = u32::try_from(settings.limits.head_bytes).unwrap_or(u32::MAX);
+    let default = http2::Limits::default();
+    http2::Limits {
+        streams: settings.http.h2_streams_max,
+        header_list_bytes: head_bytes,
+        header_block_bytes: head_bytes.max(default.header_block_bytes),
+        ..default
+    }
+}
+
+/// Begins HTTP/2 on a connection whose first bytes are its preface, if the settings allow it. Returns whether they do.
+pub(crate) fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
+    let row = clients.conns.get(slot);
+    let is_first = !row.link.is(SERVED) && row.consumer.state == State::Http;
+    let http = &clients.ctx.world.settings.http;
+    let is_allowed = match io.is_secure(row.link.socket) {
+        true => http.h2,
+        false => http.h2_cleartext,
+    };
+    if !is_first || !is_allowed || !http2::is_preface(bytes) {
+        return false;
+    }
+    clients.conns.get_mut(slot).consumer.state = State::Http2;
+    clients.conns.links.begin(slot, &limits_of(&clients.ctx));
+    true
+}
+
+/// Sends what the link has to say, then ends it.
+pub(super) fn end_link<I: Io>(clients: &mut Clients, slot: u32, closed: Closed, io: &mut I) {
+    let frames = clients.conns.links.take_frames(slot);
+    clients.put(slot, &frames, io);
+    clients.scratch.note_close_reason(closed);
+    clients.shut(slot, io);
+}
+
+/// Tells the client why the link ends, and ends it.
+fn go_away<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    (code, closed): (ErrorCode, Closed),
+    words: &str,
+    io: &mut I,
+) {
+    if let Some(link) = clients.conns.links.get_mut(slot) {
+        link.codec.go_away(code, words, &mut link.out);
+    }
+    end_link(clients, slot, closed, io);
+}
+
+fn has_streams(clients: &Clients, slot: u32) -> bool {
+    let link = clients.conns.links.get(slot);
+    link.is_some_and(|link| link.codec.streams() > 0)
+}
+
+impl Protocol<AllProtocols> for Http2 {
+    type Codec = NoCodec;
+
+    fn transport(_row: &Row) -> Transport {
+        Transport::Http2
+    }
+
+    fn received<I: Io>(
+        front: &mut Front,
+        slot: u32,
+        bytes: &mut [u8],
+        home: &mut Option<Home>,
+        io: &mut I,
+    ) {
+        link_received(front, slot, bytes, home, io);
+    }
+
+    fn resume<I: Io>(front: &mut Front, conn: ConnId, home: &mut Option<Home>, io: &mut I) {
+        let queues = &front.queues;
+        queues.read_again(&mut front.clients.conns, conn, io);
+        link_received(front, conn.slot, &[], home, io);
+    }
+
+    /// The streams may go on, and so may requests that were held.
+    fn outbox_drained(front: &mut Front, slot: u32) {
+        let (clients, queues) = (&mut front.clients, &mut front.queues);
+        clients.conns.links.set_full(slot, false);
+        clients.conns.links.wake(slot);
+        queues.resume_later(clients, clients.conns.id_of(slot));
+    }
+
+    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        let timeouts = &clients.ctx.world.settings.timeouts;
+        let (idle_s, settings_s) = (timeouts.keep_alive_s, timeouts.head_s);
+        let now_s = clients.ctx.now.s;
+        let age_s = (clients.ctx.now.unix_s)
+            .saturating_sub(clients.conns.began(slot).unix_s(clients.ctx.now));
+        let Some(link) = clients.conns.links.get(slot) else {
+            return clients.broken(slot);
+        };
+        let (is_idle, is_told) = (link.codec.streams() == 0, link.is_told);
+        if !link.codec.is_acknowledged() && age_s > settings_s {
+            let words = "the settings were not acknowledged";
+            let how = (ErrorCode::SettingsTimeout, Closed::Timeout);
+            return go_away(clients, slot, how, words, io);
+        }
+        let link = &clients.conns.get(slot).link;
+        if is_idle && (is_told || link.is(TURNED_AWAY) && link.is(SERVED)) {
+            return go_away(
+                clients,
+                slot,
+                (ErrorCode::NoError, Closed::Operator),
+                "drain",
+                io,
+            );
+        }
+        let row = clients.conns.get_mut(slot);
+        if is_idle && row.link.deadline_s == 0 && row.link.outbox == NONE {
+            row.link.deadline_s = now_s + idle_s;
+        }
+    }
+
+    fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
+        match has_streams(clients, slot) {
+            true => 0,
+            false => clients.ctx.now.s + clients.ctx.world.settings.timeouts.keep_alive_s,
+        }
+    }
+
+    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let clients = &mut front.clients;
+        if has_streams(clients, slot) {
+            clients.conns.get_mut(slot).link.deadline_s = 0;
+            return;
+        }
+        go_away(
+            clients,
+            slot,
+            (ErrorCode::NoError, Closed::Done),
+            "idle",
+            io,
+        );
+    }
+
+    fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
+        let closed = reason.row().closed;
+        let code = match closed {
+            Closed::Timeout | Closed::Slow | Closed::Full => ErrorCode::EnhanceYourCalm,
+            Closed::Refused => ErrorCode::Protocol,
+            Closed::Broken => ErrorCode::Internal,
+            Closed::Peer | Closed::Done | Closed::Deleted | Closed::Operator => ErrorCode::NoError,
+        };
+        go_away(clients, slot, (code, closed), reason.text(), io);
+    }
+
+    /// The streams stay for this reason, or end by themselves.
+    fn outlives(_reason: Reason) -> bool {
+        true
+    }
+
+    /// The streams are moved off one by one. Those that the client opens before it knows are still served.
+    fn move_off<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        let clients = &mut front.clients;
+        let Some(link) = clients.conns.links.get_mut(slot) else {
+            return false;
+        };
+        if link.codec.streams() == 0 {
+            go_away(
+                clients,
+                slot,
+                (ErrorCode::NoError, Closed::Operator),
+                "drain",
+                io,
+            );
+            return true;
+        }
+        if !core::mem::replace(&mut link.is_told, true) {
+            link.codec.drain(&mut link.out);
+        }
+        false
+    }
+}
