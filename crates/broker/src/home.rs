@@ -44,6 +44,8 @@ mod operator;
 mod page_queue;
 mod partition;
 mod planned_rules;
+mod presence;
+mod present;
 mod publish;
 mod qos_retention;
 mod qos_subscriptions;
@@ -68,6 +70,8 @@ mod topic_row;
 mod topics;
 pub(crate) mod unreleased;
 
+use alloc::boxed::Box;
+
 use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
@@ -86,6 +90,7 @@ pub(crate) use crate::home::groups::{GroupJoin, bytes_alone as group_bytes_alone
 use crate::home::interest::TopicInterest;
 use crate::home::logs::Logs;
 use crate::home::page_queue::PageQueue;
+use crate::home::presence::Presence;
 pub(crate) use crate::home::qos_subscriptions::bytes_alone as filter_bytes_alone;
 pub use crate::home::remote_interest::STREAMS;
 use crate::home::reports::Reports;
@@ -107,6 +112,8 @@ pub struct Home {
     pub(crate) subscriptions: Subscriptions,
     /// Followers (connections that are told which topics have subscribers), and topics that have subscribers at other nodes.
     pub(crate) interest: TopicInterest,
+    /// The members of topics, if any topic has had one.
+    presence: Option<Box<Presence>>,
     /// The first answer to each idempotency key.
     pub(crate) retries: Retries,
     /// Pages that subscribers, groups and followers wait for.
@@ -174,6 +181,7 @@ impl Home {
                 &steps,
             ),
             interest: TopicInterest::new(settings.interest.debounce_s),
+            presence: None,
             retries: Retries::new(seed, placement.count_at(me), admission.clone()),
             page_queue: PageQueue::new(&steps),
             reports: Reports::default(),
@@ -184,11 +192,12 @@ impl Home {
         }
     }
 
-    /// Whether the home has no topics, no filters and no shared subscriptions.
+    /// Whether the home has no topics, no filters, no shared subscriptions and no members.
     pub fn is_idle(&self) -> bool {
         self.topics.rows.len() == 0
             && self.subscriptions.filters.is_empty()
             && self.subscriptions.groups.is_empty()
+            && self.presence.as_ref().is_none_or(|it| it.is_empty())
     }
 
     pub fn stats(&self) -> Stats {

@@ -10,6 +10,7 @@ pub mod fields;
 pub(crate) mod lanes;
 pub mod message;
 pub mod orders;
+pub mod presence;
 pub(crate) mod properties;
 pub(crate) mod session;
 pub(crate) mod spill_buffer;

@@ -344,7 +344,8 @@ impl Shard {
         let mut more_news;
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
-            more_news = home.is_some_and(|home| home.tell_followers(now, lanes));
+            more_news = home
+                .is_some_and(|home| home.tell_followers(now, lanes) | home.tell_watchers(lanes));
             if let Some((tells, frames)) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
                 self.front
@@ -363,7 +364,7 @@ impl Shard {
                 && !self
                     .home
                     .as_ref()
-                    .is_some_and(|home| home.interest.has_news())
+                    .is_some_and(|home| home.interest.has_news() || home.has_watch_news())
             {
                 break;
             }
@@ -409,7 +410,8 @@ impl Shard {
     #[inline]
     pub fn is_waiting(&self) -> bool {
         // Throttled pages wait until the subscribers' shards have delivered earlier messages.
-        let owes = (self.home.as_ref()).is_some_and(|home| home.page_queue.has_throttled());
+        let owes = (self.home.as_ref())
+            .is_some_and(|home| home.page_queue.has_throttled() || home.watchers_wait());
         owes || self.front.queues.has_stalled() || self.front.subs.lanes.is_behind()
     }
 

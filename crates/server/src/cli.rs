@@ -13,7 +13,8 @@ use crate::config::ServeArgs;
 use crate::doctor;
 use crate::foreign_flags;
 use crate::tools::{
-    AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PubArgs, SubArgs, TokenArgs, admin, cluster, log,
+    AdminArgs, ClusterArgs, HistoryArgs, LogArgs, PresenceArgs, PubArgs, SubArgs, TokenArgs, admin,
+    cluster, log,
 };
 
 /// The exit code for wrong usage, the same as clap's.
@@ -92,7 +93,7 @@ impl Cli {
 }
 
 /// Maximum number of examples in the help of a command that has subcommands. The help of each subcommand shows more.
-const EXAMPLES_MAX: usize = 7;
+const EXAMPLES_MAX: usize = 6;
 
 /// The first examples, and a line that says where the others are. None if there are at most [`EXAMPLES_MAX`].
 fn shortened(examples: &str, command: &str) -> Option<String> {
@@ -128,6 +129,8 @@ pub enum Command {
     Sub(SubArgs),
     /// Print the kept messages of a topic
     History(HistoryArgs),
+    /// Print who is present in a topic
+    Presence(PresenceArgs),
     /// Manage a running server: topics, connections, limits, settings
     #[command(after_help = admin::EXAMPLES)]
     Admin(AdminArgs),

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         Command::Pub(args) => tools::publish(&args).map(success),
         Command::Sub(args) => tools::subscribe(&args).map(success),
         Command::History(args) => tools::history(&args).map(success),
+        Command::Presence(args) => tools::presence(&args).map(success),
         Command::Admin(args) => tools::admin(&args).map(success),
         Command::Cluster(args) => tools::cluster::run(&args),
         Command::Log(args) => tools::log::run(&args),

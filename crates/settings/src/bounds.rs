@@ -17,5 +17,8 @@ pub const MAX_TOPIC_BYTES: usize = 1_000;
 /// The most keys of a topic: a subscriber that reads a part of the latest values makes the server walk all of them.
 pub const MAX_KEYS: u32 = 1_000_000;
 
+/// The most members of a topic that are listed: each that leaves moves the numbers of those behind it.
+pub const MAX_MEMBERS: u32 = 100_000;
+
 /// The most bytes of one topic's log or of one connection's outbox, which are counted in 32 bits.
 pub const MAX_OUTBOX_BYTES: usize = 4095 << 20;

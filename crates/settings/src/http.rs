@@ -27,7 +27,7 @@ pub struct Http {
     #[default(vec!["/pubsub".into()])]
     #[schemars(extend("format" = "prefixes"))]
     pub pubsub_paths: Vec<String>,
-    /// Paths that tell which topics have subscribers. No prefix of these five lists may lie within another.
+    /// Paths that tell which topics have subscribers. No prefix of these six lists may lie within another.
     #[default(vec!["/interest".into()])]
     #[schemars(extend("format" = "prefixes"))]
     pub interest_paths: Vec<String>,
@@ -35,6 +35,10 @@ pub struct Http {
     #[default(vec!["/history".into()])]
     #[schemars(extend("format" = "prefixes"))]
     pub history_paths: Vec<String>,
+    /// Paths that tell [who is present](PROTOCOLS.md#presence) in a topic.
+    #[default(vec!["/presence".into()])]
+    #[schemars(extend("format" = "prefixes"))]
+    pub presence_paths: Vec<String>,
     /// Origins of web pages that may publish, upgrade to WebSocket and read answers, besides the server's own; `null` for pages from
     /// files, `*` for all.
     ///

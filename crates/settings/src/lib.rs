@@ -34,5 +34,5 @@ pub use connection::{Deflate, Drain, Heartbeat, Timeouts};
 pub use http::Http;
 pub use limits::Limits;
 pub use mqtt::Mqtt;
-pub use publish::{Interest, Publishing};
+pub use publish::{Interest, Presence, Publishing};
 pub use rule::{Concurrency, First, Keep, Rule, Slow};

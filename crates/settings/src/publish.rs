@@ -53,3 +53,19 @@ pub struct Interest {
     #[schemars(extend("x-share" = "of an address: as many as are free"))]
     pub followers_max: u32,
 }
+
+/// Presence: who subscribes to topics whose rules have `presence`.
+#[derive(Clone, Debug, PartialEq, SmartDefault, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Presence {
+    /// How long a member stays whose connection broke. If its user returns within it, nobody is told: a page may be reloaded. A member that
+    /// unsubscribes or closes its connection properly leaves at once. 0: all leave at once.
+    #[default(15)]
+    #[schemars(range(max = MAX_DEBOUNCE_S))]
+    pub leave_s: u32,
+    /// Connections of all shards together that watch who is present. At the limit, a new one gets 503. [Shared](#shares).
+    #[default(10_000)]
+    #[schemars(range(min = 1, max = MAX_ROWS))]
+    #[schemars(extend("x-share" = "of an address: as many as are free"))]
+    pub watchers_max: u32,
+}

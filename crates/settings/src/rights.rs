@@ -36,6 +36,8 @@ pub enum Right {
     Info,
     /// Follow which topics have subscribers.
     Interest,
+    /// Read and watch who subscribes to a topic.
+    Presence,
 }
 
 impl Right {

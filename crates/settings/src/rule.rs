@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smart_default::SmartDefault;
 
-use crate::bounds::{MAX_KEYS, MAX_OUTBOX_BYTES, MAX_WAIT_S};
+use crate::bounds::{MAX_KEYS, MAX_MEMBERS, MAX_OUTBOX_BYTES, MAX_WAIT_S};
 use crate::rights::{Right, Rights};
 
 /// An hour: a browser that waits longer to reconnect looks broken.
@@ -164,6 +164,13 @@ pub struct Rule {
     /// Messages have the name of the user who published them, set by the server: the `sub` of a token, or the user of a password
     /// ([where subscribers find it](PROTOCOLS.md#the-publisher-of-a-message)).
     pub publisher: bool,
+    /// Subscribers of these topics are [present](PROTOCOLS.md#presence): who is there can be read and watched.
+    pub presence: bool,
+    /// Present connections that are listed per topic. Those above it are only counted, and the answer says so.
+    #[default(1000)]
+    #[schemars(range(min = 1, max = MAX_MEMBERS))]
+    #[schemars(extend("x-share" = "none: it bounds one topic; `limits.memory_bytes` has the shares"))]
+    pub presence_max: u32,
     /// How long a long-poll waits; 0 means without end.
     #[default(30)]
     #[schemars(range(max = MAX_WAIT_S))]
@@ -187,7 +194,7 @@ pub struct Rule {
     /// `"disconnect"`: it is disconnected, and may resume. `"skip"`: it gets a gap and continues, if its protocol can tell a gap.
     pub slow: Slow,
     /// Rights of every client to these topics without a grant: some of `"publish"`, `"subscribe"`, `"manage"`, `"info"`,
-    /// `"interest"`. Only with a table [`[access]`](#access).
+    /// `"interest"`, `"presence"`. Only with a table [`[access]`](#access).
     #[schemars(with = "Vec<Right>")]
     pub open: Rights,
 }

@@ -22,6 +22,8 @@ use crore_wire::topic::{self, TopicError};
 const FILTERS_MAX: usize = 1_000;
 /// Longest filter, in bytes: the longest topic name that the settings allow.
 const FILTER_BYTES_MAX: usize = 1_000;
+/// Longest info about a member, in bytes.
+pub const INFO_BYTES_MAX: usize = 1 << 10;
 /// Longest user name, in bytes.
 const USER_BYTES_MAX: usize = 255;
 
@@ -77,10 +79,10 @@ impl TokenIssue {
     }
 }
 
-/// The grants of a client, with the user's name. One allocation, since each of a million connections may have its own grants.
+/// The grants of a client, with the user's name, and what others are told of a client that is present (`info`). One allocation, since each of a million connections may have its own grants.
 ///
 /// Layout: the [`TokenIssue`] (12 bytes), the length of the name (1 byte), the name. Then, for each filter: its rights (1 byte), its length (2 bytes), its
-/// text.
+/// text. An entry without rights is the info.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Grants(Box<[u8]>);
 
@@ -156,6 +158,25 @@ impl Grants {
         }
     }
 
+    /// The same grants, with this info: JSON of at most [`INFO_BYTES_MAX`] bytes.
+    #[must_use]
+    pub fn with_info(self, info: &str) -> Grants {
+        let len = u16::try_from(info.len()).expect("it is shorter");
+        let no_rights = Rights::default().bits();
+        let [low, high] = len.to_le_bytes();
+        Grants(
+            [&self.0, &[no_rights, low, high][..], info.as_bytes()]
+                .concat()
+                .into(),
+        )
+    }
+
+    /// What others are told of the client while it is present, as JSON; empty if that is nothing.
+    pub fn info(&self) -> &[u8] {
+        let mut info = self.entries().filter(|(rights, _)| rights.is_empty());
+        info.next().map_or(&[], |(_, info)| info)
+    }
+
     /// The user's name; empty for a client without a name.
     pub fn user(&self) -> &str {
         let name = &self.named()[1..=self.name_len()];
@@ -178,6 +199,10 @@ impl Grants {
     }
 
     fn filters(&self) -> impl Iterator<Item = (Rights, &[u8])> {
+        self.entries().filter(|(rights, _)| !rights.is_empty())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (Rights, &[u8])> {
         let mut rest = &self.named()[1 + self.name_len()..];
         core::iter::from_fn(move || {
             let [rights, low, high, text @ ..] = rest else {
@@ -431,6 +456,20 @@ mod tests {
         assert!(grants.cover(Right::Subscribe, b"out/+/x", &steps));
         assert!(!grants.cover(Right::Subscribe, b"out/#", &steps));
         assert!(!Grants::default().cover(Right::Publish, b"in/1", &steps));
+    }
+
+    #[test]
+    fn info_grants_nothing_and_stays_with_the_grants() {
+        let grants = Grants::new("ann", [(Right::Info, "a/#")]).unwrap();
+        assert_eq!(grants.info(), b"");
+        let grants = grants.with_info("{\"n\":1}");
+        assert_eq!(grants.info(), b"{\"n\":1}");
+        assert_eq!((grants.iter().count(), grants.user()), (1, "ann"));
+        let nobody = Grants::default().with_info("\"#\"");
+        assert!(nobody.is_empty());
+        for &right in Right::ALL {
+            assert!(!nobody.cover(right, b"a", &Steps::default()), "{right:?}");
+        }
     }
 
     #[test]

@@ -199,6 +199,8 @@ reasons! {
         CentrifugoOff, 404, 0, NONE, Refused, "Centrifugo's client protocol is off here; centrifugo.enabled turns it on";
         CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there is only the WebSocket: it is at /websocket below centrifugo.path";
         Method, 405, 0, NONE, Refused, "this path does not take this method";
+        PresenceOff, 404, 0, NONE, Refused, "who is present is not recorded for this topic: its rule has no presence = true";
+        BadMember, 400, 0, NONE, Refused, "after= takes the id of a member";
         HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
         NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";
         UpgradeLost, 426, 0, NONE, Refused, "the request of a WebSocket came without Upgrade: websocket and Connection: Upgrade in HTTP/1.1, so a proxy has removed them", "the proxy must pass both headers on and speak HTTP/1.1: docs/PROXIES.md";
@@ -239,6 +241,7 @@ reasons! {
         WildcardsNeedCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "a filter with wildcards needs credentials here, as access.anonymous_wildcards is not set: name topics, or come with a token or a user with a grant for it";
         ManageNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "creating and deleting this needs credentials: a token or a user with a grant for it";
         InfoNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "reading about this needs credentials: a token or a user with a grant for it";
+        PresenceNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "who is present is told to credentials only: a token or a user with a grant for it";
         InterestNeedsCredentials, 401, 4401, NOT_AUTHORIZED, Refused, "following this needs credentials: a token or a user with a grant for it";
     }
     /// Rights that a client's credentials do not grant.
@@ -247,6 +250,7 @@ reasons! {
         SubscribeNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `subscribe` here; a filter needs a granted filter that covers it";
         ManageNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `manage` here";
         InfoNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `info` here";
+        PresenceNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `presence` here";
         InterestNotGranted, 403, 4401, NOT_AUTHORIZED, Refused, "your credentials do not grant `interest` here; a filter needs a granted filter that covers it";
     }
     /// Limits of memory, connections and sessions.
@@ -273,6 +277,7 @@ reasons! {
         KeysFull, 503, 1013, QUOTA, Full, "publish.idempotency_keys is reached, or this publisher's share of it: publish without a key, or later", "raise it, or shorten publish.idempotency_window_s";
         FiltersFull, 503, 1013, QUOTA, Full, "limits.filters_per_shard is reached, or this client's address has so many filters that others would find no room";
         FilterShapes, 503, 1013, QUOTA, Full, "no further filter with three or more + is taken from this client: too few of their 256 shapes are left";
+        WatchersFull, 503, 0, NONE, Full, "presence.watchers_max is reached, or this client's address watches so often that others would find no room";
         FollowersFull, 503, 0, NONE, Full, "interest.followers_max is reached, or this client's address follows so often that others would find no room";
         Broken, 503, 0, SPECIFIC, Broken, "an internal error of the server";
     }
@@ -287,6 +292,7 @@ impl Reason {
             Right::Manage => Reason::ManageNeedsCredentials,
             Right::Info => Reason::InfoNeedsCredentials,
             Right::Interest => Reason::InterestNeedsCredentials,
+            Right::Presence => Reason::PresenceNeedsCredentials,
         }
     }
 
@@ -298,6 +304,7 @@ impl Reason {
             Right::Manage => Reason::ManageNotGranted,
             Right::Info => Reason::InfoNotGranted,
             Right::Interest => Reason::InterestNotGranted,
+            Right::Presence => Reason::PresenceNotGranted,
         }
     }
 

@@ -27,6 +27,7 @@ pub struct Rules {
     bound_outboxes: bool,
     count_waiting: bool,
     name_publishers: bool,
+    has_presence: bool,
 }
 
 impl Rules {
@@ -54,6 +55,7 @@ impl Rules {
             bound_outboxes: all.iter().any(|rule| rule.bounds_outboxes()),
             count_waiting: all.iter().any(|rule| rule.outbox_messages > 0),
             name_publishers: all.iter().any(|rule| rule.publisher),
+            has_presence: all.iter().any(|rule| rule.presence),
             all,
         }
     }
@@ -71,6 +73,12 @@ impl Rules {
     /// Whether any rule adds the publisher's user to messages.
     pub fn name_publishers(&self) -> bool {
         self.name_publishers
+    }
+
+    /// Whether subscribers of some topics are present.
+    #[inline]
+    pub fn has_presence(&self) -> bool {
+        self.has_presence
     }
 
     /// Whether messages of this topic name the publisher's user. Adds the compared rules to `steps`.

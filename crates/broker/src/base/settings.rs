@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 pub use crore_settings::{
     Centrifugo, Concurrency, Deflate, Drain, First, Heartbeat, Http, Interest, Keep, Limits, Mqtt,
-    Publishing, Rule, Slow, Timeouts,
+    Presence, Publishing, Rule, Slow, Timeouts,
 };
 
 use crate::base::access::{Digest, Grants, Revoked};
@@ -30,6 +30,8 @@ pub struct Settings {
     pub publish: Publishing,
     /// Clients that follow interest: which topics have subscribers.
     pub interest: Interest,
+    /// Who is present in topics.
+    pub presence: Presence,
     /// Access control.
     pub access: Access,
     /// MQTT sessions and features.
@@ -91,6 +93,7 @@ impl Default for Settings {
                 ..Publishing::default()
             },
             interest: Interest::default(),
+            presence: Presence::default(),
             access: Access {
                 closed: false,
                 anonymous: Grants::default(),

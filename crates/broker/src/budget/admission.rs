@@ -17,6 +17,33 @@ pub mod keys;
 mod party;
 mod rate;
 pub mod shares;
+/// Counts a connection, if the limit and the client's share have room.
+fn enter(quota: &Quota<CountsByClient>, client: Client) -> bool {
+    let owners = &quota.by_client;
+    let taken = quota.taken.fetch_add(1, Relaxed);
+    let free = quota.most.load(Relaxed).saturating_sub(taken) as usize;
+    let held = match client.is_known() {
+        true => owners.count(client) as usize,
+        false => 0,
+    };
+    let enters = shares::may_take(held, free, shares::HALF);
+    if !enters {
+        quota.taken.fetch_sub(1, Relaxed);
+    } else if client.is_known() {
+        owners.add(client, 1);
+    }
+    enters
+}
+
+/// Ends the count of a connection.
+fn leave(quota: &Quota<CountsByClient>, client: Client) {
+    if client.is_known() {
+        quota.by_client.subtract(client, 1);
+    }
+    let before = quota.taken.fetch_sub(1, Relaxed);
+    assert!(before > 0, "more have left than entered");
+}
+
 #[cfg(test)]
 mod tests;
 pub mod valve;
@@ -70,6 +97,8 @@ pub struct Counts {
     user_sessions: CountsByClient,
     /// Followers of interest (which topics have subscribers).
     followers: Quota<CountsByClient>,
+    /// Watchers of who is present in topics.
+    watchers: Quota<CountsByClient>,
     kept: KeptByClient,
     /// Bytes of absent MQTT sessions (sessions without a connection), by party (address or user).
     absent: Option<CountsByClient>,
@@ -189,6 +218,7 @@ impl Admission {
             )
             .unwrap_or_else(CountsByClient::without_limit),
             followers: Quota::new(CountsByClient::without_limit()),
+            watchers: Quota::new(CountsByClient::without_limit()),
             kept: KeptByClient {
                 by_client: CountsByClient::new(limits.log_bytes_per_address_max, limits.log_bytes)
                     .unwrap_or_else(CountsByClient::without_limit),
@@ -235,6 +265,9 @@ impl Counts {
         self.followers
             .most
             .store(settings.interest.followers_max, Relaxed);
+        self.watchers
+            .most
+            .store(settings.presence.watchers_max, Relaxed);
     }
 
     /// The number of connections that entered and have not left.
@@ -419,30 +452,22 @@ impl Counts {
 
     /// Counts a connection that begins to follow interest. False if the limit or the client's share is reached.
     pub fn enter_follower(&self, client: Client) -> bool {
-        let owners = &self.followers.by_client;
-        let taken = self.followers.taken.fetch_add(1, Relaxed);
-        let free = self.followers.most.load(Relaxed).saturating_sub(taken) as usize;
-        let held = if client.is_known() {
-            owners.count(client) as usize
-        } else {
-            0
-        };
-        let enters = shares::may_take(held, free, shares::HALF);
-        if !enters {
-            self.followers.taken.fetch_sub(1, Relaxed);
-        } else if client.is_known() {
-            owners.add(client, 1);
-        }
-        enters
+        enter(&self.followers, client)
     }
 
     /// Called when a counted follower is closed.
     pub fn leave_follower(&self, client: Client) {
-        if client.is_known() {
-            self.followers.by_client.subtract(client, 1);
-        }
-        let before = self.followers.taken.fetch_sub(1, Relaxed);
-        assert!(before > 0, "more have left than entered");
+        leave(&self.followers, client);
+    }
+
+    /// Counts a connection that begins to watch who is present. False if the limit or the client's share is reached.
+    pub fn enter_watcher(&self, client: Client) -> bool {
+        enter(&self.watchers, client)
+    }
+
+    /// Called when a counted watcher is closed.
+    pub fn leave_watcher(&self, client: Client) {
+        leave(&self.watchers, client);
     }
 
     /// Counts a publish in the second `unix_s`.

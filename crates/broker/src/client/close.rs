@@ -61,13 +61,15 @@ impl<P: Protocols> Front<P> {
         }
     }
 
-    fn end_one<I: Io>(&mut self, End { conn, how }: End, io: &mut I) {
+    fn end_one<I: Io>(&mut self, End { conn, how, is_lost }: End, io: &mut I) {
         if !self.clients.conns.is_current(conn) {
             return;
         }
         self.clients.scratch.reply.clear();
+        self.clients.scratch.is_lost = is_lost;
         P::connection_ends(self, conn.slot);
         unsubscribe(&mut self.clients, &mut self.subs, conn.slot);
+        self.clients.scratch.is_lost = false;
         // From now on `place` counts the bytes that are discarded.
         self.clients.conns.get_mut(conn.slot).consumer.place = 0;
         self.clients.conns.drop_extra(conn.slot);
@@ -142,6 +144,14 @@ impl<P: ProtocolTypes> Clients<P> {
             Some(reason) => reason,
             None => otherwise,
         };
+        let is_closed = core::mem::take(&mut self.scratch.is_closed);
+        let by_server = match reason {
+            Closed::Refused | Closed::Deleted => true,
+            // Clients that are moved come back.
+            Closed::Operator => !self.ctx.drains,
+            _ => false,
+        };
+        let is_lost = !is_closed && !by_server;
         let begins = !row.link.is(CLOSING);
         row.link.flags |= CLOSING;
         row.consumer.state = State::Draining;
@@ -151,7 +161,7 @@ impl<P: ProtocolTypes> Clients<P> {
         }
         self.conns.take_spill(slot);
         let conn = self.conns.id_of(slot);
-        self.scratch.ends.push(End { conn, how });
+        self.scratch.ends.push(End { conn, how, is_lost });
     }
 
     /// Discards bytes that arrive after the server's last bytes. If they were not read, a client that still sends the body of a refused

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::base::reason::Reason;
 use crate::client::joining::filter_subscriptions;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions};
-use crate::client::row::{COUNTED, LIVE, MULTI};
+use crate::client::row::{COUNTED, LIVE, MEMBER, MULTI};
 use crate::client::side::Sub;
 use crate::client::subscriptions::{has_room_for, part_one};
 use crate::client::types::{Held, ProtocolTypes, Subscribed};
@@ -121,13 +121,13 @@ pub(crate) fn leave<P: ProtocolTypes>(
     let Some(sub) = extra.list.get(part as usize) else {
         return clients.broken(slot);
     };
-    let (topic, place, counted) = (sub.topic, sub.place, sub.flags & COUNTED != 0);
+    let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
     let is_filter = sub.filter != 0;
     vacate(&mut clients.conns, slot, part);
     if is_filter {
         leave_groups(clients, subs, slot, part, None);
     } else if topic != NONE {
-        part_one(clients, subs, topic, place, counted);
+        part_one(clients, subs, slot, (topic, place), flags);
     }
 }
 
@@ -308,8 +308,8 @@ impl<P: ProtocolTypes> Clients<P> {
             core::mem::replace(&mut row.consumer.topic, NONE),
             row.consumer.place,
         );
-        let flags = row.consumer.flags & (COUNTED | LIVE);
-        row.consumer.flags &= !(COUNTED | LIVE);
+        let flags = row.consumer.flags & (COUNTED | LIVE | MEMBER);
+        row.consumer.flags &= !flags;
         let own = P::Subscribed::leave_row(&mut row.consumer.options);
         if topic != NONE {
             self.conns.extra(slot).list.push(Sub {
@@ -339,16 +339,16 @@ pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) 
     let mut subs = extra.list.iter().filter(|sub| !is_vacant(sub));
     match (subs.next(), subs.next()) {
         (None, _) => conns.get_mut(slot).consumer.options &= !MULTI,
-        (Some(sub), None) if sub.topic != NONE && sub.flags == COUNTED | LIVE => {
+        (Some(sub), None) if sub.topic != NONE && sub.flags & !MEMBER == COUNTED | LIVE => {
             let mut options = row.consumer.options & !MULTI;
             if !sub.own.enter_row(&mut options) {
                 return;
             }
-            let (topic, place) = (sub.topic, sub.place);
+            let (topic, place, flags) = (sub.topic, sub.place, sub.flags);
             let row = conns.get_mut(slot);
             (row.consumer.topic, row.consumer.place, row.consumer.options) =
                 (topic, place, options);
-            row.consumer.flags |= COUNTED | LIVE;
+            row.consumer.flags |= flags;
         }
         _ => return,
     }

@@ -36,6 +36,7 @@ pub(crate) mod list;
 pub(crate) mod matches;
 pub(crate) mod outbox;
 pub(crate) mod parts;
+pub(crate) mod presence;
 pub(crate) mod progress;
 pub(crate) mod protocols;
 pub(crate) mod publishing;

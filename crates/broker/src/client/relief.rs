@@ -153,8 +153,10 @@ pub(crate) fn charge_turn<P: ProtocolTypes, I: Io>(
     let filters = of_home(Home::subscriptions_bytes) + front.subs.matching.bytes();
     let subscriptions = filters + of_home(Home::losses_bytes);
     let answers = of_home(|home| home.retries.answers_bytes());
+    let presence = of_home(Home::presence_bytes);
     conns.charge(MemoryPart::Turns, turns);
     conns.charge(MemoryPart::Subscriptions, subscriptions);
+    conns.charge(MemoryPart::Presence, presence);
     conns.charge(MemoryPart::Credentials, front.gate.question_bytes().get());
     conns.charge(MemoryPart::ClientLog, client_log_bytes);
     conns.charge(MemoryPart::Tls, io.held_bytes());

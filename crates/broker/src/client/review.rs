@@ -31,6 +31,10 @@ pub struct Review {
     due: bool,
     /// The current walk reviews connections.
     runs: bool,
+    /// The next walk must look for members of topics whose rules have changed.
+    members_due: bool,
+    /// The current walk does.
+    looks_for_members: bool,
 }
 
 impl Review {
@@ -46,11 +50,24 @@ impl Review {
             && open(former) == open(next)
             && former.access.revoked == next.access.revoked;
         self.due |= next.access.closed && !same;
+        let present = |of: &Settings| -> Vec<_> {
+            let rules = of.rules.iter();
+            rules
+                .map(|rule| (rule.filter.clone(), rule.presence))
+                .collect()
+        };
+        self.members_due |= present(former) != present(next);
     }
 
     /// Begins a walk over the connections.
     pub fn begin(&mut self) {
         self.runs = core::mem::take(&mut self.due);
+        self.looks_for_members = core::mem::take(&mut self.members_due);
+    }
+
+    /// Whether the current walk makes subscriptions members of topics, or not, since the rules have changed.
+    pub fn looks_for_members(&self) -> bool {
+        self.looks_for_members
     }
 
     /// Whether the current walk reviews connections.

@@ -36,6 +36,8 @@ pub enum State {
 pub const COUNTED: u8 = 1;
 /// The subscription has read the whole log, and gets live messages.
 pub const LIVE: u8 = 2;
+/// The topic's home lists the connection as a member of the topic. In the same flags as `COUNTED` and `LIVE`.
+pub const MEMBER: u8 = 4;
 /// The socket is not read.
 pub const PAUSED: u8 = 4;
 /// The peer has closed its sending side while an answer was due.
@@ -130,7 +132,7 @@ pub struct Consumer {
     pub request: u16,
     /// Its state.
     pub state: State,
-    /// The flags `COUNTED` and `LIVE`, one bit each.
+    /// The flags `COUNTED`, `LIVE` and `MEMBER`, one bit each.
     pub flags: u8,
 }
 
@@ -220,14 +222,6 @@ impl Row {
 }
 
 impl Link {
-    /// Whether all bits of `flag` are set.
-    #[inline]
-    pub fn is(&self, flag: u8) -> bool {
-        self.flags & flag == flag
-    }
-}
-
-impl Consumer {
     /// Whether all bits of `flag` are set.
     #[inline]
     pub fn is(&self, flag: u8) -> bool {

@@ -15,6 +15,8 @@ pub(crate) struct End {
     pub(crate) conn: ConnId,
     /// How to close its socket. `None` if the peer will close it.
     pub(crate) how: Option<Close>,
+    /// Its client may come back: nobody has closed it on purpose.
+    pub(crate) is_lost: bool,
 }
 
 /// The buffers and marks of the current input.
@@ -28,6 +30,10 @@ pub(crate) struct Scratch {
     pub(crate) id: Vec<u8>,
     /// Why the current connection is about to end, if its peer is not the cause. Used for one end.
     pub(crate) why: Option<Closed>,
+    /// The client closes the current connection on purpose. Used for one end.
+    pub(crate) is_closed: bool,
+    /// The connection whose end is carried out was not closed on purpose.
+    pub(crate) is_lost: bool,
     /// The connections that end with this input.
     pub(crate) ends: Vec<End>,
 }

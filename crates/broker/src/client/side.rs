@@ -14,7 +14,7 @@ pub(crate) struct Sub<S> {
     pub topic: u32,
     /// The connection's place among the topic's members.
     pub place: u32,
-    /// `COUNTED` and `LIVE`.
+    /// `COUNTED`, `LIVE` and `MEMBER`.
     pub flags: u8,
     /// Counts the subscriptions that have had this index of the list.
     pub serial: u16,

@@ -14,7 +14,8 @@ use crate::budget::admission::Client;
 use crate::client::parts::{
     Clients, Connections, Context, Deliveries, Matching, Subscriptions, Topics,
 };
-use crate::client::row::{COUNTED, FILTERS, LIVE, MULTI};
+use crate::client::presence::{begins_presence, ends_presence};
+use crate::client::row::{COUNTED, FILTERS, MEMBER, MULTI};
 use crate::client::side::Behind;
 use crate::client::types::ProtocolTypes;
 use crate::mail::{Attach, ReplyTo};
@@ -47,13 +48,7 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
         extra.shared_bytes = 0;
         for sub in core::mem::take(&mut extra.list) {
             if sub.topic != NONE {
-                part_one(
-                    clients,
-                    subs,
-                    sub.topic,
-                    sub.place,
-                    sub.flags & COUNTED != 0,
-                );
+                part_one(clients, subs, slot, (sub.topic, sub.place), sub.flags);
             }
         }
         return;
@@ -65,14 +60,10 @@ pub(crate) fn unsubscribe<P: ProtocolTypes>(
     if row.consumer.topic == NONE {
         return;
     }
-    let (topic, place, counted) = (
-        row.consumer.topic,
-        row.consumer.place,
-        row.consumer.is(COUNTED),
-    );
+    let of = (row.consumer.topic, row.consumer.place);
     row.consumer.topic = NONE;
-    row.consumer.flags &= !(COUNTED | LIVE);
-    part_one(clients, subs, topic, place, counted);
+    let flags = core::mem::take(&mut row.consumer.flags);
+    part_one(clients, subs, slot, of, flags);
 }
 
 /// The topic of a part, or `NONE`.
@@ -224,17 +215,43 @@ pub(crate) fn ask_behind<P: ProtocolTypes>(
     }
 }
 
+/// A subscription that its topic's home counts becomes a member, or stops being one, as the rule of the topic says.
+pub(crate) fn update_presence<P: ProtocolTypes>(
+    clients: &mut Clients<P>,
+    subs: &mut Subscriptions,
+    slot: u32,
+    (topic, part): (u32, u32),
+) {
+    let wanted = rule_of(&subs.topics, &clients.ctx, topic).presence;
+    let flags = flags_of(&mut clients.conns, slot, part);
+    match (wanted, *flags & MEMBER != 0) {
+        (true, false) => {
+            *flags |= MEMBER;
+            begins_presence(clients, subs, slot, topic);
+        }
+        (false, true) => {
+            *flags &= !MEMBER;
+            ends_presence(clients, subs, slot, topic);
+        }
+        _ => {}
+    }
+}
+
+/// Ends a subscription to a topic, with the flags that it had. This is the only place where one ends.
 pub(crate) fn part_one<P: ProtocolTypes>(
     clients: &mut Clients<P>,
     subs: &mut Subscriptions,
-    topic: u32,
-    place: u32,
-    counted: bool,
+    slot: u32,
+    (topic, place): (u32, u32),
+    flags: u8,
 ) {
     if let Some(moved) = subs.topics.part(topic, place) {
         clients.conns.has_moved(topic, &moved);
     }
-    if counted && !planted::is(Fault::NoDetach) {
+    if flags & MEMBER != 0 {
+        ends_presence(clients, subs, slot, topic);
+    }
+    if flags & COUNTED != 0 && !planted::is(Fault::NoDetach) {
         subs.leave(&clients.ctx, topic);
     }
     subs.topics.close_if_unused(topic);

@@ -59,6 +59,11 @@ impl TopicTable {
         }
     }
 
+    /// The key of all hashes.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The keyed hash of a name.
     pub(super) fn hash_of(&self, name: &[u8]) -> u32 {
         xxh3_64_with_seed(name, self.seed) as u32

@@ -13,6 +13,7 @@ use crate::budget::in_flight::InFlightCharge;
 use crate::mail::answer::{Answer, ReplyTo};
 use crate::mail::fact::Change;
 use crate::mail::message::{DedupKey, Headers, SessionKey};
+use crate::mail::presence::PresenceAsk;
 use crate::mail::session::record::{RecordedParts, RecordedState, SessionChange, Terms};
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::span::Span;
@@ -171,6 +172,8 @@ pub enum Ask {
     FollowOn(ReplyTo, Party),
     /// Stop following.
     Unfollow(ReplyTo),
+    /// A request about the members of the topic with this name.
+    Presence(PresenceAsk, Span),
 }
 
 impl Ask {
@@ -180,6 +183,7 @@ impl Ask {
             Ask::Attach(_, text)
             | Ask::AttachFilters(_, text, _)
             | Ask::LeaveFilter(text)
+            | Ask::Presence(_, text)
             | Ask::Topic { name: text, .. }
             | Ask::CountQosSubscription { name: text, .. }
             | Ask::Follow { filter: text, .. } => Some(text),

@@ -22,6 +22,7 @@ use crate::base::snapshot::Head;
 use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
 use crate::mail::message::Headers;
+use crate::mail::presence::PresencePage;
 use crate::mail::session::SessionId;
 use crate::mail::{Info, InterestChanges, Outcome};
 
@@ -36,6 +37,8 @@ pub enum Control {
     Topics(TopicsPage),
     /// Report the state of this topic of the home.
     Topic(Box<[u8]>),
+    /// Report members of this topic of the home that came after a change, at most as many as a page has.
+    Presence(Box<[u8]>, u64, u32),
     /// Report a page of the log of a topic of the home.
     Log(LogPage),
     /// Remove the messages of this topic up to this offset, and the retained message. Removes at most as many messages from the log as a
@@ -112,6 +115,8 @@ pub enum Report {
     Topics(Page<Topic>),
     /// The state of a topic, if there is one.
     Topic(Option<Box<Topic>>),
+    /// Members of a topic.
+    Presence(Box<PresencePage>),
     /// A page of a log, if there is such a topic.
     Messages(Option<Messages>),
     /// The outcome of a publish, a purge or a deletion.

@@ -13,6 +13,7 @@ use crate::budget::admission::Client;
 use crate::mail::answer::{Attached, Outcome, ReplyTo};
 use crate::mail::frames::{Frames, Record};
 use crate::mail::interest::{InterestChanges, InterestPart};
+use crate::mail::presence::PresencePage;
 use crate::mail::session::{SavedSession, SessionId};
 
 /// A message or an answer of a home to a carrier.
@@ -111,6 +112,8 @@ pub enum Tell {
         /// Whether these are live changes or a page of the snapshot.
         part: InterestPart,
     },
+    /// Members of a topic, for a reader or a watcher.
+    Presence(ReplyTo, Box<PresencePage>),
 }
 
 impl Tell {
@@ -130,7 +133,8 @@ impl Tell {
             | Tell::Shared { .. }
             | Tell::Session(..)
             | Tell::SessionTaken(_)
-            | Tell::Interest { .. } => None,
+            | Tell::Interest { .. }
+            | Tell::Presence(..) => None,
         }
     }
 }

@@ -26,7 +26,7 @@ mod websocket;
 pub use crate::client::publishing::{Refused, check_message};
 pub use crate::client::review::Review;
 pub use centrifugo::reasons::error_of as centrifugo_error_of;
-pub use centrifugo::state::{client_named as centrifugo_client_named, epoch_text};
+pub use centrifugo::state::{client_id_text, client_named as centrifugo_client_named, epoch_text};
 pub use http::headers;
 pub use http::parameters::PARAMETERS;
 pub use http::turned_away::shed;

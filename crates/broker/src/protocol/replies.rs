@@ -9,17 +9,21 @@ use crate::client::joining::awaits_page;
 use crate::client::list::{count_answered_page, part_named};
 use crate::client::protocols::protocol_of;
 use crate::client::row::{COUNTED, LIVE, MULTI, State};
-use crate::client::subscriptions::{flags_of, topic_of};
+use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
 use crate::io::Io;
 use crate::mail::{Attached, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
-use crate::protocol::front::{AllProtocols, Front};
+use crate::protocol::centrifugo::presence::presence_answered;
+use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
 use crate::protocol::mqtt::closing_sessions::late_answer;
 use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::connect::{session_given, session_taken};
 use crate::protocol::mqtt::publish::mqtt_released;
 use crate::protocol::mqtt::shared::{group_joined, shared_message};
+use crate::protocol::stream::course::is_stream;
 use crate::protocol::stream::interest::news_came;
+use crate::protocol::stream::presence::members_came;
+use crate::store::slab::NONE;
 
 impl Front {
     /// Handles a home's answer or news for one connection.
@@ -84,6 +88,11 @@ impl Front {
                 session_given(clients, &mut subs.lanes, queues, to, given, io);
             }
             Tell::SessionTaken(holder) => session_taken(clients, holder, io),
+            Tell::Presence(to, _) if !clients.conns.is_asked(to) => {}
+            Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
+                State::Centrifugo => presence_answered(clients, &mut subs.lanes, to, page, io),
+                _ => members_came(clients, queues, to, page, io),
+            },
             Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
         }
     }
@@ -118,10 +127,27 @@ impl Front {
         };
         if counted && page.attached == Attached::Yes {
             *flags_of(&mut clients.conns, slot, part) |= COUNTED;
+            if clients.ctx.world.rules.has_presence() && may_be_present(&clients.conns, slot) {
+                update_presence(clients, subs, slot, (topic, part));
+            }
         }
         let state = clients.conns.get(slot).consumer.state;
         let (of, page) = ((slot, topic, part), (page, frames));
         protocol_of!(AllProtocols, state, page(self, of, page, io));
+    }
+
+    /// Makes the subscriptions of a connection members, or not, after a change of the rules.
+    pub(crate) fn review_presence(&mut self, slot: u32) {
+        let (clients, subs, ..) = self.parts();
+        if !may_be_present(&clients.conns, slot) {
+            return;
+        }
+        for part in 0..parts(&clients.conns, slot) {
+            let topic = topic_of(&clients.conns, slot, part);
+            if topic != NONE && *flags_of(&mut clients.conns, slot, part) & COUNTED != 0 {
+                update_presence(clients, subs, slot, (topic, part));
+            }
+        }
     }
 
     /// Handles a home's page for a group of filters, for one partition.
@@ -204,4 +230,9 @@ impl Front {
         let state = self.clients.conns.get(slot).consumer.state;
         protocol_of!(AllProtocols, state, live_matched(self, slot, matches, io));
     }
+}
+
+/// Whether the subscriptions of a connection may be members of their topics: those of a long-poll are not, since it comes and goes.
+fn may_be_present(conns: &Connections, slot: u32) -> bool {
+    conns.get(slot).has_list() || is_stream(conns, slot)
 }

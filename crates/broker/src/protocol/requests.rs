@@ -43,6 +43,7 @@ use crate::protocol::stream::filtered::{catch_up_filters, new_matches};
 use crate::protocol::stream::interest::{follow, may_follow};
 use crate::protocol::stream::live::stream_live_of_part;
 use crate::protocol::stream::page::not_attached;
+use crate::protocol::stream::presence::presence;
 use crate::protocol::stream::subscribe::subscribe;
 use crate::protocol::websocket::handshake::{Carries, accept_upgrade};
 use crate::protocol::websocket::publish::upgrade_to_publish;
@@ -299,6 +300,9 @@ impl Requests for AllProtocols {
         match task {
             Task::Upgrade => upgrade(clients, slot, head, io),
             Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
+            Task::Presence { name, upgrade } => {
+                presence(clients, &mut subs.lanes, slot, head, (&name, upgrade), io)
+            }
             Task::Batch => publish_batch(clients, subs, queues, slot, body, home, io),
             Task::Publish(name) => {
                 let flow = publish_one(clients, subs, slot, head, &name, body, home);

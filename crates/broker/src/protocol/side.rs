@@ -10,7 +10,9 @@ use crate::client::types::{self, Spilled};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::centrifugo::state::Centrifugo;
 use crate::protocol::http::opening::Opening;
-use crate::protocol::http::state::{Attaching, Batch, Follow, Held, HttpSpill, Pending, PublishTo};
+use crate::protocol::http::state::{
+    Attaching, Batch, Follow, Held, HttpSpill, Pending, PresenceRequest, PublishTo,
+};
 use crate::protocol::mqtt::state::Mqtt;
 
 /// Received input that is incomplete, or waits.
@@ -112,6 +114,9 @@ impl types::Held for Side {
         attaching
             + match &self.pending {
                 Some(Pending::History(bytes) | Pending::Info(bytes)) => bytes.len(),
+                Some(Pending::Presence(request)) => {
+                    size_of::<PresenceRequest>() + request.name.len() + request.tags.len()
+                }
                 Some(Pending::Batch(batch)) => size_of::<Batch>() + batch.own_bytes(),
                 _ => 0,
             }

@@ -346,6 +346,9 @@ fn carry_out_at_home(
             home.follow_on(from, *to, *party);
         }
         Ask::Unfollow(to) => home.unfollow(from, *to),
+        Ask::Presence(ask, text) => {
+            home.presence_ask(from, *ask, text.in_bytes(bytes), (rules, now), lanes);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::shard::control::connections::{
     session, sessions_page,
 };
 use crate::shard::control::topics::{
-    carry_out_interest_order, log_page, order_change, topic, topics_page,
+    carry_out_interest_order, log_page, members_page, order_change, topic, topics_page,
 };
 use alloc::boxed::Box;
 
@@ -33,6 +33,10 @@ impl Shard {
             Control::Topic(name) => {
                 let topic = topic(self.home.as_ref(), clients.ctx.now, &name);
                 Report::Topic(topic.map(Box::new))
+            }
+            Control::Presence(name, after, most) => {
+                let page = members_page(self.home.as_ref(), &clients.ctx, (&name, after, most));
+                Report::Presence(Box::new(page))
             }
             Control::Log(page) => {
                 Report::Messages(log_page(self.home.as_mut(), &clients.ctx, &page))

@@ -51,6 +51,7 @@ impl Shard {
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
+            home.end_absent_members(self.front.clients.ctx.now);
         }
         move_due_clients(&mut self.draining, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);
@@ -94,6 +95,9 @@ impl Shard {
                 || is_cut_off && cut_off(&mut self.front.clients, slot, io);
             if ends {
                 continue;
+            }
+            if self.review.looks_for_members() {
+                self.front.review_presence(slot);
             }
             let clients = &mut self.front.clients;
             let (row, conns) = (clients.conns.get(slot), &clients.conns);

@@ -1,9 +1,12 @@
 //! Reads rights from the claims of a token or from the callback's answer, which have the same JSON members.
 
-use crore_broker::access::{GrantError, Grants, Right};
+use crore_broker::access::{GrantError, Grants, INFO_BYTES_MAX, Right};
 use serde_json::{Map, Value};
 
-/// The user and the rights in these members.
+/// The member with what others are told of a client that is present.
+const INFO: &str = "presence_info";
+
+/// The user, the rights, and what others are told of the user, in these members.
 ///
 /// # Errors
 /// The first member of a wrong type, and its type.
@@ -19,10 +22,17 @@ pub fn grants(claims: &Map<String, Value>, user: &str) -> Result<Grants, String>
             granted.push((right, filter));
         }
     }
-    Grants::new(name, granted).map_err(|error| match error {
+    let grants = Grants::new(name, granted).map_err(|error| match error {
         GrantError::User => format!("`{user}` has more than 255 bytes or a control character"),
         other => other.to_string(),
-    })
+    })?;
+    match claims.get(INFO).map(Value::to_string) {
+        Some(info) if info.len() > INFO_BYTES_MAX => {
+            Err(format!("`{INFO}` has more than {INFO_BYTES_MAX} bytes"))
+        }
+        Some(info) => Ok(grants.with_info(&info)),
+        None => Ok(grants),
+    }
 }
 
 /// The filters of a right: a string, or a list of strings.
@@ -89,6 +99,8 @@ mod tests {
         assert!(covers(Right::Publish, b"a/1") && covers(Right::Info, b"b"));
         assert!(!covers(Right::Subscribe, b"a/1") && !covers(Right::Publish, b"b"));
         assert!(read(json!({})).unwrap().is_empty());
+        let info = json!({"sub": "ann", "presence_info": {"name": "Ann", "n": [1, 2]}});
+        assert_eq!(read(info).unwrap().info(), br#"{"name":"Ann","n":[1,2]}"#);
     }
 
     #[test]
@@ -103,6 +115,10 @@ mod tests {
             (json!({"subscribe": [""]}), "in `subscribe`: "),
             (json!({"sub": 7}), "`sub` is a number"),
             (json!({ "sub": long }), "`sub` has more than 255 bytes"),
+            (
+                json!({ "presence_info": "i".repeat(1_023) }),
+                "`presence_info` has more than 1024 bytes",
+            ),
         ] {
             let error = read(wrong.clone()).expect_err("it is of another form");
             assert!(error.starts_with(named), "{wrong}: {error}");

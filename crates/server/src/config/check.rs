@@ -191,6 +191,7 @@ fn http(problems: &mut Problems, http: &Http, centrifugo: &Centrifugo) {
         ("http.pubsub_paths", &http.pubsub_paths),
         ("http.interest_paths", &http.interest_paths),
         ("http.history_paths", &http.history_paths),
+        ("http.presence_paths", &http.presence_paths),
         (CENTRIFUGO_PATH, core::slice::from_ref(&centrifugo.path)),
     ];
     let groups = groups

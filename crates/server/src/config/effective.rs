@@ -55,6 +55,7 @@ impl EffectiveSettings {
             deflate: file.deflate,
             publish: file.publish,
             interest: file.interest,
+            presence: file.presence,
             access: for_shards(file.access.as_ref()),
             mqtt: file.mqtt,
             centrifugo: file.centrifugo,

@@ -244,6 +244,7 @@ fn purpose(part: MemoryPart) -> &'static str {
         MemoryPart::Connections => "unanswered requests, and state of connections",
         MemoryPart::Sessions => "MQTT sessions whose clients are away",
         MemoryPart::Subscriptions => "filters, groups and details of subscriptions",
+        MemoryPart::Presence => "who is present in topics, and who watches that",
         MemoryPart::Answers => "idempotency keys",
         MemoryPart::Credentials => "credentials that wait to be verified",
         MemoryPart::ClientLog => "addresses and client ids for the log of clients",

@@ -23,7 +23,7 @@ pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
 /// The paths of a server, which the commands append to its URL.
-const PATHS: [&str; 5] = ["pub", "sub", "pubsub", "history", "interest"];
+const PATHS: [&str; 6] = ["pub", "sub", "pubsub", "history", "interest", "presence"];
 
 /// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
 #[derive(Clone, Debug)]
@@ -215,6 +215,15 @@ impl Server {
         let (prefix, topic, since) = (&self.prefix, escape(topic), escape(since));
         let limit = limit.min(u32::MAX.into());
         format!("{prefix}/history?topic={topic}&since={since}&limit={limit}")
+    }
+
+    /// The request target for who is present in `topic`, after the member with the id `after`, or only for how many are.
+    pub fn presence_target(&self, topic: &str, after: &str, counts_only: bool) -> String {
+        let (prefix, topic) = (&self.prefix, escape(topic));
+        match counts_only {
+            true => format!("{prefix}/presence?topic={topic}&stats=1"),
+            false => format!("{prefix}/presence?topic={topic}&after={after}"),
+        }
     }
 
     /// The request target that subscribes to `names`, from `since` if given, with messages in envelopes. If one of the names is a filter,

@@ -183,6 +183,15 @@ pub struct FiltersByRight {
         help = "Filter of topics whose interest may be followed (repeatable)"
     )]
     pub interest: Vec<String>,
+    /// Filters of topics of which may be read and watched who is present.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("format" = "filters"))]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        help = "Filter of topics of which may be read who is present (repeatable)"
+    )]
+    pub presence: Vec<String>,
 }
 
 impl FiltersByRight {
@@ -203,6 +212,7 @@ impl FiltersByRight {
             (Right::Manage, &self.manage),
             (Right::Info, &self.info),
             (Right::Interest, &self.interest),
+            (Right::Presence, &self.presence),
         ]
     }
 

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use crore_broker::settings::{
-    Centrifugo, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Publishing, Rule, Timeouts,
+    Centrifugo, Deflate, Drain, Heartbeat, Http, Interest, Limits, Mqtt, Presence, Publishing,
+    Rule, Timeouts,
 };
 use crore_broker::{PartitionId, SLOTS};
 use schemars::JsonSchema;
@@ -73,6 +74,8 @@ pub struct File {
     pub publish: Publishing,
     /// Clients that follow which topics have subscribers.
     pub interest: Interest,
+    /// Who is present: the subscribers of topics whose rules have `presence`.
+    pub presence: Presence,
     /// Clients of MQTT and their sessions.
     pub mqtt: Mqtt,
     /// Clients of Centrifugo's protocol.

@@ -64,6 +64,7 @@ Examples:
   crore admin topics --sort messages --limit 10     the ten topics with the most messages
   crore admin topic chat/room1                      one topic: its messages, rule and subscribers
   crore admin publish chat/room1 'Hello.'           publish without a right to the topic
+  crore admin presence chat/room1                   who is present there
   crore admin purge chat/room1                      delete its messages
   crore admin delete chat/room1                     delete the topic
   crore admin connection 0-17-3                     one connection, by its id
@@ -149,6 +150,15 @@ enum Command {
         /// The topic, such as chat/lobby
         #[arg(value_parser = values::topic)]
         name: String,
+    },
+    /// Show who is present in a topic, if its rule has presence
+    Presence {
+        /// The topic, such as chat/lobby
+        #[arg(value_parser = values::topic)]
+        name: String,
+        /// Only members after the one with this id
+        #[arg(long, value_name = "ID", value_parser = values::number::<u64>)]
+        after: Option<u64>,
     },
     /// Print the kept messages of a topic, oldest first
     Messages {
@@ -428,6 +438,11 @@ fn ask(
     let named = |path: &str, name: &str| format!("{path}?name={}", escape(name));
     let answer = match command {
         Command::Topic { name } => port.ask("GET", &named("topic", name), None)?,
+        Command::Presence { name, after } => {
+            let after = after.map_or_else(String::new, |after| format!("&after={after}"));
+            let target = format!("{}{after}&limit=1000", named("topic/presence", name));
+            port.ask("GET", &target, None)?
+        }
         Command::Purge { name } => port.ask("DELETE", &named("topic/messages", name), None)?,
         Command::Delete { name } => port.ask("DELETE", &named("topic", name), None)?,
         Command::Connection { id } => {

@@ -295,7 +295,7 @@ fn settings_of_access_that_cannot_work_are_refused_with_their_place() {
             "[access]\n[[rule]]\nmatch = 'a'\nopen = ['write']\n".into(),
             [
                 "rule[1].open",
-                "write \"publish\", \"subscribe\", \"manage\", \"info\" or \"interest\"",
+                "write \"publish\", \"subscribe\", \"manage\", \"info\", \"interest\" or \"presence\"",
             ],
         ),
         (

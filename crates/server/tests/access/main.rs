@@ -17,6 +17,7 @@ mod key_files;
 mod key_urls;
 mod matrix;
 mod operator;
+mod presence;
 mod programs;
 mod proxies;
 mod publisher;

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, ON, data_of};
 use crate::rights::{LATER_S, closed, token};
-use crate::support::Server;
 use crate::support::port::{Answer, raw};
+use crate::support::{Server, until};
 
 const KEY: &str = "a-key-of-the-backend";
 
@@ -415,4 +415,28 @@ fn refresh_moves_the_end_of_a_connection() {
     assert!(bob.goes_on());
     call(&server, "refresh", json!({"user": "bob", "expired": true}));
     assert_eq!(bob.closed().0, 3005);
+}
+
+#[test]
+fn presence_lists_the_clients_of_a_channel_with_their_ids() {
+    let rule = "[[rule]]\nmatch = 'room'\npresence = true\n";
+    let server = Server::with_admin(&format!("{rule}{}", keyed()));
+    let body = json!({"channel": "room"});
+    assert_eq!(
+        call(&server, "presence", body.clone()),
+        json!({"presence": {}})
+    );
+    let mut client = Client::open(&server);
+    let connect = client.ask("connect", json!({}));
+    let id = connect["connect"]["client"].as_str().expect("an id");
+    client.subscribe("room");
+    until("the member", || {
+        let counts = call(&server, "presence_stats", body.clone());
+        counts == json!({"num_clients": 1, "num_users": 1})
+    });
+    let present = json!({ id: {"client": id, "user": ""} });
+    assert_eq!(
+        call(&server, "presence", body),
+        json!({ "presence": present })
+    );
 }

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::client::{Client, ON, data_of, server};
-use crate::support::Server;
 use crate::support::http::publish;
+use crate::support::ws::Ws;
+use crate::support::{Server, until};
 
 #[test]
 fn a_client_is_told_its_id_and_the_interval_of_pings() {
@@ -142,6 +143,49 @@ fn history_of_another_epoch_is_unrecoverable() {
     // A question is no subscription.
     assert_eq!(server.info("a").expect("the topic")["subscribers"], 0);
     assert!(client.goes_on());
+}
+
+#[test]
+fn presence_tells_who_subscribes_and_presence_stats_how_many() {
+    let server = Server::with(&format!(
+        "[[rule]]\nmatch = 'room'\npresence = true\npresence_max = 400\n{ON}"
+    ));
+    let mut client = Client::open(&server);
+    let id = client.ask("connect", json!({}))["connect"]["client"].clone();
+    let id = id.as_str().expect("an id").to_string();
+    let reply = client.ask("presence", json!({"channel": "room"}));
+    assert_eq!(reply["presence"], json!({}));
+    client.subscribe("room");
+    client.subscribe("other");
+    let all: Vec<Ws> = (0..399)
+        .map(|_| Ws::open(&server, "/sub/room", &[]))
+        .collect();
+    until("400 members", || {
+        let stats = client.ask("presence_stats", json!({"channel": "room"}));
+        stats["presence_stats"] == json!({"num_clients": 400, "num_users": 1})
+    });
+    let reply = client.ask("presence", json!({"channel": "room"}));
+    let members = reply["presence"]["presence"].as_object().expect("members");
+    assert_eq!(members.len(), 400);
+    assert_eq!(members[&id], json!({"user": "", "client": id}));
+    drop(all);
+    let body = json!({"channel": "room"});
+    client.ask("unsubscribe", body);
+    until("nobody unless they come back", || {
+        let reply = client.ask("presence", json!({"channel": "room"}));
+        reply["presence"]["presence"].get(&id).is_none()
+    });
+    for (channel, code) in [("other", 108), ("a/+", 107)] {
+        for request in ["presence", "presence_stats"] {
+            assert_eq!(
+                client.error(request, json!({ "channel": channel })),
+                code,
+                "{channel}"
+            );
+        }
+    }
+    client.send("presence", json!({}));
+    assert_eq!(client.closed().0, 3501);
 }
 
 #[test]

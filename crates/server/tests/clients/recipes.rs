@@ -235,6 +235,25 @@ fn presence_recipe_lists_the_users_with_an_open_page() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn chat_recipe_lists_the_users_who_are_online() {
+    let recipe = Recipe::named("Chat with who is online");
+    recipe.write("secret.txt", &"0123456789abcdef".repeat(4));
+    let server = recipe.server();
+    recipe.commands(&server);
+    let mut of_ann = recipe.open(server.address(), &token(&recipe, "ann.token"));
+    of_ann.expect("#online", "^ann$");
+    let mut of_bob = recipe.open(server.address(), &token(&recipe, "bob.token"));
+    of_bob.expect("li:nth-child(2)", "^bob$");
+    of_ann.expect("li:nth-child(2)", "^bob$");
+    of_bob.act(&json!({ "do": "reload" }));
+    of_bob.expect("li:nth-child(2)", "^bob$");
+    assert_eq!(of_ann.texts("li"), json!(["ann", "bob"]));
+    drop(of_bob);
+    of_ann.expect("#online", "^ann$");
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn an_answer_from_python_is_whole_after_a_cut_and_a_reload() {
     answer_is_whole("python", "python3 answer.py");
 }

@@ -20,6 +20,7 @@ use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
 use crate::protocol::centrifugo::lapse::next_end_s;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
+use crate::protocol::centrifugo::presence::client_asks_presence;
 use crate::protocol::centrifugo::publish::client_publishes;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::state::{state, state_mut};
@@ -312,9 +313,13 @@ impl Front {
                 Disconnect::NOT_AVAILABLE,
                 Disconnect::NOT_AVAILABLE.text.into(),
             )),
-            Request::Presence(_) | Request::PresenceStats(_) | Request::Rpc { .. } => {
-                Err(Refused::error(ErrorCode::NOT_AVAILABLE))
+            Request::Presence(channel) => {
+                client_asks_presence(clients, &mut subs.lanes, slot, id, (channel, false))
             }
+            Request::PresenceStats(channel) => {
+                client_asks_presence(clients, &mut subs.lanes, slot, id, (channel, true))
+            }
+            Request::Rpc { .. } => Err(Refused::error(ErrorCode::NOT_AVAILABLE)),
         }
     }
 

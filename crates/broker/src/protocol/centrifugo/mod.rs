@@ -1,7 +1,7 @@
 //! Centrifugo's client protocol, version 2, over WebSocket. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
-//! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect`, `subscribe`, `publish` and `history` carry
+//! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect`, `subscribe`, `publish`, `history` and `presence` carry
 //! them out. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
 //!
 //! Invariants:
@@ -20,6 +20,7 @@ mod lapse;
 mod options;
 pub(crate) mod orders;
 mod ping;
+pub(crate) mod presence;
 pub(crate) mod publication;
 mod publish;
 pub(crate) mod reasons;

@@ -9,6 +9,7 @@ use crore_wire::centrifugo::Ttl;
 
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::verdict::Identity;
+use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
 
@@ -23,6 +24,10 @@ pub struct Centrifugo {
     pub subscribing: Vec<Subscribing>,
     /// History commands that no home has answered.
     pub histories: Vec<History>,
+    /// Presence commands that no home has answered.
+    pub presences: Vec<Presence>,
+    /// The number of the last presence command.
+    pub last_presence: u32,
     /// Subscriptions that tokens have granted.
     pub by_token: Vec<ByToken>,
     /// The number of the last history command.
@@ -72,6 +77,30 @@ pub struct History {
     pub since: bool,
 }
 
+/// A presence command that waits for its members.
+pub struct Presence {
+    /// Its number at the connection.
+    pub number: u32,
+    /// The id of the command.
+    pub id: u32,
+    /// Only how many there are.
+    pub counts_only: bool,
+    /// The channel.
+    pub name: Box<[u8]>,
+    /// The members that have come: client id, user and info.
+    pub members: Vec<(String, String, Box<[u8]>)>,
+}
+
+impl Presence {
+    /// The bytes of its heap.
+    pub fn bytes(&self) -> usize {
+        let texts = |(client, user, info): &(String, String, Box<[u8]>)| {
+            size_of::<(String, String, Box<[u8]>)>() + client.len() + user.len() + info.len()
+        };
+        self.name.len() + self.members.iter().map(texts).sum::<usize>()
+    }
+}
+
 impl Centrifugo {
     /// Whether nothing waits, so that the state need not be kept.
     pub fn is_idle(&self) -> bool {
@@ -79,6 +108,7 @@ impl Centrifugo {
             && self.asked.is_none()
             && self.subscribing.is_empty()
             && self.histories.is_empty()
+            && self.presences.is_empty()
             && self.by_token.is_empty()
     }
 
@@ -88,6 +118,8 @@ impl Centrifugo {
             + self.subscribing.capacity() * size_of::<Subscribing>()
             + self.histories.capacity() * size_of::<History>()
             + self.by_token.capacity() * size_of::<ByToken>()
+            + self.presences.capacity() * size_of::<Presence>()
+            + self.presences.iter().map(Presence::bytes).sum::<usize>()
     }
 }
 
@@ -121,7 +153,15 @@ pub fn client_named(epoch: u32, id: &str) -> Option<(ShardId, ConnId)> {
 
 /// The id of the client, which no other connection has.
 pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
-    let conn = clients.conns.id_of(slot);
-    let (epoch, me) = (clients.ctx.world.epoch, clients.ctx.me);
-    format!("{epoch:08x}-{me:04x}-{:04x}-{slot:08x}", conn.generation)
+    let at = MemberConn {
+        shard: clients.ctx.me,
+        conn: clients.conns.id_of(slot),
+    };
+    client_id_text(clients.ctx.world.epoch, at)
+}
+
+/// The id that a connection has in this protocol, whatever protocol it speaks. `epoch` is the server's.
+pub fn client_id_text(epoch: u32, at: MemberConn) -> String {
+    let ConnId { slot, generation } = at.conn;
+    format!("{epoch:08x}-{:04x}-{generation:04x}-{slot:08x}", at.shard)
 }

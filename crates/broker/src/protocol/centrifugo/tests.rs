@@ -47,7 +47,7 @@ fn idle_client_of_one_subscription_has_its_row_alone() {
     assert!(io.closed.is_empty());
     let is_answered = io.sent.windows(9).any(|part| part == b"subscribe");
     let row = shard.front().clients.conns.get(0);
-    assert!(is_answered && row.consumer.is(COUNTED | LIVE));
+    assert!(is_answered && row.consumer.flags == COUNTED | LIVE);
     assert_eq!(
         (row.extra(), row.link.spill, row.link.outbox),
         (NONE, NONE, NONE)

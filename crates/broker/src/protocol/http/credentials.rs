@@ -146,6 +146,7 @@ pub(crate) fn rights(
 ) -> &'static [Right] {
     match (endpoint, verb) {
         (Endpoint::Interest, _) => &[Right::Interest],
+        (Endpoint::Presence, _) => &[Right::Presence],
         (Endpoint::Subscribe | Endpoint::History, _) => &[Right::Subscribe],
         (Endpoint::PubSub, _) => &[Right::Subscribe, Right::Publish],
         (Endpoint::Publish, None) => &[Right::Publish],

@@ -211,7 +211,7 @@ fn tag_of(ctx: &Context, page: &Page, frames: &Frames) -> Vec<u8> {
 }
 
 /// Whether a tag that a client sent is this one. A proxy may have added a suffix.
-fn is_tag(known: &[u8], tag: &[u8]) -> bool {
+pub(crate) fn is_tag(known: &[u8], tag: &[u8]) -> bool {
     let rest = known.strip_prefix(tag);
     known == b"*"
         || rest.is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'-' | b';' | b'"'))

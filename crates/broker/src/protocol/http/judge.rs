@@ -144,7 +144,7 @@ fn judge_method(
     let get = matches!(head.method, Method::Get | Method::Head);
     let fits = match endpoint {
         Endpoint::Publish => true,
-        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History => get,
+        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History | Endpoint::Presence => get,
         Endpoint::PubSub => head.method == Method::Get,
     };
     if !fits {
@@ -231,6 +231,13 @@ fn judge_names(
         Some(name) if names.is_empty() => name,
         _ => return answered(clients, slot, Reason::SeveralNames),
     };
+    if endpoint == Endpoint::Presence {
+        let rules = &clients.ctx.world.rules;
+        return match rules.get(rules.number_for(&name)).presence {
+            true => Ok(Task::Presence { name, upgrade }),
+            false => answered(clients, slot, Reason::PresenceOff),
+        };
+    }
     match verb {
         None => Ok(Task::PublishFrames(name)),
         Some(_) if endpoint == Endpoint::History => Ok(Task::History(name)),
@@ -252,6 +259,7 @@ fn route<'p>(ctx: &Context, path: &'p [u8]) -> Option<(Endpoint, &'p [u8])> {
         (Endpoint::PubSub, &http.pubsub_paths),
         (Endpoint::Interest, &http.interest_paths),
         (Endpoint::History, &http.history_paths),
+        (Endpoint::Presence, &http.presence_paths),
     ] {
         for prefix in prefixes {
             match path.strip_prefix(prefix.as_bytes()) {
@@ -300,7 +308,9 @@ fn method_not_allowed(
 fn allowed(endpoint: Endpoint) -> &'static str {
     match endpoint {
         Endpoint::Publish => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History => "GET, HEAD, OPTIONS",
+        Endpoint::Subscribe | Endpoint::Interest | Endpoint::History | Endpoint::Presence => {
+            "GET, HEAD, OPTIONS"
+        }
         Endpoint::PubSub => "GET, OPTIONS",
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod opening;
 pub(crate) mod options;
 pub(crate) mod parameters;
 pub(crate) mod pipelined;
+pub(crate) mod presence;
 pub(crate) mod publish;
 pub(crate) mod request;
 pub(crate) mod retry;

@@ -42,7 +42,7 @@ static WISHES: [(&[&str], &str, &str); 8] = [
 /// The most unknown parameters in which mistakes are searched, since the client chooses their number.
 const UNREAD_MAX: usize = 32;
 /// The parameters that each path reads. `last_event_id` is accepted on every reading path.
-pub const PARAMETERS: [(&str, &[&str]); 6] = [
+pub const PARAMETERS: [(&str, &[&str]); 7] = [
     ("`/pub`", &["topic", "channel"]),
     ("`/pub`, with `DELETE`", &["topic", "channel", "purge"]),
     (
@@ -59,6 +59,10 @@ pub const PARAMETERS: [(&str, &[&str]); 6] = [
         &["topic", "channel", "since", "limit", "envelope", EVENT_ID],
     ),
     ("`/interest`", &["match"]),
+    (
+        "`/presence`",
+        &["topic", "channel", "stats", "after", "since", EVENT_ID],
+    ),
 ];
 
 /// The parameters that are read on a path.
@@ -69,6 +73,7 @@ fn parameters(endpoint: Endpoint, method: Method) -> &'static [&'static str] {
         Endpoint::PubSub => 3,
         Endpoint::History => 4,
         Endpoint::Interest => 5,
+        Endpoint::Presence => 6,
     };
     PARAMETERS[place].1
 }
@@ -288,6 +293,7 @@ mod tests {
                 Endpoint::PubSub,
                 Endpoint::History,
                 Endpoint::Interest,
+                Endpoint::Presence,
             ] {
                 assert_eq!(
                     nearest_parameter(parameters(endpoint, Method::Delete), other.as_bytes()),

@@ -87,8 +87,22 @@ pub enum Pending {
     Counted(crate::mail::Info),
     /// `GET /history`: the kept messages of a topic. Contains the tags that the client has.
     History(Box<[u8]>),
+    /// `GET /presence`: who subscribes to a topic.
+    Presence(Box<PresenceRequest>),
     /// A batch: the homes that have not answered, lines, and what failed.
     Batch(Box<Batch>),
+}
+
+/// A request for the members of a topic.
+pub struct PresenceRequest {
+    /// The topic.
+    pub name: Box<[u8]>,
+    /// The tags that the client has.
+    pub tags: Box<[u8]>,
+    /// The id of the last member that the client has.
+    pub after: u64,
+    /// Only how many there are.
+    pub counts_only: bool,
 }
 
 /// A batch (many messages in one request) that is not finished.
@@ -150,12 +164,14 @@ pub struct PublishTo {
     pub published: u32,
 }
 
-/// The progress of a follower of interest (which topics have subscribers). The homes are asked one after the other, so at most one
-/// page (bounded part of the snapshot) is in flight.
+/// The progress of a follower of interest (which topics have subscribers), or of a watcher of a topic's members. At most one page (bounded part of the
+/// snapshot) is in flight. The homes are asked one after the other for interest; a watcher asks the home of its topic alone.
 #[derive(Default)]
 pub struct Follow {
-    /// The filter of topics.
+    /// The filter of topics; the topic of a watcher.
     pub filter: Vec<u8>,
+    /// It watches the members of a topic.
+    pub watches: bool,
     /// The home that is being asked. After the last home, the snapshot is complete.
     pub home: ShardId,
     /// This home has received the first request.

@@ -55,6 +55,7 @@ pub(crate) fn end_stream_by<I: Io>(
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Draining {
         clients.scratch.why = None;
+        clients.scratch.is_closed = false;
         return;
     }
     clients.scratch.note_close_reason(closed);

@@ -39,14 +39,15 @@ pub(crate) enum Endpoint {
     PubSub,
     Interest,
     History,
+    Presence,
 }
 
 impl Endpoint {
-    /// Whether a `GET` of this endpoint subscribes. The number of subscribers is limited.
+    /// Whether a `GET` of this endpoint subscribes or watches. The numbers of subscribers and watchers are limited.
     pub(crate) fn subscribes(self) -> bool {
         matches!(
             self,
-            Endpoint::Subscribe | Endpoint::PubSub | Endpoint::Interest
+            Endpoint::Subscribe | Endpoint::PubSub | Endpoint::Interest | Endpoint::Presence
         )
     }
 }
@@ -60,6 +61,8 @@ pub(crate) enum Task {
     Upgrade,
     /// Follow which topics have subscribers.
     Follow { upgrade: bool },
+    /// Report who subscribes to a topic, now or from now on.
+    Presence { name: Vec<u8>, upgrade: bool },
     /// Publish many messages, each with its topic.
     Batch,
     /// Publish one message.

@@ -394,6 +394,7 @@ pub(super) fn client_leaves<I: Io>(
         mqtt_state(&mut clients.conns, slot).will = None;
     }
     clients.scratch.note_close_reason(Closed::Peer);
+    clients.scratch.is_closed = true;
     mqtt_shut(clients, slot, io);
     Ok(())
 }

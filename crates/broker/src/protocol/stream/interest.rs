@@ -33,6 +33,7 @@ use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::http::task::Flow;
 use crate::protocol::stream::course::begin_stream;
 use crate::protocol::stream::format::stream_head;
+use crate::protocol::stream::presence::{ask_members, unwatch};
 use crate::store::slab::NONE;
 
 /// Sends news of a home to a follower.
@@ -203,13 +204,16 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     });
 }
 
-/// Asks for the next pages of all followers that can take one.
+/// Asks for the next pages of all followers and watchers that can take one.
 pub(crate) fn ask_pages(clients: &mut Clients, lanes: &mut Lanes, queues: &mut Queues) {
     for conn in queues.take_paging() {
         if clients.conns.is_current(conn) {
             let row = clients.conns.get(conn.slot);
             if row.wants(FOLLOWS) && row.link.outbox == NONE {
-                ask_page(clients, lanes, conn.slot);
+                match watches(clients, conn.slot) {
+                    true => ask_members(clients, lanes, conn.slot),
+                    false => ask_page(clients, lanes, conn.slot),
+                }
             }
         }
     }
@@ -263,20 +267,34 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
     }
 }
 
-/// Checks whether the credentials still allow this follower. Ok if the connection is no follower.
+/// Checks whether the credentials still allow this follower or watcher. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.own.follow.as_ref());
     follow.map_or(Ok(()), |follow| {
-        clients.may(slot, Right::Interest, &follow.filter)
+        let right = match follow.watches {
+            true => Right::Presence,
+            false => Right::Interest,
+        };
+        clients.may(slot, right, &follow.filter)
     })
 }
 
-/// Ends a follower at the homes that know it.
+/// Whether a follower watches the members of a topic.
+fn watches(clients: &Clients, slot: u32) -> bool {
+    let extra = clients.conns.find_extra(slot);
+    let follow = extra.and_then(|extra| extra.own.follow.as_ref());
+    follow.is_some_and(|follow| follow.watches)
+}
+
+/// Ends a follower at the homes that know it, or a watcher.
 pub(crate) fn unfollow(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     let Some(follow) = clients.conns.extra(slot).own.follow.take() else {
         return;
     };
+    if follow.watches {
+        return unwatch(clients, lanes, slot, &follow);
+    }
     clients.ctx.world.admission.leave_follower(follow.client);
     let to = clients.conns.reply_to(slot, 0);
     let known = follow.home + u16::from(follow.begun);

@@ -22,6 +22,9 @@ use crate::protocol::http::stream_end::{end_stream, end_stream_by, end_stream_sa
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
+/// The code of a client whose page is left or reloaded (RFC 6455 section 7.4.1).
+const GOING_AWAY: u16 = 1001;
+
 /// The work of receiving after which the turn's budget is checked. The unit is bytes: 64 KiB count as 256 steps.
 const WORK_AT_ONCE: usize = 64 << 10;
 
@@ -112,6 +115,7 @@ impl Front {
             Event::Pong(_) => true,
             Event::Close { code, .. } => {
                 self.clients.send_reply(slot, io);
+                self.clients.scratch.is_closed = code != Some(GOING_AWAY);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
                 end_stream_by(&mut self.clients, slot, Closed::Peer, code, "", io);
                 false

@@ -9,6 +9,7 @@ use crate::mail::orders::{
     AdminPublish, Control, Interest, InterestReply, LogPage, Messages, Page, Ticket, Topic,
     TopicsPage,
 };
+use crate::mail::presence::{Member, PresenceChange, PresenceChanges, PresencePage};
 use crate::mail::{Answer, Ask, Change, Span, TopicRequest};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 
@@ -22,6 +23,25 @@ pub(super) fn topics_page(home: Option<&Home>, now: Now, page: &TopicsPage) -> P
 pub(super) fn topic(home: Option<&Home>, now: Now, name: &[u8]) -> Option<Topic> {
     let home = home?;
     home.look_up_topic(name, now)
+}
+
+/// Members of a topic that came after a change. The seconds in which they came are dates.
+pub(super) fn members_page(
+    home: Option<&Home>,
+    ctx: &Context,
+    (name, after, most): (&[u8], u64, u32),
+) -> PresencePage {
+    let page = home.map_or_else(PresencePage::default, |home| {
+        home.read_members(name, after, most as usize)
+    });
+    let mut changes = PresenceChanges::default();
+    for change in page.changes.iter() {
+        if let PresenceChange::Join(member) = change {
+            let since_s = ctx.date_of(member.since_s) as u32;
+            changes.push(&PresenceChange::Join(Member { since_s, ..member }));
+        }
+    }
+    PresencePage { changes, ..page }
 }
 
 pub(super) fn log_page(home: Option<&mut Home>, ctx: &Context, page: &LogPage) -> Option<Messages> {

@@ -249,8 +249,8 @@ async fn carry_out(state: &AdminState, method: &str, params: &str) -> Outcome {
         "refresh" => result(clients::refresh(state, params).await?),
         "info" => result(clients::info(state).await?),
         "subscribe" => Err(Failure::not_built("subscribe")),
-        "presence" => Err(Failure::not_built("presence")),
-        "presence_stats" => Err(Failure::not_built("presence_stats")),
+        "presence" => result(topics::presence(state, read(params)?).await?),
+        "presence_stats" => result(topics::presence_stats(state, read(params)?).await?),
         "rpc" => Err(Failure::not_built("rpc")),
         _ => Err(Failure::new(
             ErrorCode::METHOD_NOT_FOUND,

@@ -56,6 +56,7 @@ fn described() -> OpenApiRouter<AdminState> {
         .routes(routes!(topics::list))
         .routes(routes!(topics::info, topics::delete))
         .routes(routes!(topics::messages, topics::purge))
+        .routes(routes!(topics::presence))
         .routes(routes!(topics::publish))
         .routes(routes!(connections::list))
         .routes(routes!(connections::inspect, connections::end))

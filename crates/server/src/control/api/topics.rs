@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::mail::fields::{check_fields, check_idempotency_key};
 use crore_broker::mail::message::Headers;
+use crore_broker::mail::presence::{PresenceChange, PresencePage};
 use crore_broker::mail::{Info, Outcome};
 use crore_broker::orders::{self, AdminPublish, LogPage, TopicsPage};
 use crore_broker::position::{self, Position};
@@ -115,6 +116,51 @@ pub struct MessagePage {
     next: Option<u64>,
     /// Whether messages between `after` and the first message of this page were lost.
     lost: bool,
+}
+
+/// Selects the members of a topic.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PresenceQuery {
+    /// The topic's name.
+    name: String,
+    /// Only members after the one with this id. Without it, all.
+    after: Option<u64>,
+    /// The number of members of a page, 1 to 1000. 100 without it.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+/// Who is present in a topic at this node, if the topic's rule has `presence`.
+#[derive(Serialize, ToSchema)]
+pub struct Presence {
+    /// The connections that are present.
+    clients: u32,
+    /// Their different users, as far as they are listed. Anonymous clients are one user together.
+    users: u32,
+    /// The connections that are listed: the rule limits them.
+    listed: u32,
+    /// Listed members, in the order in which they came.
+    members: Vec<PresentMember>,
+    /// The `after` of the next page.
+    next: Option<u64>,
+}
+
+/// A connection that is present in a topic.
+#[derive(Serialize, ToSchema)]
+pub struct PresentMember {
+    /// Identifies the member in its topic.
+    id: u64,
+    /// The user's name; empty for an anonymous client.
+    user: String,
+    /// The id of the connection.
+    connection: String,
+    /// When the member came, in Unix seconds.
+    since_s: u32,
+    /// What its token tells others of it, as JSON.
+    #[schema(value_type = Object)]
+    info: serde_json::Value,
 }
 
 /// A kept message.
@@ -288,6 +334,50 @@ pub async fn info(
     let topic = described(&state, home, &*topic_of(&state, home, name).await?);
     let cluster = Subscribers::of(&state, &query.name, topic.subscribers).await;
     Ok(Json(TopicOfAll { topic, cluster }))
+}
+
+/// Who is present in a topic
+#[utoipa::path(
+    get,
+    path = "/api/v1/topic/presence",
+    tag = "topics",
+    params(PresenceQuery),
+    responses(
+        (status = 200, body = Presence),
+        (status = 400, body = ErrorBody, description = "A name or limit that cannot be"),
+    )
+)]
+pub async fn presence(
+    State(state): State<AdminState>,
+    query: Result<Query<PresenceQuery>, QueryRejection>,
+) -> Answer<Presence> {
+    let query = query?;
+    let (name, home) = name_and_home(&state, &query.name)?;
+    let (after, most) = (query.after.unwrap_or_default(), page_len(query.limit)?);
+    let order = Control::Presence(name, after, most);
+    let page: Box<PresencePage> = state.shards.ask(home, order).await?;
+    let members = page.changes.iter().filter_map(|change| {
+        let PresenceChange::Join(member) = change else {
+            return None;
+        };
+        let conn = member.at.conn;
+        Some(PresentMember {
+            id: member.id,
+            user: text(member.user),
+            connection: format!("{}-{}-{}", member.at.shard, conn.slot, conn.generation),
+            since_s: member.since_s,
+            info: serde_json::from_slice(member.info).unwrap_or_default(),
+        })
+    });
+    let members: Vec<PresentMember> = members.collect();
+    let last = members.last().map(|member| member.id);
+    Ok(Json(Presence {
+        clients: page.counts.clients,
+        users: page.counts.users,
+        listed: page.counts.listed,
+        members,
+        next: last.filter(|_| page.more),
+    }))
 }
 
 /// Delete a topic

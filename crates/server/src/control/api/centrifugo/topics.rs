@@ -6,8 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crore_broker::Control;
 use crore_broker::mail::message::Headers;
+use crore_broker::mail::presence::{PresenceChange, PresencePage};
 use crore_broker::orders::{self, LogPage, TopicsPage};
-use crore_broker::protocol::epoch_text;
+use crore_broker::protocol::{client_id_text, epoch_text};
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::json::is_json;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,9 @@ use crate::control::state::AdminState;
 const HISTORY_MAX: u32 = 1_000;
 /// The most channels that `channels` lists.
 const CHANNELS_MAX: usize = 10_000;
-/// Topics for which a home is asked at once.
+/// The most members of a channel that `presence` lists.
+const MEMBERS_MAX: usize = 10_000;
+/// Topics or members for which a home is asked at once.
 const TOPICS_PER_ORDER: u32 = 1_000;
 
 /// The message of `publish` and `broadcast`.
@@ -106,6 +109,28 @@ pub struct History {
 #[derive(Deserialize)]
 pub struct Pattern {
     pattern: Option<String>,
+}
+
+/// The answer to `presence`.
+#[derive(Serialize)]
+pub struct Present {
+    presence: BTreeMap<String, ClientInfo>,
+}
+
+/// A client that is present in a channel.
+#[derive(Serialize)]
+struct ClientInfo {
+    client: String,
+    user: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conn_info: Option<Box<RawValue>>,
+}
+
+/// The answer to `presence_stats`.
+#[derive(Serialize)]
+pub struct PresentCounts {
+    num_clients: u32,
+    num_users: u32,
 }
 
 #[derive(Serialize)]
@@ -268,6 +293,61 @@ pub async fn history_remove(state: &AdminState, asked: Channel) -> Result<Empty,
         purge_topic(state, home, name).await?;
     }
     Ok(Empty {})
+}
+
+/// Who is present in a channel at this node.
+pub async fn presence(state: &AdminState, asked: Channel) -> Result<Present, Failure> {
+    let (mut presence, mut after) = (BTreeMap::new(), Some(0));
+    let epoch = state.lifecycle.world().epoch;
+    while let Some(last) = after {
+        let page = members(state, &asked.channel, last).await?;
+        after = None;
+        for change in page.changes.iter() {
+            if let PresenceChange::Join(member) = change {
+                let client = client_id_text(epoch, member.at);
+                let info = ClientInfo {
+                    client: client.clone(),
+                    user: text(member.user),
+                    conn_info: serde_json::from_slice(member.info).ok(),
+                };
+                presence.insert(client, info);
+                after = page.more.then_some(member.id);
+            }
+        }
+        if presence.len() > MEMBERS_MAX {
+            let words =
+                format!("more than {MEMBERS_MAX} clients are present; presence_stats counts them");
+            return Err(Failure::new(ErrorCode::LIMIT_EXCEEDED, words));
+        }
+    }
+    Ok(Present { presence })
+}
+
+/// How many are present in a channel at this node.
+pub async fn presence_stats(state: &AdminState, asked: Channel) -> Result<PresentCounts, Failure> {
+    // Nobody came after the last number, so the counts come alone.
+    let counts = members(state, &asked.channel, u64::MAX).await?.counts;
+    Ok(PresentCounts {
+        num_clients: counts.clients,
+        num_users: counts.users,
+    })
+}
+
+/// A page of the members of a channel whose rule has presence.
+async fn members(
+    state: &AdminState,
+    channel: &str,
+    after: u64,
+) -> Result<Box<PresencePage>, Failure> {
+    let (name, home) = name_and_home(state, named(channel)?)?;
+    let rules = &state.lifecycle.world().rules;
+    if !rules.get(rules.number_for(&name)).presence {
+        let words = "presence is off for this channel: its rule has no presence = true";
+        return Err(Failure::new(ErrorCode::NOT_AVAILABLE, words));
+    }
+    let order = Control::Presence(name, after, TOPICS_PER_ORDER);
+    let page = state.shards.ask(home, order).await;
+    Ok(page.map_err(ApiError::from)?)
 }
 
 /// The topics with subscribers at this node.

@@ -1,0 +1,360 @@
+//! A model of members and watchers, and the bytes of a member.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::*;
+
+const TOPIC: &[u8] = b"chat/1";
+const MAX: u32 = 1_000;
+
+fn now(s: u32) -> Now {
+    Now {
+        s,
+        unix_s: 1_000_000 + s,
+    }
+}
+
+fn at(slot: u32) -> MemberConn {
+    MemberConn {
+        shard: 0,
+        conn: ConnId {
+            slot,
+            generation: 0,
+        },
+    }
+}
+
+fn to(slot: u32) -> ReplyTo {
+    ReplyTo {
+        slot,
+        generation: 0,
+        request: 0,
+        part: 0,
+    }
+}
+
+fn begun() -> Presence {
+    Presence::new(7, now(0))
+}
+
+/// What a watcher knows of a topic: members by id, with their users.
+#[derive(Default)]
+struct Known {
+    members: BTreeMap<u64, String>,
+    is_whole: bool,
+    position: PresencePosition,
+    counts: PresenceCounts,
+    pages: u32,
+    changes: u32,
+    snapshots: u32,
+}
+
+impl Known {
+    fn take(&mut self, page: &PresencePage) {
+        if page.resets {
+            self.members.clear();
+            self.is_whole = false;
+            self.snapshots += 1;
+        }
+        for change in page.changes.iter() {
+            self.changes += 1;
+            match change {
+                PresenceChange::Join(member) => {
+                    let user = String::from_utf8(member.user.to_vec()).unwrap();
+                    let former = self.members.insert(member.id, user);
+                    assert_eq!(former, None, "a member joins once");
+                }
+                PresenceChange::Leave(member) => {
+                    let former = self.members.remove(&member.id);
+                    assert!(former.is_some(), "only a member that joined leaves");
+                }
+            }
+        }
+        self.is_whole |= page.completes;
+        self.counts = page.counts;
+        self.position = page.position;
+        self.pages += 1;
+    }
+}
+
+/// Tells all watchers; each takes one page.
+fn tell(presence: &mut Presence, known: &mut BTreeMap<u32, Known>) -> usize {
+    let mut pages = Vec::new();
+    while presence.tell(0, 3, |_, to, page| pages.push((to, page))) {}
+    for (to, page) in &pages {
+        known.entry(to.slot).or_default().take(page);
+    }
+    pages.len()
+}
+
+fn counts(presence: &Presence) -> PresenceCounts {
+    presence.read(TOPIC, u64::MAX, 1).counts
+}
+
+fn watch(presence: &mut Presence, slot: u32, from: Option<PresencePosition>) {
+    presence.watch(TOPIC, (0, to(slot)), from);
+}
+
+/// The number of changes in the watcher's next page. `None` if it gets none.
+fn next_changes(presence: &mut Presence, slot: u32) -> Option<usize> {
+    presence.is_ready(TOPIC, 0, to(slot));
+    let mut changes = None;
+    presence.tell(0, 99, |_, _, page| {
+        changes = Some(page.changes.iter().count())
+    });
+    changes
+}
+
+#[test]
+fn watchers_end_at_the_true_members_whatever_happens() {
+    for seed in 0..100u64 {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut presence = begun();
+        let max = [3, 30, MAX][random(3) as usize];
+        // The members that are subscribed, and those that linger: by slot, with user and end.
+        let mut open: BTreeMap<u32, String> = BTreeMap::new();
+        let mut away: BTreeMap<u32, (String, u32)> = BTreeMap::new();
+        let mut unlisted: Vec<u32> = Vec::new();
+        let mut known: BTreeMap<u32, Known> = BTreeMap::new();
+        let (mut s, mut next) = (1, 0);
+        let steps = 60 + random(1_500);
+        for _ in 0..steps {
+            match random(12) {
+                0..4 => {
+                    next += 1;
+                    let user = alloc::format!("user{}", random(6));
+                    let user = if random(4) == 0 { String::new() } else { user };
+                    let texts = (user.as_bytes(), &b"{}"[..]);
+                    presence.join(TOPIC, at(next), texts, max, now(s));
+                    let mut same = away.iter().filter(|(_, (of, _))| *of == user);
+                    let same = same.next().filter(|_| !user.is_empty());
+                    if let Some(slot) = same.map(|(slot, _)| *slot) {
+                        // Any of them may be the one.
+                        let still = |slot: &u32| presence.find_member(0, at(*slot)).is_some();
+                        let gone = away.keys().copied().find(|slot| !still(slot));
+                        away.remove(&gone.unwrap_or(slot));
+                        open.insert(next, user);
+                    } else if open.len() + away.len() < max as usize {
+                        open.insert(next, user);
+                    } else {
+                        unlisted.push(next);
+                    }
+                }
+                4..6 if !open.is_empty() => {
+                    let slot = *open.keys().nth(random(open.len() as u64) as usize).unwrap();
+                    presence.leave(TOPIC, at(slot), 0, now(s));
+                    open.remove(&slot);
+                }
+                6..8 if !open.is_empty() => {
+                    let slot = *open.keys().nth(random(open.len() as u64) as usize).unwrap();
+                    presence.leave(TOPIC, at(slot), 5, now(s));
+                    let user = open.remove(&slot).unwrap();
+                    away.insert(slot, (user, s + 6));
+                }
+                8 if !unlisted.is_empty() => {
+                    let slot = unlisted.swap_remove(random(unlisted.len() as u64) as usize);
+                    presence.leave(TOPIC, at(slot), random(2) as u32, now(s));
+                }
+                9 => {
+                    s += random(4) as u32;
+                    while presence.end_absent(now(s), 1 + random(3) as usize) {}
+                    away.retain(|_, (_, end)| *end > s);
+                    presence.end_unwatched(now(s));
+                }
+                10 => {
+                    let slot = 900_000 + random(4) as u32;
+                    match known.contains_key(&slot) {
+                        true => {
+                            // It comes back, from where it was or anew.
+                            presence.unwatch(TOPIC, 0, to(slot), now(s));
+                            let known = known.get_mut(&slot).unwrap();
+                            let from = (known.is_whole && random(4) > 0).then_some(known.position);
+                            watch(&mut presence, slot, from);
+                        }
+                        false => watch(&mut presence, slot, None),
+                    }
+                    tell(&mut presence, &mut known);
+                }
+                _ => {
+                    let some = known.keys().copied().filter(|_| random(2) == 0);
+                    some.for_each(|slot| presence.is_ready(TOPIC, 0, to(slot)));
+                    tell(&mut presence, &mut known);
+                }
+            }
+        }
+        let counts = counts(&presence);
+        let listed = open.len() + away.len();
+        assert_eq!(counts.listed as usize, listed, "seed {seed}");
+        assert_eq!(
+            counts.clients as usize,
+            listed + unlisted.len(),
+            "seed {seed}"
+        );
+        let mut users: Vec<&String> = open.values().chain(away.values().map(|it| &it.0)).collect();
+        users.sort();
+        let all: Vec<String> = users.iter().map(|user| (*user).clone()).collect();
+        users.dedup();
+        assert_eq!(counts.users as usize, users.len(), "seed {seed}");
+        loop {
+            let slots: Vec<u32> = known.keys().copied().collect();
+            slots
+                .iter()
+                .for_each(|slot| presence.is_ready(TOPIC, 0, to(*slot)));
+            if tell(&mut presence, &mut known) == 0 {
+                break;
+            }
+        }
+        for (slot, known) in &known {
+            let mut users: Vec<String> = known.members.values().cloned().collect();
+            users.sort();
+            assert_eq!(users, all, "seed {seed}, watcher {slot}");
+            assert!(known.is_whole && known.counts == counts, "seed {seed}");
+            presence.unwatch(TOPIC, 0, to(*slot), now(s));
+        }
+        for slot in open.into_keys().chain(unlisted) {
+            presence.leave(TOPIC, at(slot), 0, now(s));
+        }
+        while presence.end_absent(now(s + 99), 9) {}
+        presence.end_unwatched(now(s + 99));
+        let Presence {
+            topics,
+            members,
+            users,
+            leaving,
+            leaving_users,
+            watched,
+            due,
+            ..
+        } = &presence;
+        assert_eq!((topics.len(), members.len(), watched.len()), (0, 0, 0));
+        assert!(users.is_empty() && leaving.is_empty() && leaving_users.is_empty());
+        assert!(due.is_empty());
+        assert_eq!(presence.watchers, 0);
+        let bytes = (
+            presence.text_bytes,
+            presence.order_bytes,
+            presence.gone_bytes,
+        );
+        assert_eq!(bytes, (0, 0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn reload_shows_no_leave_and_no_join() {
+    let mut presence = begun();
+    let ann = (&b"ann"[..], &b"{\"n\":1}"[..]);
+    presence.join(TOPIC, at(1), ann, MAX, now(1));
+    watch(&mut presence, 9, None);
+    assert_eq!(next_changes(&mut presence, 9), Some(1));
+    presence.leave(TOPIC, at(1), 15, now(2));
+    presence.join(TOPIC, at(2), ann, MAX, now(10));
+    assert!(!presence.end_absent(now(100), 9));
+    assert_eq!(next_changes(&mut presence, 9), None);
+    assert_eq!(counts(&presence).clients, 1);
+    // The new connection is the member now.
+    presence.leave(TOPIC, at(2), 0, now(100));
+    assert_eq!(next_changes(&mut presence, 9), Some(1));
+    assert_eq!(counts(&presence).clients, 0);
+}
+
+#[test]
+fn another_user_or_info_is_another_member() {
+    for other in [(&b"bob"[..], &b"1"[..]), (b"ann", b"2"), (b"", b"1")] {
+        let mut presence = begun();
+        presence.join(TOPIC, at(1), (b"ann", b"1"), MAX, now(1));
+        presence.leave(TOPIC, at(1), 15, now(2));
+        presence.join(TOPIC, at(2), other, MAX, now(3));
+        assert_eq!(counts(&presence).clients, 2);
+        assert!(!presence.end_absent(now(17), 9));
+        assert_eq!(counts(&presence).clients, 2, "15 s are not over");
+        presence.end_absent(now(18), 9);
+        assert_eq!(counts(&presence).clients, 1);
+    }
+}
+
+#[test]
+fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    watch(&mut presence, 9, None);
+    presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(1));
+    tell(&mut presence, &mut known);
+    let position = known[&9].position;
+    let snapshots = |presence: &mut Presence, from| {
+        let mut known = BTreeMap::new();
+        watch(presence, 10, Some(from));
+        tell(presence, &mut known);
+        presence.unwatch(TOPIC, 0, to(10), now(1));
+        known[&10].snapshots
+    };
+    assert_eq!(snapshots(&mut presence, position), 0);
+    let other = |table, change| PresencePosition {
+        table: position.table + table,
+        change: position.change + change,
+    };
+    assert_eq!(snapshots(&mut presence, other(1, 0)), 1, "another table");
+    assert_eq!(snapshots(&mut presence, other(0, 1)), 1, "the future");
+    for slot in 2..2_000 {
+        presence.join(TOPIC, at(slot), (b"", b""), MAX, now(1));
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    assert_eq!(snapshots(&mut presence, position), 1, "forgotten");
+    // The slow watcher gets a new snapshot too, instead of changes that are not all known.
+    presence.is_ready(TOPIC, 0, to(9));
+    let known = known.get_mut(&9).unwrap();
+    presence.tell(0, 9, |_, _, page| known.take(&page));
+    assert_eq!((known.snapshots, known.members.len()), (2, 1));
+}
+
+#[test]
+fn changes_within_the_interval_come_together() {
+    let mut presence = begun();
+    let mut known = Known::default();
+    watch(&mut presence, 9, None);
+    let ms = 1_000_000;
+    presence.tell(5_000 * ms, 9, |_, _, page| known.take(&page));
+    let mut slot = 0;
+    for at_ms in 5_000..6_000 {
+        slot += 1;
+        presence.join(TOPIC, at(slot), (b"u", b""), MAX, now(5));
+        if slot % 2 == 0 {
+            presence.leave(TOPIC, at(slot), 0, now(5));
+        }
+        presence.is_ready(TOPIC, 0, to(9));
+        presence.tell(at_ms * ms, 9, |_, _, page| known.take(&page));
+        assert!(known.members.len() == slot as usize / 2 + 1 || presence.waits());
+    }
+    assert_eq!(known.pages, 10, "one each 100 ms");
+    presence.tell(6_200 * ms, 9, |_, _, page| known.take(&page));
+    assert_eq!(known.members.len(), 500);
+    assert_eq!(
+        known.changes, 500,
+        "who came and left within the interval is not told"
+    );
+    assert!(!presence.waits() && !presence.has_due());
+}
+
+#[test]
+fn member_needs_at_most_120_bytes_beside_its_texts() {
+    let mut presence = begun();
+    let members = 100_000;
+    for slot in 0..members {
+        let user = alloc::format!("{slot:08}");
+        presence.join(TOPIC, at(slot), (user.as_bytes(), b""), members, now(1));
+    }
+    let texts = members as usize * 8;
+    let bytes = (presence.bytes() - texts) / members as usize;
+    assert!(bytes <= 120, "{bytes}");
+    for slot in 0..members {
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    assert!(presence.bytes() < 200 << 10, "{}", presence.bytes());
+}

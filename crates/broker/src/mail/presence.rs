@@ -1,0 +1,180 @@
+//! Presence: who subscribes to a topic. A home (the part of a shard that keeps topics) has the members of each topic whose rule asks for it,
+//! and tells them to *watchers*, clients that want to know who is there.
+
+use alloc::vec::Vec;
+
+use crate::base::ids::{ConnId, ShardId};
+use crate::mail::answer::ReplyTo;
+
+/// The connection of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberConn {
+    /// The shard of the connection.
+    pub shard: ShardId,
+    /// The connection.
+    pub conn: ConnId,
+}
+
+/// A member of a topic: one connection that subscribes to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member<'a> {
+    /// Identifies the member in its topic, and orders the members by when they came. A member that was away for a short time keeps it.
+    pub id: u64,
+    /// The connection.
+    pub at: MemberConn,
+    /// The counted second in which the member came.
+    pub since_s: u32,
+    /// The user's name; empty for an anonymous client.
+    pub user: &'a [u8],
+    /// What the member's token tells others of it, as JSON; empty if it tells nothing.
+    pub info: &'a [u8],
+}
+
+/// A change of a topic's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PresenceChange<'a> {
+    /// A member has come, or was there when the snapshot was taken.
+    Join(Member<'a>),
+    /// A member has left.
+    Leave(Member<'a>),
+}
+
+/// Encoded changes. Each is a byte (1: a member has come, 0: it has left), the id (8 bytes), slot, generation and shard of the connection (8 bytes), the
+/// second (4 bytes), the lengths of user (1 byte) and info (2 bytes), and both texts.
+#[derive(Clone, Debug, Default)]
+pub struct PresenceChanges(Vec<u8>);
+
+const HEAD_BYTES: usize = 24;
+
+impl PresenceChanges {
+    /// Adds a change.
+    pub fn push(&mut self, change: &PresenceChange<'_>) {
+        let (comes, member) = match change {
+            PresenceChange::Join(member) => (1, member),
+            PresenceChange::Leave(member) => (0, member),
+        };
+        let out = &mut self.0;
+        out.push(comes);
+        out.extend_from_slice(&member.id.to_le_bytes());
+        out.extend_from_slice(&member.at.conn.slot.to_le_bytes());
+        out.extend_from_slice(&member.at.conn.generation.to_le_bytes());
+        out.extend_from_slice(&member.at.shard.to_le_bytes());
+        out.extend_from_slice(&member.since_s.to_le_bytes());
+        out.push(member.user.len() as u8);
+        out.extend_from_slice(&(member.info.len() as u16).to_le_bytes());
+        out.extend_from_slice(member.user);
+        out.extend_from_slice(member.info);
+    }
+
+    /// The changes in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = PresenceChange<'_>> {
+        let mut rest = &self.0[..];
+        core::iter::from_fn(move || {
+            let (head, after) = rest.split_first_chunk::<HEAD_BYTES>()?;
+            let u16_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+            let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
+            let (user, after) = after.split_at(head[21].into());
+            let (info, after) = after.split_at(u16_at(22).into());
+            rest = after;
+            let member = Member {
+                id: u64::from(u32_at(1)) | u64::from(u32_at(5)) << 32,
+                at: MemberConn {
+                    conn: ConnId {
+                        slot: u32_at(9),
+                        generation: u16_at(13),
+                    },
+                    shard: u16_at(15),
+                },
+                since_s: u32_at(17),
+                user,
+                info,
+            };
+            Some(match head[0] {
+                0 => PresenceChange::Leave(member),
+                _ => PresenceChange::Join(member),
+            })
+        })
+    }
+
+    /// The number of encoded bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no changes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A request about the members of one topic.
+#[derive(Clone, Copy, Debug)]
+pub enum PresenceAsk {
+    /// This connection is a member from now on. The text of the ask is that of [`write_member`].
+    Join(ConnId),
+    /// This connection is no member any more. If its connection broke, the member leaves only after these seconds.
+    Leave(ConnId, u32),
+    /// Send the members that came after a change.
+    Read(ReplyTo, u64),
+    /// Tell this connection the members, or what has changed since a position, and then each change.
+    Watch(ReplyTo, Option<PresencePosition>),
+    /// The watcher can take another page.
+    Ready(ReplyTo),
+    /// The watcher has ended.
+    Unwatch(ReplyTo),
+}
+
+/// The text for a connection that becomes a member: the length of the topic's name (2 bytes), the name, the length of the user's name (1 byte), the name,
+/// and the info.
+pub fn write_member(out: &mut Vec<u8>, topic: &[u8], user: &[u8], info: &[u8]) {
+    out.extend_from_slice(&(topic.len() as u16).to_le_bytes());
+    out.extend_from_slice(topic);
+    out.push(user.len() as u8);
+    out.extend_from_slice(user);
+    out.extend_from_slice(info);
+}
+
+/// Reads [`write_member`]: the topic, the user and the info.
+pub fn read_member(text: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let (len, rest) = text.split_at(2);
+    let (topic, rest) = rest.split_at(usize::from(u16::from_le_bytes([len[0], len[1]])));
+    let (user, info) = rest[1..].split_at(rest[0].into());
+    (topic, user, info)
+}
+
+/// How many are present in a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PresenceCounts {
+    /// All connections.
+    pub clients: u32,
+    /// The different users among the members that are listed. Anonymous clients are one user together.
+    pub users: u32,
+    /// The members that are listed: the rule limits them.
+    pub listed: u32,
+}
+
+/// A position in the changes of one topic's members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PresencePosition {
+    /// The table that counts the changes. Another table is another life of the server.
+    pub table: u32,
+    /// The number of the last change.
+    pub change: u64,
+}
+
+/// A page: a bounded part of what a reader or a watcher of a topic lacks.
+#[derive(Clone, Debug, Default)]
+pub struct PresencePage {
+    /// The changes, first those that have left.
+    pub changes: PresenceChanges,
+    /// How many are present now.
+    pub counts: PresenceCounts,
+    /// For a watcher: a snapshot begins with this page, so what the watcher knew is void.
+    pub resets: bool,
+    /// For a watcher: the snapshot ends with this page.
+    pub completes: bool,
+    /// Whether members that came later are missing here.
+    pub more: bool,
+    /// For a watcher: where it stands after this page. For a reader: the last change of the topic.
+    pub position: PresencePosition,
+}

@@ -1,0 +1,184 @@
+//! Answers `GET` on a presence path with JSON: who subscribes to a topic, or only how many. The request subscribes to nothing. Watchers are in
+//! `protocol/stream/presence.rs`.
+//!
+//! Invariant: an answer is one page (a bounded part) of the members, so its work and bytes are bounded. The client requests the next page with the id of the
+//! last member.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::http::etag;
+use crore_wire::http::head::Head;
+use crore_wire::json;
+
+use crate::base::position;
+use crate::base::reason::Reason;
+use crate::client::row::State;
+use crate::io::Io;
+use crate::mail::presence::{Member, PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
+use crate::mail::{Ask, ReplyTo, Span};
+use crate::protocol::front::{Clients, Context, Lanes, Queues};
+use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
+use crate::protocol::http::history::is_tag;
+use crate::protocol::http::options::HEAD;
+use crate::protocol::http::parameters::parameter;
+use crate::protocol::http::state::{Pending, PresenceRequest};
+use crate::protocol::http::task::Flow;
+
+/// Processes `GET` on a presence path of a client that does not ask for a stream.
+pub(crate) fn read_presence<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    head: &Head<'_>,
+    name: &[u8],
+    io: &mut I,
+) -> Flow {
+    let counts_only = match parameter(head.query, b"stats").as_deref() {
+        None | Some(b"0") => false,
+        Some(b"1") => true,
+        Some(_) => {
+            clients.respond_saying(slot, Reason::BadMember, "stats= takes 0 or 1");
+            return Flow::Next;
+        }
+    };
+    let after = match parameter(head.query, b"after").map(|value| position::parse_decimal(&value)) {
+        None => 0,
+        Some(Some(after)) => after,
+        Some(None) => {
+            clients.respond_reason(slot, Reason::BadMember);
+            return Flow::Next;
+        }
+    };
+    // Sends answers to earlier requests.
+    clients.send_reply(slot, io);
+    let tags: Vec<&[u8]> = head.headers("if-none-match").collect();
+    let request = PresenceRequest {
+        name: name.into(),
+        tags: tags.join(&b',').into(),
+        after,
+        counts_only,
+    };
+    clients.conns.extra(slot).own.pending = Some(Pending::Presence(Box::new(request)));
+    clients.conns.get_mut(slot).consumer.state = State::Waiting;
+    // Nobody came after the last number, so the counts come alone.
+    let after = if counts_only { u64::MAX } else { after };
+    let to = clients.conns.reply_to(slot, 0);
+    let (_, home) = clients.ctx.place_of(name);
+    lanes.ask(home, |bytes| {
+        Ask::Presence(PresenceAsk::Read(to, after), Span::of(bytes, name))
+    });
+    Flow::Wait
+}
+
+/// Sends the home's page as the answer. (The home is the part of a shard that keeps the topic.)
+pub(crate) fn presence_read<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    page: &PresencePage,
+    io: &mut I,
+) {
+    let slot = to.slot;
+    let extra = clients.conns.extra(slot);
+    let Some(Pending::Presence(request)) = extra.own.pending.take() else {
+        return clients.broken(slot);
+    };
+    let mut tag = Vec::with_capacity(48);
+    position::write_hex(&mut tag, page.position.table);
+    for number in [page.position.change, request.after] {
+        tag.push(b'-');
+        position::write_decimal(&mut tag, number);
+    }
+    tag.extend_from_slice(if request.counts_only { b"-stats" } else { b"" });
+    let is_known = etag::entity_tags(&request.tags).any(|known| is_tag(known, &tag));
+    let mut body = Vec::new();
+    if !is_known {
+        write_answer(&clients.ctx, &request, page, &mut body);
+    }
+    let sends = !is_known && !clients.conns.get(slot).wants(HEAD);
+    let mut head = clients.head_without_cache_rule(slot, if is_known { 304 } else { 200 });
+    if !is_known {
+        head = head.header("Content-Type", b"application/json");
+    }
+    head = head
+        .header_parts("ETag", &[b"\"", &tag, b"\""])
+        .header(CACHE_CONTROL, b"private, no-cache")
+        .header("Vary", b"Origin");
+    if page.more && !request.counts_only {
+        head = head.header("Crore-More", b"true");
+    }
+    match is_known {
+        true => head.end(),
+        false => head.number("Content-Length", body.len() as u64).end(),
+    }
+    if sends {
+        clients.scratch.reply.extend_from_slice(&body);
+    }
+    answer_waiting(clients, queues, slot, io);
+}
+
+fn write_answer(ctx: &Context, request: &PresenceRequest, page: &PresencePage, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"topic\":");
+    json::write_string(out, &request.name);
+    out.push(b',');
+    write_counts(out, &page.counts);
+    if !request.counts_only {
+        out.extend_from_slice(b",\"members\":");
+        let mut separator = b'[';
+        for change in page.changes.iter() {
+            if let PresenceChange::Join(member) = change {
+                out.push(core::mem::replace(&mut separator, b','));
+                out.push(b'{');
+                write_member(ctx, &member, out);
+                out.push(b'}');
+            }
+        }
+        if page.changes.is_empty() {
+            out.push(b'[');
+        }
+        out.push(b']');
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+/// Appends counts, as members of a JSON object.
+pub(crate) fn write_counts(out: &mut Vec<u8>, counts: &PresenceCounts) {
+    for (name, count) in [
+        (&b"\"clients\":"[..], counts.clients),
+        (b",\"users\":", counts.users),
+        (b",\"listed\":", counts.listed),
+    ] {
+        out.extend_from_slice(name);
+        position::write_decimal(out, count.into());
+    }
+}
+
+/// Appends a member, as members of a JSON object.
+pub(crate) fn write_member(ctx: &Context, member: &Member<'_>, out: &mut Vec<u8>) {
+    write_id(member, out);
+    let conn = member.at.conn;
+    out.extend_from_slice(b",\"client\":\"");
+    position::write_decimal(out, member.at.shard.into());
+    out.push(b'-');
+    position::write_decimal(out, conn.slot.into());
+    out.push(b'-');
+    position::write_decimal(out, conn.generation.into());
+    out.extend_from_slice(b"\",\"since\":");
+    position::write_decimal(out, ctx.date_of(member.since_s));
+    if !member.info.is_empty() {
+        out.extend_from_slice(b",\"info\":");
+        out.extend_from_slice(member.info);
+    }
+}
+
+/// Appends what identifies a member that has left: its id, and its user if it has one.
+pub(crate) fn write_id(member: &Member<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\"id\":\"");
+    position::write_decimal(out, member.id);
+    out.push(b'"');
+    if !member.user.is_empty() {
+        out.extend_from_slice(b",\"user\":");
+        json::write_string(out, member.user);
+    }
+}

@@ -1,0 +1,263 @@
+//! Reports to watchers who subscribes to a topic, as an event stream or a WebSocket: the request, the pages (bounded parts) of the snapshot, and the
+//! changes after it.
+//!
+//! The home (the part of a shard that keeps the topic) sends a page only when the watcher is ready for it, which it is when the socket has accepted the page
+//! before. So a watcher costs one page of memory, however slow it reads, and gets the changes of the meantime together.
+//!
+//! The last event of each page that leaves nothing out has a position. A watcher that comes back with it gets the changes since then, or a new snapshot.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crore_wire::http::head::Head;
+use crore_wire::websocket::frame::{self, Opcode};
+use crore_wire::{form, sse};
+
+use crate::base::position;
+use crate::base::reason::Reason;
+use crate::client::row::State;
+use crate::io::Io;
+use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage, PresencePosition};
+use crate::mail::{Ask, ReplyTo, Span};
+use crate::protocol::front::{Clients, Lanes, Queues};
+use crate::protocol::http::body::write_part;
+use crate::protocol::http::options::{EVENTS, FOLLOWS, HEAD};
+use crate::protocol::http::parameters::{query_position, value_words};
+use crate::protocol::http::presence::{
+    presence_read, read_presence, write_counts, write_id, write_member,
+};
+use crate::protocol::http::state::{Attaching, Follow};
+use crate::protocol::http::task::Flow;
+use crate::protocol::stream::course::begin_stream;
+use crate::protocol::stream::format::stream_head;
+use crate::store::slab::NONE;
+
+/// Processes `GET` on a presence path: begins a stream if the client asks for one, else answers with JSON.
+pub(crate) fn presence<I: Io>(
+    clients: &mut Clients,
+    lanes: &mut Lanes,
+    slot: u32,
+    head: &Head<'_>,
+    (name, upgrade): (&[u8], bool),
+    io: &mut I,
+) -> Flow {
+    if !upgrade && !head.accept().events {
+        return read_presence(clients, lanes, slot, head, name, io);
+    }
+    let Ok(from) = position_in(head) else {
+        let words = value_words(Reason::BadPosition, head.query);
+        clients.respond_saying(slot, Reason::BadPosition, &words);
+        return Flow::Next;
+    };
+    let client = clients.conns.get(slot).consumer.client;
+    let is_head = clients.conns.get(slot).wants(HEAD);
+    if !is_head && !clients.ctx.world.admission.enter_watcher(client) {
+        match upgrade {
+            true => clients.respond_reason(slot, Reason::WatchersFull),
+            false => clients.shed_events(slot, Reason::WatchersFull),
+        }
+        return Flow::Next;
+    }
+    clients.conns.get_mut(slot).consumer.options |= FOLLOWS;
+    let begun = stream_head(clients, slot, head, upgrade, name);
+    if is_head || begun.is_err() {
+        clients.conns.get_mut(slot).consumer.options &= !FOLLOWS;
+    }
+    if let Err(reason) = begun {
+        if !is_head {
+            clients.ctx.world.admission.leave_watcher(client);
+        }
+        clients.respond_reason(slot, reason);
+        return Flow::Next;
+    }
+    if is_head {
+        return Flow::Next;
+    }
+    let attaching = Attaching {
+        head: clients.scratch.take_reply(),
+        ..Attaching::default()
+    };
+    let (_, home) = clients.ctx.place_of(name);
+    let extra = clients.conns.extra(slot);
+    extra.own.attaching = Some(Box::new(attaching));
+    extra.own.follow = Some(Box::new(Follow {
+        filter: name.into(),
+        watches: true,
+        home,
+        asked: true,
+        client,
+        ..Follow::default()
+    }));
+    clients.conns.get_mut(slot).consumer.state = State::Waiting;
+    let to = clients.conns.reply_to(slot, 0);
+    lanes.ask(home, |bytes| {
+        Ask::Presence(PresenceAsk::Watch(to, from), Span::of(bytes, name))
+    });
+    Flow::Wait
+}
+
+/// The position from which a watcher goes on: that of its last event, or that in the query.
+fn position_in(head: &Head<'_>) -> Result<Option<PresencePosition>, ()> {
+    let event_id = head.headers("last-event-id").last();
+    let mut decoded = Vec::new();
+    let text = match (
+        event_id.filter(|id| !id.is_empty()),
+        query_position(head.query),
+    ) {
+        (Some(id), _) => id,
+        (None, Some((_, value))) => {
+            form::decode(value, &mut decoded).map_err(|_| ())?;
+            &decoded
+        }
+        (None, None) => return Ok(None),
+    };
+    parse_position(text).map(Some).ok_or(())
+}
+
+fn parse_position(text: &[u8]) -> Option<PresencePosition> {
+    let (table, change) = text.split_at_checked(memchr::memchr(b'-', text)?)?;
+    let is_hex = table.iter().all(u8::is_ascii_hexdigit);
+    let table = core::str::from_utf8(table).ok().filter(|_| is_hex)?;
+    Some(PresencePosition {
+        table: u32::from_str_radix(table, 16).ok()?,
+        change: position::parse_decimal(&change[1..])?,
+    })
+}
+
+fn write_position(out: &mut Vec<u8>, position: &PresencePosition) {
+    position::write_hex(out, position.table);
+    out.push(b'-');
+    position::write_decimal(out, position.change);
+}
+
+/// A page of a home has come, for a watcher or for a request.
+pub(crate) fn members_came<I: Io>(
+    clients: &mut Clients,
+    queues: &mut Queues,
+    to: ReplyTo,
+    page: &PresencePage,
+    io: &mut I,
+) {
+    let slot = to.slot;
+    if !clients.conns.get(slot).wants(FOLLOWS) {
+        return presence_read(clients, queues, to, page, io);
+    }
+    let bytes = encode_page(clients, slot, page);
+    let own = &mut clients.conns.extra(slot).own;
+    let follow = own.follow.as_mut().expect("a watcher has its topic");
+    follow.asked = false;
+    if let Some(attaching) = &mut own.attaching {
+        attaching.body.own.extend_from_slice(&bytes);
+        begin_stream(clients, queues, slot, io);
+    } else {
+        clients.put(slot, &bytes, io);
+    }
+    if clients.conns.get(slot).link.outbox == NONE {
+        queues.page(clients.conns.id_of(slot));
+    }
+}
+
+/// Tells the home that a watcher can take the next page.
+pub(crate) fn ask_members(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
+    let to = clients.conns.reply_to(slot, 0);
+    let follow = clients.conns.extra_mut(slot).own.follow.as_mut();
+    let Some(follow) = follow.filter(|follow| !follow.asked) else {
+        return;
+    };
+    follow.asked = true;
+    lanes.ask(follow.home, |bytes| {
+        Ask::Presence(PresenceAsk::Ready(to), Span::of(bytes, &follow.filter))
+    });
+}
+
+/// Ends a watcher at the home of its topic.
+pub(crate) fn unwatch(clients: &Clients, lanes: &mut Lanes, slot: u32, follow: &Follow) {
+    clients.ctx.world.admission.leave_watcher(follow.client);
+    let to = clients.conns.reply_to(slot, 0);
+    lanes.ask(follow.home, |bytes| {
+        Ask::Presence(PresenceAsk::Unwatch(to), Span::of(bytes, &follow.filter))
+    });
+}
+
+/// The events of a page.
+fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
+    let mut events: Vec<(&str, Vec<u8>)> = Vec::new();
+    let mut counts = Vec::new();
+    write_counts(&mut counts, &page.counts);
+    if page.resets {
+        events.push(("reset", counts.clone()));
+    }
+    for change in page.changes.iter() {
+        let mut data = Vec::new();
+        let event = match change {
+            PresenceChange::Join(member) => {
+                write_member(&clients.ctx, &member, &mut data);
+                "join"
+            }
+            PresenceChange::Leave(member) => {
+                write_id(&member, &mut data);
+                "leave"
+            }
+        };
+        events.push((event, data));
+    }
+    let is_live = !page.resets && !page.more;
+    if page.completes {
+        events.push(("whole", counts));
+    } else if is_live && (page.changes.is_empty() || page.counts.listed < page.counts.clients) {
+        events.push(("count", counts));
+    }
+    let mut id = Vec::new();
+    if !page.more {
+        write_position(&mut id, &page.position);
+    }
+    let row = clients.conns.get(slot);
+    let (mut out, mut text) = (Vec::new(), Vec::new());
+    let last = events.len().saturating_sub(1);
+    for (at, (event, data)) in events.iter().enumerate() {
+        let id = Some(&id[..]).filter(|id| at == last && !id.is_empty());
+        if row.wants(EVENTS) {
+            let data = [b"{", &data[..], b"}"].concat();
+            sse::write_event(&mut text, id, Some(event.as_bytes()), &data);
+            continue;
+        }
+        let mut frame = [b"{\"event\":\"", event.as_bytes(), b"\",", data].concat();
+        if let Some(id) = id {
+            frame.extend_from_slice(&[b",\"position\":\"", id, b"\""].concat());
+        }
+        frame.push(b'}');
+        frame::write_frame(&mut out, Opcode::Text, &frame);
+    }
+    if !text.is_empty() {
+        write_part(row, &text, &mut out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_as_they_were_written() {
+        for (table, change) in [(0, 0), (7, 1), (u32::MAX, u64::MAX)] {
+            let position = PresencePosition { table, change };
+            let mut text = Vec::new();
+            write_position(&mut text, &position);
+            assert_eq!(parse_position(&text), Some(position));
+        }
+        for wrong in [
+            &b""[..],
+            b"00000007",
+            b"00000007-",
+            b"00000007-x",
+            b"+0000007-1",
+            b"-1",
+            b"100000000-1",
+            b"00000007-18446744073709551616",
+            b"live",
+        ] {
+            assert_eq!(parse_position(wrong), None, "{}", wrong.escape_ascii());
+        }
+    }
+}
