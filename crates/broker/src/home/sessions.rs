@@ -23,6 +23,7 @@ mod snapshot;
 
 use super::session_terms::{Delayed, Replicas, end_s};
 use absent::{AbsentStates, Away, Evicted};
+use recorded::Unapplied;
 
 pub use absent::AbsentView;
 pub use at_home::SessionsAtHome;
@@ -171,6 +172,8 @@ pub struct Sessions {
     /// While a log is read: the sessions that a connection held when the log was written. By row, the seconds for which each session
     /// outlives its connection.
     held: BTreeMap<u32, u32>,
+    /// While a log is read: the records of sessions that are not applied yet.
+    unapplied: Unapplied,
     /// In a cluster.
     replicas: Option<Box<Replicas>>,
 }
@@ -190,6 +193,7 @@ impl Sessions {
             evicted: Evicted::default(),
             claims: BTreeMap::new(),
             held: BTreeMap::new(),
+            unapplied: Unapplied::default(),
         }
     }
 

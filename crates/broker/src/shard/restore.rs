@@ -12,6 +12,7 @@ use crore_wire::topic;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::base::ids::{PartitionId, ShardId};
+use crate::base::reason::Closed;
 use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::world::World;
@@ -274,8 +275,17 @@ impl Shard {
         }
     }
 
-    /// Adds what the restored sessions need of all homes.
-    pub fn add_session_needs(&self, needs: &mut SessionNeeds) {
+    /// Applies the records of sessions that were kept until the end of the log.
+    pub(super) fn apply_rest_of_sessions(&mut self) {
+        let ctx = &self.front.clients.ctx;
+        let (world, now) = (ctx.world.clone(), ctx.now);
+        let invalid = self.sessions.apply_rest(&world, now);
+        self.front.clients.meter.stats.closed[Closed::Broken as usize] += u64::from(invalid);
+    }
+
+    /// Adds what the restored sessions need of all homes. Called after the last batch.
+    pub fn add_session_needs(&mut self, needs: &mut SessionNeeds) {
+        self.apply_rest_of_sessions();
         for session in self.sessions.stored() {
             let needed = subscriptions(session).filter(StoredSubscription::needs_log);
             needs

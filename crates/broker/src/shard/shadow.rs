@@ -95,6 +95,7 @@ impl Shadow {
 
     /// Drops what has expired by `now`, or by the log's clock if the log is replicated. Called after the last batch.
     pub fn settle(&mut self, now: Now) {
+        self.shard.apply_rest_of_sessions();
         let world = self.shard.front.clients.ctx.world.clone();
         let now = match world.is_replicated() {
             true => Now {

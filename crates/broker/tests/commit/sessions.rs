@@ -199,6 +199,36 @@ fn bytes_of_records(subscriptions: usize, filter: impl Fn(usize) -> String) -> [
     [subscribed, delivered, since(&server)]
 }
 
+/// Otherwise a start would need ever longer for the records of a session whose client stays.
+#[test]
+fn session_is_recorded_whole_again_when_the_changes_since_are_as_long() {
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    let client = server.mqtt("it", 600);
+    let (mut parts, mut whole) = (0, 0);
+    for n in 0..200 {
+        server.0.say(client, subscribe(&format!("sensors/{n:04}")));
+        server.settle();
+        for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
+            let read = batch::read(&waiting.bytes, |_, entry| {
+                if let Entry::Session(session) = entry {
+                    match session.change {
+                        SessionChange::Parts(_) => parts += 1,
+                        SessionChange::State(_) => whole += 1,
+                        _ => {}
+                    }
+                }
+            });
+            assert!(read.is_ok());
+        }
+        server.commit();
+        server.told(client);
+    }
+    assert!(
+        (2..=4).contains(&whole) && parts > 190,
+        "{whole} and {parts}"
+    );
+}
+
 /// The bounds are the figures of `docs/internals/COMMIT.md`, and a few bytes more.
 #[test]
 fn records_of_a_session_have_what_has_changed_whatever_it_has_besides() {

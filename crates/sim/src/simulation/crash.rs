@@ -159,7 +159,7 @@ impl Simulation {
             self.shards[n] = shard;
         }
         let mut needs = SessionNeeds::default();
-        let shards = self.shards.iter();
+        let shards = self.shards.iter_mut();
         shards.for_each(|shard| shard.add_session_needs(&mut needs));
         for shard in &mut self.shards {
             shard.finish_recovery(&needs, begin);

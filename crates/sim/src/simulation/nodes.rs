@@ -53,7 +53,7 @@ impl Simulation {
         }
         self.nodes.recovered[node] = true;
         let (shards, mut needs) = (&mut self.shards[shards], SessionNeeds::default());
-        let all = shards.iter();
+        let all = shards.iter_mut();
         all.for_each(|shard| shard.add_session_needs(&mut needs));
         for shard in shards {
             shard.finish_recovery(&needs, now(self.truth.now_s));

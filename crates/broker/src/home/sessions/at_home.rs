@@ -166,15 +166,32 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].is_held(hash, client)
     }
 
-    /// Applies a record of the log, written at `now`. Returns whether it was valid.
-    pub(crate) fn fold(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
+    /// Applies a record of the log with these bytes, written at `now`, or keeps it until [`apply_rest`](Self::apply_rest). Returns whether it was valid.
+    pub(crate) fn fold(
+        &mut self,
+        record: &SessionRecord<'_>,
+        bytes: &[u8],
+        world: &World,
+        now: Now,
+    ) -> bool {
         let Some(at) = self.place_here(record.name) else {
             return true;
         };
         let before = self.len();
-        let is_valid = self.change(at, |it| it.fold(record, world, now));
+        let is_valid = self.change(at, |it| it.fold(record, bytes, world, now));
         world.admission.count_sessions(before, self.len());
         is_valid
+    }
+
+    /// Applies the records that were kept. Called when the log is read. Returns the number of those that were not valid.
+    pub(crate) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
+        let before = self.len();
+        let all = 0..self.partitions.len();
+        let invalid = all
+            .map(|at| self.change(at, |it| it.apply_rest(world, now)))
+            .sum();
+        world.admission.count_sessions(before, self.len());
+        invalid
     }
 
     /// The log is read: from `now` on, no connection holds any session.

@@ -5,6 +5,7 @@
 //! with the record otherwise.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -20,10 +21,81 @@ use crate::mail::session::{SessionPatch, Will};
 use crate::store::shared::Slice;
 use crate::store::slab::{NONE, Vacant as _};
 
+/// Bytes of the records of a partition that are not applied. With more of them all are.
+const UNAPPLIED_BYTES_MAX: usize = 4 << 20;
+
+/// A record with its second.
+type Waiting = (u32, Box<[u8]>);
+
+/// The records of sessions that are not applied yet, by row.
+#[derive(Default)]
+pub(super) struct Unapplied {
+    rows: BTreeMap<u32, Vec<Waiting>>,
+    bytes: usize,
+}
+
+impl Unapplied {
+    fn push(&mut self, id: u32, unix_s: u32, record: &[u8]) {
+        self.rows
+            .entry(id)
+            .or_default()
+            .push((unix_s, record.into()));
+        self.bytes += size_of::<Waiting>() + record.len();
+    }
+
+    fn take(&mut self, id: u32) -> Vec<Waiting> {
+        let all = self.rows.remove(&id).unwrap_or_default();
+        for (_, record) in &all {
+            self.bytes -= size_of::<Waiting>() + record.len();
+        }
+        all
+    }
+}
+
 impl Sessions {
-    /// Applies a record, written at `now`. Returns whether it was valid: a state that cannot be decoded ends its session, so that the client is told to
-    /// begin anew.
-    pub(super) fn fold(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
+    /// Applies a record, whose bytes are `bytes` and which was written at `now`. Returns whether it was valid: a state that cannot be decoded ends its session,
+    /// so that the client is told to begin anew.
+    ///
+    /// Parts, and the claims between them, are applied [later](Self::apply_rest): each costs as much as the session is long. Most are followed by a whole
+    /// state, which connections record now and then (`Recording` in `protocol/mqtt/state.rs`), and are not applied at all.
+    pub(super) fn fold(
+        &mut self,
+        record: &SessionRecord<'_>,
+        bytes: &[u8],
+        world: &World,
+        now: Now,
+    ) -> bool {
+        let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
+        let found = self.find(hash, record.name);
+        let waits = match &record.change {
+            SessionChange::Claim { clean: false, .. } => found,
+            SessionChange::Parts(parts) => found.filter(|id| self.token(*id) == parts.token),
+            _ => None,
+        };
+        let Some(id) = waits else {
+            return self.fold_now(record, world, now);
+        };
+        self.unapplied.push(id, now.unix_s, bytes);
+        self.unapplied.bytes <= UNAPPLIED_BYTES_MAX || self.apply_rest(world, now) == 0
+    }
+
+    /// Applies the records that wait. Called when the log is read. Returns the number of sessions with a record that was not valid.
+    pub(super) fn apply_rest(&mut self, world: &World, now: Now) -> u32 {
+        let mut invalid = 0;
+        while let Some((id, _)) = self.unapplied.rows.first_key_value() {
+            let mut are_valid = true;
+            for (unix_s, bytes) in self.unapplied.take(*id) {
+                // It was decoded before.
+                if let Ok(Some((_, record))) = SessionRecord::decode(&bytes) {
+                    are_valid &= self.fold_now(&record, world, Now { unix_s, ..now });
+                }
+            }
+            invalid += u32::from(!are_valid);
+        }
+        invalid
+    }
+
+    fn fold_now(&mut self, record: &SessionRecord<'_>, world: &World, now: Now) -> bool {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
         match &record.change {
@@ -205,6 +277,7 @@ impl Sessions {
 
     fn end_recorded(&mut self, id: u32, world: &World, now: Now) {
         self.held.remove(&id);
+        self.unapplied.take(id);
         let (_, _, owner) = self.take_away(id, &world.admission, now);
         self.leave(id, owner, &world.admission);
     }
@@ -273,12 +346,21 @@ mod tests {
         }
 
         fn fold(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
+            let now = Now { s: 1, unix_s: 1 };
+            self.push(name, change) && self.0.apply_rest(&self.1, now) == 0
+        }
+
+        /// Folds a record that may wait.
+        fn push(&mut self, name: &[u8], change: SessionChange<'_>) -> bool {
             let record = SessionRecord {
                 name,
                 change,
                 fence: None,
             };
-            self.0.fold(&record, &self.1, Now { s: 1, unix_s: 1 })
+            let now = Now { s: 1, unix_s: 1 };
+            let mut bytes = Vec::new();
+            record.encode().write(&mut bytes, 0);
+            self.0.fold(&record, &bytes, &self.1, now)
         }
     }
 
@@ -353,5 +435,31 @@ mod tests {
             "a record is missing"
         );
         assert_eq!(fold(9, two, one, None), (true, None), "it has ended");
+    }
+
+    #[test]
+    fn parts_before_a_whole_state_are_not_applied() {
+        let session = StoredSession {
+            token: 9,
+            ..StoredSession::default()
+        };
+        let state = session.encode();
+        let of = |terms| SessionChange::State(RecordedState::of(&state, terms));
+        let mut table = Table::new();
+        assert!(table.push(b"it", of(terms())));
+        let unreadable = || {
+            SessionChange::Parts(RecordedParts {
+                token: 9,
+                before: 1,
+                changes: b"",
+                payloads: Vec::new(),
+                terms: None,
+            })
+        };
+        assert!(table.push(b"it", unreadable()));
+        assert!(table.fold(b"it", of(terms())));
+        assert_eq!((table.0.len(), table.0.unapplied.bytes), (1, 0));
+        assert!(!table.fold(b"it", unreadable()));
+        assert_eq!(table.0.len(), 0);
     }
 }

@@ -148,10 +148,12 @@ impl Front {
             token: mqtt.token,
         };
         let after = Outline::of(&session);
-        let (news, bytes) = match &recording.outline {
+        let is_whole = recording.is_whole_due();
+        let (news, bytes) = match recording.outline.take().filter(|_| !is_whole) {
             Some(before) => {
                 let patch = before.patch(&session, &after);
                 let bytes = patch.changes.bytes.len();
+                recording.add_parts(bytes);
                 (SessionNews::Patch(patch), bytes)
             }
             None => {
@@ -163,6 +165,7 @@ impl Front {
                 };
                 let (state, will) = (session.encode(), terms.will.as_ref());
                 let bytes = state.bytes.len() + will.map_or(0, |will| will.bytes());
+                (recording.whole_bytes, recording.parts_bytes) = (bytes as u32, 0);
                 (SessionNews::Whole(state, terms), bytes)
             }
         };

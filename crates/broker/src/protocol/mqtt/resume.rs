@@ -49,7 +49,10 @@ pub(super) fn resume_session<I: Io>(
     if session.token != 0 && clients.records_session(slot) {
         // The log has this state.
         let outline = Some(Outline::of(&session));
-        mqtt_state(&mut clients.conns, slot).recording().outline = outline;
+        let random = clients.own.next_number(&clients.ctx);
+        let recording = mqtt_state(&mut clients.conns, slot).recording();
+        recording.outline = outline;
+        recording.goes_on_from(state.bytes.len(), random);
     }
     let StoredSession {
         epoch,

@@ -171,9 +171,42 @@ pub struct Recording {
     pub has_news: bool,
     /// The second of the last record.
     pub asked_s: u32,
+    /// Bytes of the last record of the whole session, and of the changes since.
+    pub whole_bytes: u32,
+    pub parts_bytes: u32,
 }
 
+/// Changes of so many bytes may follow a record of the whole session, or more if the session is longer. Then the whole session is recorded again, since a
+/// process that reads the log needs time for each change.
+const PARTS_BYTES_MIN: u32 = 1024;
+
 impl Recording {
+    /// The session of before has so many bytes, and an unknown number of changes may have followed its last whole record. `random` stands for their bytes: so
+    /// the whole session is recorded as often as it should be, also if each connection records only a few changes.
+    pub fn goes_on_from(&mut self, whole_bytes: usize, random: u64) {
+        self.whole_bytes = whole_bytes as u32;
+        self.parts_bytes = (random % u64::from(self.parts_bytes_max())) as u32;
+    }
+
+    fn parts_bytes_max(&self) -> u32 {
+        let entries = self.outline.as_ref().map_or(0, Outline::bytes);
+        self.whole_bytes.max(entries as u32).max(PARTS_BYTES_MIN)
+    }
+
+    /// The log gets changes of so many bytes. If these are as long as the session, they count as the whole session.
+    pub fn add_parts(&mut self, bytes: usize) {
+        let bytes = bytes as u32;
+        (self.whole_bytes, self.parts_bytes) = match bytes >= self.parts_bytes_max() {
+            true => (bytes, 0),
+            false => (self.whole_bytes, self.parts_bytes + bytes),
+        };
+    }
+
+    /// Whether the next record has the whole session.
+    pub fn is_whole_due(&self) -> bool {
+        self.outline.is_none() || self.parts_bytes >= self.parts_bytes_max()
+    }
+
     /// Heap bytes, with those of the struct.
     fn bytes(&self) -> usize {
         size_of::<Recording>() + self.outline.as_ref().map_or(0, Outline::bytes)

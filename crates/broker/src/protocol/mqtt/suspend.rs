@@ -41,6 +41,7 @@ pub(super) fn suspend_session(
         token: mqtt.token,
     };
     let recording = mqtt.recording.as_ref();
+    let recording = recording.filter(|it| !it.is_whole_due());
     let before = recording.and_then(|it| it.outline.as_ref());
     let patch = before.map(|before| before.patch(&session, &Outline::of(&session)));
     (session.encode(), patch)

@@ -170,7 +170,7 @@ fn combine(
 pub(in crate::lifecycle) fn restore_needs_of_sessions(homes: &mut [Shard], now: Now) {
     let mut needs = SessionNeeds::default();
     homes
-        .iter()
+        .iter_mut()
         .for_each(|home| home.add_session_needs(&mut needs));
     for home in homes {
         home.finish_recovery(&needs, now);
