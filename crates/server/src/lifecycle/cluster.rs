@@ -30,9 +30,12 @@ use crate::settings::file::File;
 ///
 /// Every node writes in the cluster's format ([`crore_nats::ClusterIdentity`]), even if the node knows a newer one. So nodes of two successive
 /// versions work together, and no node finds data that it cannot read. When all nodes know a newer format, the operator raises the
-/// cluster's format. A node that does not know that format then ends. There is one format so far. A version that adds a row here must be
-/// able to write the formats of both rows.
-const FORMATS: [(u8, u16); 1] = [(1, 9)];
+/// cluster's format. A node that does not know that format then ends. A version that adds a row here must be able to write the formats of both rows.
+///
+/// The second format has the records of MQTT sessions, which earlier versions take as void. All else is as in the first one.
+const FORMATS: [(u8, u16); 2] = [(1, 9), (1, 9)];
+/// The first format with records of MQTT sessions.
+const SESSIONS_FORMAT: u32 = 2;
 const _: () = assert!(FORMATS[FORMATS.len() - 1].0 == crore_broker::batch::FORMAT);
 const _: () = assert!(FORMATS[FORMATS.len() - 1].1 == crore_broker::snapshot::FORMAT);
 /// Maximum bytes of records in a batch; a single record may be longer. `max_payload` of NATS must have room for both cases.
@@ -80,6 +83,9 @@ pub fn join(
         );
         connected.renew_epoch(identity.epoch)?;
     };
+    if file.mqtt.durable_sessions {
+        check_has_sessions(identity.format, &settings.name)?;
+    }
     let world = new_world(StateIdentity {
         epoch: identity.epoch,
         seed: identity.seed,
@@ -175,6 +181,19 @@ fn new_identity(partitions: PartitionId) -> crore_nats::ClusterIdentity {
         partitions,
         format: FORMATS.len() as u32,
     }
+}
+
+/// Checks that all nodes of the cluster can read the records of MQTT sessions.
+fn check_has_sessions(format: u32, name: &str) -> anyhow::Result<()> {
+    if format >= SESSIONS_FORMAT {
+        return Ok(());
+    }
+    let name = name.to_uppercase();
+    bail!(
+        "mqtt.durable_sessions: the cluster writes format {format}, and sessions need format {SESSIONS_FORMAT}. When all nodes have this version, raise it: \
+         nats kv get CRORE_{name} numbers --raw | sed 's/\"format\":{format}/\"format\":{SESSIONS_FORMAT}/' | nats kv put CRORE_{name} numbers; \
+         nodes of earlier versions then end"
+    )
 }
 
 /// Makes all expiry times follow the clock of NATS, as they do at the other nodes. This machine's clock is used only to show dates.
@@ -366,4 +385,19 @@ fn progress(status: &Status) -> String {
         false => "; NATS does not answer for all partitions",
     };
     format!("reading the log of the cluster: {read} of {last} batches{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_need_a_cluster_whose_nodes_all_read_their_records() {
+        assert!(check_has_sessions(new_identity(4).format, "a").is_ok());
+        let refused = check_has_sessions(1, "a").expect_err("of earlier versions");
+        assert!(
+            refused.to_string().contains("nats kv put CRORE_A"),
+            "{refused}"
+        );
+    }
 }
