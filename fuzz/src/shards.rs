@@ -189,11 +189,11 @@ impl Shards {
             page_messages: 2,
             page_bytes: 400,
             page_entries: 3,
-            interest_rows: 2,
-            turns_under_way: 3,
-            ask_bytes: 0,
-            cold_rows: 0,
-            forgets_per_turn: 2,
+            interest_page_topics: 2,
+            backpressure_turns: 3,
+            publish_credit_bytes: 0,
+            prefetch_from_rows: 0,
+            removals_per_turn: 2,
             rows_per_tick: 2,
             ends_per_tick: 2,
         };
@@ -311,7 +311,7 @@ impl Shards {
             shard.handle(Input::Writable(conn, usize::MAX), self.now, net);
         }
         let socket = &mut net.sockets[link];
-        if socket.closed || !socket.read || shard.link_of(conn).is_none() {
+        if socket.closed || !socket.read || shard.socket_of(conn).is_none() {
             return writable;
         }
         if !socket.to_server.is_empty() {

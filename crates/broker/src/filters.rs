@@ -31,8 +31,8 @@ use crate::store::slab::{NONE, Slab, Vacant};
 use shapes::Shapes;
 pub use shapes::{FREE_WILDCARDS, NO_PARTY, RESTORED, SHAPES_MAX};
 
-/// The most levels of a filter. Usual topic names have under ten. With the worst filters, the cost of a publish grows with the cube of this number, since
-/// two `+` may be anywhere: some 20 us with 16 levels, 1 ms with 64.
+/// The maximum number of levels of a filter. Usual topic names have under ten. With the worst filters, the cost of a publish grows with the cube of
+/// this number, since two `+` may be anywhere: some 20 us with 16 levels, 1 ms with 64.
 pub const LEVELS_MAX: usize = 16;
 /// The nodes that a match visits in the time of a step. Nodes near the root are in the CPU's cache.
 const NODES_PER_STEP: usize = 4;

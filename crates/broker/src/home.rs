@@ -5,9 +5,9 @@
 //! * A topic's row lives while the topic has carriers or messages, and then until the topic has been idle for its rule's `position_age_s`. The row of an
 //!   idle topic may be evicted earlier to make room for a new topic.
 //! * When a row is freed, the floor of the topic's slot (the hash of its name divides all topics into slots) rises to the last offset of
-//!   the topic. So a subscriber that resumes a forgotten topic from an old position gets a gap.
-//! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier share one lane, the ordered queue of
-//!   mail to that shard. So they arrive in order.
+//!   the topic. A subscriber that resumes a forgotten topic from an old position then gets a gap.
+//! * Live messages (sent when they are published) and pages (runs of older messages) for one carrier arrive in order, because they share one
+//!   lane, the ordered queue of mail to that shard.
 //!
 //! The home does not know connections: it addresses a carrier by the carrier's row for the topic, and by the serial of that row, which
 //! counts the uses of the row. Each field of `Home` owns its data and does not use `Home`. The files with an `impl Home` connect the
@@ -76,7 +76,7 @@ use crate::base::ids::ShardId;
 use crate::base::placement::Placement;
 use crate::base::rules::Rules;
 use crate::base::settings::Settings;
-use crate::base::turn_limits::{PREFETCHED, TurnLimits};
+use crate::base::turn_limits::{PREFETCH_ROWS, TurnLimits};
 use crate::base::work::Steps;
 use crate::budget::admission::Admission;
 use crate::budget::stats::Stats;
@@ -128,7 +128,7 @@ pub struct Home {
 
 impl Home {
     /// An empty home for shard `me`.
-    pub(crate) fn of(world: &World, me: ShardId) -> Self {
+    pub(crate) fn for_world(world: &World, me: ShardId) -> Self {
         let mut home = Home::new(
             &world.settings,
             &world.rules,
@@ -143,7 +143,7 @@ impl Home {
             partitions.for_each(|it| it.log.losses.keep_earlier());
         }
         if world.is_replicated() {
-            home.replicate();
+            home.set_replicated();
         }
         home
     }
@@ -217,13 +217,13 @@ impl Home {
         let rows = self.topics.rows.len()
             + self.subscriptions.filters.len()
             + self.subscriptions.qos.filters();
-        rows as usize + local_filters.len() >= self.turn_limits.cold_rows
+        rows as usize + local_filters.len() >= self.turn_limits.prefetch_from_rows
     }
 
     /// Prefetches what publishes to these topics will read: rows, names, the ends of logs, and the tries of filters. The reads of different topics do not
-    /// depend on each other, so their cache misses overlap. At most [`PREFETCHED`] topics.
+    /// depend on each other, so their cache misses overlap. At most [`PREFETCH_ROWS`] topics.
     pub fn prefetch(&self, topics: &[(u32, &[u8])], local_filters: &Matching) {
-        let mut ids = [NONE; PREFETCHED];
+        let mut ids = [NONE; PREFETCH_ROWS];
         for (id, (hash, _)) in ids.iter_mut().zip(topics) {
             *id = self.topics.index.first(*hash).unwrap_or(NONE);
         }

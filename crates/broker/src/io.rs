@@ -49,7 +49,7 @@ pub trait Io {
     fn is_secure(&self, _socket: SocketId) -> bool {
         false
     }
-    /// Reports a client event for the operator's log ([`Shard::log_clients`](crate::Shard::log_clients)).
+    /// Reports a client event for the operator's log ([`Shard::report_client_events`](crate::Shard::report_client_events)).
     fn client_event(&mut self, _event: &ClientEvent) {}
     /// Reports `deliveries` writes of messages to the sockets of subscribers. All these messages were read from their publishers at
     /// `stamp` (`Shard::stamp`) or later. Does nothing where latency is not measured.

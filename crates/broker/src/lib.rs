@@ -1,7 +1,7 @@
 //! The logic of the Crore server: shards, topics, logs and connections.
 //!
 //! The crate is sans-io: it has no sockets, clock or threads. Received bytes, the readiness of sockets, mail from other shards and the time
-//! arrive as [`Input`]. All effects leave through [`Io`]. So the server and the simulator run the same code.
+//! arrive as [`Input`]. All effects leave through [`Io`], so the server and the simulator run the same code.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -127,7 +127,7 @@ pub struct LogBytes {
 }
 
 impl Log {
-    /// The most bytes that the chunks of a log without messages keep.
+    /// The maximum number of bytes that the chunks of a log without messages keep.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
     /// An empty log for topics with these rules. The log counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the

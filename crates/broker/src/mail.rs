@@ -28,7 +28,7 @@ use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
 
-pub use answer::{Answer, Attached, Info, Outcome, RemoteSubscribers, ReplyTo};
+pub use answer::{AttachOutcome, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, WantedAnswer};
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
     SessionNews, TopicRequest, Unacked,

@@ -1,8 +1,8 @@
 //! A shard: the part of the server that one thread runs. It has connections, the topics to which they subscribe, and perhaps a home, which
-//! keeps topics and their logs. In a turn, a shard handles inputs; at the end of the turn it sends the results.
+//! keeps topics and their logs. In a turn, a shard handles inputs; at the end of the turn it delivers messages and sends mail to other shards.
 //!
-//! Invariants: the deliveries of a turn are sent in the order of the lanes, the queues of mail from the homes. The work for one input, and
-//! at the end of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
+//! Invariants: a turn delivers messages in the order of the *lanes*, the queues of mail from each home. The work for one input, and at the end
+//! of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
 mod cluster;
@@ -80,7 +80,7 @@ struct MailCount {
     received: u64,
 }
 
-/// A shard. Its methods are generic over [`Io`] and never use `dyn Io`.
+/// A shard.
 pub struct Shard {
     front: Front,
     home: Option<Home>,
@@ -96,18 +96,18 @@ pub struct Shard {
     draining: Option<DrainProgress>,
     /// Present while a snapshot is written.
     saving: Option<Box<SnapshotWriter>>,
-    /// Ticks are ignored, because the shard is about to end.
+    /// The shard is about to end: it ignores ticks, and removes no more topics and sessions.
     stopped: bool,
     mail_count: MailCount,
     sweep: Sweep,
-    /// Whether the sweep must check the connections' rights and limits again, after a change of the settings.
+    /// What the sweep must check again on each connection after a change of the settings.
     review: crate::protocol::Review,
 }
 
 impl Shard {
     /// A shard that starts at `now`. `world` is the state that all shards of the process share.
     pub fn new(me: ShardId, world: Arc<World>, now: Now) -> Self {
-        let home = (me < world.homes).then(|| Home::of(&world, me));
+        let home = (me < world.homes).then(|| Home::for_world(&world, me));
         let steps = home.as_ref().map(|home| home.steps().clone());
         Shard {
             home,
@@ -161,7 +161,7 @@ impl Shard {
         };
         assert!(
             of(&world) == of(&self.front.clients.ctx.world),
-            "what a shard is made of stays"
+            "shards, placement, epoch and seed must stay the same"
         );
         if let Some(home) = &mut self.home {
             home.change(
@@ -190,21 +190,21 @@ impl Shard {
         stats
     }
 
-    /// Sets the stamp of the turn: the nanoseconds of a clock that all shards share and that is never 0. When messages that were published in this
-    /// turn are written, [`Io::written`] gets this stamp.
-    pub fn stamp(&mut self, stamp: u64) {
+    /// Sets the time of this turn, in nanoseconds of a clock that all shards share and that is never 0. [`Io::written`] gets it back when messages that were
+    /// published in this turn are written, so that their delay can be measured.
+    pub fn set_turn_time(&mut self, stamp: u64) {
         self.front.subs.lanes.stamp = stamp;
         self.front.subs.lanes.read_at = stamp;
     }
 
     /// Sets the seconds by which the wall clock is ahead of [`Now::unix_s`].
-    pub fn set_wall(&mut self, ahead_s: i32) {
+    pub fn set_wall_clock_offset(&mut self, ahead_s: i32) {
         self.front.clients.ctx.wall.set(ahead_s);
     }
 
-    /// Limits the number of connections to `most`, if the transport has room for fewer than the settings allow.
-    pub fn limit_connections(&mut self, most: u32) {
-        self.front.gate.limit(most);
+    /// Limits the number of connections. The transport calls this if it has room for fewer than the settings allow.
+    pub fn limit_connections(&mut self, max: u32) {
+        self.front.gate.limit(max);
         let admission = &self.front.clients.ctx.world.admission;
         admission.add_room(self.front.gate.room());
     }
@@ -216,7 +216,7 @@ impl Shard {
 
     /// The socket of a connection, if it is open.
     #[inline]
-    pub fn link_of(&self, conn: ConnId) -> Option<SocketId> {
+    pub fn socket_of(&self, conn: ConnId) -> Option<SocketId> {
         self.front
             .clients
             .conns
@@ -224,7 +224,8 @@ impl Shard {
             .then(|| self.front.clients.conns.get(conn.slot).link.socket)
     }
 
-    /// The number of the party that is charged for a connection's work: the client's address, or the connection if the address is unknown.
+    /// Whom a connection's work is charged to: a number for the client's address, or for the connection if the address is unknown. 0 if the
+    /// connection does not exist.
     pub fn party_of(&self, conn: ConnId) -> u64 {
         let row = self.front.clients.conns.try_get(conn.slot);
         row.map_or(0, |row| {
@@ -232,8 +233,8 @@ impl Shard {
         })
     }
 
-    /// Whether the shard needs no ticks: it has no connections, sessions or topics, nothing is in flight to the engine, and all its counts are added
-    /// to the totals of all shards.
+    /// Whether the shard needs no ticks: it is not a home in a cluster, has no connections, sessions or topics, nothing is in flight to the engine,
+    /// and all its counts are added to the totals of all shards.
     pub fn is_idle(&self) -> bool {
         self.front.clients.conns.len() == 0
             && self.commits.bytes() == 0
@@ -247,14 +248,14 @@ impl Shard {
     }
 
     /// Begins to report client events to [`Io::client_event`].
-    pub fn log_clients(&mut self) {
+    pub fn report_client_events(&mut self) {
         self.front.clients.meter.journal = Some(Box::default());
     }
 
     /// Handles one input. Effects may be sent now or by [`Shard::flush`].
     pub fn handle<I: Io>(&mut self, input: Input<'_>, now: Now, io: &mut I) {
         self.front.clients.ctx.set_now(now);
-        let about = input.about();
+        let input_connection = input.about();
         let front = &mut self.front;
         match input {
             Input::Accepted(socket, peer) => {
@@ -263,7 +264,7 @@ impl Shard {
             Input::Received(conn, bytes) => {
                 if front.clients.conns.is_current(conn) {
                     let consumer = &mut front.clients.conns.get_mut(conn.slot).consumer;
-                    // The peer is alive.
+                    // The peer is alive, so unanswered pings do not count any more.
                     consumer.options &= !PINGS;
                     let (state, home) = (consumer.state, &mut self.home);
                     protocol_of!(
@@ -306,11 +307,11 @@ impl Shard {
             }
             Input::Tick => {
                 self.tick(io);
-                // The work of the tick itself does not count, so that each turn also serves other inputs.
+                // A new budget of work, so that the tick takes nothing from the turn's other inputs.
                 self.front.clients.meter.work.begin();
             }
         }
-        self.front.end_input(about, io);
+        self.front.end_input(input_connection, io);
         self.front.charge_input(&mut self.sessions, io);
         self.take_own_asks();
     }
@@ -320,7 +321,7 @@ impl Shard {
         self.front.clients.ctx.set_now(now);
         let now = self.front.clients.ctx.now;
         self.front.clients.meter.work.begin();
-        // Requests only one page for each follower and turn, since an interest snapshot of a million topics takes many turns.
+        // One page for each follower and turn, since an interest snapshot of a million topics is too much for one turn.
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
@@ -330,8 +331,7 @@ impl Shard {
         if !self.stopped {
             self.end_sessions();
         }
-        // Waiting requests continue before deliveries use this turn's frames (the buffer of its mail). The requests use at most half of the
-        // budget.
+        // Waiting requests continue first, so that this turn delivers their messages too. They use at most half of the budget.
         self.continue_waiting(io);
         if !self.front.clients.own.published_wills.is_empty() {
             self.finish_wills();

@@ -41,7 +41,7 @@ impl Stepped {
 
     fn step(&mut self) {
         self.ahead_s = *self.steps.next().expect("a cycle");
-        self.server.shards[0].set_wall(self.ahead_s);
+        self.server.shards[0].set_wall_clock_offset(self.ahead_s);
     }
 
     /// Time passes.

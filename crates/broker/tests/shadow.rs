@@ -475,7 +475,7 @@ fn the_first_turn_behind_a_log_forgets_no_more_topics_than_any_other() {
     }
     let mut shard = Shard::new(0, server.world.clone(), NOW);
     shard.set_turn_limits(TurnLimits {
-        forgets_per_turn: FORGETS,
+        removals_per_turn: FORGETS,
         ..TurnLimits::default()
     });
     for bytes in &server.log {

@@ -39,7 +39,7 @@ fn expired_messages_go_in_as_many_turns_as_it_takes() {
         ..Rule::default()
     });
     let turn_limits = TurnLimits {
-        forgets_per_turn: 7,
+        removals_per_turn: 7,
         ..TurnLimits::default()
     };
     let (mut server, conn) = connected(settings, turn_limits);
@@ -109,7 +109,7 @@ fn a_long_log_is_walked_in_no_one_step() {
         let left = server.shards[0].accounts().log_messages;
         // The delete counts like a publish.
         assert!(
-            left < before && before - left <= TurnLimits::default().forgets_per_turn as u32 + 1
+            left < before && before - left <= TurnLimits::default().removals_per_turn as u32 + 1
         );
         (before, turns) = (left, turns + 1);
     }

@@ -1,5 +1,5 @@
-//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement only ends a batch's time in flight, or reports
-//! a failure. Only reading the log shows whether a batch is in it.
+//! Publishes batches to NATS, several at a time, without a task for each. An acknowledgement takes a batch off the list of batches in flight; a
+//! negative one is also reported. An acknowledgement does not prove that the batch is in the log: only reading the log shows that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::log_state::LogState;
 use crate::settings::Settings;
 
-/// How long a batch without an acknowledgement counts as in flight. The writer waits longer than this before it appends the batch again, so
-/// the repeat is published and not skipped.
+/// How long a batch without an acknowledgement counts as in flight. This is shorter than the time after which the writer appends the batch
+/// again. Otherwise the repeat would be taken for a batch in flight, and skipped.
 const ACK_TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long the NATS client may delay a publish while it connects.
+/// How long the NATS client may delay a publish while it connects, and the pause after a failed subscribe.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A batch for the log of a partition.
@@ -33,7 +33,7 @@ pub struct Append {
 /// A published batch that NATS has not acknowledged yet.
 struct InFlight {
     number: u64,
-    at: Instant,
+    published_at: Instant,
 }
 
 struct Publisher {
@@ -43,8 +43,8 @@ struct Publisher {
     subjects: Vec<Subject>,
     /// For each partition the batches in flight, by number.
     in_flight: Vec<VecDeque<InFlight>>,
-    /// The count of lost connections when the batches in flight were published.
-    disconnects: u64,
+    /// [`LogState::disconnects`] at the last publish. If it has changed since, the batches in flight may be lost.
+    disconnects_seen: u64,
 }
 
 /// Publishes the batches that it receives, until all senders are dropped.
@@ -61,21 +61,21 @@ pub async fn publish(
             .map(|partition| Subject::from(settings.subject(partition as u16)))
             .collect(),
         in_flight: (0..partitions).map(|_| VecDeque::new()).collect(),
-        disconnects: log.disconnects(),
+        disconnects_seen: log.disconnects(),
         client,
         log,
         inbox,
     };
     loop {
-        let wanted = format!("{}.*.*", publisher.inbox);
-        let Ok(mut answers) = publisher.client.subscribe(wanted).await else {
+        let reply_subjects = format!("{}.*.*", publisher.inbox);
+        let Ok(mut answers) = publisher.client.subscribe(reply_subjects).await else {
             tokio::time::sleep(CONNECT_TIMEOUT).await;
             continue;
         };
         loop {
             tokio::select! {
                 answer = answers.next() => match answer {
-                    Some(answer) => publisher.answered(&answer),
+                    Some(answer) => publisher.handle_acknowledgement(&answer),
                     None => break,
                 },
                 handed_over = batches.recv() => match handed_over {
@@ -93,25 +93,29 @@ impl Publisher {
             // The writer of these batches will append them again.
             return;
         }
-        if self.disconnects != self.log.disconnects() {
-            self.disconnects = self.log.disconnects();
+        if self.disconnects_seen != self.log.disconnects() {
+            self.disconnects_seen = self.log.disconnects();
             self.in_flight.iter_mut().for_each(VecDeque::clear);
         }
         for batch in batches {
-            let at = usize::from(batch.partition);
-            if self.is_in_flight(at, batch.number) {
+            let partition = usize::from(batch.partition);
+            if self.is_in_flight(partition, batch.number) {
                 continue;
             }
-            let answer = format!("{}.{}.{}", self.inbox, batch.partition, batch.number);
-            let subject = self.subjects[at].clone();
+            // Readers skip a batch whose predecessor is missing. So the later batches must be published again after this one.
+            self.in_flight[partition].retain(|flight| flight.number < batch.number);
+            let reply_subject = format!("{}.{}.{}", self.inbox, batch.partition, batch.number);
+            let subject = self.subjects[partition].clone();
             let bytes = Bytes::from_owner(batch.bytes);
-            let publish = self.client.publish_with_reply(subject, answer, bytes);
+            let publish = self
+                .client
+                .publish_with_reply(subject, reply_subject, bytes);
             match tokio::time::timeout(CONNECT_TIMEOUT, publish).await {
                 Ok(Ok(())) => {
                     self.log.appended.fetch_add(1, Relaxed);
-                    self.in_flight[at].push_back(InFlight {
+                    self.in_flight[partition].push_back(InFlight {
                         number: batch.number,
-                        at: Instant::now(),
+                        published_at: Instant::now(),
                     });
                 }
                 Ok(Err(error)) => self.log.append_failed(&format!("a batch: {error}")),
@@ -120,21 +124,14 @@ impl Publisher {
         }
     }
 
-    /// Whether this batch is in flight. If it is not, the later batches of the partition count as no longer in flight either: readers skip
-    /// them unless this batch comes first, so they must be published again after it.
-    fn is_in_flight(&mut self, at: usize, number: u64) -> bool {
-        let flights = &mut self.in_flight[at];
-        if let Ok(found) = flights.binary_search_by_key(&number, |flight| flight.number) {
-            if flights[found].at.elapsed() < ACK_TIMEOUT {
-                return true;
-            }
-            flights.remove(found);
-        }
-        flights.retain(|flight| flight.number < number);
-        false
+    fn is_in_flight(&self, partition: usize, number: u64) -> bool {
+        let flights = &self.in_flight[partition];
+        flights
+            .binary_search_by_key(&number, |flight| flight.number)
+            .is_ok_and(|found| flights[found].published_at.elapsed() < ACK_TIMEOUT)
     }
 
-    fn answered(&mut self, answer: &Message) {
+    fn handle_acknowledgement(&mut self, answer: &Message) {
         let mut names = answer.subject.rsplit('.');
         let number = names.next().and_then(|text| text.parse::<u64>().ok());
         let partition = names.next().and_then(|text| text.parse::<usize>().ok());
@@ -149,13 +146,12 @@ impl Publisher {
             let why = format!("a batch of partition {partition}: NATS answers {status}");
             return self.log.append_failed(&why);
         }
-        // An answer without an error needs nothing more: only reading the log shows whether the batch is in it.
         let text = String::from_utf8_lossy(&answer.payload);
         if text.contains("\"error\"") {
             let is_full = text.contains("maximum bytes exceeded");
             let remedy = match is_full {
                 true => {
-                    "; the log is full of batches that no checkpoint contains: it goes on when the steward has made one, and its log says why if it does not"
+                    "; the log is full of batches that no checkpoint contains: it accepts batches again when the steward has made a checkpoint, and the steward's log says why if it makes none"
                 }
                 false => "",
             };

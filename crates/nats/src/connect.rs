@@ -82,7 +82,7 @@ impl Connection {
     /// # Errors
     /// If the identity cannot be read, or does not fit this node.
     pub fn identity(&self, new: ClusterIdentity) -> Result<ClusterIdentity, Error> {
-        let read = async || identity::get(&self.context, &self.settings, new).await;
+        let read = async || identity::read_or_create(&self.context, &self.settings, new).await;
         let identity = self.block_on(read)?;
         self.log.begin_with(identity.epoch, new.format);
         Ok(identity)
@@ -93,7 +93,7 @@ impl Connection {
     /// # Errors
     /// If the identity cannot be changed.
     pub fn renew_epoch(&self, epoch: u32) -> Result<(), Error> {
-        self.block_on(async || identity::renew(&self.context, &self.settings, epoch).await)
+        self.block_on(async || identity::begin_epoch(&self.context, &self.settings, epoch).await)
     }
 
     /// Seconds since 1970 by the clock of NATS. The streams must exist.
@@ -109,7 +109,7 @@ impl Connection {
     /// # Errors
     /// If a stream cannot be created or used.
     pub fn streams(&self, identity: ClusterIdentity) -> Result<Vec<Stream>, Error> {
-        let made = async || identity::has_streams(&self.context, &self.settings).await;
+        let made = async || identity::streams_were_created(&self.context, &self.settings).await;
         let made = self.block_on(made)?;
         let mut streams = Vec::new();
         for partition in 0..identity.partitions {
@@ -128,7 +128,8 @@ impl Connection {
             streams.push(self.block_on(one)?);
         }
         if !made {
-            let done = async || identity::set_streams(&self.context, &self.settings).await;
+            let done =
+                async || identity::record_streams_created(&self.context, &self.settings).await;
             self.block_on(done)?;
         }
         Ok(streams)
@@ -163,7 +164,7 @@ impl Connection {
     /// If the table cannot be read.
     pub fn table(&self, name: &'static str) -> Result<Table, Error> {
         let open = async || {
-            let store = identity::bucket(&self.context, &self.settings).await?;
+            let store = identity::open_or_create_bucket(&self.context, &self.settings).await?;
             Table::open(store, name).await
         };
         let (table, follow) = self.block_on(open)?;

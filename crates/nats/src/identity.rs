@@ -1,4 +1,4 @@
-//! The identity of a cluster: the numbers that all its nodes must agree on. The first node writes them into a key-value bucket.
+//! The identity of a cluster: the numbers on which all its nodes must agree. The first node writes them into a key-value bucket.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -20,29 +20,32 @@ const STREAMS: &str = "streams";
 pub struct ClusterIdentity {
     /// A random number, drawn by the first node. The metadata of the streams has it too.
     pub id: u64,
-    /// The epoch of the logs. It changes when a log has lost batches.
+    /// The epoch of the logs. It changes when a log has lost batches that were already delivered to clients.
     pub epoch: u32,
     /// The seed of the hashes.
     pub seed: u64,
     /// Number of partitions.
     pub partitions: u16,
-    /// The format that all nodes write, even if all of them could write a newer one.
+    /// The format in which all nodes write. It stays as it is even after all nodes are updated.
     pub format: u32,
 }
 
 impl ClusterIdentity {
-    /// Why a version that reads formats up to `reads` cannot join the cluster; `None` if it can.
-    pub(crate) fn too_new(&self, reads: u32) -> Option<String> {
+    /// The reason why a version that can read no format newer than `newest_readable` cannot join the cluster; `None` if it can.
+    pub(crate) fn reason_not_to_join(&self, newest_readable: u32) -> Option<String> {
         let found = self.format;
-        (found > reads).then(|| {
+        (found > newest_readable).then(|| {
             format!(
-                "its nodes write format {found}, and this version of Crore reads up to format {reads}; install the version that the other nodes have"
+                "its nodes write format {found}, and this version of Crore reads up to format {newest_readable}; install the version that the other nodes have"
             )
         })
     }
 }
 
-pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Store, Error> {
+pub(crate) async fn open_or_create_bucket(
+    context: &Context,
+    settings: &Settings,
+) -> Result<Store, Error> {
     let bucket = settings.bucket();
     if let Ok(store) = context.get_key_value(&bucket).await {
         return Ok(store);
@@ -59,14 +62,13 @@ pub(crate) async fn bucket(context: &Context, settings: &Settings) -> Result<Sto
     made.map_err(|error| refused(&format!("bucket {bucket}"), settings, &error))
 }
 
-/// The default number of partitions of a new cluster. NATS accepts a limited number of batches a second, whatever their size. Each
-/// partition makes its own batches, so fewer partitions make larger batches. A stream has one leader, so there should be at least as many
-/// partitions as servers.
+/// The default number of partitions of a new cluster. NATS limits the number of batches a second, and not their size; few partitions make few
+/// large batches. But each partition is a stream that one NATS server leads, so fewer partitions than servers would leave servers idle.
 pub const PARTITIONS: u16 = 4;
 
-/// The identity of the cluster, if it fits `asked`. If the cluster has none yet, writes `asked`. If `asked` has 0 partitions, any
-/// number of partitions fits, and a new cluster gets [`PARTITIONS`].
-pub async fn get(
+/// Reads the identity of the cluster; the first node writes `asked` as the identity. Fails if the number of partitions or the format does not
+/// fit `asked`. With 0 partitions in `asked` every number fits, and a new cluster gets [`PARTITIONS`].
+pub async fn read_or_create(
     context: &Context,
     settings: &Settings,
     asked: ClusterIdentity,
@@ -78,7 +80,7 @@ pub async fn get(
         },
         _ => asked,
     };
-    let store = bucket(context, settings).await?;
+    let store = open_or_create_bucket(context, settings).await?;
     let bucket = settings.bucket();
     let text = serde_json::to_vec(&new).expect("an identity is JSON");
     match store.create(IDENTITY, text.into()).await {
@@ -89,20 +91,20 @@ pub async fn get(
             return Err(Error::transient(text));
         }
     }
-    let read = store.get(IDENTITY).await.map_err(|error| {
+    let entry = store.get(IDENTITY).await.map_err(|error| {
         Error::transient(format!(
             "bucket {bucket}: cannot be read: {}",
             chain(&error)
         ))
     })?;
-    let read =
-        read.ok_or_else(|| Error::transient(format!("bucket {bucket}: its numbers are gone")))?;
-    let found: ClusterIdentity = serde_json::from_slice(&read).map_err(|error| {
+    let entry =
+        entry.ok_or_else(|| Error::transient(format!("bucket {bucket}: its identity is gone")))?;
+    let found: ClusterIdentity = serde_json::from_slice(&entry).map_err(|error| {
         Error::lasting(format!(
-            "bucket {bucket}: these are not the numbers of a Crore cluster ({error}); choose another cluster.name"
+            "bucket {bucket}: this is not the identity of a Crore cluster ({error}); choose another cluster.name"
         ))
     })?;
-    if let Some(why) = found.too_new(new.format) {
+    if let Some(why) = found.reason_not_to_join(new.format) {
         return Err(Error::lasting(format!(
             "the cluster `{}`: {why}",
             settings.name
@@ -117,34 +119,34 @@ pub async fn get(
     Ok(found)
 }
 
-/// Whether all streams have been created before. If one is missing then, it was lost.
-pub async fn has_streams(context: &Context, settings: &Settings) -> Result<bool, Error> {
-    let store = bucket(context, settings).await?;
+/// Whether the cluster has already created all its streams. If so, a missing stream was lost.
+pub async fn streams_were_created(context: &Context, settings: &Settings) -> Result<bool, Error> {
+    let store = open_or_create_bucket(context, settings).await?;
     let read = store.get(STREAMS).await;
     read.map(|value| value.is_some()).map_err(|error| {
         Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
     })
 }
 
-/// Records that all streams were created: a stream that is missing later was lost.
-pub async fn set_streams(context: &Context, settings: &Settings) -> Result<(), Error> {
-    let store = bucket(context, settings).await?;
+/// Records that the cluster has created all its streams.
+pub async fn record_streams_created(context: &Context, settings: &Settings) -> Result<(), Error> {
+    let store = open_or_create_bucket(context, settings).await?;
     let put = store.put(STREAMS, "made".into()).await;
     put.map(drop).map_err(|error| {
         Error::transient(format!("bucket {}: {}", settings.bucket(), chain(&error)))
     })
 }
 
-/// Begins a new epoch, because the streams have lost messages that were already delivered to clients. Does nothing if another node has
-/// already begun one.
-pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
-    let store = bucket(context, settings).await?;
+/// Begins a new epoch in place of `epoch`, because the streams have lost messages that were already delivered to clients. Does nothing if
+/// another node has begun one before. Fails if another node does so at the same time.
+pub async fn begin_epoch(context: &Context, settings: &Settings, epoch: u32) -> Result<(), Error> {
+    let store = open_or_create_bucket(context, settings).await?;
     let failed = |why: String| Error::transient(format!("bucket {}: {why}", settings.bucket()));
     let entry = store
         .entry(IDENTITY)
         .await
         .map_err(|error| failed(chain(&error)))?;
-    let entry = entry.ok_or_else(|| failed("its numbers are gone".to_string()))?;
+    let entry = entry.ok_or_else(|| failed("its identity is gone".to_string()))?;
     // Edits the identity as JSON, so that fields which only another version knows are kept.
     let mut found: Value =
         serde_json::from_slice(&entry.value).map_err(|error| failed(error.to_string()))?;
@@ -157,8 +159,8 @@ pub async fn renew(context: &Context, settings: &Settings, epoch: u32) -> Result
     Ok(())
 }
 
-/// A random epoch other than this one. So the epochs after two restores of one backup differ. 0 stands for no epoch, so the lowest bit is
-/// set.
+/// An epoch other than this one. It is random, because two restores of one backup must not lead to the same epoch. 0 stands for no epoch, so
+/// the lowest bit is set.
 fn another_epoch(epoch: u32) -> u32 {
     let drawn = RandomState::new().hash_one(epoch) as u32 | 1;
     match drawn == epoch {
@@ -167,7 +169,7 @@ fn another_epoch(epoch: u32) -> u32 {
     }
 }
 
-/// The current identity in the bucket.
+/// The current identity in the bucket; `None` if it cannot be read.
 pub async fn current(context: &Context, settings: &Settings) -> Option<ClusterIdentity> {
     let store = context.get_key_value(settings.bucket()).await.ok()?;
     let read = store.get(IDENTITY).await.ok()??;

@@ -87,7 +87,7 @@ pub async fn watch(
         let Ok(Some(found)) = read else {
             continue;
         };
-        if let Some(why) = found.too_new(log.format()) {
+        if let Some(why) = found.reason_not_to_join(log.format()) {
             events.on_event(LogEvent::Ended { why });
         }
         if found.epoch != log.epoch() {
@@ -162,7 +162,7 @@ async fn begin_epoch(
     events: &SharedListener,
     why: String,
 ) {
-    if let Err(error) = identity::renew(context, settings, log.epoch()).await {
+    if let Err(error) = identity::begin_epoch(context, settings, log.epoch()).await {
         log.fail(&format!("the epoch cannot be changed: {error}"));
         return;
     }

@@ -35,36 +35,36 @@ pub fn trim() {
 
 /// glibc maps each block of at least this size separately, and returns it to the kernel when it is freed. Most blocks around this size come
 /// from the pool instead ([`PoolAllocator`]).
-const MAPPED_MIN: libc::c_int = 2 << 20;
-/// Freed bytes at the end of a heap that are kept for later allocations.
-const KEPT: libc::c_int = 8 << 20;
+const MMAP_THRESHOLD_BYTES: libc::c_int = 2 << 20;
+/// glibc keeps up to this many free bytes at the end of a heap, and gives more back to the kernel.
+const HEAP_END_KEPT_BYTES: libc::c_int = 8 << 20;
 
 /// Sets fixed thresholds for large blocks in glibc's allocator. By default glibc raises both thresholds when a mapping is freed, up to
-/// 32 and 64 MiB. Then freed messages stay between live ones, and later tens of megabytes are unmapped at once, which takes tens of
-/// milliseconds. Must be called before any thread starts.
+/// 32 and 64 MiB. Then large messages come from the heap, and freed ones leave holes between live ones. When the end of the heap becomes free,
+/// glibc unmaps tens of megabytes at once, and the thread stands for tens of milliseconds. Must be called before any thread starts.
 pub fn set_malloc_thresholds() {
     #[cfg(target_env = "gnu")]
     for (name, value) in [
-        (libc::M_MMAP_THRESHOLD, MAPPED_MIN),
-        (libc::M_TRIM_THRESHOLD, KEPT),
+        (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES),
+        (libc::M_TRIM_THRESHOLD, HEAP_END_KEPT_BYTES),
     ] {
         // SAFETY: takes no pointers; a value that glibc refuses changes nothing.
         unsafe { libc::mallopt(name, value) };
     }
 }
 
-/// Releases the memory of the code pages of the program and its libraries. The start has used pages that serving does not need, some
-/// megabytes of resident memory. If such code runs again, the kernel reads it from the page cache. Should be called once, when all shards
-/// run.
+/// Releases the memory of the code pages of the program and its libraries. Some megabytes of code run only at the start, and would stay
+/// resident although serving does not need them. If such code runs again, the kernel reads it from the page cache. Should be called once,
+/// when all shards run.
 pub fn release_code_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for text in maps.lines().filter_map(code_range) {
-        // SAFETY: a private mapping of a file, executable and not writable. Its pages equal the file, so released ones are read
-        // again unchanged (`madvise(2)`).
+    for range in maps.lines().filter_map(code_range) {
+        // SAFETY: a private mapping of a file, executable and not writable. Nobody has written to its pages, so the kernel reads the
+        // same bytes again from the file (`madvise(2)`).
         unsafe {
             libc::madvise(
-                text.start as *mut libc::c_void,
-                text.len(),
+                range.start as *mut libc::c_void,
+                range.len(),
                 libc::MADV_DONTNEED,
             );
         }
@@ -76,8 +76,8 @@ fn code_range(line: &str) -> Option<Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let is_text = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
-    let place = |digits| usize::from_str_radix(digits, 16).ok();
-    is_text.then_some(place(start)?..place(end)?)
+    let address = |digits| usize::from_str_radix(digits, 16).ok();
+    is_text.then_some(address(start)?..address(end)?)
 }
 
 /// A random number from the kernel, good enough for keys and tokens.

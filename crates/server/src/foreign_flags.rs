@@ -7,7 +7,7 @@ use std::io::Write as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
-use crate::http_client::server::without_password;
+use crate::http_client::server::without_credentials;
 
 const CLIENT_COMMANDS: &[&str] = &["pub", "sub", "history"];
 const TOPIC_COMMANDS: &[&str] = &[
@@ -146,7 +146,7 @@ fn add_flag(command: Command, path: &[&'static str], flag: &'static ForeignFlag)
     }
     let remedy = flag.remedy;
     let refuse =
-        |value: &str| Err::<String, String>(remedy.replace("{}", &without_password(value)));
+        |value: &str| Err::<String, String>(remedy.replace("{}", &without_credentials(value)));
     let arg = Arg::new(remedy)
         .value_name("VALUE")
         .hide(true)
@@ -176,7 +176,7 @@ pub fn refuse_h_with_host(args: impl Iterator<Item = OsString>) -> bool {
     let _ = writeln!(
         std::io::stderr(),
         "error: -h asks for help and takes no value; the host stands in the URL: --server http://{}:8800",
-        without_password(&pair[1])
+        without_credentials(&pair[1])
     );
     true
 }
@@ -231,7 +231,7 @@ fn hide_passwords(error: &mut Error) {
     let hidden: Vec<_> = error
         .context()
         .filter_map(|(kind, value)| match value {
-            ContextValue::String(text) => Some((kind, without_password(text))),
+            ContextValue::String(text) => Some((kind, without_credentials(text))),
             _ => None,
         })
         .collect();

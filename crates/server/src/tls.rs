@@ -70,7 +70,7 @@ pub fn open(file: &File) -> anyhow::Result<Option<Shared>> {
 
 fn read(settings: &File) -> anyhow::Result<Source> {
     let tls = &settings.tls;
-    let clients = match (tls.asks_clients(), tls.client_certificates) {
+    let clients = match (tls.requests_client_certificates(), tls.client_certificates) {
         (false, _) => None,
         (true, ClientCertificates::Optional) => Some(Clients::Optional),
         (true, ClientCertificates::Required) => Some(Clients::Required),

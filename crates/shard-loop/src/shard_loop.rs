@@ -120,7 +120,7 @@ impl<T: Transport> ShardLoop<T> {
         shard.limit_connections(transport.room());
         let client_log = ClientLog::if_enabled(start.id, &start.logged_clients);
         if client_log.is_some() {
-            shard.log_clients();
+            shard.report_client_events();
         }
         let (streams, failures) = start.tls.map(|it| (it.streams, it.failures)).unzip();
         let mut meter = start.meter;
@@ -178,13 +178,13 @@ impl<T: Transport> ShardLoop<T> {
         };
         self.inbox.awake();
         let began_ns = self.io.meter.begin_turn();
-        self.shard.stamp(began_ns);
+        self.shard.set_turn_time(began_ns);
         let now_ms = clock::monotonic_ms();
         let now = now(now_ms - self.schedule.began_ms);
         if now.unix_s != self.schedule.wall_read_s {
             // Dates need the wall clock only once a second, so most turns do not read it.
             self.schedule.wall_read_s = now.unix_s;
-            self.shard.set_wall(clock::wall_offset_s());
+            self.shard.set_wall_clock_offset(clock::wall_offset_s());
         }
         self.tick(now_ms, now);
         self.handle_events(events, began_ns + EVENTS_NS, now);

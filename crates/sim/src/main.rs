@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crore_sim::{Coverage, Plan, run, shrink};
 
-/// The last lines of a failure's trace, which are printed without `--trace`.
+/// Without `--trace`, only this many last lines of a failure's trace are printed.
 const TRACE_LINES: usize = 60;
 /// Default number of seeds. They take some minutes.
 const SEEDS: u64 = 20_000;
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     };
     run::catch_panics();
     let passed = if args.planted {
-        planted(&args)
+        check_planted_faults(&args)
     } else {
         search(&args)
     };
@@ -149,7 +149,7 @@ fn search(args: &Args) -> bool {
                 false => coverage.missing(),
             };
             if !missing.is_empty() {
-                println!("failed: met none of {missing:?}");
+                println!("failed: these events never happened: {missing:?}");
             }
             missing.is_empty()
         }
@@ -191,14 +191,14 @@ fn explain(seed: u64, args: &Args) {
 }
 
 #[cfg(not(feature = "planted"))]
-fn planted(_: &Args) -> bool {
+fn check_planted_faults(_: &Args) -> bool {
     eprintln!("built without the feature `planted`");
     false
 }
 
-/// Whether each planted fault makes some seed fail.
+/// Plants each fault in turn, and runs seeds. Returns whether a seed failed for every fault.
 #[cfg(feature = "planted")]
-fn planted(args: &Args) -> bool {
+fn check_planted_faults(args: &Args) -> bool {
     use crore_broker::planted::{Fault, plant};
     use crore_disk::planted::{self as disk, Fault as DiskFault};
     use strum::VariantArray as _;
@@ -209,6 +209,7 @@ fn planted(args: &Args) -> bool {
             continue;
         }
         plant(Some(fault));
+        // Only from these seeds on, plans have the feature that the fault breaks.
         let from = match fault {
             Fault::DeadAccepted
             | Fault::EarlyPurge

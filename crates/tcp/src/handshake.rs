@@ -136,8 +136,8 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
                 Verdict::Good(handshake) => {
                     self.third_packet(segment, listener, &handshake, now_us, device);
                 }
-                Verdict::Later if !planted::is(Fault::AnyCookie) => {}
-                _ if planted::is(Fault::AnyCookie) => {
+                Verdict::Later if !planted::is_planted(Fault::AnyCookie) => {}
+                _ if planted::is_planted(Fault::AnyCookie) => {
                     let any = Handshake {
                         segment_bytes: 1_400,
                         window_shift: None,

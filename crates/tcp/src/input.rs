@@ -181,7 +181,10 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return true;
         }
         let end = head.sequence.wrapping_add(length);
-        if planted::is(Fault::OldAccepted) && bytes > 0 && is_after(next, head.sequence) {
+        if planted::is_planted(Fault::OldBytesAccepted)
+            && bytes > 0
+            && is_after(next, head.sequence)
+        {
             return true;
         }
         let begins_inside = is_after(head.sequence, next) && is_after(edge, head.sequence);
@@ -223,7 +226,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
     /// Handles a reset within the window. Only one with exactly the expected number ends the connection (RFC 5961 §3.2).
     fn reset_by_peer(&mut self, id: u32, head: &Head, now_us: u64) {
         let row = &self.rows[id as usize];
-        if head.sequence != row.receive_next && !planted::is(Fault::BlindReset) {
+        if head.sequence != row.receive_next && !planted::is_planted(Fault::BlindReset) {
             self.counters.unacceptable += 1;
             return self.challenge(id, now_us);
         }
@@ -244,7 +247,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         let row = &self.rows[id as usize];
         let (first, next) = (row.unacknowledged, row.send_next);
         let ack = head.acknowledged;
-        if is_after(ack, next) && !planted::is(Fault::AckOfUnsent) {
+        if is_after(ack, next) && !planted::is_planted(Fault::AckOfUnsent) {
             self.counters.unacceptable += 1;
             self.challenge(id, now_us);
             return false;
@@ -347,13 +350,13 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         if is_new {
             row.unacknowledged = ack;
-            let until = if planted::is(Fault::FreedTooMuch) {
+            let until = if planted::is_planted(Fault::FreedTooMuch) {
                 ack.wrapping_add(700)
             } else {
                 ack
             };
             let freed = busy.send.release(until);
-            if freed > 0 && !planted::is(Fault::NeverReleased) {
+            if freed > 0 && !planted::is_planted(Fault::NeverReleased) {
                 self.account.release(Conn(id), freed);
             }
             (busy.backoff, busy.duplicates) = (0, 0);
@@ -453,7 +456,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         let (next, edge) = (row.receive_next, row.receive_edge);
         let mut has_fin = fin;
-        if is_after(next, start) && !planted::is(Fault::OldAccepted) {
+        if is_after(next, start) && !planted::is_planted(Fault::OldBytesAccepted) {
             let known = next.wrapping_sub(start) as usize;
             if has_fin && known > data.len() || !has_fin && known >= data.len() {
                 self.counters.repeated += 1;
@@ -463,7 +466,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             data = data.get(known..).unwrap_or_default();
             start = next;
         }
-        if planted::is(Fault::OldAccepted) && is_after(next, start) {
+        if planted::is_planted(Fault::OldBytesAccepted) && is_after(next, start) {
             start = next;
         }
         let room = if is_after(edge, start) {
@@ -576,7 +579,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             return;
         };
         let is_next = busy.receive.fin == Some(row.receive_next)
-            || busy.receive.fin.is_some() && planted::is(Fault::EarlyEnd);
+            || busy.receive.fin.is_some() && planted::is_planted(Fault::EarlyEnd);
         if busy
             .receive
             .fin

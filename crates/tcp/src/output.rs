@@ -80,7 +80,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
         }
         let unsent = busy.send.end().wrapping_sub(row.send_next);
         let mut edge = row.unacknowledged.wrapping_add(row.send_window);
-        if planted::is(Fault::WideWindow) {
+        if planted::is_planted(Fault::WindowTooWide) {
             edge = edge.wrapping_add(1);
         }
         let usable = if is_after(edge, row.send_next) {
@@ -121,7 +121,7 @@ impl<H: AsRef<[u8]>, A: Account> Table<H, A> {
             _ if fin => flag::ACK | flag::FIN,
             _ => flag::ACK | flag::PSH,
         };
-        let is_sent = planted::is(Fault::NoRetransmission) && !syn
+        let is_sent = planted::is_planted(Fault::NoRetransmission) && !syn
             || self.send_segment(id, flags, (segment.start, bytes), now_us, device);
         if !is_sent {
             return false;

@@ -1,4 +1,4 @@
-//! Faults that tests switch on to show that the tests of two endpoints find them. Outside of tests every check is the constant `false`.
+//! Faults that a test switches on, to prove that the tests with two endpoints notice them. Outside of tests every check is the constant `false`.
 
 /// A fault. Only one at a time is on, in a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,14 +9,14 @@
 pub enum Fault {
     /// A segment that was found to be lost is not retransmitted.
     NoRetransmission,
-    /// The sender takes the peer's window for a byte larger than it is.
-    WideWindow,
+    /// The sender believes that the peer's window is one byte larger than it is.
+    WindowTooWide,
     /// Bytes of a segment that have arrived before are accepted again.
-    OldAccepted,
-    /// An acknowledgement frees bytes behind those that it acknowledges.
+    OldBytesAccepted,
+    /// An acknowledgement also frees later bytes, which are not acknowledged yet.
     FreedTooMuch,
     /// Of two segments that overlap, the later one decides the bytes.
-    LaterWins,
+    LaterOverlapWins,
     /// A reset is accepted anywhere in the window.
     BlindReset,
     /// Acknowledgements of bytes that were never sent are accepted.
@@ -34,7 +34,7 @@ std::thread_local! {
     static PLANTED: core::cell::Cell<Option<Fault>> = const { core::cell::Cell::new(None) };
 }
 
-/// Switches this fault on in this thread, and every other one off.
+/// Makes this the thread's only fault. `None` switches all faults off.
 #[cfg(test)]
 pub fn plant(fault: Option<Fault>) {
     PLANTED.set(fault);
@@ -42,13 +42,13 @@ pub fn plant(fault: Option<Fault>) {
 
 /// Whether this fault is on.
 #[cfg(test)]
-pub fn is(fault: Fault) -> bool {
+pub fn is_planted(fault: Fault) -> bool {
     PLANTED.get() == Some(fault)
 }
 
 /// Whether this fault is on.
 #[cfg(not(test))]
 #[inline]
-pub fn is(_: Fault) -> bool {
+pub fn is_planted(_: Fault) -> bool {
     false
 }

@@ -88,7 +88,7 @@ impl ReceiveBuffer {
             self.in_order.extend_from_slice(&rest[..before]);
             self.in_order.extend_from_slice(&range.bytes);
             let covered = before + range.bytes.len();
-            if planted::is(Fault::LaterWins) {
+            if planted::is_planted(Fault::LaterOverlapWins) {
                 let from = self.in_order.len() - range.bytes.len();
                 let over = &rest[before..covered.min(rest.len())];
                 self.in_order[from..from + over.len()].copy_from_slice(over);

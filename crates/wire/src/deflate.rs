@@ -24,7 +24,7 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
 /// The bytes that the inflater appends to a message: the end of the flush and an empty final block. They end the stream only if the message
-/// ends at the boundary of a block. So a truncated message is detected.
+/// ends at the boundary of a block, so a truncated message is detected.
 const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
 /// The compressed form of an empty message (RFC 7692 §7.2.3.6).

@@ -113,7 +113,7 @@ fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
     out.push(b'\n');
 }
 
-/// The most bytes that [`write_lines`] appends. CRLF counts as two line ends here.
+/// The maximum number of bytes that [`write_lines`] appends. CRLF counts as two line ends here.
 fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
     let line_ends = memchr_iter(b'\n', text).count() + memchr_iter(b'\r', text).count();
     text.len() + line_ends * prefix.len() + prefix.len() + 1
@@ -165,7 +165,7 @@ pub struct TooLong;
 /// Reads an event stream that arrives in pieces.
 #[derive(Clone, Debug)]
 pub struct Parser {
-    /// The most bytes of a line, and of an event's data.
+    /// The maximum number of bytes of a line, and of an event's data.
     limit: usize,
     /// The beginning of an incomplete line.
     line: Vec<u8>,

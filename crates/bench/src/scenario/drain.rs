@@ -62,9 +62,9 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         counts.disorders,
         counts.told_gaps,
         outcome.publishers.acknowledged,
-        outcome.published(&shared),
+        outcome.begun_publishes(&shared),
     ));
-    outcome.say_why();
+    outcome.print_faults();
     let of_this_run = json!({
         // The logs keep everything, so there must be no gap.
         "clean": outcome.is_clean(&shared) && counts.told_gaps == 0,

@@ -1,6 +1,6 @@
-//! `durable-soak`: publishes durable messages at half the possible rate, to topics that come and go, with a kill every minute. It records
-//! disk usage, memory and the time of each start, which must not grow. The messages that were answered last before a kill must still exist
-//! after the kill.
+//! `durable-soak`: measures the highest rate of durable publishes, then publishes at half of it, always to new topics, and kills the server every
+//! minute. After each minute it records disk usage, memory and the time of the next start; a reader must see that none of the three grows. The
+//! messages that were answered last before a kill must still exist after it.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -18,17 +18,17 @@ use crate::report;
 use crate::rig::{Directory, RunArgs, Server, ServerKind, ServerOptions};
 
 /// Default duration of the run, in seconds.
-const SECONDS: f64 = 900.0;
+const DURATION_S: f64 = 900.0;
 /// Seconds between two kills.
-const LIFE_S: f64 = 60.0;
-/// How long the possible rate is measured, in seconds.
-const PROBE_S: f64 = 10.0;
+const KILL_INTERVAL_S: f64 = 60.0;
+/// Seconds of full-speed publishing that measure the highest rate.
+const MAX_RATE_PROBE_S: f64 = 10.0;
 /// Default size of a message, in bytes.
-const SIZE: usize = 512;
+const MESSAGE_BYTES: usize = 512;
 /// Messages in a batch.
 const BATCH: u64 = 64;
 /// The number of messages that are sent to a topic before the next topic is used.
-const PER_TOPIC: u64 = 8;
+const MESSAGES_PER_TOPIC: u64 = 8;
 /// Number of publishing connections. Each has one batch in flight.
 const WRITERS: u64 = 4;
 /// Default number of shards.
@@ -46,10 +46,10 @@ const RULES: &str =
 struct WriterCounts {
     /// Batches that were started.
     started: u64,
-    /// Batches that were answered.
-    answered: u64,
-    /// The number of the last answered batch; `None` before the first.
-    last: Option<u64>,
+    /// Batches of which every message was accepted.
+    accepted: u64,
+    /// The number of the last such batch.
+    last_accepted: Option<u64>,
     /// Messages (lines of batches) that were refused.
     refused: u64,
 }
@@ -64,26 +64,41 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         state.display()
     );
     let shards = args.shards.unwrap_or(SHARDS);
-    let setting = ServerOptions::new(ServerKind::Crore, shards, 0);
-    let mut server = Server::start_with(args, setting, &settings, None)?;
-    let size = args.size.unwrap_or(SIZE);
+    let options = ServerOptions::new(ServerKind::Crore, shards, 0);
+    let mut server = Server::start_with(args, options, &settings, None)?;
+    let size = args.size.unwrap_or(MESSAGE_BYTES);
     let mut writers = [WriterCounts::default(); WRITERS as usize];
-    let max_rate = run_load(&mut server, &mut writers, size, PROBE_S, 0.0, |_| Ok(()))?.0;
+    let max_rate = run_load(
+        &mut server,
+        &mut writers,
+        size,
+        MAX_RATE_PROBE_S,
+        0.0,
+        |_| Ok(()),
+    )?
+    .0;
     let pause_s = (WRITERS * BATCH) as f64 / (max_rate / 2.0);
-    let lives = (args.duration.unwrap_or(SECONDS) / LIFE_S).ceil().max(1.0) as u32;
-    let (mut rows, mut missing) = (Vec::new(), 0);
-    for life in 1..=lives {
+    let duration_s = args.duration.unwrap_or(DURATION_S);
+    let rounds = (duration_s / KILL_INTERVAL_S).ceil().max(1.0) as u32;
+    let (mut rows, mut incomplete) = (Vec::new(), 0);
+    for round in 1..=rounds {
         let measure = |server: &mut Server| {
             let measured = (server.sample()?.rss_bytes, size_of_all(&state)?);
             server.kill();
             Ok(measured)
         };
-        let (rate, (memory, disk)) =
-            run_load(&mut server, &mut writers, size, LIFE_S, pause_s, measure)?;
+        let (rate, (memory, disk)) = run_load(
+            &mut server,
+            &mut writers,
+            size,
+            KILL_INTERVAL_S,
+            pause_s,
+            measure,
+        )?;
         let start_s = server.timed_restart(shards, TIMEOUT)?;
-        missing += count_missing(server.addresses[0], &writers)?;
+        incomplete += count_incomplete_topics(server.addresses[0], &writers)?;
         report::note(&format!(
-            "life {life} of {lives}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",
+            "minute {round} of {rounds}: {rate:.0} messages/s, {:.0} MB on disk, {:.0} MB of memory, the next start took {start_s:.2} s",
             disk as f64 / 1e6,
             memory as f64 / 1e6,
         ));
@@ -91,22 +106,24 @@ pub fn run(args: &RunArgs) -> Result<Value> {
             "rate_per_s": rate, "disk_bytes": disk, "memory_bytes": memory, "start_s": start_s,
         }));
     }
-    Ok(outcome(&rows, &writers, max_rate, missing, size, &state))
+    Ok(report_result(
+        &rows, &writers, max_rate, incomplete, size, &state,
+    ))
 }
 
 /// Prints and returns the result.
-fn outcome(
+fn report_result(
     rows: &[Value],
     writers: &[WriterCounts],
     max_rate: f64,
-    missing: u64,
+    incomplete: u64,
     size: usize,
     state: &Path,
 ) -> Value {
     let refused: u64 = writers.iter().map(|it| it.refused).sum();
-    let answered: u64 = writers.iter().map(|it| it.answered * BATCH).sum();
+    let answered: u64 = writers.iter().map(|it| it.accepted * BATCH).sum();
     report::say(&format!(
-        "{} kills: {answered} messages answered, {refused} refused, {missing} topics without their last messages; {max_rate:.0}/s would be possible",
+        "{} kills: {answered} messages answered, {refused} refused, {incomplete} topics without their last messages; {max_rate:.0}/s would be possible",
         rows.len(),
     ));
     for name in ["rate_per_s", "disk_bytes", "memory_bytes", "start_s"] {
@@ -121,13 +138,13 @@ fn outcome(
         ));
     }
     json!({
-        "clean": missing == 0 && refused == 0,
+        "clean": incomplete == 0 && refused == 0,
         "lives": rows,
-        "life_s": LIFE_S,
+        "life_s": KILL_INTERVAL_S,
         "possible_per_s": max_rate,
         "answered": answered,
         "refused": refused,
-        "topics_without_their_last_messages": missing,
+        "topics_without_their_last_messages": incomplete,
         "disk_bytes_at_the_end": size_of_all(state).unwrap_or(0),
         "size": size,
     })
@@ -144,7 +161,7 @@ fn run_load<T>(
     at_end: impl FnOnce(&mut Server) -> Result<T>,
 ) -> Result<(f64, T)> {
     let (address, stop) = (server.addresses[0], AtomicBool::new(false));
-    let count = |writers: &[WriterCounts]| writers.iter().map(|it| it.answered).sum::<u64>();
+    let count = |writers: &[WriterCounts]| writers.iter().map(|it| it.accepted).sum::<u64>();
     let (before, begin) = (count(writers), Instant::now());
     let pause = Duration::from_secs_f64(pause_s);
     let at_end_result = std::thread::scope(|scope| {
@@ -188,7 +205,10 @@ fn publish(
             );
         }
         match post(&mut link, address, &body) {
-            Ok(0) => (counts.answered, counts.last) = (counts.answered + 1, Some(number)),
+            Ok(0) => {
+                counts.accepted += 1;
+                counts.last_accepted = Some(number);
+            }
             Ok(refused) => counts.refused += refused,
             Err(_) => return,
         }
@@ -198,18 +218,20 @@ fn publish(
 }
 
 fn topic(writer: u64, message: u64) -> String {
-    format!("s/{writer}/{}", message / PER_TOPIC)
+    format!("s/{writer}/{}", message / MESSAGES_PER_TOPIC)
 }
 
-/// Counts missing topics: of the topics of each writer's last answered batch, those that do not have all their messages.
-fn count_missing(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
-    let mut missing = 0;
+/// Counts the topics of each writer's last accepted batch that do not have all their messages.
+fn count_incomplete_topics(address: SocketAddr, writers: &[WriterCounts]) -> Result<u64> {
+    let mut incomplete = 0;
     for (writer, counts) in (0..).zip(writers) {
-        let Some(last) = counts.last else { continue };
-        for message in (last * BATCH..(last + 1) * BATCH).step_by(PER_TOPIC as usize) {
+        let Some(last) = counts.last_accepted else {
+            continue;
+        };
+        for message in (last * BATCH..(last + 1) * BATCH).step_by(MESSAGES_PER_TOPIC as usize) {
             let info = info(address, &topic(writer, message))?;
-            missing += u64::from(info["messages"] != PER_TOPIC);
+            incomplete += u64::from(info["messages"] != MESSAGES_PER_TOPIC);
         }
     }
-    Ok(missing)
+    Ok(incomplete)
 }

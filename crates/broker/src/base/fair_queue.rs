@@ -1,19 +1,20 @@
 //! A fair queue: its next item belongs to the party that has received the least work so far. A party is an address, a user or a group, as a number.
-//! The items of one party stay in order. So a crowd from one address does not delay other addresses, and a party that needs little work is served
+//! The items of one party stay in order. A crowd from one address does not delay other addresses, and a party that needs little work is served
 //! before one that needs much.
 //!
-//! The algorithm is start-time fair queueing. A party's *share* is the queue's virtual time when the party came, plus the work done for the party since.
-//! The party with the lowest share is next. The queue remembers a party without items until the virtual time reaches the party's share, so that a party
-//! gains nothing by leaving and coming back. When the queue runs empty, all parties are equal.
+//! The algorithm is start-time fair queueing. A party's *share* is the queue's virtual time when the party came, plus the work done for the party
+//! since. The party with the lowest share is next. A party must gain nothing by leaving and coming back, so the queue remembers a party without
+//! items until the virtual time reaches the party's share. When the queue runs empty, all parties are equal.
 
 use alloc::collections::{BTreeMap, BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-/// Above this number of parties, a party that runs empty frees its allocation. Below, the party keeps it, so that short queues do not allocate each time.
+/// Above this number of parties, a party that runs empty frees its allocation. Below it, the party keeps the allocation, and short queues do not
+/// allocate each time.
 const IDLE_PARTIES_MAX: usize = 64;
-/// The most bytes of the allocations of parties without items.
+/// The maximum number of bytes of the allocations of parties without items.
 const IDLE_BYTES_MAX: usize = 16 << 10;
-/// The most parties in `drained`. Bounds the memory for parties without items.
+/// The maximum number of parties in `drained`. Bounds the memory for parties without items.
 const DRAINED_PARTIES_MAX: usize = 4096;
 
 /// A queue that is fair between parties.

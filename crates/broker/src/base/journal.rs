@@ -16,7 +16,7 @@ use crate::base::ids::ConnId;
 
 /// Longest text that a client chooses (user, client id, detail), in bytes.
 const DETAIL_BYTES_MAX: usize = 200;
-/// The most events that wait. The shard takes them after each input, and one input rarely causes more.
+/// The maximum number of events that wait. The shard takes them after each input, and one input rarely causes more.
 const EVENTS_MAX: usize = 1024;
 /// Bytes for each connection besides its client id: an entry of `Journal::connections`, whose tree nodes are two thirds full.
 const CONNECTION_BYTES: usize = size_of::<(u32, ConnectionNames)>() * 3 / 2;

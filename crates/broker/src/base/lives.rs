@@ -165,7 +165,7 @@ impl Lives {
         text
     }
 
-    /// The most bytes of the text of a log with `partitions` partitions.
+    /// The maximum number of bytes of the text of a log with `partitions` partitions.
     pub fn text_bytes_max(partitions: PartitionId) -> usize {
         let offsets = 1 + usize::from(partitions);
         let line = EPOCH_DIGITS + offsets * (1 + OFFSET_DIGITS) + 1;

@@ -57,7 +57,7 @@ pub enum Since {
 
 /// Longest suffix that a proxy may have added to a position, in bytes.
 const SUFFIX_BYTES_MAX: usize = 32;
-/// The most prefixes of a text that are tried as a position.
+/// The maximum number of prefixes of a text that are tried as a position.
 const CUTS_MAX: usize = 8;
 
 /// A position that cannot be read.

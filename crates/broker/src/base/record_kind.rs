@@ -38,7 +38,7 @@ macro_rules! kinds {
             }
 
             /// The kind of a record; `None` if this version does not know it.
-            pub(crate) fn of(record: &[u8]) -> Option<RecordKind> {
+            pub(crate) fn read(record: &[u8]) -> Option<RecordKind> {
                 match *record.first()? {
                     $($byte => Some(RecordKind::$kind),)*
                     _ => None,

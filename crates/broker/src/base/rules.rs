@@ -1,4 +1,4 @@
-//! The rules of topics: what the server keeps of a topic, and for how long. The first rule whose filter matches a topic governs it,
+//! The rules of topics: which messages the server keeps of a topic, and for how long. The first rule whose filter matches a topic governs it,
 //! else the default rule. A topic's row (its entry in the table of topics) has the number of its rule.
 //!
 //! The server's own topics, below `$SYS/`, have a built-in rule that keeps the newest message of each topic. Its other fields are copied from the
@@ -13,7 +13,7 @@ use crate::base::access::Right;
 use crate::base::settings::{Keep, Rule};
 use crate::base::work::{FILTERS_PER_STEP, Steps};
 
-/// The most rules of the operator. A topic's row has one byte for the number of a rule.
+/// The maximum number of rules of the operator. A topic's row has one byte for the number of a rule.
 pub const RULES_MAX: usize = 256 - BUILT_IN;
 /// The number of built-in rules: the default rule, the rule of `$SYS/`, and the rule of retained messages.
 const BUILT_IN: usize = 3;

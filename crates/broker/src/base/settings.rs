@@ -61,7 +61,7 @@ pub struct Access {
     pub query: String,
     /// Longest token, or longest user and password together, in bytes. The answer to longer ones is 401.
     pub token_bytes: usize,
-    /// The most verdicts that each shard caches.
+    /// The maximum number of verdicts that each shard caches.
     pub verdicts_per_shard: usize,
     /// The key of the digests that identify credentials in caches. It is random in each process.
     pub key: [u8; 32],

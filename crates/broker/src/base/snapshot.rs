@@ -5,7 +5,7 @@
 //! A snapshot is a sequence of blocks, each with its length and a checksum. The first block is the [`Head`]. The last block has the number of records.
 //! The snapshot is written and read block by block, so that writer and reader hold only one block in memory.
 //!
-//! Each record names a partition, or a topic that determines the partition. So a server with another number of homes can read the
+//! Each record names a partition, or a topic that determines the partition, so a server with another number of homes can read the
 //! snapshots. A home reads the snapshots of all homes that had one of its partitions, and skips the records of other partitions.
 //!
 //! Invariants: a snapshot is written when no connection is left and nothing is in flight ([`Settled`](crate::Settled)). It is valid as a whole or not at

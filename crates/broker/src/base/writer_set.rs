@@ -11,8 +11,8 @@ use crate::base::ids::PartitionId;
 use crate::base::planted::{self, Fault};
 use crate::base::snapshot::{Damaged, FieldReader, FieldWriter};
 
-/// The most writers of a set. A new writer then evicts the dead writer whose last change is the oldest; without a dead one, the oldest writer. A living writer
-/// that has been evicted would lose data: it answers its next publishes, but to the other nodes its batches are void.
+/// The maximum number of writers of a set. A new writer then evicts the dead writer whose last change is the oldest; without a dead one, the oldest
+/// writer. A living writer that has been evicted would lose data: it answers its next publishes, but to the other nodes its batches are void.
 const WRITERS_MAX: usize = 256;
 
 /// Batch numbers are below this.
@@ -36,7 +36,7 @@ pub(crate) struct WriterSet {
     pub steward: Option<u64>,
     /// The offset of the last record.
     pub last: u64,
-    /// The log has lost its beginning. So the first batch that is left of a writer is valid, whatever its number.
+    /// The log has lost its beginning, so the first batch that is left of a writer is valid, whatever its number.
     has_lost: bool,
 }
 

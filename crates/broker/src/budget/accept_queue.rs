@@ -13,7 +13,7 @@ use crate::base::fair_queue::FairQueue;
 use crate::base::ids::SocketId;
 use crate::budget::admission::{Client, Party};
 
-/// The most connections that wait in a queue.
+/// The maximum number of connections that wait in a queue.
 const WAITING_MAX: usize = 512;
 /// The shard's room for connections, divided by this, is the number of connections that may wait.
 const WAITING_PART: u32 = 16;
@@ -51,7 +51,7 @@ impl AcceptQueue {
 
     /// Queues a connection.
     pub fn push(&mut self, socket: SocketId, peer: IpAddr) {
-        let party = Party::of_address(Client::of(peer, self.seed));
+        let party = Party::of_address(Client::from_address(peer, self.seed));
         self.waiting.push(party.number(), (socket, peer));
     }
 

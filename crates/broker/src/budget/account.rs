@@ -70,7 +70,7 @@ impl Account {
         self.messages_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// The sum: what the shards have drawn, and what belongs to no shard.
+    /// The bytes that the shards have drawn, and those that belong to no shard.
     pub(super) fn used_bytes(&self) -> usize {
         self.drawn_bytes.load(Relaxed) + self.messages_bytes()
     }

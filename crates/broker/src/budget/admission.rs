@@ -255,7 +255,7 @@ impl Counts {
     pub fn change(&self, settings: &Settings) {
         let limits = &settings.limits;
         let connections_max = u32::try_from(limits.connections_max).unwrap_or(u32::MAX);
-        let rate = Rate::of(limits.publishes_per_s, limits.publishes_burst);
+        let rate = Rate::new(limits.publishes_per_s, limits.publishes_burst);
         self.connections.most.store(connections_max, Relaxed);
         self.rates.publishes.store(Rate::pack(rate), Relaxed);
         self.account.change(limits.memory_bytes);
@@ -277,7 +277,7 @@ impl Counts {
 
     /// The client with this address.
     pub fn client(&self, address: IpAddr) -> Client {
-        Client::of(address, self.seed)
+        Client::from_address(address, self.seed)
     }
 
     /// Admits a connection, if the process has room.
@@ -327,7 +327,7 @@ impl Counts {
         if !shares::may_take(owners.count(client) as usize, free, shares::NEARLY_ALL) {
             return Err(Reason::ConnectionsFull);
         }
-        match owners.enter(client) {
+        match owners.try_add_one(client) {
             true => Ok(()),
             false => Err(Reason::ConnectionsOfAddress),
         }
@@ -364,7 +364,8 @@ impl Counts {
         );
         let free = most.saturating_sub(taken) as usize;
         let enters = |counts: &CountsByClient, key| {
-            shares::may_take(counts.count(key) as usize, free, shares::MOST) && counts.enter(key)
+            shares::may_take(counts.count(key) as usize, free, shares::MOST)
+                && counts.try_add_one(key)
         };
         if client.is_known() && !enters(&self.sessions.by_client, client) {
             return Err(Reason::SessionsOfAddress);

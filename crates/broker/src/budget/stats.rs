@@ -48,7 +48,7 @@ pub struct Refusals([[u64; Transport::ALL.len()]; Reason::ALL.len()]);
 
 impl Refusals {
     /// The number of refusals for this reason.
-    pub fn of(&self, reason: Reason) -> u64 {
+    pub fn count(&self, reason: Reason) -> u64 {
         self.0[reason as usize].iter().sum()
     }
 
@@ -61,7 +61,7 @@ impl Refusals {
     pub fn of_section(&self, section: Section) -> u64 {
         let all = Reason::ALL.iter();
         let of = all.filter(|reason| reason.row().section == section);
-        of.map(|reason| self.of(*reason)).sum()
+        of.map(|reason| self.count(*reason)).sum()
     }
 
     /// Counts a refusal. Code that has a connection calls `Clients::refused`.
@@ -186,12 +186,12 @@ counters! {
     (closed by Closed "reason") metric "crore_closed_connections_total": "Ended connections";
 
     [|it| it.of_section(Section::Credentials)] metric "crore_refused_credentials_total" refusal "credentials were not valid": "Requests and connections with invalid credentials";
-    [|it| it.of(Reason::TokenTooLong)] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
+    [|it| it.count(Reason::TokenTooLong)] metric "crore_oversized_credentials_total": "Refused credentials that were longer than `access.token_bytes`";
     [|it| it.of_section(Section::NoCredentials) + it.of_section(Section::NotGranted)] metric "crore_denied_requests_total" refusal "no right to do this": "Requests, subscriptions and messages without the right";
-    [|it| it.of(Reason::ForeignHost)] metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
-    [|it| it.of(Reason::ForeignOrigin)] metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
-    [|it| it.of(Reason::NoSocketPath)] metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
-    [|it| it.of(Reason::KeysFull)] metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
+    [|it| it.count(Reason::ForeignHost)] metric "crore_refused_hosts_total" refusal "another Host than the loopback": "Requests with another `Host` than the loopback, while only that is accepted";
+    [|it| it.count(Reason::ForeignOrigin)] metric "crore_refused_origins_total" refusal "another origin": "Requests of web pages with an `Origin` that is not in `http.allowed_origins`";
+    [|it| it.count(Reason::NoSocketPath)] metric "crore_stray_upgrades_total" refusal "a WebSocket at a path that has none": "Upgrades to WebSocket that were answered 404: the path has no WebSocket, and the client did not offer the subprotocol `mqtt`";
+    [|it| it.count(Reason::KeysFull)] metric "crore_refused_keys_total" refusal "no room for an idempotency key": "Publishes that were refused because `publish.idempotency_keys`, or the publisher's share of it, was used up";
     [|it| it.of_section(Section::PublishRates)] metric "crore_refused_rates_total" refusal "a rate of publishes was reached": "Publishes that were refused because `limits.publishes_per_address_per_s` or `limits.publishes_per_s` was reached; the lines of a batch count one by one";
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn enter_stream<P: ProtocolTypes>(
 ) -> bool {
     let of = clients.conns.get(link);
     row.consumer.client = of.consumer.client;
-    if of.link.is(TURNED_AWAY) || !gate.has_room(clients.conns.len()) {
+    if of.link.has(TURNED_AWAY) || !gate.has_room(clients.conns.len()) {
         return gate.turn_away_later(&mut clients.meter.stats, &clients.ctx, row);
     }
     let (admission, client) = (&clients.ctx.world.admission, row.consumer.client);
@@ -90,7 +90,7 @@ pub(crate) fn enter_proxied<P: ProtocolTypes>(
     slot: u32,
     address: IpAddr,
 ) {
-    if clients.conns.get(slot).link.is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.has(TURNED_AWAY) {
         return;
     }
     clients.conns.set_relayed(slot, Some(address));
@@ -134,7 +134,7 @@ impl Gate {
 
     /// Stops counting a connection that has ended.
     pub(crate) fn stop_counting(&mut self, ctx: &Context, row: &Row) {
-        if row.link.is(TURNED_AWAY) {
+        if row.link.has(TURNED_AWAY) {
             self.turned_away_left();
         } else {
             ctx.world.admission.leave();

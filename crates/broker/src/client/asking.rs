@@ -8,12 +8,14 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::client::parts::{Clients, Context, Lanes, Matching, Subscriptions, Work};
 use crate::client::types::ProtocolTypes;
 use crate::home::{Home, HomeContext};
 use crate::mail::message::{DedupKey, Headers, Publish};
-use crate::mail::{Answer, Ask, Attach, Fact, Outcome, ReplyTo, Span, TopicRequest, properties};
+use crate::mail::{
+    Ask, Attach, Fact, Outcome, ReplyTo, Span, TopicRequest, WantedAnswer, properties,
+};
 
 impl Lanes {
     /// Puts a request into the lane to a home.
@@ -29,18 +31,18 @@ impl Lanes {
         work: &Work,
         to: ShardId,
         message: &Publish<'_>,
-        answer: Answer,
+        answer: WantedAnswer,
     ) {
         work.steps.add(1);
         work.steps.add_bytes(message.data.len());
         self.to[usize::from(to)].publishes += 1;
         self.ask(to, |bytes| Ask::Publish {
             hash: message.hash,
-            name: Span::of(bytes, message.name),
-            data: Span::of(bytes, message.data),
-            headers: message.headers.map(|field| Span::of(bytes, field)),
+            name: Span::append(bytes, message.name),
+            data: Span::append(bytes, message.data),
+            headers: message.headers.map(|field| Span::append(bytes, field)),
             dedup: message.dedup.map(|dedup| DedupKey {
-                key: Span::of(bytes, dedup.key),
+                key: Span::append(bytes, dedup.key),
                 publisher: dedup.publisher,
             }),
             answer,
@@ -57,7 +59,7 @@ pub(crate) fn publish_as<P: ProtocolTypes>(
     slot: u32,
     to: ShardId,
     message: &Publish<'_>,
-    answer: Answer,
+    answer: WantedAnswer,
 ) -> Option<Outcome> {
     let attributes = message.headers.attributes;
     let Some(attributes) = clients.with_publisher(slot, message.name, attributes) else {
@@ -82,7 +84,7 @@ pub(crate) fn publish<P: ProtocolTypes>(
     home: &mut Option<Home>,
     to: ShardId,
     message: &Publish<'_>,
-    answer: Answer,
+    answer: WantedAnswer,
 ) -> Option<Outcome> {
     clients.meter.stats.published += 1;
     clients.meter.stats.published_bytes += message.data.len() as u64;
@@ -134,10 +136,10 @@ pub(crate) fn prefetch_topics<'a>(
     let Some(home) = home.as_ref().filter(large) else {
         return;
     };
-    let mut topics = [(0, &b""[..]); PREFETCHED];
+    let mut topics = [(0, &b""[..]); PREFETCH_ROWS];
     let mut count = 0;
     for name in core::iter::from_fn(next)
-        .take(PREFETCHED)
+        .take(PREFETCH_ROWS)
         .filter(|name| !name.is_empty())
     {
         let (hash, to) = ctx.place_of(name);
@@ -165,8 +167,8 @@ pub(crate) fn ask_verb<P: ProtocolTypes>(
     lanes.ask(home, |bytes| Ask::Topic {
         verb,
         hash,
-        name: Span::of(bytes, name),
-        answer: Answer::Full(to),
+        name: Span::append(bytes, name),
+        answer: WantedAnswer::OutcomeAndInfo(to),
         client,
     });
 }
@@ -203,7 +205,7 @@ impl Subscriptions {
         let name = self.topics.name(attach.topic);
         let (_, home) = ctx.place_of(name);
         let lane = &mut self.lanes.to[usize::from(home)];
-        let span = Span::of(&mut lane.bytes, name);
+        let span = Span::append(&mut lane.bytes, name);
         lane.asks.push(Ask::Attach(attach, span));
     }
 

@@ -1,16 +1,16 @@
 //! Ends connections, and counts why.
 //!
-//! Code that finds a reason to end a connection calls [`Clients::shut`] or [`Clients::drop_conn`], which need only the connections.
-//! They mark the end. From then on the connection is `Draining`: it gets no answer and no message, and [`Clients::put`] sends
-//! nothing to it. Only [`Front::carry_out_ends`] removes its subscriptions, its session and its row, after the current input or
-//! delivery.
+//! Code that finds a reason to end a connection has only [`Clients`], and not the subscriptions. It only marks the end, with
+//! [`Clients::shut`] or [`Clients::drop_conn`]. From then on the connection is `Draining`: it gets no answer and no message, and
+//! [`Clients::put`] sends nothing to it. After the current input or delivery, [`Front::carry_out_ends`] removes its subscriptions and its
+//! session, and its row unless it still has bytes to send.
 //!
-//! Invariants: each end is counted once, when it begins; the flag `CLOSING` shows that it was counted. Nothing follows a Close
-//! frame (RFC 6455 section 5.5.1), also while the frame waits for the socket. The row of a marked connection stays until its end is
-//! carried out, so a slot names the same connection during a whole input.
+//! Invariants: each end is counted once, when it begins; the flag `CLOSING` shows that it was counted. After a Close frame nothing is sent
+//! (RFC 6455 section 5.5.1), even if the frame still waits in the outbox. The row of a marked connection stays until its end is carried
+//! out, so a slot names the same connection during a whole input.
 //!
-//! If rows contradict each other, which is a fault of the server, the connection ends and is counted as [`Closed::Broken`]. A
-//! contradiction that would endanger other clients' bytes panics instead.
+//! If one row refers to another that does not exist, the server has a bug. It ends the connection and counts [`Closed::Broken`]. It panics
+//! if another client could get wrong bytes.
 
 use crate::base::ids::ConnId;
 use crate::base::journal::EventKind;
@@ -26,15 +26,15 @@ use crate::io::{Close, Io};
 use crate::store::slab::NONE;
 
 impl<P: Protocols> Front<P> {
-    /// Ends the connections that an input has marked. If code followed a row to another row that does not exist, the input's
-    /// connection ends too. If the input had no connection, the fault is only counted.
-    pub(crate) fn end_input<I: Io>(&mut self, about: Option<ConnId>, io: &mut I) {
+    /// Ends the connections that an input has marked. If a row did not exist to which another refers, the input's connection ends too. If the
+    /// input had no connection, the bug is only counted.
+    pub(crate) fn end_input<I: Io>(&mut self, input_connection: Option<ConnId>, io: &mut I) {
         let missed = [
             self.clients.conns.was_missed(),
             self.subs.topics.was_missed(),
         ];
         if missed.contains(&true) {
-            match about.filter(|conn| self.clients.conns.is_current(*conn)) {
+            match input_connection.filter(|conn| self.clients.conns.is_current(*conn)) {
                 Some(conn) => self.clients.broken(conn.slot),
                 None => self.clients.meter.stats.closed[Closed::Broken as usize] += 1,
             }
@@ -48,20 +48,20 @@ impl<P: Protocols> Front<P> {
     #[inline(always)]
     pub(crate) fn carry_out_ends<I: Io>(&mut self, io: &mut I) {
         if !self.clients.scratch.ends.is_empty() {
-            self.end_marked(io);
+            self.carry_out_marked_ends(io);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn end_marked<I: Io>(&mut self, io: &mut I) {
+    fn carry_out_marked_ends<I: Io>(&mut self, io: &mut I) {
         self.clients.tell_journal(io);
         while let Some(end) = self.clients.scratch.ends.pop() {
-            self.end_one(end, io);
+            self.carry_out_end(end, io);
         }
     }
 
-    fn end_one<I: Io>(&mut self, End { conn, how, is_lost }: End, io: &mut I) {
+    fn carry_out_end<I: Io>(&mut self, End { conn, how, is_lost }: End, io: &mut I) {
         if !self.clients.conns.is_current(conn) {
             return;
         }
@@ -81,7 +81,7 @@ impl<P: Protocols> Front<P> {
 }
 
 impl<P: Protocols> Clients<P> {
-    /// Ends a connection, whatever it does: it is too slow, the operator demands it, or memory is short.
+    /// Ends a connection in any state: because it is too slow, because the operator demands it, or because memory is short.
     pub(crate) fn end_connection<I: Io>(&mut self, slot: u32, reason: Reason, io: &mut I) {
         self.scratch.note_close_reason(reason.row().closed);
         self.note_end_reason(reason.text());
@@ -96,14 +96,14 @@ impl<P: Protocols> Clients<P> {
 }
 
 impl<P: ProtocolTypes> Clients<P> {
-    /// Ends the connection after the server's last bytes were written or put into the outbox. The connection is freed when the peer
-    /// closes.
+    /// Ends the connection when its last bytes are out; they are written already or in the outbox. The row is freed when the peer has closed too, or
+    /// after `timeouts.drain_s`.
     pub(crate) fn shut<I: Io>(&mut self, slot: u32, io: &mut I) {
         self.release_held_output(slot, io);
         let row = self.conns.get(slot);
         let waits = row.link.outbox != NONE;
         // Nothing follows the request of a stream.
-        let is_last = row.link.is(EOF) || self.conns.is_stream(slot);
+        let is_last = row.link.has(EOF) || self.conns.is_stream(slot);
         let how = (!waits && is_last).then_some(Close::Now);
         self.mark_end(slot, Closed::Done, how);
         if waits || how.is_some() {
@@ -117,7 +117,7 @@ impl<P: ProtocolTypes> Clients<P> {
         self.conns.update_interest(slot, io);
     }
 
-    /// Ends the connection at once, and frees its outbox, since the caller may need the room.
+    /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
     pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);
@@ -128,21 +128,20 @@ impl<P: ProtocolTypes> Clients<P> {
         self.drop_conn(slot, Close::Reset);
     }
 
-    /// Ends a connection whose rows contradict each other. The process continues. The code that finds the contradiction calls this
-    /// and returns.
+    /// Ends a connection because one of its rows refers to a row that does not exist. The caller must return.
     pub(crate) fn broken(&mut self, slot: u32) {
         self.scratch.reply.clear();
         self.scratch.why = Some(Closed::Broken);
         self.reset(slot);
     }
 
-    /// Marks and counts an end, unless the connection is closing already. Partly received input is dropped.
-    fn mark_end(&mut self, slot: u32, otherwise: Closed, how: Option<Close>) {
+    /// Marks an end, and drops partly received input. Counts the end, unless the connection is closing already.
+    fn mark_end(&mut self, slot: u32, default_reason: Closed, how: Option<Close>) {
         let row = self.conns.get_mut(slot);
         let reason = match self.scratch.why.take() {
-            _ if row.link.is(TURNED_AWAY) => Closed::Full,
+            _ if row.link.has(TURNED_AWAY) => Closed::Full,
             Some(reason) => reason,
-            None => otherwise,
+            None => default_reason,
         };
         let is_closed = core::mem::take(&mut self.scratch.is_closed);
         let by_server = match reason {
@@ -152,7 +151,7 @@ impl<P: ProtocolTypes> Clients<P> {
             _ => false,
         };
         let is_lost = !is_closed && !by_server;
-        let begins = !row.link.is(CLOSING);
+        let begins = !row.link.has(CLOSING);
         row.link.flags |= CLOSING;
         row.consumer.state = State::Draining;
         if begins {
@@ -166,15 +165,15 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Discards bytes that arrive after the server's last bytes. If they were not read, a client that still sends the body of a refused
     /// request would get a reset, and might never see the answer. The connection ends after as many bytes as a request may have.
-    pub(crate) fn throw_away(&mut self, slot: u32, bytes: usize) {
+    pub(crate) fn discard_received(&mut self, slot: u32, bytes: usize) {
         let limits = &self.ctx.world.settings.limits;
-        let most = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
+        let max = limits.message_bytes.max(limits.batch_bytes) + limits.head_bytes;
         let row = self.conns.get_mut(slot);
         row.consumer.place = row
             .consumer
             .place
             .saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        if row.consumer.place as usize > most {
+        if row.consumer.place as usize > max {
             self.drop_conn(slot, Close::Now);
         }
     }
@@ -192,8 +191,7 @@ mod tests {
 
     const NOW: Now = Now { s: 1, unix_s: 9 };
 
-    /// A shard with two connections.
-    fn begun(io: &mut Recorded) -> Shard {
+    fn shard_with_two_connections(io: &mut Recorded) -> Shard {
         let mut shard = Shard::new(0, World::for_tests(Settings::default(), 1), NOW);
         for link in [5, 6] {
             let peer = [127, 0, 0, 1].into();
@@ -203,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn connection_with_contradicting_rows_ends_alone_and_is_counted() {
+    fn connection_with_a_missing_row_ends_alone_and_is_counted() {
         let mut io = Recorded::default();
-        let mut shard = begun(&mut io);
+        let mut shard = shard_with_two_connections(&mut io);
         shard.front().clients.broken(0);
         shard.front().clients.broken(0);
         shard.flush(NOW, &mut io);
@@ -217,7 +215,7 @@ mod tests {
     #[test]
     fn bytes_of_a_half_received_message_are_free_when_their_connection_ends() {
         let mut io = Recorded::default();
-        let mut shard = begun(&mut io);
+        let mut shard = shard_with_two_connections(&mut io);
         let conn = shard.front().clients.conns.id_of(0);
         let upgrade = b"GET /pubsub/a HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -237,9 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn connection_that_ends_twice_in_an_input_is_counted_once_and_stays_until_then() {
+    fn connection_that_ends_twice_in_an_input_is_counted_once_and_stays_until_the_end_of_the_input()
+    {
         let mut io = Recorded::default();
-        let mut shard = begun(&mut io);
+        let mut shard = shard_with_two_connections(&mut io);
         let clients = &mut shard.front().clients;
         clients.shut(0, &mut io);
         clients.reset(0);

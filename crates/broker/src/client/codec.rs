@@ -1,5 +1,5 @@
-//! The trait [`Codec`]: what a protocol writes about subscriptions that change while the connection is open. The subscriptions themselves, their
-//! positions, pages and fallbacks are in [`list`](crate::client::list), once for all such protocols.
+//! The trait [`Codec`]: how a protocol encodes messages and notices for subscriptions that change while the connection is open. The subscriptions
+//! themselves, their positions, pages and fallbacks are in [`list`](crate::client::list), once for all such protocols.
 
 use alloc::vec::Vec;
 
@@ -110,7 +110,7 @@ pub(crate) trait Codec<P: ProtocolTypes> {
         io: &mut I,
     );
 
-    /// The most messages that the subscription may be sent from a page now. The client's acknowledgements may bound it.
+    /// The maximum number of messages that the subscription may be sent from a page now. The client's acknowledgements may bound it.
     fn places(_conns: &Connections<P>, _slot: u32, _part: u32) -> u32 {
         u32::MAX
     }

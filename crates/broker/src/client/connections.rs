@@ -24,7 +24,7 @@ use crate::client::outbox::Outbox;
 use crate::client::row::{Began, HELD, MULTI, PAUSED, Row, State};
 use crate::client::side::Extra;
 use crate::client::topics::Moved;
-use crate::client::types::{ProtocolTypes, Spilled};
+use crate::client::types::{ProtocolTypes, UnprocessedInput};
 use crate::io::Io;
 use crate::mail::ReplyTo;
 use crate::store::slab::{NONE, Side, Slab};
@@ -41,7 +41,7 @@ pub(crate) struct Connections<P: ProtocolTypes> {
     outboxes: Side<Outbox>,
     extras: Side<Box<Extra<P>>>,
     /// The protocols' rows.
-    own: Slab<P::Row>,
+    own: Slab<P::OwnRow>,
     /// The grants of clients with credentials, and when they expire.
     pub(crate) grants: ConnectionGrants,
     /// The client addresses that proxies have named. The part of an address that limits need is in the row.
@@ -180,7 +180,7 @@ impl<P: ProtocolTypes> Connections<P> {
     pub(crate) fn update_interest<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.rows.get(slot);
         let full = row.link.outbox != NONE;
-        let (reads, writes) = (!full && !row.link.is(PAUSED), full && !row.link.is(HELD));
+        let (reads, writes) = (!full && !row.link.has(PAUSED), full && !row.link.has(HELD));
         match self.links.link_of(row.link.socket) {
             None => io.interest(row.link.socket, self.id_of(slot), reads, writes),
             Some(_) => self.links.interest(row.link.socket, reads, writes),
@@ -378,7 +378,7 @@ impl<P: ProtocolTypes> Connections<P> {
 
     /// The bytes that a connection makes the shard hold, with its part of shared messages.
     pub(crate) fn held_by(&self, slot: u32) -> usize {
-        let spill = self.spill(slot).map_or(0, Spilled::bytes);
+        let spill = self.spill(slot).map_or(0, UnprocessedInput::bytes);
         let outbox = self.outbox(slot).map_or(0, Outbox::weight);
         let extra = self.find_extra(slot).map_or(0, Extra::weight);
         spill + outbox + extra + self.links.bytes_of(slot)

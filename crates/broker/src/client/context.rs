@@ -1,5 +1,5 @@
-//! What decisions about connections read and never change: the shard's number, the settings and rules, the time of the current
-//! input, and whether the server drains.
+//! The context of decisions about connections, which read it and never change it: the shard's number, the settings and rules, the time of
+//! the current input, and whether the server drains.
 
 use alloc::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Context {
         (hash, self.world.placement().home_of_name(name))
     }
 
-    /// The position of an offset, with the epoch of the life that assigned the offset. So the position stays the same in later
+    /// The position of an offset, with the epoch of the life that assigned the offset, so the position stays the same in later
     /// lives.
     #[inline]
     pub(crate) fn position_at(&self, offset: u64) -> Position {

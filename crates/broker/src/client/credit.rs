@@ -80,7 +80,7 @@ pub(crate) fn stall_if_needed<P: ProtocolTypes, I: Io>(
     slot: u32,
     io: &mut I,
 ) {
-    if must_stall(clients, lanes, slot) && !clients.conns.get(slot).link.is(PAUSED) {
+    if must_stall(clients, lanes, slot) && !clients.conns.get(slot).link.has(PAUSED) {
         queues.stall(&mut clients.conns, &mut clients.meter.stats, slot, io);
     }
 }
@@ -107,7 +107,11 @@ pub(crate) fn release_stalled<P: Protocols, I: Io>(
             continue;
         }
         let (conns, slot) = (&clients.conns, conn.slot);
-        if protocol_of!(P, conns.get(slot).consumer.state, is_held(conns, slot)) {
+        if protocol_of!(
+            P,
+            conns.get(slot).consumer.state,
+            has_waiting_input(conns, slot)
+        ) {
             queues.resume_later(clients, conn);
         } else {
             queues.read_again(&mut clients.conns, conn, io);
@@ -122,7 +126,7 @@ pub(crate) fn stop_reading<P: ProtocolTypes, I: Io>(
     io: &mut I,
 ) {
     let row = conns.get_mut(slot);
-    if !row.link.is(PAUSED) {
+    if !row.link.has(PAUSED) {
         row.link.flags |= PAUSED;
         conns.update_interest(slot, io);
     }
@@ -138,7 +142,7 @@ impl Queues {
         io: &mut I,
     ) {
         let conn = conns.id_of(slot);
-        let paused = conns.get(slot).link.is(PAUSED);
+        let paused = conns.get(slot).link.has(PAUSED);
         if paused && self.is_stalled(conn) {
             return;
         }
@@ -158,7 +162,7 @@ impl Queues {
         io: &mut I,
     ) {
         let row = conns.get(conn.slot);
-        if row.link.is(PAUSED) && !row.link.is(EOF) && !self.is_stalled(conn) {
+        if row.link.has(PAUSED) && !row.link.has(EOF) && !self.is_stalled(conn) {
             conns.get_mut(conn.slot).link.flags &= !PAUSED;
             conns.update_interest(conn.slot, io);
         }

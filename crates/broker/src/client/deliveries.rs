@@ -1,17 +1,17 @@
-//! The order of waiting deliveries: first the answers, then the other tells (mail from homes, the parts of shards that keep topics)
-//! in order of arrival. If a fan-out (a message to all its subscribers) does not end within its part of a turn, it leaves that
+//! The order of waiting deliveries. A *tell* is mail from a home, the part of a shard that keeps topics. Answers come first, then the
+//! other tells in order of arrival. A fan-out (a message to all its subscribers) that does not end within its part of a turn leaves that
 //! queue. It then continues as a *flow*, in fair turns with other flows ([`FairQueue`]), while later deliveries overtake it.
 //!
 //! A flow has one topic. It is charged to the party (address or user) of the topic's subscribers if all examined ones are of one
-//! party, else to the topic. It is not charged to the publisher: the work is done for the subscribers, and often one program
-//! publishes everything, so that all topics would be one party. So a client with many topics of its own has one share, and nobody
-//! can slow the topic of another client by subscribing to it.
+//! party, else to the topic. Therefore a client with many topics of its own has one share, and nobody can slow the topic of another client
+//! by subscribing to it. The publisher is not charged: the work is done for the subscribers, and often one program publishes everything,
+//! so all topics would be one party.
 //!
 //! Invariants: the tells of one home about one topic keep their order. Tells that arrive while their topic has a flow join the flow
 //! (its live messages are walked to the members together: see [`walk`](crate::client::walk)). Messages and pages (bounded runs of
 //! past messages) for filters are delivered in order. If they take long, they become a flow, and all later tells of the home wait
 //! behind it. Before they begin, they wait for the flows of their topics, and of the other topics of a connection that gets a page,
-//! but for no other flows. So a connection gets messages in order, whether they come by a filter, in a page or by topic.
+//! but for no other flows. In this way a connection gets messages in order, whether they come by a filter, in a page or by topic.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -1,4 +1,5 @@
-//! A delivery: what one home (a part of a shard that keeps topics) told this shard in one turn, and how much of it was delivered.
+//! A delivery: the messages and answers that one home (a part of a shard that keeps topics) sent to this shard in one turn, and how many of them
+//! are delivered.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -153,7 +154,7 @@ pub(crate) struct Addressee {
 }
 
 impl Addressee {
-    pub fn of(member: &Member, message: u32) -> Addressee {
+    pub fn new(member: &Member, message: u32) -> Addressee {
         Addressee {
             slot: member.slot,
             message,

@@ -1,13 +1,14 @@
-//! Falls back to the log for a slow consumer. If a connection cannot take a message, its subscription stops being live (getting
-//! messages when they are published), and keeps the offset up to which it has seen the topic. It continues from the log when the
-//! connection takes messages again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
+//! Lets a slow consumer fall back to the log. If a connection has no room for a message, its subscription is no longer live (it no longer gets
+//! messages when they are published). It keeps the offset up to which it has seen the topic, and continues from the log when the
+//! connection has room again. All protocols call `fall_back`, `fall_back_unsent` or `fall_back_in`, which count the fallback
 //! and record the position. `docs/PROTOCOL-DETAILS.md` describes this for users.
 //!
-//! Three steps are elsewhere. `send::fits` (in MQTT `give`) checks whether a connection takes a message. `leave` and
-//! `filtered` of `protocol/stream` read from the log, and `list/page.rs`. `gap` of `protocol/stream` and of `websocket` report messages that the log has lost. Two kinds of
-//! connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages that it
-//! cannot hold (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must lose
-//! nothing, so it ends (`stream/interest.rs`).
+//! Three steps are elsewhere. `send::fits` (in MQTT `outgoing_publish`) checks whether a connection has room. `protocol/stream/leave`,
+//! `protocol/stream/filtered` and `list/page` read from the log. `protocol/stream/gap` and `protocol/websocket/gap` report lost messages.
+//!
+//! Two kinds of connections do not fall back here. A stream that has not begun has no position, so its first page brings the messages for
+//! which it has no room (`http/opening.rs`, `stream/course.rs`). A follower of interest (which topics have subscribers) must lose nothing, so
+//! it ends (`stream/interest.rs`).
 
 use crate::base::ids::PartitionId;
 use crate::client::joining::filter_subscriptions_mut;

@@ -1,5 +1,5 @@
-//! The state of a shard that concerns its clients: the table of connections, their subscriptions, and the lanes (ordered queues of
-//! mail) to homes (the parts of shards that keep topics).
+//! The clients' side of a shard's state: the table of connections, their subscriptions, and the lanes to homes. A *lane* is an ordered
+//! queue of mail. A *home* is the part of a shard that keeps topics.
 
 use alloc::sync::Arc;
 
@@ -87,7 +87,7 @@ impl<P: ProtocolTypes> Front<P> {
                     notices: Notices::default(),
                     journal: None,
                 },
-                own: P::own(now),
+                own: P::new_shard_state(now),
             },
         }
     }

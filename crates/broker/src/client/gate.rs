@@ -4,13 +4,13 @@
 use crate::base::access::QuestionBytes;
 use crate::budget::verdict_cache::VerdictCache;
 
-/// The most connections of a shard that wait to be refused. Each holds a descriptor and some 4 kB of kernel memory until its
+/// The maximum number of connections of a shard that wait to be refused. Each holds a descriptor and some 4 kB of kernel memory until its
 /// request arrives. Connections beyond this number are closed unread.
 const TURNED_AWAY_MAX: u32 = 8_192;
 
 /// The limits and counts of a shard's connections.
 pub(crate) struct Gate {
-    /// The most connections, without those that wait to be refused.
+    /// The maximum number of connections, without those that wait to be refused.
     room: u32,
     /// The connections that wait to be refused.
     turned_away: u32,

@@ -14,13 +14,13 @@ use crate::base::reason::Reason;
 use crate::budget::admission::Client;
 use crate::client::parts::{Census, Clients, Connections, Context, Queues};
 use crate::client::progress::Allowance;
-use crate::client::protocols::{Holds, Protocols, protocol_of};
+use crate::client::protocols::{HeldInput, Protocols, protocol_of};
 use crate::client::row::PAUSED;
-use crate::client::types::Spilled;
+use crate::client::types::{PartialInput, UnprocessedInput};
 use crate::io::Io;
 use crate::store::slab::NONE;
 
-/// The most rows that one search for room examines. As many as a step of the census (`census.rs`).
+/// The maximum number of rows that one search for room examines. As many as a step of the census (`census.rs`).
 const ROWS_MAX: u32 = 4_096;
 /// A search for room frees the limit of memory divided by this, if possible, so that not every input must search.
 const ROOM_PART: usize = 32;
@@ -109,8 +109,8 @@ impl Context {
 
 /// The received bytes that are held for this connection.
 fn held_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> usize {
-    let spilled = conns.spill(slot).map_or(0, Spilled::bytes);
-    spilled + partial_of(conns, slot).0
+    let spilled = conns.spill(slot).map_or(0, UnprocessedInput::bytes);
+    spilled + partial_of(conns, slot).bytes
 }
 
 /// The connections among the next rows that could make room for `bytes` bytes of `newcomer`, the first to use first.
@@ -143,10 +143,10 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
             of(row.consumer.client),
             by_address[&of(row.consumer.client)],
         );
-        let class = match protocol_of!(P, row.consumer.state, holds(row)) {
-            Holds::Pipelined => Class::Poll,
-            Holds::Input if owed > owed_most => Class::Slow,
-            Holds::Input => {
+        let class = match protocol_of!(P, row.consumer.state, held_input(row)) {
+            HeldInput::Pipelined => Class::Poll,
+            HeldInput::Incomplete if owed > owed_most => Class::Slow,
+            HeldInput::Incomplete => {
                 let larger = match address == mine {
                     true => held > bytes,
                     false => of_address > by_address[&mine],
@@ -157,7 +157,7 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
                 }
                 Class::Large
             }
-            Holds::Other => continue,
+            HeldInput::MustStay => continue,
         };
         hoarders.push((class, owed, of_address, held, slot));
     }
@@ -167,21 +167,25 @@ fn hoarders<P: Protocols>(clients: &mut Clients<P>, newcomer: u32, bytes: usize)
 
 /// How many bytes this connection's input is behind.
 fn owed_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> u64 {
-    let spilled = conns.spill(slot).map_or(0, Spilled::owed_bytes);
-    spilled.max(partial_of(conns, slot).1)
+    let spilled = conns.spill(slot).map_or(0, UnprocessedInput::bytes_behind);
+    spilled.max(partial_of(conns, slot).bytes_behind)
 }
 
-/// See [`Protocol::partial`](crate::client::protocols::Protocol::partial).
-fn partial_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> (usize, u64) {
-    protocol_of!(P, conns.get(slot).consumer.state, partial(conns, slot))
+/// See [`Protocol::partial_input`](crate::client::protocols::Protocol::partial_input).
+fn partial_of<P: Protocols>(conns: &Connections<P>, slot: u32) -> PartialInput {
+    protocol_of!(
+        P,
+        conns.get(slot).consumer.state,
+        partial_input(conns, slot)
+    )
 }
 
 /// Counts a second of a partly received input. Returns whether the input is too slow.
 pub(crate) fn is_too_slow<P: Protocols>(clients: &mut Clients<P>, slot: u32) -> bool {
     let row = clients.conns.get(slot);
-    if row.link.outbox != NONE || row.link.is(PAUSED) {
+    if row.link.outbox != NONE || row.link.has(PAUSED) {
         return false;
     }
     let (state, allowance) = (row.consumer.state, clients.ctx.allowance());
-    protocol_of!(P, state, input_lags(clients, slot, allowance))
+    protocol_of!(P, state, count_input_second(clients, slot, allowance))
 }

@@ -1,8 +1,8 @@
 //! Subscribes connections to filters, and unsubscribes them, for all protocols. The filters are entered in the shard's table, and
 //! the homes (the parts of shards that keep topics) are asked for pages (bounded runs of past messages).
 //!
-//! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `match_page`, and live
-//! messages (sent when they are published) by `live_matched`. After each page it calls [`Clients::record_page`], and [`ask_matches`]
+//! A protocol calls [`join_filters`] once for the filters of one subscription. It then gets pages by `handle_filter_page`, and live
+//! messages (sent when they are published) by `deliver_matched`. After each page it calls [`Clients::record_page`], and [`ask_matches`]
 //! when it can take the next page. It must not call `ask_matches` within a delivery, whose frames may belong to the shard's own
 //! home, so it queues the connection to continue. At the end it calls [`Clients::leave_group`] or [`Clients::leave_filters`].
 
@@ -164,7 +164,7 @@ fn ask_pages_of<P: ProtocolTypes>(
     let names: Vec<Vec<u8>> = rows.iter().map(|row| subs.matching.name(*row)).collect();
     let names = names.join(&SEPARATOR);
     subs.lanes.ask(home, |bytes| {
-        Ask::AttachFilters(ask, Span::of(bytes, &names), each)
+        Ask::AttachFilters(ask, Span::append(bytes, &names), each)
     });
 }
 
@@ -307,7 +307,7 @@ pub(crate) fn leave_one<P: ProtocolTypes>(
     for home in 0..clients.ctx.world.homes {
         if home != clients.ctx.me {
             subs.lanes
-                .ask(home, |bytes| Ask::LeaveFilter(Span::of(bytes, &name)));
+                .ask(home, |bytes| Ask::LeaveFilter(Span::append(bytes, &name)));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions
 use crate::client::row::{COUNTED, LIVE, MEMBER, MULTI};
 use crate::client::side::Sub;
 use crate::client::subscriptions::{has_room_for, part_one};
-use crate::client::types::{Held, ProtocolTypes, Subscribed};
+use crate::client::types::{ProtocolTypes, SideState, SubscriptionState};
 use crate::store::slab::NONE;
 
 /// The bit at which the serial number begins in [`ReplyTo::part`](crate::mail::ReplyTo::part). The index is below it.
@@ -25,7 +25,7 @@ const SERIAL_SHIFT: u32 = 16;
 const PAGES_MAX: u32 = 64;
 
 /// Whether this index of the list is free.
-pub(crate) fn is_vacant<S: Subscribed>(sub: &Sub<S>) -> bool {
+pub(crate) fn is_vacant<S: SubscriptionState>(sub: &Sub<S>) -> bool {
     sub.topic == NONE && sub.filter == 0 && sub.own.name().is_none()
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn is_vacant<S: Subscribed>(sub: &Sub<S>) -> bool {
 pub(crate) fn list_of<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
-) -> &[Sub<P::Subscribed>] {
+) -> &[Sub<P::SubscriptionState>] {
     conns.find_extra(slot).map_or(&[], |extra| &extra.list)
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn sub<P: ProtocolTypes>(
     conns: &Connections<P>,
     slot: u32,
     part: u32,
-) -> Option<&Sub<P::Subscribed>> {
+) -> Option<&Sub<P::SubscriptionState>> {
     list_of(conns, slot).get(part as usize)
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn sub_mut<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
     part: u32,
-) -> Option<&mut Sub<P::Subscribed>> {
+) -> Option<&mut Sub<P::SubscriptionState>> {
     conns.extra(slot).list.get_mut(part as usize)
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn part_of_filter<P: ProtocolTypes>(
 pub(crate) fn add_sub<P: ProtocolTypes>(
     conns: &mut Connections<P>,
     slot: u32,
-    sub: Sub<P::Subscribed>,
+    sub: Sub<P::SubscriptionState>,
 ) -> u32 {
     // A list that does not change has no free index.
     let changes = conns.get(slot).has_list();
@@ -180,7 +180,7 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
         && extra.pages > 0
     {
         extra.pages -= 1;
-        if extra.pages == PAGES_MAX || extra.own.answers() > PAGES_MAX as usize {
+        if extra.pages == PAGES_MAX || extra.own.pending_answers() > PAGES_MAX as usize {
             queues.resume_later(clients, clients.conns.id_of(slot));
         }
     }
@@ -189,7 +189,9 @@ pub(crate) fn count_answered_page<P: ProtocolTypes>(
 /// Whether homes owe the client so many pages that its received bytes wait.
 pub(crate) fn has_many_pages<P: ProtocolTypes>(conns: &Connections<P>, slot: u32) -> bool {
     let extra = conns.find_extra(slot);
-    extra.is_some_and(|extra| extra.pages > PAGES_MAX || extra.own.answers() > PAGES_MAX as usize)
+    extra.is_some_and(|extra| {
+        extra.pages > PAGES_MAX || extra.own.pending_answers() > PAGES_MAX as usize
+    })
 }
 
 /// An index of the list with its serial number, for [`ReplyTo::part`](crate::mail::ReplyTo::part).
@@ -310,7 +312,7 @@ impl<P: ProtocolTypes> Clients<P> {
         );
         let flags = row.consumer.flags & (COUNTED | LIVE | MEMBER);
         row.consumer.flags &= !flags;
-        let own = P::Subscribed::leave_row(&mut row.consumer.options);
+        let own = P::SubscriptionState::unpack_options(&mut row.consumer.options);
         if topic != NONE {
             self.conns.extra(slot).list.push(Sub {
                 topic,
@@ -341,7 +343,7 @@ pub(crate) fn collapse<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32) 
         (None, _) => conns.get_mut(slot).consumer.options &= !MULTI,
         (Some(sub), None) if sub.topic != NONE && sub.flags & !MEMBER == COUNTED | LIVE => {
             let mut options = row.consumer.options & !MULTI;
-            if !sub.own.enter_row(&mut options) {
+            if !sub.own.pack_options(&mut options) {
                 return;
             }
             let (topic, place, flags) = (sub.topic, sub.place, sub.flags);

@@ -1,16 +1,17 @@
 //! The outbox of a connection: bytes that wait because the socket refused them, and the bounds of an outbox.
 //!
-//! A message may wait if two conditions hold. The waiting bytes and messages, with this message, are within the bounds of the rule
-//! for the message's topic. And the account of all memory that clients hold is not near its limit. Messages of all topics count
-//! together. So a client that subscribes to topics of several rules first falls behind in the topic with the smallest bounds. This
-//! holds for every protocol, and also for subscriptions by filter.
+//! A message may wait under two conditions. The waiting bytes and messages, with this message, are within the bounds of the rule for the
+//! message's topic; and the memory of all clients is not near its limit. Messages of all topics count together, so a client that
+//! subscribes to topics of several rules first falls behind in the topic with the smallest bounds. This holds for every protocol, and also
+//! for subscriptions by filter.
 //!
 //! Invariants: the rule is looked up only if bytes wait already, never for a write to a free socket. The ends of messages are known
 //! only if a rule bounds their number.
 //!
-//! The bounds do not apply to four kinds of bytes. A page (a bounded run of past messages) is requested only when nothing waits. A
-//! connection has one answer at a time. The rest of a partly sent message always waits. The messages of one turn to an MQTT client
-//! are one write. The account is charged for all four (`account.rs`), and large messages are shared, not copied (`rope.rs`).
+//! The bounds do not apply to four kinds of bytes: a page (a bounded run of past messages), which is requested only when nothing waits;
+//! an answer, since a connection has one at a time; the rest of a partly sent message, which always waits; and the messages of one turn
+//! to an MQTT client, which are one write. All four are charged to the memory account (`account.rs`), and large messages are shared, not
+//! copied (`rope.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,9 +28,9 @@ pub(crate) const PARTS_MAX: usize = 16;
 /// The bounds for waiting messages, checked when a message arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most bytes, including the new message.
+    /// The maximum number of bytes, including the new message.
     pub bytes: usize,
-    /// The most messages, including the new one.
+    /// The maximum number of messages, including the new one.
     pub messages: usize,
 }
 

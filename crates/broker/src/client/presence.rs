@@ -28,7 +28,7 @@ pub(crate) fn begins_presence<P: ProtocolTypes>(
     let (_, home) = clients.ctx.place_of(name);
     let ask = PresenceAsk::Join(conn);
     subs.lanes
-        .ask(home, |bytes| Ask::Presence(ask, Span::of(bytes, &text)));
+        .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, &text)));
 }
 
 /// A member's subscription ends. If the connection broke, the member may come back.
@@ -48,5 +48,5 @@ pub(crate) fn ends_presence<P: ProtocolTypes>(
     let name = subs.topics.name(topic);
     let (_, home) = clients.ctx.place_of(name);
     subs.lanes
-        .ask(home, |bytes| Ask::Presence(ask, Span::of(bytes, name)));
+        .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, name)));
 }

@@ -1,9 +1,9 @@
-//! Finds input that arrives too slowly: the rest of a request's body, of a WebSocket frame or message, or of an MQTT packet must
-//! keep arriving, or its connection ends.
+//! Finds input that arrives too slowly, so that its connection must end: the rest of a request's body, of a WebSocket frame or message, or
+//! of an MQTT packet.
 //!
 //! Each input has an allowance of `timeouts.body_s` seconds at `timeouts.progress_bytes_per_s`. Each second of reading the input
-//! costs one second of the allowance. Received bytes pay it back, up to the full allowance. So a client cannot hold a connection
-//! with a byte now and then, nor with a fast beginning. (In Apache's mod_reqtimeout a fast beginning counts for ever.) The walk
+//! costs one second of the allowance. Received bytes pay it back, up to the full allowance. A client can hold a connection neither with a
+//! byte now and then nor with a fast beginning. (In Apache's mod_reqtimeout a fast beginning counts for ever.) The walk
 //! over all connections (`shard/tick.rs`) counts the seconds, so an input that arrives at once costs nothing. A request's head has
 //! `timeouts.head_s` in all, see `deadlines`.
 
@@ -28,7 +28,11 @@ pub(crate) struct Allowance {
 impl Progress {
     /// Counts a second of reading the input. `held` is the number of its bytes received so far. Returns whether the input is too
     /// slow.
-    pub(crate) fn second(&mut self, held: usize, Allowance { per_s, most }: Allowance) -> bool {
+    pub(crate) fn count_second(
+        &mut self,
+        held: usize,
+        Allowance { per_s, most }: Allowance,
+    ) -> bool {
         let came = held.saturating_sub(self.seen) as u64;
         if held < self.seen {
             // Fewer bytes than before: another input has begun.
@@ -59,7 +63,7 @@ mod tests {
         let mut progress = Progress::default();
         (1..10_000).find(|s| {
             let held = first + (per_s * f64::from(*s)) as usize;
-            progress.second(held, ALLOWANCE)
+            progress.count_second(held, ALLOWANCE)
         })
     }
 
@@ -79,7 +83,10 @@ mod tests {
         let mut progress = Progress::default();
         for s in 0..2_000 {
             // Ten kilobytes every fifteen seconds.
-            assert!(!progress.second(s / 15 * 10_000 + 1, ALLOWANCE), "{s}");
+            assert!(
+                !progress.count_second(s / 15 * 10_000 + 1, ALLOWANCE),
+                "{s}"
+            );
         }
     }
 }

@@ -1,6 +1,5 @@
-//! The trait [`Protocol`]: what the clients' side of a shard, and the shard itself, ask the protocol of a connection. A protocol implements it once, and
-//! writes only the functions in which it differs. The defaults are those of a protocol whose clients subscribe and unsubscribe on an open connection,
-//! through its [`Codec`].
+//! The trait [`Protocol`]: the functions that the rest of the shard calls on a connection's protocol. The default functions serve a protocol whose clients
+//! subscribe and unsubscribe on an open connection, and encode through its [`Codec`].
 //!
 //! [`protocol_of`] is the only place that knows which protocol serves a connection: one `match` over the [state](crate::client::row::State).
 
@@ -17,46 +16,47 @@ use crate::client::list::page::page_of_topic;
 use crate::client::parts::{Clients, Connections, Queues};
 use crate::client::progress::Allowance;
 use crate::client::row::{MULTI, Row};
-use crate::client::types::{ProtocolTypes, Spilled};
+use crate::client::types::{PartialInput, ProtocolTypes, SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{FilterPage, Frames, Outcome, Page, ReplyTo};
 use crate::store::slab::NONE;
 
 /// The kind of received bytes that are held for a connection.
-pub(crate) enum Holds {
+pub(crate) enum HeldInput {
     /// A part of an input.
-    Input,
+    Incomplete,
     /// Pipelined requests behind a poll that waits for a message.
     Pipelined,
     /// Bytes that must not be dropped to make room.
-    Other,
+    MustStay,
 }
 
 /// A page of a topic, with the bytes of its messages.
 pub(crate) type TopicPage<'a> = (&'a Page, &'a Frames);
 /// A page for filters, with the bytes of its messages.
 pub(crate) type MatchPage<'a> = (&'a FilterPage, &'a Frames);
-/// Messages of a run for filters: for whom, the messages, and their bytes.
+/// A run (messages that are delivered together) that matches filters: the connections, the messages, and the messages' bytes.
 pub(crate) type Matches<'a> = (&'a [Addressee], &'a [Matched], &'a Frames);
 
-/// Asks the protocol of a connection in this state: `protocol_of!(P, state, second(clients, slot, io))` is the answer of its [`Protocol::second`].
+/// Calls a function of the protocol that serves a connection in this state. For example, `protocol_of!(P, state, each_second(clients, slot, io))` calls
+/// [`Protocol::each_second`].
 macro_rules! protocol_of {
-    ($P:ty, $state:expr, $question:ident($($argument:expr),* $(,)?)) => {{
+    ($P:ty, $state:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         use $crate::client::protocols::{Protocol, Protocols};
         use $crate::client::row::State;
         match $state {
             State::Proxy | State::Http | State::Waiting | State::Poll | State::Draining => {
-                <<$P as Protocols>::Request as Protocol<$P>>::$question($($argument),*)
+                <<$P as Protocols>::Request as Protocol<$P>>::$function($($argument),*)
             }
             State::Sse | State::WebSocket => {
-                <<$P as Protocols>::Stream as Protocol<$P>>::$question($($argument),*)
+                <<$P as Protocols>::Stream as Protocol<$P>>::$function($($argument),*)
             }
-            State::Mqtt => <<$P as Protocols>::Mqtt as Protocol<$P>>::$question($($argument),*),
+            State::Mqtt => <<$P as Protocols>::Mqtt as Protocol<$P>>::$function($($argument),*),
             State::Centrifugo => {
-                <<$P as Protocols>::Centrifugo as Protocol<$P>>::$question($($argument),*)
+                <<$P as Protocols>::Centrifugo as Protocol<$P>>::$function($($argument),*)
             }
-            State::Http2 => <<$P as Protocols>::Http2 as Protocol<$P>>::$question($($argument),*),
+            State::Http2 => <<$P as Protocols>::Http2 as Protocol<$P>>::$function($($argument),*),
         }
     }};
 }
@@ -64,7 +64,7 @@ pub(crate) use protocol_of;
 
 /// The protocols of a server.
 pub(crate) trait Protocols: ProtocolTypes {
-    /// Requests, with those that wait for a message, and what no other protocol serves: the bytes before and after a connection's protocol.
+    /// HTTP requests, also those that wait for a message. It also gets the bytes before another protocol begins and after it ends.
     type Request: Protocol<Self>;
     /// Event streams, and WebSockets that began with a request.
     type Stream: Protocol<Self>;
@@ -78,25 +78,25 @@ pub(crate) trait Protocols: ProtocolTypes {
     /// Encodes the current run in this encoding, unless it was encoded for another subscriber.
     fn encode_once(front: &mut Front<Self>, encoding: Self::Encoding, topic: u32, frames: &Frames);
 
-    /// Called when a connection ends, before its subscriptions end: ends what only a protocol knows about them, and releases what is counted elsewhere. The
-    /// server may have sent its last bytes, so the state does not tell the protocol any more.
+    /// Called when a connection ends, while it still has its subscriptions: drops the protocols' state of them, and gives back what is counted elsewhere.
+    /// The connection's state may already be `Draining`, which does not tell the protocol, so this is no function of [`Protocol`].
     fn connection_ends(front: &mut Front<Self>, slot: u32);
 }
 
-/// One protocol, as the code that all protocols share asks it. Each function is for one connection, by its number.
+/// One protocol. `slot` is the connection's row.
 pub(crate) trait Protocol<P: Protocols> {
-    /// How it writes about subscriptions that change. [`NoCodec`](crate::client::codec::NoCodec) if they do not.
+    /// Encodes messages, and the notices that a subscription has begun or ended. [`NoCodec`](crate::client::codec::NoCodec) if the client gets none.
     type Codec: Codec<P>;
 
     /// The transport that the connection is counted for.
     fn transport(row: &Row) -> Transport;
 
-    /// Whether its bytes are WebSocket frames.
+    /// Whether the connection's bytes are WebSocket frames.
     fn has_frames(_row: &Row) -> bool {
         false
     }
 
-    /// Processes received bytes, which may be none if held bytes can go on.
+    /// Processes received bytes. `bytes` is empty if only held bytes can be processed now.
     fn received<I: Io>(
         front: &mut Front<P>,
         slot: u32,
@@ -106,7 +106,7 @@ pub(crate) trait Protocol<P: Protocols> {
     );
 
     /// Processes the data of a WebSocket frame. False if the connection takes no more frames.
-    fn frame<I: Io>(
+    fn handle_frame<I: Io>(
         _front: &mut Front<P>,
         _slot: u32,
         _data: &[u8],
@@ -118,7 +118,7 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// The bytes of a frame that are not counted in the size limit of a message.
-    fn frame_beside_bytes(_clients: &Clients<P>) -> usize {
+    fn frame_overhead_bytes(_clients: &Clients<P>) -> usize {
         0
     }
 
@@ -136,10 +136,10 @@ pub(crate) trait Protocol<P: Protocols> {
         clients.drop_conn(slot, Close::Now);
     }
 
-    /// Called each second, if the input is not too slow and the deadline has not passed.
-    fn second<I: Io>(_clients: &mut Clients<P>, _slot: u32, _io: &mut I) {}
+    /// Called each second, unless the connection has just ended because of a slow input or a deadline.
+    fn each_second<I: Io>(_clients: &mut Clients<P>, _slot: u32, _io: &mut I) {}
 
-    /// The second up to which the client may be silent from now on, or 0 without a limit.
+    /// The second up to which the client may be silent, or 0 without a limit.
     fn silent_until_s(_clients: &Clients<P>, _slot: u32) -> u32 {
         0
     }
@@ -150,18 +150,18 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// Whether received bytes may still have to be processed.
-    fn is_held(conns: &Connections<P>, slot: u32) -> bool {
-        conns.spill(slot).is_some_and(Spilled::is_held)
+    fn has_waiting_input(conns: &Connections<P>, slot: u32) -> bool {
+        conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
     }
 
     /// The kind of received bytes that the connection holds.
-    fn holds(_row: &Row) -> Holds {
-        Holds::Input
+    fn held_input(_row: &Row) -> HeldInput {
+        HeldInput::Incomplete
     }
 
-    /// The partly received input that the protocol itself holds: its bytes, and how many bytes it is behind (see `progress.rs`).
-    fn partial(_conns: &Connections<P>, _slot: u32) -> (usize, u64) {
-        (0, 0)
+    /// An incomplete input that the protocol stores itself: its length, and by how many bytes it is too slow (see `progress.rs`).
+    fn partial_input(_conns: &Connections<P>, _slot: u32) -> PartialInput {
+        PartialInput::default()
     }
 
     /// Whether there may be a partly received input.
@@ -169,13 +169,13 @@ pub(crate) trait Protocol<P: Protocols> {
         conns.get(slot).link.spill != NONE
     }
 
-    /// Counts a second of a partly received input. Returns whether the input is too slow. False while the server does not read the connection.
-    fn input_lags(clients: &mut Clients<P>, slot: u32, allowance: Allowance) -> bool {
+    /// Called each second while an input is incomplete. Returns whether the client sends it too slowly.
+    fn count_input_second(clients: &mut Clients<P>, slot: u32, allowance: Allowance) -> bool {
         let spill = clients.conns.spill_mut(slot);
-        spill.is_some_and(|spill| spill.lags(allowance))
+        spill.is_some_and(|spill| spill.count_second(allowance))
     }
 
-    /// Drops [pipelined requests](Holds::Pipelined) to make room. The client sends them again.
+    /// Drops [pipelined requests](HeldInput::Pipelined) to make room. The client sends them again.
     fn drop_pipelined<I: Io>(
         _conns: &mut Connections<P>,
         _queues: &Queues,
@@ -185,56 +185,68 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// Handles the verdict (accepted with an identity, or refused) on the client's credential.
-    fn verdict(_clients: &mut Clients<P>, _queues: &mut Queues, _conn: ConnId, _who: Identity) {}
+    fn handle_verdict(
+        _clients: &mut Clients<P>,
+        _queues: &mut Queues,
+        _conn: ConnId,
+        _who: Identity,
+    ) {
+    }
 
-    /// Applies new settings: ends the connection if it would now be refused what it has. False if the connection stays.
+    /// Ends the connection if new settings no longer allow what it has. False if the connection stays.
     fn settings_changed<I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) -> bool {
         let denied = front.clients.may_keep(&front.subs, slot);
-        denied.is_err_and(|denied| Self::try_end(front, slot, denied, io))
+        denied.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
     /// Ends the connection and tells the client the reason, as [`Clients::end_connection`] does.
     fn end<I: Io>(clients: &mut Clients<P>, slot: u32, reason: Reason, io: &mut I);
 
     /// Whether the connection stays when a topic of it or its credential ends for this reason.
-    fn outlives(_reason: Reason) -> bool {
+    fn stays_after(_reason: Reason) -> bool {
         false
     }
 
-    /// Ends what a connection subscribes to or waits for, and tells the client the reason. The connection ends too, unless another request may follow. False
-    /// if nothing ends.
-    fn try_end<I: Io>(front: &mut Front<P>, slot: u32, reason: Reason, io: &mut I) -> bool {
-        let ends = !Self::outlives(reason);
+    /// Ends the subscriptions and the waiting request of a connection, and tells the client the reason. The connection stays open only if another request may
+    /// follow. False if nothing ends.
+    fn end_for_reason<I: Io>(front: &mut Front<P>, slot: u32, reason: Reason, io: &mut I) -> bool {
+        let ends = !Self::stays_after(reason);
         if ends {
             Self::end(&mut front.clients, slot, reason, io);
         }
         ends
     }
 
-    /// Ends the connection, or its pipelined requests, because its client holds most of the memory.
-    fn relieve<I: Io>(clients: &mut Clients<P>, _queues: &Queues, slot: u32, io: &mut I) {
+    /// Frees memory, because this client holds the most: drops its pipelined requests, or ends the connection.
+    fn free_memory<I: Io>(clients: &mut Clients<P>, _queues: &Queues, slot: u32, io: &mut I) {
         clients.end_connection(slot, Reason::MemoryFull, io);
     }
 
-    /// Moves the client off a server that is about to stop: asks it to reconnect, here or elsewhere, and ends the connection. False if the connection stays.
+    /// Called before the server stops: asks the client to reconnect, here or elsewhere, and ends the connection. False if the connection stays.
     fn move_off<I: Io>(front: &mut Front<P>, slot: u32, io: &mut I) -> bool {
         Self::end(&mut front.clients, slot, Reason::Restart, io);
         true
     }
 
-    /// The outcome of a publish or a topic request of the connection.
-    fn outcome<I: Io>(_front: &mut Front<P>, _to: ReplyTo, _outcome: Outcome, _io: &mut I) {}
+    /// Handles the outcome of a publish or a topic request.
+    fn handle_outcome<I: Io>(_front: &mut Front<P>, _to: ReplyTo, _outcome: Outcome, _io: &mut I) {}
 
-    /// A home (a part of a shard that keeps topics) has handled all requests before the connection's fence.
-    fn fenced<I: Io>(_front: &mut Front<P>, _to: ReplyTo, _io: &mut I) {}
+    /// Called when a home (a part of a shard that keeps topics) has handled all requests that the connection had sent it before an
+    /// [`Ask::Fence`](crate::mail::Ask::Fence).
+    fn fence_passed<I: Io>(_front: &mut Front<P>, _to: ReplyTo, _io: &mut I) {}
 
-    /// Handles a page for the subscription `of` (connection, topic, index in the list), or the refusal to subscribe. The protocol also reports lost messages.
-    fn page<I: Io>(front: &mut Front<P>, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        page_of_topic::<Self::Codec, P, I>(front, (of.0, of.2), page, io);
+    /// Handles the home's answer to a subscribe: a page of messages, or a refusal. Tells the client if messages are lost.
+    fn handle_page<I: Io>(
+        front: &mut Front<P>,
+        of: SubscriptionRef,
+        page: TopicPage<'_>,
+        io: &mut I,
+    ) {
+        page_of_topic::<Self::Codec, P, I>(front, (of.slot, of.part), page, io);
     }
 
-    /// Takes a page that answers a question of the connection, and not a subscription. False if it is for a subscription.
-    fn answer<I: Io>(
+    /// Handles a page that the client has asked for (history). False if the page is for a subscription.
+    fn handle_requested_page<I: Io>(
         _front: &mut Front<P>,
         _to: ReplyTo,
         _page: TopicPage<'_>,
@@ -243,21 +255,26 @@ pub(crate) trait Protocol<P: Protocols> {
         false
     }
 
-    /// Handles a page for a group of filters, `of` (connection, serial number), for one partition.
-    fn match_page<I: Io>(front: &mut Front<P>, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
+    /// Handles a page of one partition for a group of filters. `of` is the group: connection, serial number.
+    fn handle_filter_page<I: Io>(
+        front: &mut Front<P>,
+        of: (u32, u32),
+        page: MatchPage<'_>,
+        io: &mut I,
+    ) {
         filter_page::<Self::Codec, P, I>(front, of, page, io);
     }
 
-    /// Delivers the live messages of the current run to the subscription `of`, as in [`Protocol::page`]. Returns the encoding instead if the
-    /// subscriber gets the whole run as all others with this encoding do: then the caller sends it.
+    /// Delivers the live messages of the current run to a subscription. If the subscriber gets the same bytes as all others with its encoding, returns
+    /// the encoding instead, and the caller sends the run.
     #[inline]
-    fn live<I: Io>(
+    fn deliver_live<I: Io>(
         front: &mut Front<P>,
-        of: (u32, u32, u32),
+        of: SubscriptionRef,
         frames: &Frames,
         io: &mut I,
     ) -> Option<P::Encoding> {
-        let (slot, _, part) = of;
+        let SubscriptionRef { slot, part, .. } = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
             if let Some(encoding) = Self::Codec::shared_encoding(row) {
@@ -269,8 +286,8 @@ pub(crate) trait Protocol<P: Protocols> {
         None
     }
 
-    /// Delivers the messages of a run that match filters of the connection, in order, if the filters are live in the message's partition.
-    fn live_matched<I: Io>(front: &mut Front<P>, slot: u32, matches: Matches<'_>, io: &mut I) {
+    /// Delivers, in order, the messages of a run that match the connection's filters. Skips a message if the filters still catch up in its partition.
+    fn deliver_matched<I: Io>(front: &mut Front<P>, slot: u32, matches: Matches<'_>, io: &mut I) {
         live_matches::<Self::Codec, P, I>(front, slot, matches, io);
     }
 }

@@ -1,5 +1,5 @@
-//! Writes the messages of a run (messages that are delivered together when they are published) to sockets, and keeps what a socket
-//! does not accept.
+//! Writes a run to sockets, and queues the bytes that a socket does not accept. A *run* is a group of live messages that are delivered
+//! together.
 //!
 //! Invariant: a subscriber gets a run in one write if the messages are adjacent in memory.
 //!
@@ -19,7 +19,7 @@ use crate::client::protocols::Protocols;
 use crate::client::row::{FILTERS, State};
 use crate::client::run::Encodings;
 use crate::client::send::{fits, queue_message, queue_rope};
-use crate::client::types::ProtocolTypes;
+use crate::client::types::{ProtocolTypes, SubscriptionRef};
 use crate::io::Io;
 use crate::mail::Frames;
 use crate::store::rope::Rope;
@@ -66,7 +66,7 @@ impl<P: Protocols> Front<P> {
     #[inline]
     pub(crate) fn push_encoded<I: Io>(
         &mut self,
-        (slot, topic, part): (u32, u32, u32),
+        SubscriptionRef { slot, topic, part }: SubscriptionRef,
         encoding: P::Encoding,
         frames: &Frames,
         io: &mut I,

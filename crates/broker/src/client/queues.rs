@@ -21,7 +21,7 @@ pub(crate) struct Queues {
     looked_at: Option<ConnId>,
 }
 
-/// The most stalled connections that one turn examines while only some may continue.
+/// The maximum number of stalled connections that one turn examines while only some may continue.
 const STALLED_LOOKS: usize = 64;
 
 impl Queues {

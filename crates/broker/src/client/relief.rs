@@ -105,7 +105,7 @@ impl<P: Protocols> Front<P> {
                 Some(Holder::Connection(conn)) if self.clients.conns.is_current(conn) => {
                     let (clients, queues) = (&mut self.clients, &self.queues);
                     let state = clients.conns.get(conn.slot).consumer.state;
-                    protocol_of!(P, state, relieve(clients, queues, conn.slot, io));
+                    protocol_of!(P, state, free_memory(clients, queues, conn.slot, io));
                     self.carry_out_ends(io);
                     self.clients.meter.stats.relieved += 1;
                 }

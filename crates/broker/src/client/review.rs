@@ -85,11 +85,12 @@ pub(crate) fn review<P: Protocols, I: Io>(
     io: &mut I,
 ) -> bool {
     let row = front.clients.conns.get(slot);
-    if row.link.is(CLOSING) {
+    if row.link.has(CLOSING) {
         return false;
     }
     let state = row.consumer.state;
-    let ended = lost.is_some_and(|why| protocol_of!(P, state, try_end(front, slot, why, io)))
+    let ended = lost
+        .is_some_and(|why| protocol_of!(P, state, end_for_reason(front, slot, why, io)))
         || changed && protocol_of!(P, state, settings_changed(front, slot, io));
     front.clients.meter.stats.lapsed += u64::from(ended);
     ended

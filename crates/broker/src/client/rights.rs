@@ -223,7 +223,7 @@ pub(crate) fn verdict<P: Protocols>(
         return;
     }
     let (state, who) = (clients.conns.get(conn.slot).consumer.state, found.map(Some));
-    protocol_of!(P, state, verdict(clients, queues, conn, who));
+    protocol_of!(P, state, handle_verdict(clients, queues, conn, who));
 }
 
 /// Stops reading a connection until the verdict on its credential arrives.

@@ -10,9 +10,9 @@ use crate::store::slab::{NONE, Vacant};
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// A PROXY header must arrive first.
+    /// The PROXY header has not arrived yet.
     Proxy,
-    /// HTTP, between or within requests.
+    /// HTTP: between requests, or while one arrives.
     Http,
     /// A request waits for the answer of a home (a part of a shard that keeps topics), or for the verdict on its credential.
     Waiting,
@@ -44,9 +44,9 @@ pub const PAUSED: u8 = 4;
 pub const EOF: u8 = 8;
 /// Close once the outbox is empty.
 pub const CLOSING: u8 = 16;
-/// The outbox waits until what it reports is true, for example until the subscriptions of a resumed session are live.
+/// The outbox is held back until its contents are true, for example until the subscriptions of a resumed session are live.
 pub const HELD: u8 = 32;
-/// A request was served before, so a silent end is no timeout.
+/// A request was served before, so an idle connection that ends is no timeout.
 pub const SERVED: u8 = 64;
 /// A limit was reached when the client connected, so its first request will be refused.
 pub const TURNED_AWAY: u8 = 128;
@@ -85,9 +85,9 @@ const NO_EXTRA: u32 = 1 << 31;
 
 /// The row of a connection: a link, and the consumer on it.
 pub struct Row {
-    /// The bytes in both directions.
+    /// The socket and its buffers.
     pub link: Link,
-    /// What is served on the link. It is in the same row, because a link has one consumer.
+    /// The client that is served on the link. It is in the same row, because a link has one consumer.
     pub consumer: Consumer,
 }
 
@@ -113,10 +113,10 @@ pub struct Link {
     pub flags: u8,
 }
 
-/// Somebody who is served on a link: the subscriptions, what was granted, and the answers that are due.
+/// A client that is served on a link: its subscriptions, its rights, and the answers that it waits for.
 pub struct Consumer {
-    /// Side row: all other state that is rarely needed. Without a side row this is [`NO_EXTRA`] and the connection's [`Began`],
-    /// which otherwise is in the side row. So no connection needs room for both.
+    /// Side row: all other state that few connections need. It also stores the connection's [`Began`]. Without a side row this field is
+    /// [`NO_EXTRA`] and the [`Began`].
     extra: u32,
     /// The topic, if there is only one.
     pub topic: u32,
@@ -205,7 +205,7 @@ impl Row {
     pub fn is_open(&self) -> bool {
         self.link.socket != NO_SOCKET
     }
-    /// Whether the subscriptions of the connection change while it is open, so that several are a list with free places.
+    /// Whether the subscriptions of the connection change while it is open. Several subscriptions are then a list with free places.
     #[inline]
     pub fn has_list(&self) -> bool {
         match self.consumer.state {
@@ -224,7 +224,7 @@ impl Row {
 impl Link {
     /// Whether all bits of `flag` are set.
     #[inline]
-    pub fn is(&self, flag: u8) -> bool {
+    pub fn has(&self, flag: u8) -> bool {
         self.flags & flag == flag
     }
 }

@@ -1,5 +1,5 @@
-//! A run: live messages (sent when they are published) that are delivered together. They have one topic, or several topics for
-//! subscribers by filter.
+//! A *run* is a group of live messages (sent when they are published) that are delivered together. They have one topic, or several topics
+//! for subscribers by filter.
 //!
 //! Invariant: each encoding of a run is made at most once, when the first subscriber needs it.
 

@@ -23,7 +23,7 @@ pub(crate) fn writable<P: Protocols, I: Io>(
 ) {
     let clients = &mut front.clients;
     let row = clients.conns.get(slot);
-    if row.link.outbox == NONE || row.link.is(HELD) {
+    if row.link.outbox == NONE || row.link.has(HELD) {
         return;
     }
     let (sent, waiting) = clients.conns.send_outbox(slot, most, io);
@@ -41,14 +41,14 @@ pub(crate) fn writable<P: Protocols, I: Io>(
     let deadline_s = protocol_of!(P, state, silent_until_s(clients, slot));
     let row = clients.conns.get_mut(slot);
     row.link.deadline_s = deadline_s;
-    if row.link.is(CLOSING) {
+    if row.link.has(CLOSING) {
         return clients.shut(slot, io);
     }
     clients.conns.update_interest(slot, io);
     protocol_of!(P, state, outbox_drained(front, slot));
 }
 
-/// The most messages that wait for any connection, if messages are counted. Walks over all connections: only for code that checks
+/// The maximum number of messages that wait for any connection, if messages are counted. Walks over all connections: only for code that checks
 /// bounds.
 pub fn most_messages_waiting<P: ProtocolTypes>(conns: &Connections<P>) -> usize {
     let open = |slot: &u32| conns.get(*slot).is_open();
@@ -138,7 +138,7 @@ impl<P: ProtocolTypes> Clients<P> {
     /// Lets the socket send what was held.
     pub(crate) fn release_held_output<I: Io>(&mut self, slot: u32, io: &mut I) {
         let row = self.conns.get_mut(slot);
-        if row.link.is(HELD) {
+        if row.link.has(HELD) {
             row.link.flags &= !HELD;
             self.conns.update_interest(slot, io);
         }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::client::row::Began;
-use crate::client::types::{Held, ProtocolTypes};
+use crate::client::types::{ProtocolTypes, SideState};
 use crate::filters::matching::FilterSubscriptions;
 
 /// One of several topics of a connection.
@@ -52,7 +52,7 @@ impl Behind {
 /// State that few connections need.
 pub(crate) struct Extra<P: ProtocolTypes> {
     /// The topics, if the connection has several.
-    pub list: Vec<Sub<P::Subscribed>>,
+    pub list: Vec<Sub<P::SubscriptionState>>,
     /// The pages that were requested for the list and are not answered.
     pub pages: u32,
     /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
@@ -65,7 +65,7 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     /// The subscriptions by filter.
     pub filters: Option<Box<FilterSubscriptions>>,
     /// State of the connection's protocol.
-    pub own: P::Held,
+    pub own: P::SideState,
     /// When the connection began. It is stored here while there is a side row.
     pub began: Began,
     /// The bytes of the side row that are charged to the account.
@@ -81,7 +81,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
             set: 0,
             behind: Vec::new(),
             filters: None,
-            own: P::Held::default(),
+            own: P::SideState::default(),
             began: Began::default(),
             charged_bytes: 0,
         }
@@ -97,7 +97,7 @@ impl<P: ProtocolTypes> Extra<P> {
     /// The same bytes without large messages.
     fn own_bytes(&self) -> usize {
         size_of::<Extra<P>>()
-            + self.list.capacity() * size_of::<Sub<P::Subscribed>>()
+            + self.list.capacity() * size_of::<Sub<P::SubscriptionState>>()
             + self.shared_bytes as usize
             + self.behind.capacity() * size_of::<Behind>()
             + self.filters.as_ref().map_or(0, |filters| filters.bytes())

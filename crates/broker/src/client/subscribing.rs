@@ -1,7 +1,7 @@
 //! Subscribes a connection, for every protocol. This is the only place where a subscription begins: it is entered in the connection's row or list and in
 //! the shard's tables, and the homes (the parts of shards that keep topics) are asked for their first page (a bounded run of past messages).
 //!
-//! The protocol has checked before this that the name is valid, that the client has the right, and that there is room for it. It then gets the pages and
+//! Before this, the protocol has checked that the name is valid, that the client has the right, and that there is room. Afterwards it gets the pages and
 //! the live messages (sent when they are published), or the refusal of a home.
 
 use alloc::vec::Vec;
@@ -84,7 +84,7 @@ pub(crate) fn subscribe<P: ProtocolTypes>(
     subs: &mut Subscriptions,
     slot: u32,
     wanted: &Wanted<'_>,
-    own: P::Subscribed,
+    own: P::SubscriptionState,
 ) -> Result<u32, Reason> {
     match wanted.names {
         Names::Topic(name) => Ok(subscribe_to_topic(clients, subs, slot, name, wanted, own)),
@@ -98,7 +98,7 @@ fn subscribe_to_topic<P: ProtocolTypes>(
     slot: u32,
     name: &[u8],
     wanted: &Wanted<'_>,
-    own: P::Subscribed,
+    own: P::SubscriptionState,
 ) -> u32 {
     let since = wanted.since.first().copied().unwrap_or(Since::Default);
     let (hash, _) = clients.ctx.place_of(name);
@@ -157,7 +157,7 @@ fn subscribe_to_filters<P: ProtocolTypes>(
     slot: u32,
     filters: &[&[u8]],
     wanted: &Wanted<'_>,
-    own: P::Subscribed,
+    own: P::SubscriptionState,
 ) -> Result<u32, Reason> {
     let is_listed = clients.conns.get(slot).wants(MULTI);
     let part = match is_listed {

@@ -1,15 +1,15 @@
 //! A fan-out (delivery of messages to all members of a topic) that takes many turns: one circular walk over the members.
 //!
 //! Messages that arrive during the walk join it at its current place. Each of them ends one round later, at the place where it
-//! joined. So the messages of the walk are exactly those that the member at the current place has not received, and one visit
+//! joined. Therefore the messages of the walk are exactly those that the member at the current place has not received, and one visit
 //! writes all of them. The more messages there are, the more each write carries, even if a turn has few visits.
 //!
-//! The messages are copied, so that those of several turns are adjacent in memory (large ones are shared). The frames of the turns
-//! are held until their messages end, because publishers must wait when too many turns are in flight (`turns_under_way`).
+//! The messages are copied (large ones are shared), to be adjacent in memory even if they are from several turns. The frames of the turns
+//! are held until their messages end, because publishers must wait when too many turns are in flight (`backpressure_turns`).
 //!
 //! Invariants: the messages of a walk are in the order of the topic, and end in that order. A message reaches every member that was
-//! there when it joined and stays. For this, a leaving member is replaced by a tombstone. A new member gets no new messages before
-//! its first page of past messages, which waits until the walk has ended.
+//! there when the message joined, and has not left since. A member that leaves is replaced by a tombstone, so that the places of the others
+//! stay the same. A new member gets no new messages before its first page of past messages, which waits until the walk has ended.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -18,13 +18,12 @@ use alloc::sync::Arc;
 use crate::client::delivery::Delivery;
 use crate::mail::{Frames, Record};
 
-/// The most messages of one topic that are written together.
+/// At most this many messages of one topic are written together.
 pub(crate) const TOGETHER_MAX: usize = 256;
-/// The most bytes that are written together, not counting the last message. Larger writes are not faster, and a visit must be
-/// short.
+/// At most this many bytes are written together, not counting the last message. Larger writes are not faster, and a visit must be short.
 pub(crate) const TOGETHER_BYTES: usize = 256 << 10;
 
-/// A walk may keep this many bytes of ended messages, besides as many as its messages have.
+/// A walk may keep as many bytes of ended messages as its messages have, and this many more.
 const ENDED_BYTES: usize = 64 << 10;
 
 /// Messages that joined together.
@@ -42,7 +41,7 @@ struct Joined {
 pub(crate) struct Walk {
     /// The topic's row on this shard.
     pub topic: u32,
-    /// Counts the uses of the row.
+    /// The row's serial: each topic that takes the row gets a new one.
     pub serial: u16,
     /// The next place to visit.
     pub place: u32,

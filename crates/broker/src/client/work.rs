@@ -57,7 +57,7 @@ impl Work {
         self.count() + u64::from(self.turn_limits.steps_per_turn) / 2 >= self.until
     }
 
-    /// The most connections that the end of this turn may visit: as the budget allows, and at least one.
+    /// The maximum number of connections that the end of this turn may visit: as the budget allows, and at least one.
     #[inline]
     pub fn visits(&self) -> u32 {
         let left = self.until.saturating_sub(self.count());

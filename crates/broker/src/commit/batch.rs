@@ -7,7 +7,7 @@
 //! record: varint length, u8 kind, varint offset minus the first offset, body (`record`)
 //! ```
 //!
-//! A *writer* is a process that writes to the log, under one number.
+//! A *writer* is a process that writes to the log, under a number of its own.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -145,7 +145,7 @@ pub fn check(batch: &[u8], placement: Placement, is_replicated: bool) -> Result<
         }
         end = u64::from(offset_delta) + 1;
     }
-    records.end()?;
+    records.expect_end()?;
     let fits = match is_replicated {
         true => end <= OFFSETS_PER_BATCH,
         false => header.first > 0 && header.first.saturating_add(end) <= Slotted::OFFSET_MAX,
@@ -179,7 +179,7 @@ pub fn read(batch: &[u8], mut each: impl FnMut(u64, Entry<'_>)) -> Result<Header
             })?;
         }
     }
-    records.end()?;
+    records.expect_end()?;
     Ok(header)
 }
 

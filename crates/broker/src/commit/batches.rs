@@ -246,7 +246,7 @@ impl Batches {
             return None;
         }
         if number > next && !planted::is(Fault::GapAccepted) {
-            // A batch is missing in the log. So that batch and all batches after it are appended again.
+            // A batch is missing in the log: it and all batches after it are appended again.
             self.sent = 0;
             return None;
         }

@@ -1,8 +1,8 @@
 //! Decides which batches of a partition's log may be removed because checkpoints contain them, and where a node begins to read the log at its start.
 //!
-//! Invariant: each batch is in the log or in a checkpoint. So every node can restore all acknowledged messages.
+//! Invariant: each batch is in the log or in a checkpoint, so every node can restore all acknowledged messages.
 //!
-//! A *writer* is a process that writes to the log, under one number.
+//! A *writer* is a process that writes to the log, under a number of its own.
 
 use crate::base::planted::{self, Fault};
 

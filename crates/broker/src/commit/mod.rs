@@ -20,7 +20,7 @@
 //! Invariants: the records of a partition are applied in the order of the log, and applying refuses no record. The requests of a shard to a partition
 //! take effect in the order in which they were made, so that a subscription sees all earlier publishes.
 //!
-//! Words: a *writer* is a process that writes to the log, under one number; a *turn* is a pass of the shard's loop.
+//! Words: a *writer* is a process that writes to the log, under a number of its own; a *turn* is a pass of the shard's loop.
 
 pub mod batch;
 mod batches;

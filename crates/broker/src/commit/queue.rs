@@ -14,7 +14,7 @@
 //!
 //! Invariant: the writes of a queue are in the order of their records in the log (`batches`).
 //!
-//! Words: a *writer* is a process that writes to the log, under one number; a *turn* is a pass of the shard's loop.
+//! Words: a *writer* is a process that writes to the log, under a number of its own; a *turn* is a pass of the shard's loop.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

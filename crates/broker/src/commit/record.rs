@@ -4,7 +4,7 @@
 //! A record begins with its kind (1 byte) and the varint of its offset minus the first offset of the batch. The record of a fact continues
 //! with the topic. Data that only this process needs is not encoded: the client, and whom to answer.
 //!
-//! A *writer* is a process that writes to the log, under one number.
+//! A *writer* is a process that writes to the log, under a number of its own.
 
 use alloc::vec::Vec;
 
@@ -77,10 +77,10 @@ impl<'a> Fact<'a> {
         let offset_delta = from.number32()?;
         let name = from.field()?;
         let hash = xxh3_64_with_seed(name, seed) as u32;
-        let change = match RecordKind::of(record) {
+        let change = match RecordKind::read(record) {
             Some(RecordKind::Publish) => {
                 let message = read_message(&mut from, hash, name, client)?;
-                from.end()?;
+                from.expect_end()?;
                 return Ok(then(offset_delta, &Fact::Publish(&message)));
             }
             Some(RecordKind::Create) => Change::Create,
@@ -90,7 +90,7 @@ impl<'a> Fact<'a> {
             Some(RecordKind::ForgetLatest) => Change::ForgetLatest,
             _ => return Err(Damaged("a record is of no known kind")),
         };
-        from.end()?;
+        from.expect_end()?;
         let fact = Fact::Topic {
             change,
             hash,
@@ -190,7 +190,8 @@ impl<'a> Note<'a> {
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, Note<'a>)>, Damaged> {
         let mut from = FieldReader(record);
         from.byte()?;
-        let Some(kind) = RecordKind::of(record).filter(|kind| kind.family() == Family::Note) else {
+        let Some(kind) = RecordKind::read(record).filter(|kind| kind.family() == Family::Note)
+        else {
             return Ok(None);
         };
         let offset_delta = from.number32()?;
@@ -241,7 +242,7 @@ impl<'a> Note<'a> {
             | RecordKind::SessionEnd
             | RecordKind::SessionParts => return Ok(None),
         };
-        from.end()?;
+        from.expect_end()?;
         Ok(Some((offset_delta, note)))
     }
 }
@@ -292,13 +293,13 @@ pub(crate) fn check(
 /// Whether a record is a note that a node of a cluster writes by itself, so that no request waits for it.
 pub(crate) fn is_of_cluster(record: &[u8]) -> bool {
     use RecordKind::{Dead, Heartbeat, Mark, Steward};
-    RecordKind::of(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))
+    RecordKind::read(record).is_some_and(|kind| matches!(kind, Mark | Heartbeat | Dead | Steward))
 }
 
 /// Whether a record of an unknown kind may be skipped; `None` if this version knows the kind.
 pub(crate) fn unknown(record: &[u8]) -> Option<bool> {
     let byte = record.first()?;
-    RecordKind::of(record)
+    RecordKind::read(record)
         .is_none()
         .then_some(byte & OPTIONAL != 0)
 }

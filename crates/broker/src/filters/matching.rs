@@ -48,7 +48,7 @@ pub struct MatchedFilter {
 struct WalkedFilter {
     set: u32,
     /// The members with an index below this are still to be visited. The walk visits the highest index first. A new member is added at the
-    /// end. When a member leaves, the last member takes its place. So the walk misses no old member, but it may visit some of them twice
+    /// end. When a member leaves, the last member takes its place, so the walk misses no old member, but it may visit some of them twice
     /// and may visit a few new members.
     left: u32,
 }

@@ -6,7 +6,7 @@
 //! It compares texts only by their hashes. The match itself reads what is missing.
 
 use super::*;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 
 /// A topic on its way down the trie.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ struct TrieDescent<'a> {
 }
 
 impl Filters {
-    /// Prefetches what the matches of the first `PREFETCHED` topics read.
+    /// Prefetches what the matches of the first `PREFETCH_ROWS` topics read.
     pub fn prefetch<'a>(&self, topics: impl Iterator<Item = &'a [u8]>) {
         if self.is_empty() {
             return;
@@ -31,7 +31,7 @@ impl Filters {
             at: NONE,
             hash: 0,
             next: NONE,
-        }; PREFETCHED];
+        }; PREFETCH_ROWS];
         for (descent, topic) in descents.iter_mut().zip(topics) {
             descent.rest = Some(topic);
         }
@@ -45,7 +45,7 @@ impl Filters {
 
     /// Prefetches one level of each topic: first all buckets, then all nodes, then all texts.
     fn prefetch_level(&self, descents: &mut [TrieDescent<'_>]) {
-        let mut ended = [false; PREFETCHED];
+        let mut ended = [false; PREFETCH_ROWS];
         for (descent, ended) in descents.iter_mut().zip(&mut ended) {
             let Some(rest) = descent.rest else { continue };
             let end = rest.iter().position(|b| *b == b'/');

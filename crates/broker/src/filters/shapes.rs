@@ -40,7 +40,7 @@ impl Shapes {
 
     /// Counts a new filter of this party, unless its shape is refused.
     pub fn take(&mut self, filter: &[u8], party: u64) -> Result<(), Reason> {
-        let shape = of(filter).ok_or(Reason::FilterLevels)?;
+        let shape = shape_of(filter).ok_or(Reason::FilterLevels)?;
         if shape.count_ones() > FREE_WILDCARDS {
             if !self.0.contains_key(&shape) && !self.may_bring(party) {
                 return Err(Reason::FilterShapes);
@@ -61,7 +61,7 @@ impl Shapes {
 
     /// Uncounts a filter that is closed.
     pub fn forget(&mut self, filter: &[u8]) {
-        let shape = of(filter).expect("it was taken");
+        let shape = shape_of(filter).expect("it was taken");
         if let Some(known) = self.0.get_mut(&shape) {
             known.filters -= 1;
             if known.filters == 0 {
@@ -72,7 +72,7 @@ impl Shapes {
 }
 
 /// The shape of a filter: a bit for each level that is `+`. `None` if the filter has too many levels.
-fn of(filter: &[u8]) -> Option<u16> {
+fn shape_of(filter: &[u8]) -> Option<u16> {
     let mut shape = 0;
     for (n, level) in levels(filter).enumerate() {
         if n == LEVELS_MAX {

@@ -58,7 +58,7 @@ impl Home {
             if let Err(reached) = self.admission.may_keep(message.client, data)
                 && self.would_keep(message, settings, rules)
             {
-                return Err(Outcome::Full(reached));
+                return Err(Outcome::NoRoom(reached));
             }
         }
         let (hash, name, client) = fact.topic();
@@ -66,7 +66,7 @@ impl Home {
             true => self.admit_topic(hash, name, client, now),
             false => Ok(self.topics.find(hash, name)),
         };
-        let row = row.map_err(Outcome::Full)?;
+        let row = row.map_err(Outcome::NoRoom)?;
         Ok(Admitted { row, key })
     }
 
@@ -83,7 +83,7 @@ impl Home {
             let (_, _, client) = fact.topic();
             self.admission
                 .may_write(client, context.now.unix_s)
-                .map_err(Outcome::Full)?;
+                .map_err(Outcome::NoRoom)?;
         }
         let admitted = self.admit(fact, context)?;
         if let Some(key) = &admitted.key
@@ -91,7 +91,7 @@ impl Home {
             && !answers.reserve(key.group, context.settings.publish.idempotency_keys)
         {
             self.reports.notices.note(Notice::Keys, fact.topic().1);
-            return Err(Outcome::Full(Reason::KeysFull));
+            return Err(Outcome::NoRoom(Reason::KeysFull));
         }
         let (hash, _, client) = fact.topic();
         let mut bytes = 0;

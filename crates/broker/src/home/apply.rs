@@ -137,7 +137,7 @@ impl Home {
             // The time is that of the log's clock, never of this process's clock, so that all nodes apply the record alike.
             context.now.unix_s = match logged {
                 Some(_) => partition.effective_time(context.now).unix_s,
-                None => partition.time_s,
+                None => partition.newest_time_s,
             };
         }
         let outcome = self.apply_once(fact, partition_index, row, offset, context);
@@ -364,24 +364,24 @@ impl Logs {
         partition.note_offset(offset);
         partition.mark = partition.mark.max(mark.min(Slotted::OFFSET_MAX));
         if is_replicated {
-            partition.time_s = partition.time_s.max(unix_s);
+            partition.newest_time_s = partition.newest_time_s.max(unix_s);
         }
     }
 
     /// Notes a batch that was read from the log of this partition: its writer and its number.
     pub(crate) fn note_batch_read(&mut self, partition_index: usize, batch: (u64, u64)) {
-        self.partitions[partition_index].batch = batch;
+        self.partitions[partition_index].last_batch = batch;
     }
 
     /// The partitions, each with writer and number of the last batch read.
     pub(crate) fn last_batches(&self) -> impl Iterator<Item = (PartitionId, (u64, u64))> {
         let all = self.placement.of_home(self.me);
-        all.zip(self.partitions.iter().map(|it| it.batch))
+        all.zip(self.partitions.iter().map(|it| it.last_batch))
     }
 
     /// The time of the log of this partition, in a cluster.
     pub(crate) fn time_s(&self, partition_index: usize) -> u32 {
-        self.partitions[partition_index].time_s
+        self.partitions[partition_index].newest_time_s
     }
 
     /// The last offset of this partition.

@@ -17,7 +17,7 @@ use crate::base::rules::Rules;
 use crate::base::settings::{Concurrency, First, Keep, Rule};
 use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
-use crate::mail::{Attach, Attached, Page, Tell};
+use crate::mail::{Attach, AttachOutcome, Page, Tell};
 
 impl Home {
     /// Answers an attach with pages of past messages, and registers the carrier (the subscriber's shard) for live ones. A request that was
@@ -132,7 +132,7 @@ impl Home {
         context: &mut HomeContext<'_>,
     ) {
         self.leave_topic(from, ask.hash, ask.topic, ask.serial, context.now);
-        self.tell_not_attached(from, ask, name, Attached::Gone, context.lanes);
+        self.tell_not_attached(from, ask, name, AttachOutcome::Gone, context.lanes);
     }
 
     fn tell_not_attached(
@@ -140,7 +140,7 @@ impl Home {
         from: ShardId,
         ask: &Attach,
         name: &[u8],
-        attached: Attached,
+        attached: AttachOutcome,
         lanes: &mut Lanes,
     ) {
         let found = self.topics.find(ask.hash, name);
@@ -179,7 +179,7 @@ impl Home {
         ask: &Attach,
         name: &[u8],
         context: &mut HomeContext<'_>,
-    ) -> Result<u32, Attached> {
+    ) -> Result<u32, AttachOutcome> {
         let (rules, now) = (context.rules, context.now);
         let found = self.topics.find(ask.hash, name);
         let rule = match found {
@@ -188,19 +188,19 @@ impl Home {
         };
         let created = found.is_some_and(|id| self.topics.rows.get(id).has(CREATED));
         if rule.publisher_creates && !created {
-            return Err(Attached::Forbidden);
+            return Err(AttachOutcome::Forbidden);
         }
         let id = match found {
             Some(id) => id,
             None => {
                 self.admit_topic(ask.hash, name, ask.client, now)
-                    .map_err(Attached::Full)?;
+                    .map_err(AttachOutcome::NoRoom)?;
                 self.insert_topic(ask.hash, name, ask.client, rules, now)
             }
         };
         let row = self.topics.rows.get_mut(id);
         if ask.read_only && row.has(DELETED) {
-            return Err(Attached::Gone);
+            return Err(AttachOutcome::Gone);
         }
         row.touched_s = now.unix_s;
         row.flags |= REQUESTED;
@@ -211,10 +211,10 @@ impl Home {
                     row.flags &= !DELETED;
                 }
                 Since::At(_) | Since::Unknown | Since::Unreadable | Since::After(_) => {
-                    return Err(Attached::Gone);
+                    return Err(AttachOutcome::Gone);
                 }
                 // A long-poll that has waited before does not create the topic again.
-                _ if ask.poll && ask.is_next_page => return Err(Attached::Gone),
+                _ if ask.poll && ask.is_next_page => return Err(AttachOutcome::Gone),
                 _ => row.flags &= !DELETED,
             }
         }
@@ -224,7 +224,7 @@ impl Home {
         if ask.poll && rule.concurrency != Concurrency::Broadcast && self.topics.subscribers(id) > 0
         {
             if rule.concurrency == Concurrency::First {
-                return Err(Attached::Conflict);
+                return Err(AttachOutcome::Conflict);
             }
             self.topics.each_carrier(id, |carrier| {
                 let tell = Tell::Displaced {

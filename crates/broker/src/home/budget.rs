@@ -1,21 +1,21 @@
-//! Keeps the logs of a home (the part of a shard that keeps topics) within the byte budget that its partitions share: removes messages when
+//! Keeps the logs of a home, the part of a shard that keeps topics, within the byte budget that its partitions share: removes messages when
 //! the logs exceed it.
 //!
-//! A large message may need as much room as very many small ones. So a publish removes messages in a bounded number of steps. The end of
-//! each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. So logs exceed their budget, and
-//! topics their limits, by one message at most.
+//! To make room for one large message, very many small ones may have to go. Therefore a publish removes messages only for a bounded number of
+//! steps; the end of each turn (a pass of the shard's loop) removes more, and the next publish waits until there is room. Logs exceed their
+//! budget, and topics their limits, by one message at most.
 //!
-//! The partition with the most bytes loses messages first. So a topic that fills its partition makes room for itself, and equal partitions
-//! are trimmed equally.
+//! The partition with the most bytes loses messages first. In this way a topic that fills its partition makes room for itself, and equal
+//! partitions are trimmed equally.
 //!
 //! While one client holds far more bytes than others ([`Holdings`](crate::budget::admission::holdings::Holdings)), the messages of the
-//! others are spared. Messages that are not spared are removed oldest first, whatever their topic, and retained ones last. So nobody can
-//! use many small topics or retained messages to push out the messages of others. A client that is alone, such as a backend, may use the
-//! whole budget.
+//! others are spared. Messages that are not spared are removed oldest first, whatever their topic, and retained ones last. This prevents a
+//! client from pushing out the messages of others with many small topics or retained messages. A client that is alone, such as a backend, may
+//! use the whole budget.
 //!
 //! Removed messages leave free slots in chunks (the units in which a log allocates memory), and a chunk is freed only with its last
-//! message. So the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty log
-//! keeps. If the chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics,
+//! message. Therefore the bytes of the chunks have a limit of their own: one and a half times the budget, plus the chunks that even an empty
+//! log keeps. If the chunks exceed this limit, the oldest messages are removed. It would not help to remove messages of the largest topics,
 //! because the chunks that are nearly empty may contain none of them.
 //!
 //! Invariant: `held_max` is at least the sum of all logs' bytes. The growth of a log is counted at once. Its shrinking is counted when the
@@ -38,7 +38,7 @@ impl Home {
     #[inline]
     pub(crate) fn lacks_room(&mut self, rules: &Rules, now: Now) -> bool {
         self.logs.is_past_budget() && {
-            let steps_max = room_steps(&self.turn_limits);
+            let steps_max = steps_for_making_room(&self.turn_limits);
             self.enforce_budget(rules, now, steps_max)
         }
     }
@@ -59,9 +59,9 @@ impl Home {
         steps_max: usize,
     ) {
         self.logs.count_log(partition_index);
-        let most = self.logs.budget.held_max;
-        if most.messages > self.logs.budget.bytes_max
-            || most.chunks > self.logs.chunk_bytes_max()
+        let held_max = self.logs.budget.held_max;
+        if held_max.messages > self.logs.budget.bytes_max
+            || held_max.chunks > self.logs.chunk_bytes_max()
             || self.logs.partitions[partition_index].log.is_full()
         {
             self.enforce_budget(rules, now, steps_max);
@@ -73,14 +73,14 @@ impl Home {
         self.enforce(rules, now, steps_max, steps_max)
     }
 
-    /// Removes messages until the logs are within their byte budget. Removes none to free chunks: free slots do not enlarge a snapshot.
+    /// Removes messages until the logs are within their byte budget. Frees no chunks, since free slots do not enlarge a snapshot.
     pub(super) fn drop_for_snapshot(&mut self, rules: &Rules, now: Now) {
         self.enforce(rules, now, usize::MAX, 0);
     }
 
     /// Trims the topic that exceeds its limits, then removes messages for the byte budget, both together in about `steps_max` steps. Then
-    /// removes at most `drops` messages to free chunks. If that is not enough, the next publish frees more. Returns whether a topic or the
-    /// byte budget is still exceeded: then more must be removed before the next publish.
+    /// removes at most `drops` messages to free chunks; the next publish frees more. Returns whether a topic or the byte budget is still
+    /// exceeded. If so, more must be removed before the next publish.
     fn enforce(&mut self, rules: &Rules, now: Now, steps_max: usize, drops: usize) -> bool {
         let until = self.steps.count().saturating_add(steps_max as u64);
         let mut emptied = Vec::new();
@@ -103,9 +103,9 @@ impl Home {
     }
 }
 
-/// The maximum number of steps that one call takes to make room: with the default limits, a quarter of a turn's steps.
-pub(super) fn room_steps(turn_limits: &TurnLimits) -> usize {
-    4 * turn_limits.forgets_per_turn
+/// One call takes at most this many steps to make room: with the default limits, a quarter of a turn's steps.
+pub(super) fn steps_for_making_room(turn_limits: &TurnLimits) -> usize {
+    4 * turn_limits.removals_per_turn
 }
 
 /// Passed as `all_bytes` so that no message is spared: no client holds a large part of this many bytes.
@@ -121,7 +121,7 @@ impl Logs {
         self.budget.held_max.messages > self.budget.bytes_max || self.budget.untrimmed.is_some()
     }
 
-    /// Bytes of all messages, with their rows.
+    /// The bytes of all messages, with their rows.
     pub(super) fn log_bytes(&self) -> usize {
         self.iter().map(Log::bytes).sum()
     }
@@ -130,7 +130,7 @@ impl Logs {
         self.iter().map(|log| log.held().chunks).sum()
     }
 
-    /// The bound of the bytes of all chunks, free slots included.
+    /// The limit of the bytes of all chunks, free slots included.
     pub(super) fn chunk_bytes_max(&self) -> usize {
         let free = self.budget.bytes_max / 2 + self.partitions.len() * Log::SPARE_BYTES;
         self.budget.bytes_max.saturating_add(free)
@@ -138,11 +138,13 @@ impl Logs {
 
     /// Updates `held_max` with the present bytes of the log of this partition.
     fn count_log(&mut self, partition_index: usize) {
-        let Partition { log, counted, .. } = &mut self.partitions[partition_index];
-        let before = core::mem::replace(counted, log.held());
-        let most = &mut self.budget.held_max;
-        most.messages = most.messages - before.messages + counted.messages;
-        most.chunks = most.chunks - before.chunks + counted.chunks;
+        let Partition {
+            log, counted_bytes, ..
+        } = &mut self.partitions[partition_index];
+        let before = core::mem::replace(counted_bytes, log.held());
+        let held_max = &mut self.budget.held_max;
+        held_max.messages = held_max.messages - before.messages + counted_bytes.messages;
+        held_max.chunks = held_max.chunks - before.chunks + counted_bytes.chunks;
     }
 
     /// Removes messages until the logs are within their budget or step `until` is reached. Returns whether more must be removed.
@@ -186,7 +188,7 @@ impl Logs {
         }
     }
 
-    /// Removes messages, at most `drops`, until the chunks are within their bound.
+    /// Removes messages, at most `drops`, until the chunks are within their limit.
     fn empty_chunks(&mut self, retained: u8, now: Now, mut drops: usize, emptied: &mut Emptied) {
         let mut all_bytes = self.budget.bytes_max;
         loop {

@@ -19,7 +19,7 @@ pub(super) struct Carrier {
 }
 
 impl Carrier {
-    fn is(&self, shard: ShardId, carrier_row: u32, serial: u16) -> bool {
+    fn matches(&self, shard: ShardId, carrier_row: u32, serial: u16) -> bool {
         self.shard == shard && self.carrier_row == carrier_row && self.serial == serial
     }
 }
@@ -48,7 +48,7 @@ impl Carriers {
             let set = self.sets.get_mut(row.carrier);
             match set
                 .iter_mut()
-                .find(|c| c.is(new.shard, new.carrier_row, new.serial))
+                .find(|c| c.matches(new.shard, new.carrier_row, new.serial))
             {
                 Some(carrier) => carrier.subscribers += 1,
                 None => set.push(new),
@@ -89,7 +89,7 @@ impl Carriers {
         row.carrier != NONE
             && if row.has(HAS_CARRIER_SET) {
                 let mut set = self.sets.get(row.carrier).iter();
-                set.any(|carrier| carrier.is(shard, carrier_row, serial))
+                set.any(|carrier| carrier.matches(shard, carrier_row, serial))
             } else {
                 row.shard == shard && row.carrier == carrier_row && row.serial == serial
             }
@@ -101,7 +101,7 @@ impl Carriers {
             let set = self.sets.get_mut(row.carrier);
             let at = set
                 .iter()
-                .position(|c| c.is(shard, carrier_row, serial))
+                .position(|c| c.matches(shard, carrier_row, serial))
                 .expect("the row was found by it");
             set[at].subscribers -= 1;
             if set[at].subscribers == 0 {

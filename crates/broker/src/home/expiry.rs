@@ -183,7 +183,7 @@ impl Home {
             .iter_mut()
             .zip(&self.logs.partitions)
         {
-            claims.forget_old(partition.time_s);
+            claims.forget_old(partition.newest_time_s);
         }
         self.topics.idle_topics.due = true;
     }
@@ -193,7 +193,7 @@ impl Home {
     /// are left.
     pub fn forget(&mut self, rules: &Rules, now: Now) -> bool {
         let published = core::mem::take(&mut self.topics.idle_topics.published);
-        let mut limit = self.turn_limits.forgets_per_turn + published;
+        let mut limit = self.turn_limits.removals_per_turn + published;
         let has_orphans = self.logs.of_home.orphans.get() > 0;
         if has_orphans {
             for partition in &mut self.logs.partitions {

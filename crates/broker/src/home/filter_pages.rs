@@ -25,7 +25,7 @@ use crate::base::turn_limits::TurnLimits;
 use crate::filters::overlap;
 use crate::log::Log;
 use crate::log::arrival::{Arrival, ArrivalCursor};
-use crate::mail::{AttachFilters, Attached, FilterPage, Frames};
+use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Frames};
 
 /// Rows read for each message of a page: entry, chain, topic, and the topic's name.
 pub(super) const ROWS: usize = 4;
@@ -94,11 +94,11 @@ impl Home {
         }
         self.reports.count_page(ask, reader, gap);
         Some(FilterPage {
-            attached: Attached::Yes,
+            attached: AttachOutcome::Yes,
             partition: reader.partition,
             first,
             count: count as u32,
-            names,
+            first_name: names,
             head,
             snapshot_end: reader.snapshot_end,
             losses_before: reader.losses_before,

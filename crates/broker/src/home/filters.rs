@@ -27,7 +27,7 @@ use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
 use crate::base::work::page_visits;
 use crate::mail::lanes::Lanes;
-use crate::mail::{AttachFilters, Attached, FilterPage, Tell};
+use crate::mail::{AttachFilters, AttachOutcome, FilterPage, Tell};
 
 impl Subscriptions {
     /// Unregisters a filter of a shard that no longer has subscribers of the filter.
@@ -160,7 +160,7 @@ impl Logs {
         lanes: &mut Lanes,
     ) {
         let page = FilterPage {
-            attached: Attached::Full(reason),
+            attached: AttachOutcome::NoRoom(reason),
             partition,
             epoch: self.epoch,
             at_head: true,

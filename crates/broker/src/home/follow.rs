@@ -6,7 +6,7 @@
 //! The snapshot is a cursor over the table of topics. Each page of the snapshot examines a bounded number of rows. Invariant: a follower
 //! knows exactly the topics with interest in rows before its cursor. If the interest of a row before the cursor changes, the follower gets
 //! the change at once. If a later row changes, the cursor will find the new state. Rows never move, and interest ends before a row is
-//! freed. So the follower learns once of each topic that is created or forgotten during a snapshot.
+//! freed, so the follower learns once of each topic that is created or forgotten during a snapshot.
 //!
 //! **In a cluster** other nodes report their topics with interest ([`super::remote_interest`]), and a connection is told of each topic that
 //! has interest at any node. After the rows, the cursor walks the names of the topics with interest at other nodes, under the same
@@ -75,7 +75,7 @@ impl Home {
 
     /// Continues a snapshot by one page.
     fn walk_snapshot(&self, follower: &mut Follower) {
-        for _ in 0..self.turn_limits.interest_rows {
+        for _ in 0..self.turn_limits.interest_page_topics {
             if follower.news.len() >= self.turn_limits.page_bytes {
                 return;
             }

@@ -27,7 +27,7 @@ pub(super) enum FollowerKey {
 }
 
 impl FollowerKey {
-    fn is(self, other: FollowerKey) -> bool {
+    fn matches(self, other: FollowerKey) -> bool {
         match (self, other) {
             (FollowerKey::Connection(shard, to), FollowerKey::Connection(other_shard, other)) => {
                 shard == other_shard && to.slot == other.slot && to.generation == other.generation
@@ -159,7 +159,7 @@ impl Followers {
 
     /// Takes a follower out; the caller must put it back.
     pub fn take(&mut self, key: FollowerKey) -> Option<Follower> {
-        let place = self.list.iter().position(|it| it.key.is(key))?;
+        let place = self.list.iter().position(|it| it.key.matches(key))?;
         Some(self.list.swap_remove(place))
     }
 

@@ -1,4 +1,4 @@
-//! Pages (runs of past messages for subscribers) that begin after the last record that this node has applied, and so have to wait. Their
+//! Pages (runs of past messages for subscribers) that must wait, because they begin after the last record that this node has applied. Their
 //! subscribers come from other nodes, which have applied more of the same log.
 
 use alloc::collections::BTreeMap;

@@ -45,7 +45,7 @@ impl GroupPositions {
     }
 
     /// The recorded positions of a group, by index of the partition. Empty if none is recorded.
-    pub fn of(&self, group: &GroupKey) -> &[Option<u64>] {
+    pub fn get(&self, group: &GroupKey) -> &[Option<u64>] {
         self.all.get(group).map_or(&[], |positions| positions)
     }
 
@@ -74,8 +74,8 @@ impl GroupPositions {
         }
     }
 
-    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are the partitions in the order of their indexes. Returns the group to continue after, if
-    /// any are left.
+    /// Writes the positions of the groups after `after` (`None`: of all). `partitions` are the partitions in the order of their indexes. Returns the
+    /// group to continue after, if any are left.
     pub fn save<P: Iterator<Item = PartitionId>>(
         &self,
         partitions: impl Fn() -> P,
@@ -121,12 +121,12 @@ mod tests {
         let mut all = GroupPositions::default();
         all.set(group(), 1, 3, Some(7));
         all.set(group(), 2, 3, Some(0));
-        assert_eq!(all.of(&group()), [None, Some(7), Some(0)]);
+        assert_eq!(all.get(&group()), [None, Some(7), Some(0)]);
         assert!(all.bytes() > 0);
         all.set(group(), 1, 3, None);
-        assert_eq!(all.of(&group()), [None, None, Some(0)]);
+        assert_eq!(all.get(&group()), [None, None, Some(0)]);
         all.set(group(), 2, 3, None);
-        assert_eq!((all.of(&group()), all.bytes()), (&[][..], 0));
+        assert_eq!((all.get(&group()), all.bytes()), (&[][..], 0));
         all.set(group(), 0, 3, None);
         assert_eq!(all.bytes(), 0);
     }

@@ -359,7 +359,7 @@ impl Groups {
         let is_new = found.is_none();
         let id = found.or_else(|| self.make(filter, name, RESTORED, ends.iter().copied()));
         let key: GroupKey = (filter.into(), name.into());
-        let recorded = self.positions.of(&key);
+        let recorded = self.positions.get(&key);
         let Some(group) = id.and_then(|id| self.all.get_mut(&id)) else {
             return;
         };
@@ -405,7 +405,7 @@ impl Groups {
             match self.id_of(&group.0, &group.1) {
                 Some(id) => self.find_moved(id, &partition_index_of, &mut due),
                 None => {
-                    let positions = self.positions.of(&group).iter().enumerate();
+                    let positions = self.positions.get(&group).iter().enumerate();
                     let recorded = positions.filter(|(_, position)| position.is_some());
                     due.extend(recorded.map(|(partition_index, _)| DuePosition {
                         partition_index,
@@ -440,7 +440,7 @@ impl Groups {
             return;
         };
         let key: GroupKey = (group.filter.clone(), (&*group.name).into());
-        let recorded = self.positions.of(&key);
+        let recorded = self.positions.get(&key);
         let only = match topic::has_wildcard(&group.filter) {
             true => None,
             false => Some(partition_index_of(&group.filter)),
@@ -556,7 +556,7 @@ impl Groups {
     }
 
     /// Marks a group as queued if it has messages to give and is not queued already. Returns the party to charge, which is that of the
-    /// group's next member. So a client with many groups has only one share of the work.
+    /// group's next member, so a client with many groups has only one share of the work.
     pub fn try_queue(&mut self, id: u64) -> Option<Party> {
         let group = self.all.get_mut(&id)?;
         if group.is_queued || !group.waits() {
@@ -715,7 +715,7 @@ mod tests {
         let id = groups
             .make(b"a/+", b"workers", RESTORED, [10, 20].into_iter())
             .expect("there is room");
-        let (partition_index_of, member) = (|_: &[u8]| 1, (0, ReplyTo::of_will(1)));
+        let (partition_index_of, member) = (|_: &[u8]| 1, (0, ReplyTo::for_will(1)));
         let position = |groups: &Groups| {
             let group = &groups.all[&id];
             [0, 1].map(|partition_index| group.done_until(partition_index, partition_index_of))

@@ -28,7 +28,7 @@ use crate::budget::admission::Party;
 use crate::budget::admission::keys::{GROUPS, group_of};
 use crate::budget::world::World;
 use crate::mail::message::{DedupKey, Publish, Release, SessionKey};
-use crate::mail::{Info, Outcome};
+use crate::mail::{Outcome, TopicInfo};
 use crate::store::slab::NONE;
 
 /// Expired answers that one publish drops: more than it adds, so the table does not grow without bound.
@@ -55,7 +55,7 @@ impl Home {
             Some(dedup) => match dedup.session_key() {
                 Some((key, claim)) => {
                     let at = self.place_of_slot(topic::slot(message.name));
-                    let time_s = self.logs.partitions[at].time_s;
+                    let time_s = self.logs.partitions[at].newest_time_s;
                     let retries = &self.retries;
                     if retries.newest_claims[at].is_outdated(key.session, claim, time_s) {
                         return Err(Outcome::Unknown);
@@ -63,7 +63,7 @@ impl Home {
                     let places = &self.logs.partition_index_by_slot;
                     let is_here = |slot: u8| usize::from(places[usize::from(slot)]) == at;
                     match retries.unreleased.has(key, is_here) {
-                        true => Err(Outcome::Replayed(Info::default())),
+                        true => Err(Outcome::Replayed(TopicInfo::default())),
                         false => Ok(None),
                     }
                 }
@@ -97,11 +97,11 @@ impl Home {
         };
         answers.expire(group, oldest_s, EXPIRED_PER_PUBLISH);
         match answers.find(key, now) {
-            Some(kept) if kept.message == hash => Err(Outcome::Replayed(Info {
+            Some(kept) if kept.message == hash => Err(Outcome::Replayed(TopicInfo {
                 messages: kept.messages,
                 requested_s: (kept.requested_s != NONE).then_some(kept.requested_s),
                 subscribers: kept.subscribers,
-                wanted: false,
+                needs_log: false,
                 offset: kept.place.offset(),
                 epoch: self.logs.lives.epoch_of(kept.place.offset()),
             })),
@@ -123,7 +123,7 @@ impl Home {
         &mut self,
         key: Option<IdempotencyKey>,
         message: &Publish<'_>,
-        info: &Info,
+        info: &TopicInfo,
     ) {
         let Some(dedup) = message.dedup else { return };
         let slot = topic::slot(message.name);
@@ -139,7 +139,7 @@ impl Home {
             messages: info.messages,
             requested_s: info.requested_s.unwrap_or(NONE),
             subscribers: info.subscribers,
-            time_s: self.logs.partitions[at].time_s,
+            time_s: self.logs.partitions[at].newest_time_s,
         };
         if let Some(answers) = &mut self.retries.answers {
             answers.keep(of.group, answer, of.max);
@@ -202,7 +202,7 @@ impl Home {
     /// A message of partition `at` is applied: copies of older connections of its session are void from now on.
     pub(super) fn note_claim_of(&mut self, message: &Publish<'_>, at: usize) {
         if let Some((key, claim)) = message.dedup.and_then(|dedup| dedup.session_key()) {
-            let time_s = self.logs.partitions[at].time_s;
+            let time_s = self.logs.partitions[at].newest_time_s;
             self.retries.newest_claims[at].note(key.session, claim, time_s);
         }
     }
@@ -211,7 +211,7 @@ impl Home {
     pub(crate) fn apply_release(&mut self, release: Release, at: usize) -> bool {
         let Release { key, claim } = release;
         if key.packet_id != 0 {
-            let time_s = self.logs.partitions[at].time_s;
+            let time_s = self.logs.partitions[at].newest_time_s;
             let claims = &mut self.retries.newest_claims[at];
             if claims.is_outdated(key.session, claim, time_s) {
                 return false;
@@ -228,7 +228,9 @@ impl Home {
     pub(crate) fn is_outdated(&self, release: Release) -> bool {
         let Release { key, claim } = release;
         let mut all = self.retries.newest_claims.iter().enumerate();
-        all.any(|(at, it)| it.is_outdated(key.session, claim, self.logs.partitions[at].time_s))
+        all.any(|(at, it)| {
+            it.is_outdated(key.session, claim, self.logs.partitions[at].newest_time_s)
+        })
     }
 
     /// The places of all partitions.
@@ -255,7 +257,7 @@ impl Home {
     ) -> Option<(usize, Option<Party>)> {
         let partitions = self.logs.placement.of_home(self.logs.me);
         for (at, partition) in partitions.enumerate().skip(first) {
-            let time_s = self.logs.partitions[at].time_s;
+            let time_s = self.logs.partitions[at].newest_time_s;
             let claims = &self.retries.newest_claims[at];
             if let Some(next) = claims.save(partition, after.take(), time_s, block) {
                 return Some((at, next));
@@ -386,7 +388,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.mqtt.durable_sessions = true;
         let world = World::for_tests(settings, 1);
-        let mut home = Home::of(&world, 0);
+        let mut home = Home::for_world(&world, 0);
         let keys = [
             SessionKey::new(1, 0),
             SessionKey::new(1, 7),
@@ -407,7 +409,7 @@ mod tests {
             epoch: world.epoch,
             local: false,
         };
-        let mut restored = Home::of(&world, 0);
+        let mut restored = Home::for_world(&world, 0);
         let mut from = FieldReader(&bytes);
         while !from.is_empty() {
             assert_eq!(from.byte(), Ok(kind::UNRELEASED));

@@ -4,7 +4,7 @@ use super::Home;
 use super::topic_row::{DELETED, HAS_QOS_SUBSCRIPTION, REQUESTED};
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::mail::{Info, Outcome};
+use crate::mail::{Outcome, TopicInfo};
 
 impl Home {
     /// The index of the partition of the topic in this row.
@@ -13,15 +13,15 @@ impl Home {
         self.logs.partition_index_of(self.topics.rows.get(id))
     }
 
-    pub(super) fn topic_info(&self, id: u32, now: Now) -> Info {
+    pub(super) fn topic_info(&self, id: u32, now: Now) -> TopicInfo {
         let row = self.topics.rows.get(id);
-        Info {
+        TopicInfo {
             messages: self.logs.messages_of(row),
             requested_s: row
                 .has(REQUESTED)
                 .then(|| now.unix_s.saturating_sub(row.touched_s)),
             subscribers: self.topics.subscribers(id),
-            wanted: row.has(HAS_QOS_SUBSCRIPTION),
+            needs_log: row.has(HAS_QOS_SUBSCRIPTION),
             offset: row.last(),
             epoch: self.logs.lives.epoch_of(row.last()),
         }
@@ -53,7 +53,7 @@ impl Home {
                 row.log,
                 rules.get(row.rule).log_age_s,
                 now.unix_s,
-                self.turn_limits.forgets_per_turn,
+                self.turn_limits.removals_per_turn,
             );
             if log.count(row.log) == 0 {
                 self.log_emptied(id, now);

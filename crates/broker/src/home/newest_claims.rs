@@ -6,9 +6,9 @@
 //!
 //! The table follows from the records of the partition and from the log's clock, so all nodes decide alike. Snapshots contain it.
 //!
-//! Why 60 seconds are enough: a node applies the claim that fences its connection at most five seconds after the log has stored it, or it is cut off and
-//! admits no such message any more. What it has admitted by then is stored within `BOUND_S` (`commit/batch.rs`), or void. So no record of
-//! an older claim comes more than some 12 seconds after the first record of a newer one. The rest is for clocks that differ.
+//! Why 60 seconds are enough: a node applies the claim that fences its connection at most five seconds after the log has stored it, or it is cut off
+//! and admits no such message any more. A message that it has admitted by then is stored within `BOUND_S` (`commit/batch.rs`), or it is void, so no
+//! record of an older claim comes more than some 12 seconds after the first record of a newer one. The rest is for clocks that differ.
 //!
 //! Why a void copy is no loss: its client has got no PUBREC for it. The client sends it again on the connection of the newer claim, or has begun another
 //! session, or is a second client with the same id, which has lost its session to the first one.
@@ -21,7 +21,7 @@ use crate::budget::admission::Party;
 
 /// A claim is remembered for this many seconds of the log.
 const REMEMBERED_S: u32 = 60;
-/// The most claims that are forgotten in one call.
+/// The maximum number of claims that are forgotten in one call.
 const FORGOTTEN_PER_TICK: usize = 4096;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 48;

@@ -1,7 +1,8 @@
-//! A partition at its home (the part of a shard that keeps it): the log of its topics, its last offset, and the losses of its forgotten
-//! topics.
+//! The state of one partition at its home, the part of a shard that keeps topics: the log, the last offset, and the losses of topics that the
+//! home has forgotten.
 //!
-//! A *writer* is a process that writes to the log, under one number.
+//! Words: a *writer* is a process that writes to the log, under a number of its own. A *fact* is a publish or a change of a
+//! topic. An unlogged fact gets an offset, but no record in the log.
 
 use super::forgotten_topics::ForgottenTopics;
 use crate::base::ids::OFFSETS_PER_BATCH;
@@ -12,33 +13,33 @@ use crate::base::writer_set::WriterSet;
 use crate::budget::admission::Admission;
 use crate::log::{HomeCounts, Log, LogBytes};
 
-/// How many forgotten topics with losses a home remembers by name. Its partitions share this limit.
-const NAMED_MAX: usize = 1024;
+/// A home remembers at most this many names of forgotten topics that have lost messages. Each partition gets an equal part.
+const NAMED_FORGOTTEN_TOPICS_MAX: usize = 1024;
 
 pub(super) struct Partition {
     pub log: Log,
     /// The last offset given. All topics of the partition share this counter, so offsets are the order of arrival.
     pub sequence: u64,
-    /// Offsets up to this one may have been given to facts (publishes, or changes of topics) that are not logged.
+    /// Unlogged facts have at most this offset. After a crash, new offsets begin above it.
     pub mark: u64,
-    /// The highest offset that a fact without a record in the log may get. A replicated log gives offsets to batches, and leaves the
-    /// offsets between two batches free for these facts.
+    /// A replicated log leaves a range of offsets free after each batch, and unlogged facts take their offsets from this range. This is its
+    /// last offset. `u64::MAX` if the log is not replicated.
     pub unlogged_max: u64,
-    /// Writer and number of the last batch read from the log, if the log has one writer at a time.
-    pub batch: (u64, u64),
+    /// (Writer, number) of the last batch that was read from the log, if the log has one writer at a time.
+    pub last_batch: (u64, u64),
     /// All records up to this offset are applied. Used only if the log is replicated.
     pub applied_to: u64,
     /// The processes that write the log, if it is replicated.
     pub writer_set: WriterSet,
-    /// The time of the newest record. Times never decrease.
-    pub time_s: u32,
+    /// The time of the newest record or admitted fact. Times never decrease.
+    pub newest_time_s: u32,
     pub forgotten: ForgottenTopics,
-    /// Bytes of the log when it was last counted (`budget.rs`).
-    pub counted: LogBytes,
+    /// The bytes of the log when they were last counted (`budget.rs`).
+    pub counted_bytes: LogBytes,
 }
 
 impl Partition {
-    /// An empty partition of a home with `partitions_at_home` partitions. `seed` keys the hashes of messages' keys.
+    /// An empty partition of a home with `partitions_at_home` partitions. `seed` is the seed of the hashes of message keys.
     pub fn new(
         rules: &Rules,
         partitions_at_home: usize,
@@ -52,12 +53,15 @@ impl Partition {
             sequence: 0,
             mark: 0,
             unlogged_max: u64::MAX,
-            batch: (0, 0),
+            last_batch: (0, 0),
             applied_to: 0,
             writer_set: WriterSet::default(),
-            time_s: 0,
-            forgotten: ForgottenTopics::new(rules.count(), NAMED_MAX / partitions_at_home),
-            counted: LogBytes::default(),
+            newest_time_s: 0,
+            forgotten: ForgottenTopics::new(
+                rules.count(),
+                NAMED_FORGOTTEN_TOPICS_MAX / partitions_at_home,
+            ),
+            counted_bytes: LogBytes::default(),
         }
     }
 
@@ -71,17 +75,17 @@ impl Partition {
         }
     }
 
-    /// Notes that the log is replicated from now on, and gives the offsets.
-    pub fn replicate(&mut self) {
+    /// From now on the log is replicated, and assigns the offsets in place of this home.
+    pub fn set_replicated(&mut self) {
         self.unlogged_max = self.sequence | (OFFSETS_PER_BATCH - 1);
     }
 
     /// The time at which a fact admitted at `now` takes effect: never before that of an earlier record.
     #[inline]
     pub fn effective_time(&mut self, now: Now) -> Now {
-        self.time_s = self.time_s.max(now.unix_s);
+        self.newest_time_s = self.newest_time_s.max(now.unix_s);
         Now {
-            unix_s: self.time_s,
+            unix_s: self.newest_time_s,
             ..now
         }
     }

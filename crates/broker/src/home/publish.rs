@@ -1,12 +1,12 @@
-//! Publishes a message at its topic's home (the part of a shard that keeps the topic): gives it an offset, keeps it as the topic's rule
-//! says, and sends it to carriers, the shards with subscribers.
+//! Publishes a message at its home, the part of a shard that keeps the topic. The home gives it the next offset, stores it if the topic's rule
+//! says so, and sends it to the carriers, the shards with subscribers.
 //!
-//! Invariant: a publish is one step. No attach (a request to subscribe) and no other publish happens in the middle of it.
+//! Invariant: a publish is atomic. No attach (a request to subscribe) and no other publish runs in the middle of it.
 
 use crore_wire::websocket::frame;
 
 use super::Home;
-use super::budget::room_steps;
+use super::budget::steps_for_making_room;
 use super::compression::opcode_of;
 use super::context::HomeContext;
 use super::logs::UntrimmedTopic;
@@ -16,26 +16,27 @@ use crate::base::settings::Keep;
 use crate::base::work::STEP_BYTES;
 use crate::budget::admission::Party;
 use crate::log::encode_shared;
-use crate::mail::Info;
+use crate::mail::TopicInfo;
 use crate::mail::message::{NewMessage, Publish};
 use crate::store::shared::SHARED_MIN;
 use crate::store::slab::NONE;
 
 impl Home {
-    /// Appends a message and sends it to its subscribers. `found` is the topic's row if it exists, `partition_index` the index of its partition.
+    /// Appends a message and sends it to its subscribers. `existing_row` is the topic's row if it has one, `partition_index` the index of its
+    /// partition.
     #[inline]
     pub(super) fn publish(
         &mut self,
         message: &Publish<'_>,
-        found: Option<u32>,
+        existing_row: Option<u32>,
         partition_index: usize,
         offset: u64,
         context: &mut HomeContext<'_>,
-    ) -> Info {
+    ) -> TopicInfo {
         // One step for the message, and one for an older message that it may replace.
         self.steps.add(2 + message.data.len() / STEP_BYTES);
         let (rules, now) = (context.rules, context.now);
-        let id = found.unwrap_or_else(|| {
+        let id = existing_row.unwrap_or_else(|| {
             self.insert_topic(message.hash, message.name, message.client, rules, now)
         });
         self.logs.partitions[partition_index].sequence = offset;
@@ -65,21 +66,20 @@ impl Home {
         };
         let keep = messages_max > 0;
         if !keep {
-            // The topic keeps no messages now. It may still have a log that an earlier subscription needed. That log is dropped, since this
-            // message is not appended to it.
-            let log = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
-            let kept = &mut self.logs.partitions[partition_index].log;
-            let before = match log {
+            // An earlier subscription may have left a log. This message will be missing in it, so the log is dropped.
+            let chain = core::mem::replace(&mut self.topics.rows.get_mut(id).log, NONE);
+            let log = &mut self.logs.partitions[partition_index].log;
+            let before = match chain {
                 NONE => previous,
-                log => kept.discard(log, now.unix_s).unwrap_or(previous),
+                chain => log.discard(chain, now.unix_s).unwrap_or(previous),
             };
-            kept.losses.add(id, before, offset);
+            log.losses.add(id, before, offset);
         }
-        if keep || message.headers.retain || recipients.is_anybody() {
-            self.keep_and_tell(message, &new, messages_max, &recipients, context);
+        if keep || message.headers.retain || !recipients.is_empty() {
+            self.store_and_deliver(message, &new, messages_max, &recipients, context);
         }
         if keep || message.headers.retain {
-            let steps_max = room_steps(&self.turn_limits);
+            let steps_max = steps_for_making_room(&self.turn_limits);
             self.log_grew(partition_index, rules, now, steps_max);
         }
         if !keep || message.headers.retain {
@@ -87,13 +87,13 @@ impl Home {
         }
         let mut info = self.topic_info(id, now);
         info.subscribers += recipients.shards + u32::from(recipients.groups);
-        info.wanted = recipients.needs_log;
+        info.needs_log = recipients.needs_log;
         info
     }
 
-    /// Builds the message's frame once: for the topic's log (which keeps at most `messages_max` messages), for the retained message, and for the
-    /// recipients.
-    fn keep_and_tell(
+    /// Builds the message's frame once, appends it to the topic's log (which keeps at most `messages_max` messages), keeps it as the retained message,
+    /// and sends it to the recipients.
+    fn store_and_deliver(
         &mut self,
         message: &Publish<'_>,
         new: &NewMessage<'_>,
@@ -119,7 +119,7 @@ impl Home {
             Some(frame) => frames.push_shared(frame.clone()),
             None => frames.push_frame(header, message.data),
         };
-        let kept = NewMessage {
+        let stored = NewMessage {
             frame: frames.frame_at(span),
             whole,
             ..*new
@@ -129,26 +129,26 @@ impl Home {
             let row = self.topics.rows.get_mut(id);
             let rule = rules.get(row.rule);
             let log = &mut self.logs.partitions[partition_index].log;
-            let steps_max = room_steps(&self.turn_limits);
+            let steps_max = steps_for_making_room(&self.turn_limits);
             let (chain, must_trim) =
-                log.append(row.log, row.rule, rule, messages_max, steps_max, &kept);
+                log.append(row.log, row.rule, rule, messages_max, steps_max, &stored);
             row.log = chain;
             if must_trim {
                 self.logs.budget.untrimmed = Some(UntrimmedTopic {
                     topic: id,
                     messages_max,
-                    frame_bytes: kept.frame.len(),
-                    time_s: kept.time_s,
+                    frame_bytes: stored.frame.len(),
+                    time_s: stored.time_s,
                 });
             }
         }
         if message.headers.retain {
-            self.set_retained(id, &kept, message.data.is_empty(), rules);
+            self.set_retained(id, &stored, message.data.is_empty(), rules);
         }
         let visits = 1 + self.topics.subscribers(id) + recipients.shards;
         let publisher = Party::of_address(message.client);
         frames.visits_by_group.add(publisher, visits);
-        if recipients.is_anybody() {
+        if !recipients.is_empty() {
             frames.read_at(read_at);
             let record = self
                 .compressor

@@ -1,7 +1,7 @@
 //! Changes settings and rules of a home (the part of a shard that keeps topics) while it runs.
 //!
 //! A reload that changes only values of the rules is cheap. But if topics may come under other rules, every topic's name must be matched
-//! with the rules. With a million topics this takes too long for one turn (a pass of the shard's loop). So the home gets the planned rules
+//! with the rules. With a million topics this takes too long for one turn (a pass of the shard's loop), so the home gets the planned rules
 //! before the change, and matches some rows in each turn. The change itself then writes one byte into each row. If a rule only gets another
 //! number, the log keeps its list of the rule's messages.
 //!
@@ -11,7 +11,7 @@
 use alloc::sync::Arc;
 
 use super::Home;
-use super::budget::room_steps;
+use super::budget::steps_for_making_room;
 use super::partition::Partition;
 use super::planned_rules::PlannedRules;
 use super::topics::TopicTable;
@@ -78,7 +78,7 @@ impl Home {
         }
         self.topics.planned_rules = None;
         // If the budget is smaller now and this call leaves messages beyond it, later turns remove them before the next publish.
-        let steps_max = room_steps(&self.turn_limits);
+        let steps_max = steps_for_making_room(&self.turn_limits);
         self.enforce_budget(rules, now, steps_max);
     }
 }
@@ -135,7 +135,7 @@ mod tests {
             let worlds = FILTERS.map(world);
             let mut here = worlds[0].clone();
             let mut home = Home::new(&here.settings, &here.rules, here.admission.clone(), 7, Placement::new(1, 1), 0, 42);
-            home.turn_limits.forgets_per_turn = 1;
+            home.turn_limits.removals_per_turn = 1;
             // The steps are like an operator's reloads: one change is prepared at a time, and may be made before all rows are matched.
             for (step, next) in steps {
                 match step {

@@ -7,7 +7,7 @@
 //! * A client may come with a position that it got from a node which has applied more of the log. The client gets no gap (the notice that
 //!   messages are lost): its subscription begins when this node has applied the log up to the position.
 //!
-//! A *writer* is a process that writes to the log, under one number.
+//! A *writer* is a process that writes to the log, under a number of its own.
 
 use alloc::boxed::Box;
 
@@ -27,10 +27,10 @@ const GIVEN_UP_MAX: usize = 4096;
 
 impl Home {
     /// Prepares the home for a log to which other processes write, too. Called once, before any record is applied.
-    pub(crate) fn replicate(&mut self) {
+    pub(crate) fn set_replicated(&mut self) {
         self.logs.future_pages = Some(Box::default());
         for partition in &mut self.logs.partitions {
-            partition.replicate();
+            partition.set_replicated();
             // Subscribers by filter may have been at other nodes before, so losses are remembered from the beginning.
             partition.log.losses.watch();
         }
@@ -134,7 +134,7 @@ impl Logs {
     /// The time of the log's clock; no later record is older. `None` if the log is not replicated.
     pub(super) fn oldest_of_log_s(&self) -> Option<u32> {
         self.future_pages.as_ref()?;
-        self.partitions.iter().map(|it| it.time_s).min()
+        self.partitions.iter().map(|it| it.newest_time_s).min()
     }
 
     /// Writes the writer set of each partition, with the partition's time and applied offset.
@@ -146,7 +146,7 @@ impl Logs {
         for (partition, it) in all.zip(&self.partitions) {
             let mut out = block.record(kind::WRITER_SET);
             out.number(partition.into());
-            out.number(it.time_s.into());
+            out.number(it.newest_time_s.into());
             out.number(it.applied_to);
             out.byte(it.writer_set.has_lost().into());
             it.writer_set.write(&mut out);
@@ -170,7 +170,7 @@ impl Logs {
             && !planted::is(Fault::ForgottenWriters)
         {
             let partition = &mut self.partitions[partition_index];
-            (partition.time_s, partition.applied_to) = (time_s, applied_to);
+            (partition.newest_time_s, partition.applied_to) = (time_s, applied_to);
             partition.unlogged_max = writer_set.last | (OFFSETS_PER_BATCH - 1);
             partition.writer_set = writer_set;
         }

@@ -10,21 +10,21 @@ use crate::base::time::Now;
 use crate::home::retired_tokens::{DueToken, RetiredTokens};
 use crate::mail::session::Will;
 
-/// What the nodes of a cluster know of the sessions of a partition besides their stored forms.
+/// The state of a partition's sessions in a cluster, besides their stored forms.
 #[derive(Default)]
 pub(crate) struct Replicas {
     /// Whether this node is the steward of the partition.
     pub is_steward: bool,
-    /// How many times this node has started over with all work that is due. It does so when it becomes the steward.
+    /// How many times this node has become the steward. Each time it starts over with all work that is due.
     pub stewardship: u32,
-    /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the stewardship. A record of an earlier
-    /// stewardship may have been lost.
+    /// The rows of sessions whose wills or ends this node has begun to record as the steward, each with the number of the stewardship. A record of an
+    /// earlier stewardship may have been lost.
     pub begun: BTreeSet<(u32, u32)>,
     /// The nodes that have died, until all rows have been visited.
     pub dead: Vec<DeadHolder>,
-    /// By row.
+    /// The sessions, by row.
     pub rows: BTreeMap<u32, Replica>,
-    /// The number of rows that a connection holds, at any node.
+    /// The number of sessions that a connection holds, at any node.
     pub held: u32,
     /// Sessions and wills that have ended a short time ago.
     pub retired: RetiredTokens,
@@ -34,28 +34,28 @@ pub(crate) struct Replicas {
 #[derive(Clone, Copy)]
 pub(crate) struct DeadHolder {
     pub writer: u64,
-    /// The second of the log in which it died. What is due of its sessions counts from then.
+    /// The second of the log in which it died. The delays of its sessions' wills and ends count from then.
     pub since_s: u32,
     /// The next row to visit.
     pub row: u32,
 }
 
-/// What the nodes know of a session.
+/// The state of a session that all nodes of a cluster know.
 pub(crate) struct Replica {
     /// The offset of the last claim.
     pub claim: u64,
-    /// The node and the terms of the connection that holds the session; `None` while the client is away.
+    /// The holder of the session; `None` while the client is away.
     pub held: Option<Held>,
     /// The connection of this node that holds the session.
     pub holder: Option<(ShardId, ConnId)>,
 }
 
-/// A connection holds the session.
+/// The node and the terms of the connection that holds a session.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     /// The writer of the claim.
     pub writer: u64,
-    /// Seconds that the session outlives the connection.
+    /// For how many seconds after the connection's end the session is kept.
     pub expiry_s: u32,
 }
 
@@ -70,14 +70,14 @@ pub struct LogPlace {
     pub now: Now,
 }
 
-/// What follows from a record besides the change of the table.
+/// The effects of a record besides the change of the table.
 #[derive(Default)]
 pub struct Consequences {
     /// The record changes nothing: its condition is not met.
     pub is_void: bool,
-    /// A connection has taken over the session from another one, each at any node.
+    /// A connection has taken over the session from another one. Each may be at any node.
     pub is_takeover: bool,
-    /// The connection of this node that held the session, and holds it no more.
+    /// The connection of this node that has lost the session.
     pub fenced: Option<(ShardId, ConnId)>,
     /// The homes must keep messages for this session, in its stored form, from now on.
     pub needs: Option<Box<[u8]>>,
@@ -94,7 +94,7 @@ impl Consequences {
     }
 }
 
-/// Work that is due for a session. Every node does `Released`, and releases the token of `Retired`; all else only the steward does.
+/// Work that is due for a session. Every node does `Released`, and releases the token of `Retired`. The steward does the rest.
 pub(crate) enum DueInLog {
     /// Publish this will.
     Will(Box<[u8]>, Box<Will>),
@@ -124,7 +124,7 @@ impl Delayed {
     }
 }
 
-/// The second in which `seconds` have surely passed: the current second has already begun.
+/// The first second in which `seconds` have passed for sure. One is added, because the current second has already begun.
 pub(crate) fn end_s(now: Now, seconds: u32) -> u32 {
     now.unix_s.saturating_add(seconds).saturating_add(1)
 }

@@ -74,8 +74,8 @@ impl Home {
             for partition in &self.logs.partitions {
                 out.number(partition.sequence);
                 out.number(partition.mark);
-                out.word(partition.batch.0);
-                out.number(partition.batch.1);
+                out.word(partition.last_batch.0);
+                out.number(partition.last_batch.1);
             }
             for slot in self.logs.origin().slots(self.logs.placement, self.logs.me) {
                 out.number(self.logs.floors[usize::from(slot)]);
@@ -251,7 +251,7 @@ impl Logs {
             if let Some(partition_index) = self.partition_index_here(partition) {
                 let partition = &mut self.partitions[partition_index];
                 (partition.sequence, partition.mark) = (sequence, mark);
-                partition.batch = batch;
+                partition.last_batch = batch;
             }
         }
         for slot in 0..=u8::MAX {

@@ -27,8 +27,8 @@ pub(super) struct Recipients {
 }
 
 impl Recipients {
-    pub fn is_anybody(&self) -> bool {
-        self.carriers || self.shards > 0 || self.groups
+    pub fn is_empty(&self) -> bool {
+        !self.carriers && self.shards == 0 && !self.groups
     }
 }
 

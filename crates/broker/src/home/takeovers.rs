@@ -1,15 +1,16 @@
-//! Counts how often the session of an MQTT client is taken over. Two clients with one client id end each other's connection, and each connects again: without
-//! a bound they do nothing else. So a session that is taken over too often is *contested*: a takeover is refused until a second has passed since the last
-//! one. Afterwards the next client gets the session, as always.
+//! Counts how often the session of an MQTT client is taken over. Two clients with one client id end each other's connection, and each connects
+//! again: without a limit they do nothing else. Therefore a session that is taken over too often is *contested*: a takeover is refused until a
+//! second has passed since the last one. Afterwards the next client gets the session, as always.
 //!
-//! The count of a session rises by one with each takeover, and falls evenly, in a minute by the number that is allowed in a minute. The clock is that of this home (the part of a
-//! shard that keeps topics). In a cluster each home counts what it reads from the log, so takeovers at any node count at all nodes.
+//! The count of a session rises by one with each takeover, and falls evenly, in a minute by the number that is allowed in a minute. The clock is
+//! that of this home (the part of a shard that keeps topics). In a cluster each home counts what it reads from the log, so takeovers at any node
+//! count at all nodes.
 //!
 //! Invariant: the table has at most [`SESSIONS_MAX`] sessions. Those beyond are not counted.
 
 use alloc::collections::BTreeMap;
 
-/// The most sessions whose takeovers are counted at a time.
+/// The maximum number of sessions whose takeovers are counted at a time.
 const SESSIONS_MAX: usize = 1024;
 /// Memory of an entry: leaves of a `BTreeMap` have eleven slots, are two thirds full, and have a header.
 const ENTRY_BYTES: usize = 28;

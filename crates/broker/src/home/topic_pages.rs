@@ -122,12 +122,12 @@ impl Home {
             );
         let count = frames.pages.len() as u32 - first;
         let values = match ask.retained && latest {
-            true if ask.reads_values() => LatestValues::These,
+            true if ask.reads_values() => LatestValues::InThisPage,
             // A subscriber that gave no position gets the latest values as the messages of its first pages.
             true if ask.since != Since::Default
                 && self.logs.messages_of(self.topics.rows.get(id)) > 0 =>
             {
-                LatestValues::Wait
+                LatestValues::MustRequest
             }
             _ => LatestValues::None,
         };

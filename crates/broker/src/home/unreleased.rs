@@ -3,7 +3,7 @@
 //!
 //! A will has the packet id 0 and a token of its own, and is recognised in the same way.
 //!
-//! The log has the key with the message, and a record for its release. So each process that reads the log has the same table. In a cluster the session of
+//! The log has the key with the message, and a record for its release, so each process that reads the log has the same table. In a cluster the session of
 //! a key may have ended when its message comes into the log, so its keys are released later (`retired_tokens.rs`).
 //!
 //! Invariants:

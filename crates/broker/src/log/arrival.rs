@@ -1,6 +1,6 @@
 //! Reads the log in the order of arrival, over all topics, for readers by filter.
 //!
-//! Offsets increase over all messages of the partition. So the reader merges the lists of all rules by offset. Losses are merged too, each at the
+//! Offsets increase over all messages of the partition, so the reader merges the lists of all rules by offset. Losses are merged too, each at the
 //! offset of the lost message.
 //!
 //! A *home* is the part of a shard that keeps topics.

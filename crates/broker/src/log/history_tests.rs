@@ -35,7 +35,7 @@ struct Fixture {
 fn owner(offset: u64) -> Client {
     match offset as u8 % 4 {
         0 => Client::NOBODY,
-        n => Client::of([127, 0, 0, n].into(), 7),
+        n => Client::from_address([127, 0, 0, n].into(), 7),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Remembers the last loss of each topic by its offset, and gives each loss a number. So readers by filter are told of a loss at its place
+//! Remembers the last loss of each topic by its offset, and gives each loss a number, so readers by filter are told of a loss at its place
 //! in the order of arrival.
 //!
 //! If an engine keeps the log, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages

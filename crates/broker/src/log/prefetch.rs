@@ -3,7 +3,7 @@
 //! A *chain* is the list of a topic's messages.
 
 use super::*;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::store::blobs::Blob;
 
 /// Bytes of a cache line.
@@ -20,9 +20,9 @@ struct OldestMessage<'a> {
     len: usize,
 }
 
-/// Reads the newest entry of at most [`PREFETCHED`] chains, and the oldest entry with its bytes and its neighbours in the list of its rule.
+/// Reads the newest entry of at most [`PREFETCH_ROWS`] chains, and the oldest entry with its bytes and its neighbours in the list of its rule.
 pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
-    let mut ends = [const { None }; PREFETCHED];
+    let mut ends = [const { None }; PREFETCH_ROWS];
     let chains = chains.filter(|(_, chain)| *chain != NONE);
     for (end, (log, chain)) in ends.iter_mut().zip(chains) {
         let row = log.chains.get(chain);
@@ -31,7 +31,7 @@ pub fn for_appends<'a>(chains: impl Iterator<Item = (&'a Log, u32)>) {
         }
     }
     let mut sum = 0;
-    let mut all = [const { None }; PREFETCHED];
+    let mut all = [const { None }; PREFETCH_ROWS];
     for (oldest, (log, first, last)) in all.iter_mut().zip(ends.into_iter().flatten()) {
         let entry = log.entries.get(first);
         *oldest = Some(OldestMessage {

@@ -10,7 +10,7 @@ const SLOTS: usize = if cfg!(test) { 2 } else { 256 };
 
 /// The ids of recently read entries. A hash of the entry's chain and offset selects its slot.
 ///
-/// Another reader may have overwritten the slot, and the entry's row may have been reused. So the caller must check that the entry
+/// Another reader may have overwritten the slot, and the entry's row may have been reused, so the caller must check that the entry
 /// has the chain and the offset that it asked for.
 pub(super) struct RecentlyRead([u32; SLOTS]);
 

@@ -59,7 +59,7 @@ impl Log {
         if entry.offset == offset {
             by_list = entry.younger;
         }
-        // Both ways lead to the newest message, which is after `offset`. So neither way ends before it.
+        // Both ways lead to the newest message, which is after `offset`, so neither way ends before it.
         let mut seen = offset;
         for _ in 0..limit.max(1) {
             self.steps.add(1);

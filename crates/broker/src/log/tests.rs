@@ -266,7 +266,7 @@ proptest! {
                         topic: topic as u32,
                         offset,
                         previous: model.last,
-                        owner: Client::of([127, 0, 0, offset as u8 % 3].into(), 7),
+                        owner: Client::from_address([127, 0, 0, offset as u8 % 3].into(), 7),
                         time_s: now_s,
                         latest: false,
                         headers: headers(offset, &key, ttl_s),

@@ -1,13 +1,13 @@
-//! Answers of a home (the part of a shard that keeps topics): the request that an answer belongs to, and the outcome of an attach (a
-//! request to subscribe), a publish or a change of a topic.
+//! The answers of a home, the part of a shard that keeps topics. It answers an *attach* (a request to subscribe), a publish, or a change
+//! of a topic. [`ReplyTo`] names the request.
 //!
-//! An *epoch* is a number in each position, which changes with each start on the log.
+//! Each start on the log gets a new number, the *epoch*. Every position contains its epoch.
 
 use crate::base::ids::{ConnId, Ticket};
 use crate::base::reason::Reason;
 use crate::store::slab::NONE;
 
-/// The request of a connection that an answer belongs to.
+/// The request that an answer is for, and the connection that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReplyTo {
     /// The connection's row.
@@ -16,13 +16,13 @@ pub struct ReplyTo {
     pub generation: u16,
     /// The number of the request at the connection.
     pub request: u16,
-    /// The topic, if the request names several, or the line of a batch.
+    /// Which part of the request: the index of the topic, or the line of the batch. For a will: its number.
     pub part: u32,
 }
 
 impl ReplyTo {
-    /// The shard itself, for the outcome of the will with this number.
-    pub(crate) fn of_will(number: u32) -> ReplyTo {
+    /// For the outcome of a will: the shard reads it, and no connection waits for it.
+    pub(crate) fn for_will(number: u32) -> ReplyTo {
         ReplyTo {
             slot: NONE,
             generation: 0,
@@ -39,28 +39,28 @@ impl ReplyTo {
         }
     }
 
-    /// Whether the answer is the outcome of a will, so that no connection waits for it.
-    pub(crate) fn is_of_will(self) -> bool {
+    /// Whether the answer is the outcome of a will.
+    pub(crate) fn is_for_will(self) -> bool {
         self.slot == NONE
     }
 }
 
 /// The answer that a publisher wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum WantedAnswer {
     /// Nothing.
     None,
     /// The outcome and the topic's info.
-    Full(ReplyTo),
+    OutcomeAndInfo(ReplyTo),
     /// The outcome, only if it is a failure (for a line of a batch).
     Failure(ReplyTo),
     /// A report to the operator who gave this order.
-    Order(Ticket),
+    Report(Ticket),
 }
 
 /// The outcome of an attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Attached {
+pub enum AttachOutcome {
     /// The subscription has begun.
     #[default]
     Yes,
@@ -71,25 +71,25 @@ pub enum Attached {
     /// Another long-poll is waiting, and it has precedence.
     Conflict,
     /// There is no room for another topic, or the client creates topics too fast.
-    Full(Reason),
+    NoRoom(Reason),
 }
 
-impl Attached {
-    /// Why the subscription has not begun.
+impl AttachOutcome {
+    /// Why the subscription has not begun. Must not be called for `Yes`.
     pub(crate) fn refusal(self) -> Reason {
         match self {
-            Attached::Gone => Reason::Deleted,
-            Attached::Forbidden => Reason::NotCreated,
-            Attached::Conflict => Reason::Occupied,
-            Attached::Full(reason) => reason,
-            Attached::Yes => unreachable!("it has begun"),
+            AttachOutcome::Gone => Reason::Deleted,
+            AttachOutcome::Forbidden => Reason::NotCreated,
+            AttachOutcome::Conflict => Reason::Occupied,
+            AttachOutcome::NoRoom(reason) => reason,
+            AttachOutcome::Yes => unreachable!("it has begun"),
         }
     }
 }
 
 /// The state of a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Info {
+pub struct TopicInfo {
     /// Number of kept messages.
     pub messages: u32,
     /// Seconds since a subscriber last asked, if one did.
@@ -97,7 +97,7 @@ pub struct Info {
     /// Number of connected subscribers.
     pub subscribers: u32,
     /// Whether a subscriber, perhaps a disconnected one, needs the messages to be kept.
-    pub wanted: bool,
+    pub needs_log: bool,
     /// The offset of the newest message, or, without one, the offset at which the topic was created.
     pub offset: u64,
     /// The epoch of the log.
@@ -117,29 +117,29 @@ pub struct RemoteSubscribers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Done: the topic is created, or the message is published.
-    Done(Info),
+    Done(TopicInfo),
     /// The topic to create existed already.
-    Existed(Info),
+    Existed(TopicInfo),
     /// There is no such topic.
     Missing,
     /// This many messages were removed from the log.
     Purged(u32),
-    /// There is no room for another topic, or the client creates topics too fast.
-    Full(Reason),
+    /// There is no room for another topic, key or message, or the client creates topics too fast.
+    NoRoom(Reason),
     /// A publish with this idempotency key was done before. This is the answer to that publish.
-    Replayed(Info),
+    Replayed(TopicInfo),
     /// The idempotency key was used before with another message; nothing was published.
     OtherMessage,
-    /// The engine, which writes the log, has not answered in time: the request may be done or not. If the log has one writer, the request
-    /// may still be done later.
+    /// The engine, which writes the log, has not answered in time. The request may be done or not. With a single writer the engine may still do
+    /// it later.
     Unknown,
 }
 
 impl Outcome {
-    /// Why a publish was refused; `None` if it was done.
+    /// Why a publish was refused, or that its outcome is unknown; `None` if it was done.
     pub fn refusal(self) -> Option<Reason> {
         match self {
-            Outcome::Full(reason) => Some(reason),
+            Outcome::NoRoom(reason) => Some(reason),
             Outcome::Missing => Some(Reason::TopicsFull),
             Outcome::OtherMessage => Some(Reason::OtherMessage),
             Outcome::Unknown => Some(Reason::OutcomeUnknown),

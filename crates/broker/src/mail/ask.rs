@@ -1,7 +1,7 @@
-//! Asks: the requests that a carrier (a shard with subscribers) sends to a home, the part of a shard that keeps topics.
+//! An *ask* is a request of a carrier to a home. The carrier is a shard with subscribers. The home is the part of a shard that keeps topics.
 //!
-//! Words: a *writer* is a process that writes to the log, under one number; a *gap* is the notice that messages are lost; a *follower* is a
-//! client that is told which topics have subscribers.
+//! Words: a *writer* is a process that writes to the log, under a number of its own. A *gap* is the notice that messages are
+//! lost. A *follower* is a client that is told which topics have subscribers.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use crate::base::ids::{PartitionId, ShardId};
 use crate::base::position::Since;
 use crate::budget::admission::{Admission, Client, Party};
 use crate::budget::in_flight::InFlightCharge;
-use crate::mail::answer::{Answer, ReplyTo};
+use crate::mail::answer::{ReplyTo, WantedAnswer};
 use crate::mail::fact::Change;
 use crate::mail::message::{DedupKey, Headers, SessionKey};
 use crate::mail::presence::PresenceAsk;
@@ -40,17 +40,17 @@ pub enum Ask {
         data: Span,
         /// The headers that the publisher gave the message.
         headers: Headers<Span>,
-        /// By this a copy of the message is recognised, if the publisher gave a key or a packet id.
+        /// Recognises a copy of the message; `None` if the publisher gave neither a key nor a packet id.
         dedup: Option<DedupKey<Span>>,
         /// The answer that the publisher wants.
-        answer: Answer,
+        answer: WantedAnswer,
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
     /// Subscribe one connection to the topic with this name.
     Attach(Attach, Span),
-    /// Subscribe one connection to filters, which are separated by line feeds. The list has a position for each partition of the home, if
-    /// the positions differ.
+    /// Subscribe one connection to filters, which are separated by line feeds. The list is present if the positions of the home's partitions
+    /// differ, and has one for each partition.
     AttachFilters(AttachFilters, Span, Option<Box<[Since]>>),
     /// The carrier's last subscriber of this filter has left.
     LeaveFilter(Span),
@@ -72,17 +72,18 @@ pub enum Ask {
         /// The topic.
         name: Span,
         /// The answer that is wanted.
-        answer: Answer,
+        answer: WantedAnswer,
         /// The client that is charged for the topic, if it is created.
         client: Client,
     },
-    /// A subscriber needs the messages of a topic or filter to be kept, or no longer needs them, whatever the topics' rules say.
+    /// A subscriber with QoS 1 or 2 begins or ends. While there is one, the messages of the topic or filter are kept, whatever the topics' rules
+    /// say.
     CountQosSubscription {
         /// The keyed hash of the name.
         hash: u32,
         /// The topic or the filter.
         name: Span,
-        /// Whether the subscriber needs the messages from now on.
+        /// Whether the subscriber begins.
         on: bool,
     },
     /// An MQTT client connects and wants its session.
@@ -95,27 +96,27 @@ pub enum Ask {
         client: Box<[u8]>,
         /// Whether to discard an existing session.
         clean: bool,
-        /// Seconds that the session outlives the connection.
+        /// For how many seconds after the connection's end the session is kept.
         expiry_s: u32,
         /// The client that is charged for the session.
         owner: Client,
-        /// What the record of the claim needs besides, if the session is recorded.
+        /// The other fields of the claim's record, if the session is recorded.
         recorded: Option<Box<RecordedClaim>>,
-        /// Whether a session begins, as the record of the claim has it; `None` if there is no record yet.
+        /// Whether a new session begins, according to the claim's record; `None` if there is no record yet.
         begins: Option<bool>,
     },
     /// An MQTT connection has ended.
     SessionClose(Box<ClosingSession>),
     /// Record the state of a session in the log, and answer when the record is committed.
     SessionRecord(Box<RecordSession>),
-    /// A client has released QoS 2 messages, or its session has ended: record that, and answer when it is committed.
+    /// A client has released a QoS 2 message, or its session has ended: record that, and answer when it is committed.
     Release {
-        /// The messages, all of the session if the packet id is 0.
+        /// The message. Packet id 0: all messages of the session.
         key: SessionKey,
-        /// The claim of the connection that releases them (`mail/message.rs`); 0 for all of a session.
+        /// The claim of the connection that releases them (`mail/message.rs`); 0 for all messages of a session.
         claim: u64,
-        /// The message came over an earlier connection, which may have been at another node of a cluster: its partition may have a message that this
-        /// home has not read yet. So the release goes to all partitions.
+        /// Whether the release goes to all partitions. This is necessary if the message came over an earlier connection, perhaps at another node of
+        /// a cluster: then this home may not have read the message yet.
         everywhere: bool,
         /// The connection that waits for the answer.
         to: Option<ReplyTo>,
@@ -155,7 +156,7 @@ pub enum Ask {
         /// The topic filter.
         filter: Box<[u8]>,
     },
-    /// Write into the logs of this home's partitions that this writer is dead.
+    /// Record in the logs of this home's partitions that this writer is dead.
     DeclareWriterDead(u64),
     /// Answer when all earlier asks are done.
     Fence(ReplyTo),
@@ -163,7 +164,7 @@ pub enum Ask {
     Follow {
         /// The connection.
         to: ReplyTo,
-        /// The address or user for which pages are read.
+        /// The address or user to which the reading of pages is charged.
         party: Party,
         /// The topic filter.
         filter: Span,
@@ -199,22 +200,22 @@ pub struct Attach {
     pub hash: u32,
     /// The carrier's topic row.
     pub topic: u32,
-    /// Distinguishes the topics that have used the row.
+    /// The row's serial: each topic that takes the row gets a new one.
     pub serial: u16,
     /// The request to answer.
     pub to: ReplyTo,
     /// Where to begin.
     pub since: Since,
-    /// Whether the subscriber is a long-poll, which needs one message only.
+    /// Whether the subscriber is a long-poll, which needs only one message.
     pub poll: bool,
     /// The maximum number of messages that the subscriber can receive.
     pub most: u32,
     /// Whether the subscriber accepts compressed frames.
     pub deflate: bool,
-    /// Whether the subscription is counted already, and this ask reads its next page. With such an ask, a long-poll that has timed out
-    /// learns its position.
+    /// Whether this ask reads a later page of a subscription that is counted already. A long-poll that has timed out learns its position by
+    /// such an ask.
     pub is_next_page: bool,
-    /// Whether only kept messages are read, without a subscription and without creating the topic.
+    /// Whether to read only kept messages: no subscription begins, and no topic is created.
     pub read_only: bool,
     /// Whether to send the retained message first, unless the first message of the subscription is newer.
     pub retained: bool,
@@ -225,7 +226,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// Whether this ask reads latest values, after the answer [`LatestValues::Wait`](crate::mail::LatestValues::Wait).
+    /// Whether this ask reads latest values, after the answer [`LatestValues::MustRequest`](crate::mail::LatestValues::MustRequest).
     pub fn reads_values(&self) -> bool {
         self.is_next_page && self.retained && self.since != Since::Live
     }
@@ -236,18 +237,17 @@ impl Attach {
 pub struct AttachFilters {
     /// The request to answer.
     pub to: ReplyTo,
-    /// The serial of the filters' group at the connection.
+    /// The number that the connection gave to this group of filters.
     pub serial: u32,
-    /// The partition to be read; `None` for all partitions of the home.
+    /// The partition to read; `None` for all partitions of the home.
     pub partition: Option<PartitionId>,
     /// Where to begin.
     pub since: Since,
-    /// For a later page: messages up to this offset belong to the snapshot, of which only a part is sent. See
-    /// [`FilterPage::snapshot_end`](crate::mail::FilterPage::snapshot_end).
+    /// For a later page: see [`FilterPage::snapshot_end`](crate::mail::FilterPage::snapshot_end).
     pub snapshot_end: u64,
-    /// The part of the snapshot that is sent: this many of the newest messages of each topic; 0: latest values and retained messages.
+    /// Of the messages before the subscription, the newest this many of each topic are sent. 0: latest values and retained messages.
     pub newest: u32,
-    /// For a later page: losses up to this number are no gap, see [`FilterPage::losses_before`](crate::mail::FilterPage::losses_before).
+    /// For a later page: see [`FilterPage::losses_before`](crate::mail::FilterPage::losses_before).
     pub losses_before: u64,
     /// Whether the subscriber is a long-poll, which needs one message only.
     pub poll: bool,
@@ -257,7 +257,7 @@ pub struct AttachFilters {
     pub party: Party,
 }
 
-/// What the record of a claim needs.
+/// Fields for the record of a claim.
 #[derive(Debug)]
 pub struct RecordedClaim {
     /// The token of the session, if a new one begins.
@@ -268,25 +268,25 @@ pub struct RecordedClaim {
     pub charge: InFlightCharge,
 }
 
-/// The state of a session that a connection holds, to be recorded in the log.
+/// The request to record in the log the state of a session that a connection holds.
 #[derive(Debug)]
 pub struct RecordSession {
     /// The session.
     pub id: SessionId,
     /// The connection, with the number of the request.
     pub to: ReplyTo,
-    /// What has changed since the last record.
+    /// The state, or its changes since the last record.
     pub news: SessionNews,
-    /// Charges memory for it until the home has it.
+    /// Charges memory for the state until the home has it.
     pub charge: InFlightCharge,
 }
 
-/// What a record says of a session that a connection holds.
+/// The contents of a record of a session that a connection holds.
 #[derive(Debug)]
 pub enum SessionNews {
     /// The changes since the last record.
     Patch(SessionPatch),
-    /// The whole state, since it is not known which one the log has.
+    /// The whole state, since it is not known which state the log has.
     Whole(EncodedSession, Terms),
 }
 
@@ -294,9 +294,9 @@ impl RecordSession {
     /// The change to record.
     pub(crate) fn change(&self) -> SessionChange<'_> {
         match &self.news {
-            SessionNews::Patch(patch) => SessionChange::Parts(RecordedParts::of(patch, None)),
+            SessionNews::Patch(patch) => SessionChange::Parts(RecordedParts::new(patch, None)),
             SessionNews::Whole(state, terms) => {
-                SessionChange::State(RecordedState::of(state, terms.clone()))
+                SessionChange::State(RecordedState::new(state, terms.clone()))
             }
         }
     }
@@ -311,7 +311,7 @@ pub struct ClosingSession {
     pub owner: Client,
     /// The state to save, unless the session ends too.
     pub kept: Option<SavedSession>,
-    /// What of that has changed since the last record, if that is known.
+    /// The changes of `kept` since the last record, if they are known.
     pub patch: Option<SessionPatch>,
     /// The will to publish.
     pub will: Option<Box<Will>>,
@@ -319,7 +319,7 @@ pub struct ClosingSession {
     pub is_recorded: bool,
     /// The token of the session, if it has one. Otherwise 0.
     pub token: u64,
-    /// The connection that the session's last record in the log is for, if that gives the session to another one.
+    /// Another connection to which the session's last record in the log gives the session.
     pub recorded_for: Option<(ShardId, ReplyTo)>,
     /// Charges memory for state and will until the home has them.
     pub charge: InFlightCharge,
@@ -352,15 +352,15 @@ impl ClosingSession {
         })
     }
 
-    /// The change to record: the session has this state, `kept`, and these terms.
+    /// The change to record: the session has the state `kept` and these terms.
     pub(crate) fn change<'a>(
         &'a self,
         kept: &'a EncodedSession,
         terms: Terms,
     ) -> SessionChange<'a> {
         match &self.patch {
-            Some(patch) => SessionChange::Parts(RecordedParts::of(patch, Some(terms))),
-            None => SessionChange::State(RecordedState::of(kept, terms)),
+            Some(patch) => SessionChange::Parts(RecordedParts::new(patch, Some(terms))),
+            None => SessionChange::State(RecordedState::new(kept, terms)),
         }
     }
 }

@@ -57,7 +57,7 @@ pub struct WaitingAsks {
 }
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// When `turns_under_way` turns are in flight, the parties that caused most of the work must wait. When this many times as many turns are
+/// When `backpressure_turns` turns are in flight, the parties that caused most of the work must wait. When this many times as many turns are
 /// in flight, all parties must wait.
 const ALL_WAIT_FACTOR: usize = 4;
 /// At most as many messages are in flight to members of shared subscriptions as all carriers deliver in this many turns.
@@ -114,7 +114,7 @@ impl Lanes {
 
     /// The credit that asks use, if they have `bytes` bytes in total and `publishes` of them are publishes.
     pub fn weight(&self, publishes: usize, bytes: usize) -> usize {
-        publishes * self.turn_limits.ask_bytes + bytes
+        publishes * self.turn_limits.publish_credit_bytes + bytes
     }
 
     /// Whether the asks to any peer use more credit than this.
@@ -230,8 +230,8 @@ impl Lanes {
             core::mem::take(&mut lane.asks),
             core::mem::take(&mut lane.bytes),
         );
-        let weight =
-            core::mem::take(&mut lane.publishes) * self.turn_limits.ask_bytes + bytes.len();
+        let weight = core::mem::take(&mut lane.publishes) * self.turn_limits.publish_credit_bytes
+            + bytes.len();
         lane.under_way_bytes += weight;
         Some(WaitingAsks {
             weight,
@@ -300,7 +300,7 @@ impl Lanes {
             }
             let frames = (!lane.tells.is_empty()).then(|| self.frames.clone());
             let publishes = core::mem::take(&mut lane.publishes);
-            let weight = publishes * self.turn_limits.ask_bytes + lane.bytes.len();
+            let weight = publishes * self.turn_limits.publish_credit_bytes + lane.bytes.len();
             lane.under_way_bytes += weight;
             post(
                 id as ShardId,
@@ -365,7 +365,7 @@ impl Lanes {
     /// Updates the valve, which stops the parties that caused most of the work in flight while carriers are behind.
     #[inline]
     pub fn update_valve(&mut self, valve: &Valve) {
-        if self.under_way.len() < self.turn_limits.turns_under_way && !self.is_behind() {
+        if self.under_way.len() < self.turn_limits.backpressure_turns && !self.is_behind() {
             return;
         }
         let stopped = self.find_stopped();
@@ -381,7 +381,7 @@ impl Lanes {
     }
 
     fn find_stopped(&mut self) -> StoppedGroups {
-        let most = self.turn_limits.turns_under_way;
+        let most = self.turn_limits.backpressure_turns;
         if self.under_way.len() < most || planted::is(Fault::NoCredit) {
             return StoppedGroups::default();
         }

@@ -24,7 +24,7 @@ use crate::budget::world::World;
 use crate::mail::message::Headers;
 use crate::mail::presence::PresencePage;
 use crate::mail::session::SessionId;
-use crate::mail::{Info, InterestChanges, Outcome};
+use crate::mail::{InterestChanges, Outcome, TopicInfo};
 
 /// An order.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ pub struct Topic {
     /// The topic's name.
     pub name: Box<[u8]>,
     /// The topic's state.
-    pub info: Info,
+    pub info: TopicInfo,
     /// Bytes that the topic's kept messages occupy.
     pub bytes: u32,
     /// The number of the topic's rule.

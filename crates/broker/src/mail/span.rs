@@ -11,7 +11,7 @@ pub struct Span {
 
 impl Span {
     /// Appends `part` to `bytes`.
-    pub fn of(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
+    pub fn append(bytes: &mut Vec<u8>, part: &[u8]) -> Span {
         let start = bytes.len() as u32;
         bytes.extend_from_slice(part);
         Span {

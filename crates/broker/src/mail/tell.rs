@@ -1,8 +1,10 @@
-//! Tells: messages of a home (the part of a shard that keeps topics) to a carrier (a shard with subscribers): live messages, pages of kept
-//! messages, and answers to asks (the carrier's requests).
+//! A *tell* goes from a home to a carrier. The home is the part of a shard that keeps topics. The carrier is a shard with subscribers. A tell
+//! is a live message, a page of kept messages, or the answer to an *ask*, a request of the carrier.
 //!
 //! Words: a *page* is a bounded run of past messages; a *gap* is the notice that messages are lost; a *follower* is a client that is told
 //! which topics have subscribers.
+//!
+//! `topic` is a row of the carrier. Each topic that takes the row gets a new `serial`.
 
 use alloc::boxed::Box;
 
@@ -10,7 +12,7 @@ use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::{ConnId, PartitionId};
 use crate::budget::admission::Client;
-use crate::mail::answer::{Attached, Outcome, ReplyTo};
+use crate::mail::answer::{AttachOutcome, Outcome, ReplyTo};
 use crate::mail::frames::{Frames, Record};
 use crate::mail::interest::{InterestChanges, InterestPart};
 use crate::mail::presence::PresencePage;
@@ -21,63 +23,63 @@ use crate::mail::session::{SavedSession, SessionId};
 pub enum Tell {
     /// A new message, for every subscriber that has read all earlier messages.
     Live {
-        /// The carrier's topic row.
+        /// The topic.
         topic: u32,
-        /// Distinguishes the topics that have used the row.
+        /// The row's serial.
         serial: u16,
         /// The message.
         record: Record,
     },
     /// A page of kept messages, for one subscriber.
     Page {
-        /// The carrier's topic row.
+        /// The topic.
         topic: u32,
         /// The subscriber.
         to: ReplyTo,
         /// The page.
         page: Page,
     },
-    /// A new message, for all subscribers of its topic and of filters that match it.
+    /// A new message that some filter matches. It is for the subscribers of the filter and of the topic.
     Match {
-        /// The carrier's topic row, or `NONE`.
+        /// The topic; `NONE` if the carrier subscribes only by filter.
         topic: u32,
-        /// Distinguishes the topics that have used the row.
+        /// The row's serial.
         serial: u16,
         /// The partition of the topic.
         partition: PartitionId,
-        /// The position of the topic's name in [`Frames`].
+        /// The index of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
     },
-    /// A page of kept messages, for one subscriber by filter.
+    /// A page of kept messages, for one client that subscribes to filters.
     Matches {
         /// The subscriber.
         to: ReplyTo,
-        /// The serial of the filters' group at the connection.
+        /// The number that the connection gave to this group of filters.
         serial: u32,
         /// The page.
         page: FilterPage,
     },
     /// The topic was deleted.
     Gone {
-        /// The carrier's topic row.
+        /// The topic.
         topic: u32,
-        /// Distinguishes the topics that have used the row.
+        /// The row's serial.
         serial: u16,
     },
     /// A later long-poll displaces the waiting long-polls, which end.
     Displaced {
-        /// The carrier's topic row.
+        /// The topic.
         topic: u32,
-        /// Distinguishes the topics that have used the row.
+        /// The row's serial.
         serial: u16,
     },
     /// The answer to a publisher.
     Outcome(ReplyTo, Outcome),
     /// All asks before an [`Ask::Fence`](crate::mail::Ask::Fence) are done.
     Fenced(ReplyTo),
-    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release): whether this home knew the message. Its release is in the log.
+    /// The answer to an [`Ask::Release`](crate::mail::Ask::Release), after the release is in the log: whether this home knew the message.
     Released(ReplyTo, bool),
     /// The answer to a client that joins a shared subscription.
     GroupJoined {
@@ -94,7 +96,7 @@ pub enum Tell {
         to: ReplyTo,
         /// The group.
         group: u64,
-        /// The position of the topic's name in [`Frames`].
+        /// The index of the topic's name in [`Frames`].
         name: u32,
         /// The message.
         record: Record,
@@ -103,13 +105,13 @@ pub enum Tell {
     Session(ReplyTo, Box<SessionReply>),
     /// Another connection has taken over the session of this MQTT connection.
     SessionTaken(ConnId),
-    /// Topics that got their first subscriber, or lost their last.
+    /// For a follower: topics that got their first subscriber or lost their last, or a page of the topics that have subscribers.
     Interest {
         /// The follower.
         to: ReplyTo,
         /// The topics.
         news: InterestChanges,
-        /// Whether these are live changes or a page of the snapshot.
+        /// Which of both.
         part: InterestPart,
     },
     /// Members of a topic, for a reader or a watcher.
@@ -117,7 +119,7 @@ pub enum Tell {
 }
 
 impl Tell {
-    /// The carrier's topic row, if the tell belongs to one topic. Tells of one topic keep their order.
+    /// The topic, for the tells that keep their order by topic. `NONE` for a message that reaches the carrier only by filter.
     pub fn topic(&self) -> Option<u32> {
         match self {
             Tell::Live { topic, .. }
@@ -142,8 +144,8 @@ impl Tell {
 /// The answer to an attach.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Page {
-    /// The outcome. The other fields are valid only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
-    pub attached: Attached,
+    /// The outcome. With [`AttachOutcome::Yes`] all fields are valid, with [`AttachOutcome::Gone`] only `head`, with the others none.
+    pub attached: AttachOutcome,
     /// The index of the first record in [`Frames::pages`](crate::mail::Frames::pages).
     pub first: u32,
     /// The number of records.
@@ -158,7 +160,7 @@ pub struct Page {
     pub at_head: bool,
     /// Whether messages between the requested position and this page are lost.
     pub gap: bool,
-    /// Whether the subscription was counted before, because this page answers an attach with `is_next_page`.
+    /// Whether this page continues an earlier one. Then the subscription is counted already.
     pub is_next_page: bool,
     /// Whether the home has counted a subscriber, so that the carrier must send an [`Ask::Leave`](crate::mail::Ask::Leave) later.
     pub counted: bool,
@@ -166,27 +168,27 @@ pub struct Page {
     pub retained: u32,
     /// Whether only retained messages were requested. Then the subscriber's offset does not change.
     pub only_retained: bool,
-    /// The topic's retained state, if its rule keeps latest values.
+    /// Where the topic's latest values are.
     pub values: LatestValues,
 }
 
-/// The latest values of a topic whose rule keeps only latest values, for a subscriber that requests retained messages.
+/// Where a subscriber that requests retained messages finds the latest values of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LatestValues {
-    /// There are no latest values, or the page has them as ordinary messages.
+    /// The topic's rule keeps none, or the page has them as ordinary messages.
     #[default]
     None,
-    /// There are latest values, and the carrier must request them.
-    Wait,
-    /// The records of this page are latest values.
-    These,
+    /// The carrier must request them.
+    MustRequest,
+    /// In this page: its records are the latest values.
+    InThisPage,
 }
 
 /// The answer to an attach by filter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FilterPage {
-    /// The outcome. The other fields are valid only for [`Attached::Yes`], and `head` for [`Attached::Gone`] too.
-    pub attached: Attached,
+    /// The outcome. With [`AttachOutcome::Yes`] all fields are valid, with [`AttachOutcome::Gone`] only `head`, with the others none.
+    pub attached: AttachOutcome,
     /// The partition that the page was read from.
     pub partition: PartitionId,
     /// The index of the first record in [`Frames::pages`](crate::mail::Frames::pages).
@@ -194,14 +196,14 @@ pub struct FilterPage {
     /// The number of records.
     pub count: u32,
     /// The index of the first record's topic name in [`Frames::names`](crate::mail::Frames::names).
-    pub names: u32,
+    pub first_name: u32,
     /// The subscriber's offset in this partition after this page.
     pub head: u64,
-    /// The offset at which the subscription began. The subscriber gets only a snapshot of the messages up to this offset
-    /// (`AttachFilters::newest`).
+    /// The offset at which the subscription began. Of the messages up to this offset the subscriber gets only the newest (see
+    /// `AttachFilters::newest`).
     pub snapshot_end: u64,
-    /// The number of the last loss when the subscription began: losses up to this number are no gap. 0 if the subscription began with a
-    /// position.
+    /// Losses are numbered. Those up to this number happened before the subscription began, so they are no gap for it. 0 if the subscription
+    /// began with a position.
     pub losses_before: u64,
     /// The epoch of the log.
     pub epoch: u32,
@@ -212,13 +214,13 @@ pub struct FilterPage {
 }
 
 impl FilterPage {
-    /// The records, each with the position of its topic's name.
+    /// The records, each with the index of its topic's name.
     pub fn records<'a>(
         &self,
         frames: &'a Frames,
     ) -> impl Iterator<Item = (u32, &'a Record)> + Clone {
-        let (first, names) = (self.first as usize, self.names as usize);
-        let names = &frames.names[names..names + self.count as usize];
+        let (first, first_name) = (self.first as usize, self.first_name as usize);
+        let names = &frames.names[first_name..first_name + self.count as usize];
         let records = &frames.pages[first..first + self.count as usize];
         names.iter().copied().zip(records)
     }
@@ -235,7 +237,7 @@ pub enum SessionReply {
         owner: Client,
         /// The state that was saved when its last connection ended.
         kept: Option<SavedSession>,
-        /// In a cluster: the offset of the record of the connection's claim. Otherwise 0.
+        /// In a cluster, a connection claims a session with a record in the log. This is the record's offset; otherwise 0.
         claim: u64,
     },
     /// The client is refused.

@@ -1,6 +1,6 @@
-//! The protocols of this server, as the clients' side of a shard and the shard itself know them.
+//! Names the types of this server's protocols for the code that all protocols share.
 //!
-//! Each protocol implements [`Protocol`](crate::client::protocols::Protocol) in its folder, and writes there only what differs from the defaults. Requests do
+//! Each protocol implements [`Protocol`](crate::client::protocols::Protocol) in its folder, with only the functions that differ from the defaults. Requests do
 //! so in `requests.rs` beside this file, because they begin streams and polls, and end as them.
 
 use crate::base::reason::Reason;
@@ -14,16 +14,16 @@ use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
 use crate::protocol::encode::Encoding;
-use crate::protocol::front::{AllProtocols, Clients, Front, Subscribed};
+use crate::protocol::front::{AllProtocols, Clients, Front, SubscriptionState};
 use crate::protocol::http::options::FOLLOWS;
 use crate::protocol::http::publish::batch::drop_batch;
 use crate::protocol::http2::contract::Http2;
 use crate::protocol::mqtt::contract::Mqtt;
 use crate::protocol::mqtt::packets::drop_partial;
 use crate::protocol::mqtt::state::MqttRow;
-use crate::protocol::own::Own;
 use crate::protocol::requests::Request;
 use crate::protocol::run::encode_once;
+use crate::protocol::shard_state::ShardState;
 use crate::protocol::side::{Side, Spill};
 use crate::protocol::stream::contract::Stream;
 use crate::protocol::stream::interest::unfollow;
@@ -31,14 +31,14 @@ use crate::store::slab::NONE;
 
 impl ProtocolTypes for AllProtocols {
     type Spill = Spill;
-    type Held = Side;
-    type Subscribed = Subscribed;
-    type Row = MqttRow;
-    type Own = Own;
+    type SideState = Side;
+    type SubscriptionState = SubscriptionState;
+    type OwnRow = MqttRow;
+    type ShardState = ShardState;
     type Encoding = Encoding;
 
-    fn own(now: Now) -> Own {
-        Own::new(now)
+    fn new_shard_state(now: Now) -> ShardState {
+        ShardState::new(now)
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) use crate::client::parts::{
     Census, Context, Deliveries, Feed, Forms, Gate, Lanes, Matching, Meter, Queues, Run, Stats,
     Subscriptions, Topics, Work,
 };
-pub(crate) use crate::protocol::mqtt::state::Subscribed;
+pub(crate) use crate::protocol::mqtt::state::SubscriptionState;
 
 /// The protocols of this server.
 pub(crate) struct AllProtocols;
@@ -24,4 +24,4 @@ pub(crate) type Extra = client::side::Extra<AllProtocols>;
 /// several topics always has one.
 const _: () = assert!(size_of::<Extra>() <= 176);
 /// One of several topics of a connection.
-pub(crate) type Sub = client::side::Sub<Subscribed>;
+pub(crate) type Sub = client::side::Sub<SubscriptionState>;

@@ -2,9 +2,10 @@
 //! `http`. `stream` has the subscriptions that begin with a request, over these three, and `longpoll` is over `stream`. `mqtt` runs over
 //! TCP or over `websocket`, and `centrifugo` over `websocket`. `http2` is links whose streams are connections of the others; it uses `http`. No other of these folders imports another.
 //!
-//! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of
-//! requests, and `replies` hands over the mail of homes (the parts of shards that keep topics). `front` names the clients' side of a shard. `side` and `own` hold the protocols' state of a connection and of a shard. `encode` writes messages in
-//! each protocol, and `run` once for all connections that get the same bytes.
+//! The files here join the protocols. `contract` names the types that implement the trait of all protocols, `requests` has that of requests, and
+//! `replies` hands over the mail of homes (the parts of shards that keep topics). `front` names the clients' side of a shard. `side` and `shard_state` hold
+//! the protocols' state of a connection and of a shard. `encode` writes messages in each protocol, and `run` once for all connections that get the
+//! same bytes.
 
 pub(crate) mod centrifugo;
 pub(crate) mod contract;
@@ -14,10 +15,10 @@ pub(crate) mod http;
 pub(crate) mod http2;
 mod longpoll;
 pub(crate) mod mqtt;
-mod own;
 pub(crate) mod replies;
 mod requests;
 mod run;
+mod shard_state;
 pub(crate) mod side;
 mod sse;
 pub(crate) mod stream;

@@ -1,4 +1,5 @@
-//! Hands what homes (the parts of shards that keep topics) send to the protocol of a connection: answers, news and live messages.
+//! Hands the mail of homes (the parts of shards that keep topics) to the protocols of the connections: answers, changes of interest, and live
+//! messages.
 
 use crate::base::ids::ShardId;
 use crate::base::planted::{self, Fault};
@@ -10,8 +11,9 @@ use crate::client::list::{count_answered_page, part_named};
 use crate::client::protocols::protocol_of;
 use crate::client::row::{COUNTED, LIVE, MULTI, State};
 use crate::client::subscriptions::{flags_of, parts, topic_of, update_presence};
+use crate::client::types::SubscriptionRef;
 use crate::io::Io;
-use crate::mail::{Attached, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
+use crate::mail::{AttachOutcome, FilterPage, Frames, Outcome, Page, ReplyTo, Tell};
 use crate::protocol::centrifugo::presence::presence_answered;
 use crate::protocol::front::{AllProtocols, Connections, Front};
 use crate::protocol::longpoll::poll::deliver_early;
@@ -109,7 +111,11 @@ impl Front {
         if clients.conns.is_asked(to) {
             count_answered_page(clients, queues, slot);
             let state = clients.conns.get(slot).consumer.state;
-            if protocol_of!(AllProtocols, state, answer(self, to, (page, frames), io)) {
+            if protocol_of!(
+                AllProtocols,
+                state,
+                handle_requested_page(self, to, (page, frames), io)
+            ) {
                 return;
             }
             part = part_named(&self.clients.conns, slot, to.part);
@@ -125,15 +131,15 @@ impl Front {
             }
             return;
         };
-        if counted && page.attached == Attached::Yes {
+        if counted && page.attached == AttachOutcome::Yes {
             *flags_of(&mut clients.conns, slot, part) |= COUNTED;
             if clients.ctx.world.rules.has_presence() && may_be_present(&clients.conns, slot) {
                 update_presence(clients, subs, slot, (topic, part));
             }
         }
         let state = clients.conns.get(slot).consumer.state;
-        let (of, page) = ((slot, topic, part), (page, frames));
-        protocol_of!(AllProtocols, state, page(self, of, page, io));
+        let (of, page) = (SubscriptionRef { slot, topic, part }, (page, frames));
+        protocol_of!(AllProtocols, state, handle_page(self, of, page, io));
     }
 
     /// Makes the subscriptions of a connection members, or not, after a change of the rules.
@@ -160,7 +166,7 @@ impl Front {
         io: &mut I,
     ) {
         let (clients, subs, _, queues) = self.parts();
-        if page.attached == Attached::Yes && page.at_head {
+        if page.attached == AttachOutcome::Yes && page.at_head {
             // The page came by the same lane (ordered queue of mail) as live messages, so live connections have seen everything
             // before it.
             subs.matching.record_seen_by_all(page.partition, page.head);
@@ -173,14 +179,14 @@ impl Front {
         }
         let state = clients.conns.get(to.slot).consumer.state;
         let (of, page) = ((to.slot, serial), (page, frames));
-        protocol_of!(AllProtocols, state, match_page(self, of, page, io));
+        protocol_of!(AllProtocols, state, handle_filter_page(self, of, page, io));
     }
 
     /// Handles the outcome of a connection's publish or topic request. No outcome: the answer to a fence, which a home gives after
     /// all earlier requests of the connection.
     fn answered<I: Io>(&mut self, to: ReplyTo, outcome: Option<Outcome>, io: &mut I) {
         let Front { clients, subs, .. } = self;
-        if to.is_of_will() {
+        if to.is_for_will() {
             let is_unknown = matches!(outcome, Some(Outcome::Unknown));
             return clients.own.published_wills.push((to.part, is_unknown));
         }
@@ -189,8 +195,10 @@ impl Front {
         }
         let state = clients.conns.get(to.slot).consumer.state;
         match outcome {
-            Some(outcome) => protocol_of!(AllProtocols, state, outcome(self, to, outcome, io)),
-            None => protocol_of!(AllProtocols, state, fenced(self, to, io)),
+            Some(outcome) => {
+                protocol_of!(AllProtocols, state, handle_outcome(self, to, outcome, io))
+            }
+            None => protocol_of!(AllProtocols, state, fence_passed(self, to, io)),
         }
     }
 
@@ -206,16 +214,19 @@ impl Front {
             part = at.expect("a member has the topic in its list");
             flags = self.clients.conns.extra_of(slot).list[part].flags;
         }
-        let of = (slot, topic, part as u32);
+        let part = part as u32;
+        let of = SubscriptionRef { slot, topic, part };
         let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
         let begun = matches!(state, State::WebSocket | State::Sse);
         if is_live || begun && !row.wants(MULTI) && planted::is(Fault::LiveBeforeHead) {
-            if let Some(encoding) = protocol_of!(AllProtocols, state, live(self, of, frames, io)) {
+            if let Some(encoding) =
+                protocol_of!(AllProtocols, state, deliver_live(self, of, frames, io))
+            {
                 self.push_encoded(of, encoding, frames, io);
             }
         } else if row.wants(MULTI) {
             let first = self.feed.run.records()[0];
-            deliver_early(&mut self.clients, slot, of.2, &first, frames);
+            deliver_early(&mut self.clients, slot, part, &first, frames);
         }
     }
 
@@ -228,7 +239,11 @@ impl Front {
         io: &mut I,
     ) {
         let state = self.clients.conns.get(slot).consumer.state;
-        protocol_of!(AllProtocols, state, live_matched(self, slot, matches, io));
+        protocol_of!(
+            AllProtocols,
+            state,
+            deliver_matched(self, slot, matches, io)
+        );
     }
 }
 

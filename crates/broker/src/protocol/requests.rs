@@ -1,5 +1,5 @@
-//! Requests: reads and answers them, carries them out, and changes a connection to another protocol. HTTP itself calls no protocol over it. So what requests
-//! do with streams, polls, MQTT and Centrifugo's protocol is here.
+//! Reads requests, carries them out, answers them, and changes a connection to another protocol. The folder `http` calls no protocol that runs over HTTP, so
+//! the requests that begin streams, polls, MQTT and Centrifugo's protocol are here.
 
 use crore_wire::http::head::Head;
 
@@ -10,12 +10,12 @@ use crate::budget::stats::Transport;
 use crate::client::codec::NoCodec;
 use crate::client::credit::stall_if_needed;
 use crate::client::progress::Allowance;
-use crate::client::protocols::{Holds, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::protocols::{HeldInput, MatchPage, Matches, Protocol, TopicPage};
 use crate::client::row::{EOF, FILTERS, MULTI, PAUSED, Row, SERVED, State};
-use crate::client::types::Spilled;
+use crate::client::types::{SubscriptionRef, UnprocessedInput};
 use crate::home::Home;
 use crate::io::{Close, Io};
-use crate::mail::{Attached, Frames, Outcome, ReplyTo};
+use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
@@ -71,7 +71,7 @@ impl Protocol<AllProtocols> for Request {
         io: &mut I,
     ) {
         match front.clients.conns.get(slot).consumer.state {
-            State::Draining => front.clients.throw_away(slot, bytes.len()),
+            State::Draining => front.clients.discard_received(slot, bytes.len()),
             State::Waiting | State::Poll => hold_pipelined(front, slot, bytes, io),
             _ => front.http_received(slot, bytes, home, io),
         }
@@ -124,7 +124,7 @@ impl Protocol<AllProtocols> for Request {
         let clients = &mut front.clients;
         let row = clients.conns.get_mut(slot);
         match row.consumer.state {
-            State::Http if row.link.spill == NONE && row.link.is(SERVED) => clients.shut(slot, io),
+            State::Http if row.link.spill == NONE && row.link.has(SERVED) => clients.shut(slot, io),
             State::Http => clients.end_connection(slot, Reason::TooSlow, io),
             State::Waiting => row.link.deadline_s = 0,
             State::Poll => end_poll(front, slot, io),
@@ -135,15 +135,15 @@ impl Protocol<AllProtocols> for Request {
         }
     }
 
-    fn is_held(conns: &Connections, slot: u32) -> bool {
-        has_batch(conns, slot) || conns.spill(slot).is_some_and(Spilled::is_held)
+    fn has_waiting_input(conns: &Connections, slot: u32) -> bool {
+        has_batch(conns, slot) || conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
     }
 
-    fn holds(row: &Row) -> Holds {
+    fn held_input(row: &Row) -> HeldInput {
         match row.consumer.state {
-            State::Http => Holds::Input,
-            State::Poll => Holds::Pipelined,
-            _ => Holds::Other,
+            State::Http => HeldInput::Incomplete,
+            State::Poll => HeldInput::Pipelined,
+            _ => HeldInput::MustStay,
         }
     }
 
@@ -153,17 +153,17 @@ impl Protocol<AllProtocols> for Request {
         row.consumer.state != State::Draining && row.link.spill != NONE
     }
 
-    fn input_lags(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
+    fn count_input_second(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
         let is_input = clients.conns.get(slot).consumer.state == State::Http;
         let spill = clients.conns.spill_mut(slot).filter(|_| is_input);
-        spill.is_some_and(|spill| spill.lags(allowance))
+        spill.is_some_and(|spill| spill.count_second(allowance))
     }
 
     fn drop_pipelined<I: Io>(conns: &mut Connections, queues: &Queues, slot: u32, io: &mut I) {
         forget_pipelined(conns, queues, slot, io);
     }
 
-    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
         if clients.conns.get(conn.slot).consumer.state == State::Waiting {
             http_verdict(clients, queues, conn, who);
         }
@@ -176,7 +176,7 @@ impl Protocol<AllProtocols> for Request {
         match (may, state) {
             (Ok(()), _) => false,
             (Err(denied), State::Waiting) => end_waiting(clients, slot, denied),
-            (Err(denied), _) => Self::try_end(front, slot, denied, io),
+            (Err(denied), _) => Self::end_for_reason(front, slot, denied, io),
         }
     }
 
@@ -186,7 +186,7 @@ impl Protocol<AllProtocols> for Request {
 
     /// Another waiting request than a poll goes on: its credential is checked again after the answer, and the answer to a subscribe request tells what
     /// happened to the topic. Other clients have no subscription.
-    fn try_end<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
+    fn end_for_reason<I: Io>(front: &mut Front, slot: u32, reason: Reason, io: &mut I) -> bool {
         let is_poll = front.clients.conns.get(slot).consumer.state == State::Poll;
         if is_poll {
             answer_reason(front, slot, reason, io);
@@ -194,7 +194,7 @@ impl Protocol<AllProtocols> for Request {
         is_poll
     }
 
-    fn relieve<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
+    fn free_memory<I: Io>(clients: &mut Clients, queues: &Queues, slot: u32, io: &mut I) {
         let (row, conns) = (clients.conns.get(slot), &clients.conns);
         match row.consumer.state {
             // No request is being processed.
@@ -229,17 +229,17 @@ impl Protocol<AllProtocols> for Request {
         }
     }
 
-    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         request_outcome(front, to, outcome, io);
     }
 
-    fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+    fn fence_passed<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
         batch_fenced(&mut front.clients, &mut front.queues, to, io);
     }
 
-    fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
-        let (slot, topic, _) = of;
-        if page.0.attached != Attached::Yes {
+    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
+        let SubscriptionRef { slot, topic, .. } = of;
+        if page.0.attached != AttachOutcome::Yes {
             return not_attached(front, slot, page.0.attached, io);
         }
         let conns = &front.clients.conns;
@@ -252,18 +252,23 @@ impl Protocol<AllProtocols> for Request {
         }
     }
 
-    fn match_page<I: Io>(front: &mut Front, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
+    fn handle_filter_page<I: Io>(
+        front: &mut Front,
+        of: (u32, u32),
+        page: MatchPage<'_>,
+        io: &mut I,
+    ) {
         match_page(front, of, page, io);
     }
 
     /// Answers a poll. A stream on several topics that has not begun holds the messages.
-    fn live<I: Io>(
+    fn deliver_live<I: Io>(
         front: &mut Front,
-        of: (u32, u32, u32),
+        of: SubscriptionRef,
         frames: &Frames,
         io: &mut I,
     ) -> Option<Encoding> {
-        let (slot, topic, part) = of;
+        let SubscriptionRef { slot, topic, part } = of;
         let row = front.clients.conns.get(slot);
         if row.consumer.state != State::Poll {
             stream_live_of_part(front, slot, (topic, part), frames, io);
@@ -277,7 +282,7 @@ impl Protocol<AllProtocols> for Request {
         None
     }
 
-    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
+    fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
         let (_, messages, frames) = matches;
         let picks = new_matches(&mut front.clients, slot, matches);
         if !picks.is_empty() {

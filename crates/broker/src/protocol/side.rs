@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use crore_wire::websocket::receive::Partial;
 
 use crate::client::progress::{Allowance, Progress};
-use crate::client::types::{self, Spilled};
+use crate::client::types::{self, UnprocessedInput};
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::centrifugo::state::Centrifugo;
 use crate::protocol::http::opening::Opening;
@@ -35,8 +35,8 @@ impl Default for Spill {
     }
 }
 
-impl Spilled for Spill {
-    fn is_held(&self) -> bool {
+impl UnprocessedInput for Spill {
+    fn is_waiting(&self) -> bool {
         match self {
             Spill::Http(spill) => spill.held,
             Spill::Frames(..) | Spill::Mqtt(..) => true,
@@ -44,17 +44,17 @@ impl Spilled for Spill {
         }
     }
 
-    fn lags(&mut self, allowance: Allowance) -> bool {
+    fn count_second(&mut self, allowance: Allowance) -> bool {
         match self {
             // A head has a deadline instead.
             Spill::Http(spill) => {
-                spill.judged && spill.progress.second(spill.data.len(), allowance)
+                spill.judged && spill.progress.count_second(spill.data.len(), allowance)
             }
             Spill::WebSocket(partial, progress) => {
-                progress.second(partial.received_bytes(), allowance)
+                progress.count_second(partial.received_bytes(), allowance)
             }
             Spill::Mqtt(data, progress) | Spill::Http2(data, progress) => {
-                progress.second(data.rest().len(), allowance)
+                progress.count_second(data.rest().len(), allowance)
             }
             Spill::Frames(..) => false,
         }
@@ -71,7 +71,7 @@ impl Spilled for Spill {
         }
     }
 
-    fn owed_bytes(&self) -> u64 {
+    fn bytes_behind(&self) -> u64 {
         let progress = match self {
             Spill::Http(spill) => &spill.progress,
             Spill::WebSocket(_, progress)
@@ -102,7 +102,7 @@ pub struct Side {
     pub centrifugo: Option<Box<Centrifugo>>,
 }
 
-impl types::Held for Side {
+impl types::SideState for Side {
     fn bytes(&self) -> usize {
         let attaching = self.attaching.as_ref().map_or(0, |it| {
             size_of::<Attaching>()
@@ -135,7 +135,7 @@ impl types::Held for Side {
             + self.mqtt.as_ref().map_or(0, |mqtt| mqtt.elsewhere_bytes())
     }
 
-    fn answers(&self) -> usize {
+    fn pending_answers(&self) -> usize {
         let mqtt = self.mqtt.as_ref();
         mqtt.map_or(0, |mqtt| mqtt.grants_behind.len())
     }

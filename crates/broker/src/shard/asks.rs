@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use crore_wire::mqtt::ReasonCode;
 
 use crate::base::ids::ShardId;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::budget::stats::Transport;
 use crate::client::asking::{home_context, is_past_budget, lacks_room};
 use crate::home::sessions::Claim;
@@ -14,7 +14,7 @@ use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
 use crate::mail::message::{DedupKey, Publish, Release};
 use crate::mail::orders::Report;
-use crate::mail::{Answer, Ask, Fact, Outcome, Tell, TopicRequest};
+use crate::mail::{Ask, Fact, Outcome, Tell, TopicRequest, WantedAnswer};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::sessions::{end_if_memory_is_short, refuse_session};
@@ -72,7 +72,7 @@ impl Shard {
                 asked.asks.as_slices().0,
                 &asked.bytes,
             );
-            for _ in 0..PREFETCHED {
+            for _ in 0..PREFETCH_ROWS {
                 let Some(ask) = asked.asks.pop_front() else {
                     break;
                 };
@@ -352,15 +352,15 @@ fn carry_out_at_home(
     }
 }
 
-/// Prefetches the memory that the publishes among the next [`PREFETCHED`] asks will touch.
+/// Prefetches the memory that the publishes among the next [`PREFETCH_ROWS`] asks will touch.
 fn prefetch_asks(home: Option<&Home>, matching: &Matching, asks: &[Ask], bytes: &[u8]) {
     let large = |home: &&Home| home.is_large(matching);
     let Some(home) = home.filter(large) else {
         return;
     };
-    let mut topics = [(0, &b""[..]); PREFETCHED];
+    let mut topics = [(0, &b""[..]); PREFETCH_ROWS];
     let mut count = 0;
-    for ask in asks.iter().take(PREFETCHED) {
+    for ask in asks.iter().take(PREFETCH_ROWS) {
         if let Ask::Publish { hash, name, .. } = ask {
             topics[count] = (*hash, name.in_bytes(bytes));
             count += 1;
@@ -376,20 +376,20 @@ pub(super) fn reply(
     clients: &mut Clients,
     lanes: &mut Lanes,
     from: ShardId,
-    answer: Answer,
+    answer: WantedAnswer,
     outcome: Outcome,
 ) {
     match answer {
-        Answer::Full(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
-        Answer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
+        WantedAnswer::OutcomeAndInfo(to) => lanes.tell(from, Tell::Outcome(to, outcome)),
+        WantedAnswer::Failure(to) if !matches!(outcome, Outcome::Done(_)) => {
             lanes.tell(from, Tell::Outcome(to, outcome));
         }
-        Answer::Order(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
+        WantedAnswer::Report(ticket) => lanes.reports.push((ticket, Report::Outcome(outcome))),
         // No client waits for this outcome: a refusal is only counted. Only MQTT publishes without an answer; whether in a WebSocket is not known here.
-        Answer::None if let Outcome::Full(reason) = outcome => {
+        WantedAnswer::None if let Outcome::NoRoom(reason) = outcome => {
             clients.meter.stats.dropped += 1;
             clients.meter.stats.refusals.add(reason, Transport::Mqtt);
         }
-        Answer::Failure(_) | Answer::None => {}
+        WantedAnswer::Failure(_) | WantedAnswer::None => {}
     }
 }

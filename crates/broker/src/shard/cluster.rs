@@ -1,7 +1,7 @@
 //! Writes and applies notes, the records by which the nodes of a cluster know of one another: heartbeats, deaths of nodes, and the steward
 //! of each partition (the node that makes its checkpoints).
 //!
-//! Words: a *home* is the part of a shard that keeps partitions. A *writer* is a process that writes to the log, under one number; a
+//! Words: a *home* is the part of a shard that keeps partitions. A *writer* is a process that writes to the log, under a number of its own; a
 //! process that was declared dead continues under the next number. A *mark* is a record that changes no topic. A *page* is a run of past
 //! messages that a subscriber waits for. A *fact* is a publish or a change of a topic.
 //!
@@ -239,7 +239,7 @@ impl NodeContext<'_> {
     }
 
     /// If subscriptions wait for positions that this node has not reached, writes a mark. All records that other nodes had read by now come
-    /// before that mark. So when this node reads the mark, it has reached every position that exists, and gives up the others.
+    /// before that mark, so when this node reads the mark, it has reached every position that exists, and gives up the others.
     fn write_mark_for_pages(&mut self, at: usize) {
         let Some(waits) = self.home.waits_for_log(at) else {
             return;

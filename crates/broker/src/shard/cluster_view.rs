@@ -1,5 +1,5 @@
-//! What a home (the part of a shard that keeps partitions) knows about the other nodes of the cluster. `cluster.rs` updates this view. A
-//! *writer* is a process that writes to the log, under one number. A *note* is a record by which nodes know of one another. A *mark* is a
+//! A home's view of the other nodes of the cluster. The home is the part of a shard that keeps partitions. `cluster.rs` updates the view. A
+//! *writer* is a process that writes to the log, under a number of its own. A *note* is a record by which nodes know of one another. A *mark* is a
 //! note without content. A *page* is a run of past messages that a subscriber waits for.
 
 use alloc::boxed::Box;

@@ -23,7 +23,7 @@ use crate::commit::queue::Next;
 use crate::commit::record::{Note, unknown};
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
-use crate::mail::{Answer, Ask, Fact, Outcome, Tell};
+use crate::mail::{Ask, Fact, Outcome, Tell, WantedAnswer};
 use crate::protocol::front::Front;
 use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
@@ -78,7 +78,7 @@ impl Shard {
                 // With MQTT QoS 2, a second copy must not be acknowledged while the first is in flight. The key of a will is released when its message is
                 // applied.
                 Request::Fact { once: true, .. } => continue,
-                Request::Fact { answer, .. } => core::mem::replace(answer, Answer::None),
+                Request::Fact { answer, .. } => core::mem::replace(answer, WantedAnswer::None),
                 Request::Ask(ask) => match ask.0 {
                     Ask::Topic { answer, .. } => {
                         *request = Request::Answered;
@@ -312,7 +312,7 @@ impl Shard {
             }
         }
         self.front.subs.lanes.drop_unused_frames();
-        records.end()
+        records.expect_end()
     }
 
     /// Records that facts which were not logged are lost. Called when the log was read after a crash. Partitions continue after their marks

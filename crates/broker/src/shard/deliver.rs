@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::base::work::{STEP_BYTES, STEPS_PER_VISIT, page_visits};
 use crate::client;
 use crate::client::deliveries::Flow;
@@ -195,9 +195,9 @@ impl Front {
                 continue;
             }
             let next =
-                &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCHED)];
+                &delivery.keys[delivery.at..delivery.keys.len().min(delivery.at + PREFETCH_ROWS)];
             // Prefetching a single row saves nothing.
-            if delivery.at.is_multiple_of(PREFETCHED) && next.len() > 1 {
+            if delivery.at.is_multiple_of(PREFETCH_ROWS) && next.len() > 1 {
                 prefetch(&self.clients.conns, &self.subs.topics, next);
             }
             let topic = Delivery::topic_of(*key);
@@ -355,7 +355,7 @@ impl Visit {
 /// Prefetches the rows of the next tells. A topic's row leads to its member's row, and neither is in the cache. If the rows of several
 /// tells are read together, their cache misses overlap.
 fn prefetch(conns: &Connections, topics: &Topics, keys: &[u64]) {
-    let mut members = [NONE; PREFETCHED];
+    let mut members = [NONE; PREFETCH_ROWS];
     for (member, key) in members.iter_mut().zip(keys) {
         if let Some(topic) = Delivery::topic_of(*key) {
             *member = topics.only_member(topic).unwrap_or(NONE);

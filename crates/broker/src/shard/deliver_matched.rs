@@ -18,7 +18,7 @@
 //! broad run has no list of pairs: it walks over the members of the matching filters, and a bitmap marks the visited connections. Members
 //! may leave and join meanwhile.
 //!
-//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`). So the busier a topic is, the more
+//! Messages that arrive during a run wait, and are then delivered together (`client/together.rs`), so the busier a topic is, the more
 //! messages go into one write.
 //!
 //! Invariants:
@@ -32,7 +32,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::client;
 use crate::client::delivery::{Addressee, Broad, Delivery, Matched, Run};
 use crate::client::joining::filter_subscriptions;
@@ -93,7 +93,7 @@ impl Front {
             }
             if delivery.run.next_visit >= prefetched {
                 let ahead = &delivery.run.visits[delivery.run.next_visit..];
-                let ahead = &ahead[..ahead.len().min(PREFETCHED)];
+                let ahead = &ahead[..ahead.len().min(PREFETCH_ROWS)];
                 prefetch_due(&self.clients.conns, ahead);
                 prefetched = delivery.run.next_visit + ahead.len();
             }
@@ -158,7 +158,7 @@ impl Front {
             }
             self.subs
                 .matching
-                .walk(home, PREFETCHED.min(*budget as usize), &mut next);
+                .walk(home, PREFETCH_ROWS.min(*budget as usize), &mut next);
             if next.is_empty() {
                 return true;
             }
@@ -166,7 +166,7 @@ impl Front {
             *budget = budget.saturating_sub(next.len().div_ceil(PAIRS_PER_VISIT) as u32);
             next.retain(|member| broad.visit(member.slot));
             due.clear();
-            due.extend(next.iter().map(|member| Addressee::of(member, 0)));
+            due.extend(next.iter().map(|member| Addressee::new(member, 0)));
             prefetch_due(&self.clients.conns, &due);
             for Addressee { slot, .. } in &due {
                 all.clear();
@@ -222,7 +222,7 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
     (run.sent_by_topic, run.next_visit) = (0, 0);
     let enough = pairs_max(clients);
     while run.len < RUN_MAX && run.broad.is_none() && run.visits.len() < enough {
-        let messages_max = PREFETCHED.min(RUN_MAX - run.len);
+        let messages_max = PREFETCH_ROWS.min(RUN_MAX - run.len);
         if extend_run(clients, matching, &mut run, messages_max, delivery, frames) == 0 {
             break;
         }
@@ -335,7 +335,7 @@ fn extend_run(
         }
         let due = members
             .flatten()
-            .map(|member| Addressee::of(member, message));
+            .map(|member| Addressee::new(member, message));
         run.visits.extend(due);
     }
     run.len - first
@@ -343,13 +343,13 @@ fn extend_run(
 
 /// Prefetches the rows of the next connections, and each connection's subscription to the filter that matched.
 fn prefetch_due(conns: &Connections, due: &[Addressee]) {
-    let mut sides = [(NONE, NONE); PREFETCHED];
+    let mut sides = [(NONE, NONE); PREFETCH_ROWS];
     for (side, due) in sides.iter_mut().zip(due) {
         if let Some(row) = conns.try_get(due.slot) {
             *side = (row.extra(), row.consumer.own);
         }
     }
-    let mut subs = [(NONE, NONE); PREFETCHED];
+    let mut subs = [(NONE, NONE); PREFETCH_ROWS];
     for ((sub, (extra, _)), due) in subs.iter_mut().zip(sides).zip(due) {
         let part = filter_subscriptions(conns, due.slot).and_then(|all| all.part(due.part));
         if let Some(part) = part {

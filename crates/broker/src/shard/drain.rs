@@ -78,7 +78,7 @@ pub(super) fn move_due_clients<I: Io>(
         } else if over {
             front.clients.scratch.note_close_reason(Closed::Operator);
             front.clients.drop_conn(slot, Close::Now);
-        } else if !front.clients.conns.get(slot).link.is(CLOSING) {
+        } else if !front.clients.conns.get(slot).link.has(CLOSING) {
             let state = front.clients.conns.get(slot).consumer.state;
             let is_moved = protocol_of!(AllProtocols, state, move_off(front, slot, io));
             due -= u64::from(is_moved);

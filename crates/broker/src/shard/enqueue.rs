@@ -14,7 +14,7 @@ use crate::client::asking::home_context;
 use crate::commit::queue::Scope;
 use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Publish;
-use crate::mail::{Answer, Ask, Fact, Outcome, Span};
+use crate::mail::{Ask, Fact, Outcome, Span, WantedAnswer};
 use crate::protocol::front::{Context, Front};
 use crate::shard::Shard;
 use crate::shard::asks::reply;
@@ -32,7 +32,7 @@ impl Shard {
         };
         let mut own = Vec::new();
         if let Some(text) = ask.text_mut() {
-            *text = Span::of(&mut own, text.in_bytes(bytes));
+            *text = Span::append(&mut own, text.in_bytes(bytes));
         }
         let held = size_of::<(Ask, Vec<u8>)>() + own.capacity();
         let waiting = PendingRequest {
@@ -46,7 +46,7 @@ impl Shard {
 
     /// Admits a fact, and applies it at once or when the engine has committed it. Returns the credit that the sender gets back only when
     /// the fact is applied.
-    pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: Answer) -> usize {
+    pub(super) fn admit(&mut self, from: ShardId, fact: &Fact<'_>, answer: WantedAnswer) -> usize {
         let (ctx, name) = (&self.front.clients.ctx, fact.topic().1);
         let appends = ctx.world.appends();
         let (at, is_logged) = match appends {

@@ -56,7 +56,7 @@ impl Front {
             if *budget == 0 {
                 return false;
             }
-            // If most members have left their places, no message joins the walk. So the walk ends first, and the next walk is shorter.
+            // If most members have left their places, no message joins the walk, so the walk ends first, and the next walk is shorter.
             if parked.walk.is_none() || !self.subs.topics.is_sparse(topic) {
                 let serial = self.subs.topics.get(topic).serial;
                 parked.join(topic, serial, |done| self.recycle_delivery(done));

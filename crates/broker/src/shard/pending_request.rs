@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::base::ids::ShardId;
 use crate::budget::admission::Client;
 use crate::home::Reserved;
-use crate::mail::{Answer, Ask};
+use crate::mail::{Ask, WantedAnswer};
 
 pub(crate) struct PendingRequest {
     pub from: ShardId,
@@ -44,7 +44,7 @@ pub(crate) enum Request {
     Fact {
         /// The encoded change, if the topic is not durable, so that the engine does not store the change.
         unlogged: Option<Box<[u8]>>,
-        answer: Answer,
+        answer: WantedAnswer,
         client: Client,
         reserved: Reserved,
         /// Whether the change is a message with MQTT QoS 2, or the will of a recorded session. Then the publisher waits for the real outcome, however

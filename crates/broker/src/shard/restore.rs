@@ -1,5 +1,5 @@
 //! Reads snapshots into a home (the part of a shard that keeps topics) and its sessions, before the shard starts. When the snapshots were
-//! written, its partitions may have been at other homes. So this home reads the snapshot of every home that had one of them.
+//! written, its partitions may have been at other homes, so this home reads the snapshot of every home that had one of them.
 
 use crate::base::snapshot::{Damaged, FieldReader, Head, NO_TOPIC, Origin, kind};
 use alloc::boxed::Box;
@@ -79,7 +79,7 @@ impl Restored {
             now,
             local_state: true,
             keeps_epoch: true,
-            home: Box::new(Home::of(&world, shard)),
+            home: Box::new(Home::for_world(&world, shard)),
             sessions: SessionsAtHome::new(world.placement(), shard, world.replicates_sessions()),
             reader: None,
             newest_removed: Vec::new(),

@@ -4,8 +4,8 @@
 //!
 //! Invariants:
 //! * The requests for the sessions of a partition take effect in the order in which they were made, with or without a record.
-//! * When a connection gets a session, the log says so: a claim, or a session that is given back, whose record says something else by then is recorded
-//!   once more.
+//! * When a connection gets a session, the log says so. If the record of a claim, or of a session that is given back, is out of date by then, it is
+//!   written once more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,10 +1,10 @@
-//! MQTT sessions in a cluster: writes their records, and carries out what follows from the records of all nodes
+//! MQTT sessions in a cluster: writes their records, and carries out the effects of the records of all nodes
 //! (`home/sessions/replicated.rs`).
 //!
 //! Invariants:
 //! * A connection gets its session when its claim is applied. It does not wait for the connection that held the session, which may be at a node that
 //!   cannot be reached: the claim fences it.
-//! * What all nodes do is local. What must be done once, such as to publish a will, is done by the steward of the partition.
+//! * Each node carries out most effects for itself. Work that must be done once, such as to publish a will, is done by the steward of the partition.
 
 use alloc::boxed::Box;
 
@@ -341,7 +341,7 @@ fn change_at_close<'a>(
     };
     match (&session.kept, will) {
         (Some(kept), will) => session.change(&kept.state, terms(kept.expiry_s, will)),
-        (None, will @ Some(_)) => SessionChange::State(RecordedState::of(empty, terms(0, will))),
+        (None, will @ Some(_)) => SessionChange::State(RecordedState::new(empty, terms(0, will))),
         (None, None) => SessionChange::End {
             token: session.token,
         },

@@ -17,7 +17,7 @@ use crate::home::takeovers::IsFirst;
 use crate::mail::message::{DedupKey, Publish};
 use crate::mail::session::Will;
 use crate::mail::session::stored::token_of;
-use crate::mail::{Answer, ClosingSession, ReplyTo, SessionReply, Tell};
+use crate::mail::{ClosingSession, ReplyTo, SessionReply, Tell, WantedAnswer};
 use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
 use crate::protocol::mqtt::access::client_id_in;
 use crate::protocol::mqtt::retention::{release_published, session_ended};
@@ -265,6 +265,6 @@ pub(super) fn publish_will(
         }),
         client: will.client,
     };
-    let answer = to.map_or(Answer::None, Answer::Full);
+    let answer = to.map_or(WantedAnswer::None, WantedAnswer::OutcomeAndInfo);
     publish(clients, subs, &mut None, home, &message, answer);
 }

@@ -1,6 +1,6 @@
 //! The shadow of a partition: a home (the part of a shard that keeps topics) without clients, which writes the checkpoints. It reads the
-//! last checkpoint, applies the log after that, drops the messages that the serving home has dropped, and writes a new checkpoint. So no
-//! serving home has to stop for a checkpoint.
+//! last checkpoint, applies the log after that, drops the messages that the serving home has dropped, and writes a new checkpoint. The
+//! serving home need not stop for this.
 //!
 //! Invariants: a shadow is never ahead of the serving home, so a message that the serving home lacks was dropped there. A shadow drops
 //! nothing that the serving home still has. It has no local state (sessions, groups, filters whose messages are kept).

@@ -1,6 +1,6 @@
 //! Writes the records of a snapshot, block by block.
 //!
-//! Topics are written before the records that refer to them, and messages in the order of arrival. So a reader needs only one pass.
+//! Topics are written before the records that refer to them, and messages in the order of arrival, so a reader needs only one pass.
 //!
 //! A *home* is the part of a shard that keeps topics.
 

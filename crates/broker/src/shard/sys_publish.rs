@@ -10,7 +10,7 @@ use crate::budget::admission::Client;
 use crate::budget::stats::SocketBytes;
 use crate::home::Home;
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Answer, Change};
+use crate::mail::{Change, WantedAnswer};
 use crate::protocol::front::{Clients, Front, Lanes, Subscriptions};
 use crate::shard::Shard;
 use crate::shard::control::topics::change_topic;
@@ -60,7 +60,13 @@ fn publish_if_watched(
         publish_sys(clients, &mut subs.lanes, hash, name, &text);
     } else if was_watched && !is_watched {
         let (change, name) = (Change::ForgetLatest, name.as_bytes());
-        change_topic(&mut subs.lanes, &clients.ctx, change, name, Answer::None);
+        change_topic(
+            &mut subs.lanes,
+            &clients.ctx,
+            change,
+            name,
+            WantedAnswer::None,
+        );
     }
 }
 
@@ -78,5 +84,5 @@ fn publish_sys(clients: &Clients, lanes: &mut Lanes, hash: u32, name: &str, text
         client: Client::NOBODY,
     };
     let me = clients.ctx.me;
-    lanes.ask_publish(&clients.meter.work, me, &message, Answer::None);
+    lanes.ask_publish(&clients.meter.work, me, &message, WantedAnswer::None);
 }

@@ -85,7 +85,7 @@ pub(super) const TOPICS: &[(&str, SysValue)] = &[
 ];
 
 /// For MQTT, all packets are counted; for the other protocols, only messages. `Published` and `Delivered` contain the messages of all
-/// protocols. So only those MQTT packets are added that are not messages.
+/// protocols, so only those MQTT packets are added that are not messages.
 const RECEIVED: &[Total] = &[Published, PacketsReceived];
 const SENT: &[Total] = &[Delivered, PacketsSent];
 /// A gap (the notice that messages are lost) counts as one dropped message, since the number of its messages is unknown.
@@ -120,7 +120,7 @@ impl SysTopics {
     pub fn new() -> SysTopics {
         SysTopics {
             added: AddedCounts::default(),
-            // All bits are set at the start. So the first publish removes the values that the former process left in topics without
+            // All bits are set at the start, so the first publish removes the values that the former process left in topics without
             // subscriber.
             watched: u32::MAX,
             due_s: 0,

@@ -1,5 +1,5 @@
 //! Handles deadlines and heartbeats of connections: once a second, a sweep over the table finds the deadlines that have passed and the
-//! heartbeats that are due. So rows need no timers, and no links to other rows.
+//! heartbeats that are due. In this way rows need no timers, and no links to other rows.
 //!
 //! The sweep of a large table is spread over many ticks within the second, so that heartbeats are sent in small groups and do not delay
 //! messages.
@@ -110,7 +110,7 @@ impl Shard {
                 clients.end_connection(slot, Reason::TooSlow, io);
             } else {
                 charge_if_nothing_is_read(clients, slot);
-                protocol_of!(AllProtocols, state, second(clients, slot, io));
+                protocol_of!(AllProtocols, state, each_second(clients, slot, io));
             }
         }
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;

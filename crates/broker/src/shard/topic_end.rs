@@ -53,7 +53,7 @@ impl Front {
                 true => Reason::Deleted,
                 false => Reason::Displaced,
             };
-            protocol_of!(AllProtocols, state, try_end(self, slot, reason, io));
+            protocol_of!(AllProtocols, state, end_for_reason(self, slot, reason, io));
             self.carry_out_ends(io);
         }
         delivery.walking = false;

@@ -32,7 +32,7 @@ impl Shard {
         }
         self.wills.last = self.wills.last.wrapping_add(1);
         let part = self.wills.last;
-        let to = ReplyTo::of_will(part);
+        let to = ReplyTo::for_will(part);
         let published = PublishedWill {
             name,
             session,

@@ -169,7 +169,7 @@ pub enum Form {
     JsonBase64,
 }
 
-/// How many entries are examined for each new entry, to remove unused entries. So the cost of a new entry is constant, and at most about
+/// How many entries are examined for each new entry, to remove unused entries, so the cost of a new entry is constant, and at most about
 /// half of the table is unused.
 const LOOKED_AT: usize = 2;
 

@@ -83,7 +83,7 @@ impl Scene {
         };
         set(&mut settings);
         let turn_limits = TurnLimits {
-            turns_under_way: TURNS_UNDER_WAY,
+            backpressure_turns: TURNS_UNDER_WAY,
             ..TurnLimits::default()
         };
         let world = support::world(settings, shards, shards);

@@ -20,7 +20,7 @@ impl TestServer {
         };
         settings.http.h2_cleartext = true;
         let turn_limits = TurnLimits {
-            turns_under_way: TURNS_UNDER_WAY,
+            backpressure_turns: TURNS_UNDER_WAY,
             ..TurnLimits::default()
         };
         let mut server =

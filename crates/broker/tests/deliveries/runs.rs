@@ -16,7 +16,7 @@ fn each_gets_all_that_its_filter_matches_in_order_whatever_number_matches() {
     };
     for clients in [2, 900, 4100] {
         let turn_limits = TurnLimits {
-            cold_rows: 0,
+            prefetch_from_rows: 0,
             ..TurnLimits::default()
         };
         let mut server = TestServer::new(rule(), |_| {}, turn_limits);

@@ -131,7 +131,7 @@ impl TestServer {
 
     /// Begins a turn at this time.
     pub fn stamp(&mut self, stamp: u64) {
-        self.of.shards[0].stamp(stamp);
+        self.of.shards[0].set_turn_time(stamp);
     }
 
     /// A subscriber of a topic (or of several: `a&topic=b`), whose stream has begun.

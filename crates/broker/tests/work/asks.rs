@@ -64,7 +64,7 @@ fn mails_of_a_shard_with_few_asks_share_a_turn_of_the_home() {
     const MAILS: usize = 100;
     let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
-        ask_bytes: 16,
+        publish_credit_bytes: 16,
         ..TurnLimits::default()
     };
     let mut server = TestServer::new(&support::world(Settings::default(), 2, 1), turn_limits, NOW);

@@ -484,6 +484,6 @@ fn grants_that_a_refused_line_is_compared_with_are_counted() {
     let steps = server.shards[0].steps() - before;
     assert!(steps >= (GRANTS * LINES / 4) as u64, "{steps} steps");
     let refusals = server.shards[0].stats().refusals;
-    let denied = refusals.of(Reason::PublishNotGranted);
+    let denied = refusals.count(Reason::PublishNotGranted);
     assert_eq!(denied, LINES as u64);
 }

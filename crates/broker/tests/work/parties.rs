@@ -22,7 +22,7 @@ fn server() -> TestServer {
     settings.limits.topics_per_connection = 2_000;
     let turn_limits = TurnLimits {
         steps_per_turn: BUDGET,
-        interest_rows: 64,
+        interest_page_topics: 64,
         ..TurnLimits::default()
     };
     let world = support::partitioned(settings, 1, 1, PARTITIONS);

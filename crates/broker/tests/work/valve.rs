@@ -20,7 +20,7 @@ fn server(shards: u16) -> TestServer {
     let mut settings = Settings::default();
     settings.limits.topics_per_connection = 2_000;
     let turn_limits = TurnLimits {
-        turns_under_way: 8,
+        backpressure_turns: 8,
         visits_per_turn: 16,
         ..TurnLimits::default()
     };

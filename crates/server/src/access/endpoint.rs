@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::http_client::http::{Connection, Head};
-use crate::http_client::server::{Server, without_password};
+use crate::http_client::server::{Server, without_credentials};
 use crate::http_client::tls::Trust;
 
 /// The minimum time between two log lines with the same reason.
@@ -66,11 +66,11 @@ impl Endpoint {
             .any(|scheme| url.starts_with(scheme));
         let server = match is_url {
             true => Server::parse(url, |secure| if secure { 443 } else { 80 }),
-            false => Err(format!("`{}` is not offered", without_password(url))),
+            false => Err(format!("`{}` is not offered", without_credentials(url))),
         };
         let remedy = "write https://HOST:PORT/PATH, or http:// within a network of your own";
         let server = server.map_err(|what| (url_key, format!("{what}; {remedy}")))?;
-        let server = match (server.is_secure(), ca) {
+        let server = match (server.is_https(), ca) {
             (true, ca) => {
                 let trust = Trust::new(ca, ca_key).map_err(|what| (ca_key, what))?;
                 server.with_trust(trust)
@@ -113,7 +113,7 @@ impl Endpoint {
         kept: &mut Option<Connection>,
     ) -> io::Result<(Head, Vec<u8>)> {
         let deadline = Instant::now() + self.timeout;
-        let mut connection = match kept.take().and_then(Connection::reusable) {
+        let mut connection = match kept.take().and_then(Connection::into_reusable) {
             Some(connection) => connection,
             None => Connection::open_within(&self.server, self.timeout)?,
         };
@@ -121,11 +121,11 @@ impl Endpoint {
         let head = connection.request(
             &self.server,
             request.method,
-            self.server.target(),
+            self.server.root_target(),
             request.headers,
             request.body,
         )?;
-        let answer = connection.whole_body(request.answer_bytes_max)?;
+        let answer = connection.read_whole_body(request.answer_bytes_max)?;
         *kept = Some(connection);
         Ok((head, answer))
     }

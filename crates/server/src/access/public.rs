@@ -1,5 +1,5 @@
-//! Reads public keys, from PEM or from the numbers of a JWK. Each key is parsed by the library that verifies with it later, so that a key
-//! that can verify no token is refused when the settings are read.
+//! Reads public keys, from PEM or from the numbers of a JWK. A key that cannot verify any token is refused when the settings are read: each key
+//! is parsed here by the library that verifies tokens with it later.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
@@ -16,38 +16,38 @@ use rustls::server::ParsedCertificate;
 pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
 /// The error message for an RSA-PSS key.
-pub const RSA_PSS: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), which signs with PS256 only, and RS256 needs a key of rsaEncryption; make one with `openssl genrsa -out KEY.pem 2048`";
+pub const RSA_PSS_MESSAGE: &str = "is an RSA-PSS key (1.2.840.113549.1.1.10), and RS256 needs a plain RSA key (rsaEncryption); make one with `openssl genrsa -out KEY.pem 2048`";
 
 /// The key in a PEM file: a public key, or the key of the first certificate of a chain.
 ///
 /// # Errors
-/// The line, its fault, and the remedy.
+/// The fault, with its line and the remedy if there is one.
 pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String> {
     let blocks = pem::blocks(file)?;
-    let of = |forms: &[Form]| -> Vec<&Block> {
-        let is = |block: &&Block| block.form.is_some_and(|form| forms.contains(&form));
-        blocks.iter().filter(is).collect()
+    let blocks_of = |forms: &[Form]| -> Vec<&Block> {
+        let has_form = |block: &&Block| block.form.is_some_and(|form| forms.contains(&form));
+        blocks.iter().filter(has_form).collect()
     };
-    if let Some(private) = of(&[Form::PrivateKey, Form::RsaPrivateKey, Form::EcPrivateKey]).first()
-    {
+    let private_forms = [Form::PrivateKey, Form::RsaPrivateKey, Form::EcPrivateKey];
+    if let Some(private) = blocks_of(&private_forms).first() {
         return Err(format!(
             "line {}: is a private key; the server needs the public one alone (`openssl pkey -in KEY -pubout`)",
             private.line
         ));
     }
-    let public = of(&[Form::PublicKey, Form::RsaPublicKey, Form::Certificate]);
+    let public = blocks_of(&[Form::PublicKey, Form::RsaPublicKey, Form::Certificate]);
     let Some((first, others)) = public.split_first() else {
         return Err(format!("has no public key, only {}", pem::listed(&blocks)));
     };
-    let mut below = first;
+    let mut previous = first;
     for block in others {
-        if !is_issued_by(below, block) {
+        if !is_issued_by(previous, block) {
             return Err(format!(
                 "line {}: is a second key after that of line {}; write each to a file and an [[access.key]] of its own",
                 block.line, first.line
             ));
         }
-        below = block;
+        previous = block;
     }
     let key = match first.form {
         Some(Form::Certificate) => key_of_certificate(&first.der),
@@ -57,10 +57,10 @@ pub fn from_pem(algorithm: Algorithm, file: &[u8]) -> Result<DecodingKey, String
         .map_err(|what| format!("line {}: {what}", first.line))
 }
 
-/// Whether the certificate `by` belongs to the issuer of `certificate`.
-fn is_issued_by(certificate: &Block, by: &Block) -> bool {
-    let certificates = [certificate, by].map(|block| block.form == Some(Form::Certificate));
-    let names = (der::names(&certificate.der), der::names(&by.der));
+/// Whether both blocks are certificates, and the second one belongs to the issuer of the first.
+fn is_issued_by(certificate: &Block, issuer: &Block) -> bool {
+    let certificates = [certificate, issuer].map(|block| block.form == Some(Form::Certificate));
+    let names = (der::names(&certificate.der), der::names(&issuer.der));
     certificates == [true, true]
         && matches!(names, (Some((issuer, _)), Some((_, subject))) if issuer == subject)
 }
@@ -72,27 +72,28 @@ fn key_of_certificate(der: &[u8]) -> Result<Vec<u8>, String> {
     Ok(parsed.subject_public_key_info().to_vec())
 }
 
-/// A checked key for this algorithm, from DER, a point of P-256, or the 32 bytes of an Ed25519 key.
+/// Checks a key for this algorithm and returns it. `key` is DER, or the raw key of a JWK: a point of P-256 or the 32 bytes of an Ed25519 key.
 pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, String> {
     type Decode = fn(&[u8]) -> DecodingKey;
-    let (by, needs, decode): (&'static dyn VerificationAlgorithm, &str, Decode) = match algorithm {
-        Algorithm::RS256 if der::algorithm(key) == Some(der::RSA_PSS) => {
-            return Err(RSA_PSS.to_string());
-        }
-        Algorithm::RS256 => (
-            &RSA_PKCS1_2048_8192_SHA256,
-            "an RSA key",
-            DecodingKey::from_rsa_der,
-        ),
-        Algorithm::ES256 => (
-            &ECDSA_P256_SHA256_FIXED,
-            "a point of P-256",
-            DecodingKey::from_ec_der,
-        ),
-        Algorithm::EdDSA => (&ED25519, "an Ed25519 key", DecodingKey::from_ed_der),
-        other => return Err(format!("{other:?} has no public keys")),
-    };
-    ParsedPublicKey::new(by, key)
+    let (verifier, needs, decode): (&'static dyn VerificationAlgorithm, &str, Decode) =
+        match algorithm {
+            Algorithm::RS256 if der::algorithm(key) == Some(der::RSA_PSS) => {
+                return Err(RSA_PSS_MESSAGE.to_string());
+            }
+            Algorithm::RS256 => (
+                &RSA_PKCS1_2048_8192_SHA256,
+                "an RSA key",
+                DecodingKey::from_rsa_der,
+            ),
+            Algorithm::ES256 => (
+                &ECDSA_P256_SHA256_FIXED,
+                "a point of P-256",
+                DecodingKey::from_ec_der,
+            ),
+            Algorithm::EdDSA => (&ED25519, "an Ed25519 key", DecodingKey::from_ed_der),
+            other => return Err(format!("{other:?} has no public keys")),
+        };
+    ParsedPublicKey::new(verifier, key)
         .map_err(|_| format!("is no public key for {algorithm:?}, which needs {needs}"))?;
     if algorithm == Algorithm::RS256 {
         let bits = der::rsa_bits(key).unwrap_or_default();
@@ -104,18 +105,18 @@ pub fn decoding_key(algorithm: Algorithm, key: &[u8]) -> Result<DecodingKey, Str
         }
     }
     if algorithm == Algorithm::EdDSA {
-        check_point(key)?;
+        check_ed25519_point(key)?;
     }
     Ok(decode(key))
 }
 
 /// Checks the point of an Ed25519 key (RFC 8032 section 5.1.3). `aws-lc-rs` checks it only when it verifies.
-fn check_point(key: &[u8]) -> Result<(), String> {
+fn check_ed25519_point(key: &[u8]) -> Result<(), String> {
     // The point is at the end of the key, also in DER.
     let encoded = key.last_chunk().map(|point| CompressedEdwardsY(*point));
     let point = encoded.and_then(|encoded| Some((encoded, encoded.decompress()?)));
     match point {
-        // A point in another encoding than the canonical one is refused.
+        // If compressing gives other bytes, the encoding was not canonical, and the key is refused.
         Some((encoded, point)) if point.compress() == encoded => match point.is_small_order() {
             true => Err(
                 "is a point of small order, for which anybody can sign; make a new key".to_string(),

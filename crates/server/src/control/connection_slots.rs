@@ -93,7 +93,7 @@ impl ConnectionSlots {
     /// Takes a slot for a new connection from `peer`. Also returns whether a stranger was closed to free the slot. None if all slots belong
     /// to authenticated connections.
     pub fn take(self: &Arc<ConnectionSlots>, peer: IpAddr) -> Option<(Slot, bool)> {
-        let address = Party::of_address(Client::of(peer, 0));
+        let address = Party::of_address(Client::from_address(peer, 0));
         let mut table = self.table();
         let is_full = table.connections.len() >= self.max as usize;
         if is_full {

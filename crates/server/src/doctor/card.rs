@@ -15,9 +15,9 @@ pub struct NetworkCard {
     /// Number of receive queues.
     pub queues: usize,
     /// Cores that handled the interrupts of the receive queues; empty if none is known.
-    pub interrupts: BTreeSet<usize>,
-    /// The largest number of cores to which one queue passes packets (RPS).
-    pub steered: usize,
+    pub interrupt_cores: BTreeSet<usize>,
+    /// The kernel can pass the packets of a receive queue to several cores (RPS). This is the maximum over the card's queues.
+    pub rps_cores_max: usize,
 }
 
 /// All network cards, without virtual devices (loopback, bridges).
@@ -38,12 +38,12 @@ pub fn read(files: &HostFiles<'_>) -> Vec<NetworkCard> {
         let receive = queues.iter().filter(|queue| queue.starts_with("rx-"));
         let mask = |queue: &String| {
             let mask = format!("{NETWORK}/{name}/queues/{queue}/rps_cpus");
-            files.text(&mask).map_or(0, |mask| cores_in(&mask))
+            files.text(&mask).map_or(0, |mask| count_cores(&mask))
         };
         NetworkCard {
             queues: receive.clone().count(),
-            steered: receive.map(mask).max().unwrap_or(0),
-            interrupts: interrupted(&interrupts, &[&name, &device]),
+            rps_cores_max: receive.map(mask).max().unwrap_or(0),
+            interrupt_cores: interrupt_cores(&interrupts, &[&name, &device]),
             name,
         }
     })
@@ -51,7 +51,7 @@ pub fn read(files: &HostFiles<'_>) -> Vec<NetworkCard> {
 }
 
 /// The number of cores in a mask such as `ff,00000003`.
-fn cores_in(mask: &str) -> usize {
+fn count_cores(mask: &str) -> usize {
     let words = mask.trim().split(',');
     words
         .filter_map(|word| u32::from_str_radix(word, 16).ok())
@@ -60,7 +60,7 @@ fn cores_in(mask: &str) -> usize {
 }
 
 /// The mask of the first `cores` cores, in the kernel's format.
-pub fn mask_of(cores: usize) -> String {
+pub fn core_mask(cores: usize) -> String {
     let words = cores.div_ceil(32).max(1);
     let word = |index: usize| match cores - index * 32 {
         left if left >= 32 => u32::MAX,
@@ -73,8 +73,9 @@ pub fn mask_of(cores: usize) -> String {
     words.join(",")
 }
 
-/// Reads `/proc/interrupts`: for each receive queue of these devices, the core that handled most of the queue's interrupts.
-fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
+/// Parses `/proc/interrupts`. Returns, for each receive queue of one card, the core that handled most of its interrupts. `names` are the names of
+/// the card: that of the interface, and that of the device on the bus.
+fn interrupt_cores(text: &str, names: &[&str]) -> BTreeSet<usize> {
     let mut lines = text.lines();
     let cores = lines
         .next()
@@ -85,7 +86,7 @@ fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
         let (Some(counts), Some(what)) = (words.get(1..=cores), words.last()) else {
             continue;
         };
-        if !names.iter().any(|name| is_queue_of(what, name)) {
+        if !names.iter().any(|name| is_receive_queue_of(what, name)) {
             continue;
         }
         let counts = counts.iter().map(|count| count.parse().unwrap_or(0_u64));
@@ -98,16 +99,16 @@ fn interrupted(text: &str, names: &[&str]) -> BTreeSet<usize> {
 }
 
 /// Whether an interrupt's name (`eth0-TxRx-3`, `virtio2-input.0`, `mlx5_comp4@pci:0000:…`) belongs to a receive queue of the device.
-fn is_queue_of(what: &str, device: &str) -> bool {
+fn is_receive_queue_of(what: &str, device: &str) -> bool {
     let Some(at) = (!device.is_empty()).then(|| what.find(device)).flatten() else {
         return false;
     };
-    let behind = &what[at + device.len()..];
-    let other = behind.starts_with(|next: char| next.is_ascii_digit());
-    let sends = ["output", "-tx-", "-tx", "config"]
+    let rest = &what[at + device.len()..];
+    let is_longer_name = rest.starts_with(|next: char| next.is_ascii_digit());
+    let is_no_receive_queue = ["output", "-tx", "config"]
         .iter()
-        .any(|word| behind.contains(word));
-    !other && !sends
+        .any(|word| rest.contains(word));
+    !is_longer_name && !is_no_receive_queue
 }
 
 #[cfg(test)]
@@ -116,12 +117,12 @@ mod tests {
 
     #[test]
     fn masks_are_read_and_written() {
-        assert_eq!(cores_in("00000000,000000ff\n"), 8);
-        assert_eq!(cores_in("0\n"), 0);
-        assert_eq!(mask_of(2), "00000003");
-        assert_eq!(mask_of(32), "ffffffff");
-        assert_eq!(mask_of(40), "000000ff,ffffffff");
-        assert!([1, 2, 31, 32, 33, 64, 200].map(|n| cores_in(&mask_of(n)) == n) == [true; 7]);
+        assert_eq!(count_cores("00000000,000000ff\n"), 8);
+        assert_eq!(count_cores("0\n"), 0);
+        assert_eq!(core_mask(2), "00000003");
+        assert_eq!(core_mask(32), "ffffffff");
+        assert_eq!(core_mask(40), "000000ff,ffffffff");
+        assert!([1, 2, 31, 32, 33, 64, 200].map(|n| count_cores(&core_mask(n)) == n) == [true; 7]);
     }
 
     #[test]
@@ -134,8 +135,11 @@ mod tests {
             41:          1          0          8 PCI-MSIX 1-edge eth1-TxRx-0\n \
             42:          0          0          0 PCI-MSIX 1-edge eth1-TxRx-1\n\
             ERR:          0\n";
-        assert_eq!(interrupted(text, &["eth0", "virtio2"]), BTreeSet::from([1]));
-        assert_eq!(interrupted(text, &["eth1", ""]), BTreeSet::from([2]));
-        assert_eq!(interrupted("", &["eth1"]), BTreeSet::new());
+        assert_eq!(
+            interrupt_cores(text, &["eth0", "virtio2"]),
+            BTreeSet::from([1])
+        );
+        assert_eq!(interrupt_cores(text, &["eth1", ""]), BTreeSet::from([2]));
+        assert_eq!(interrupt_cores("", &["eth1"]), BTreeSet::new());
     }
 }

@@ -1,6 +1,7 @@
 //! A small HTTP/1.1 client (RFC 9112) that sends one request at a time on a blocking connection, which is kept alive.
 //!
-//! Response heads, trailers and bodies have size limits. A server that breaks the protocol causes an error, never a panic.
+//! Response heads, trailers and bodies that are read as a whole have size limits. A server that breaks the protocol causes an error, never a
+//! panic.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::server::Server;
 use super::stream::Stream;
 
-/// Maximum size of a response's head together with all interim heads before it, and of the trailers after a chunked body, in bytes. Heads
-/// of a Crore server are far smaller.
+/// Maximum bytes of a response's head with the interim heads before it. The trailers after a chunked body have the same limit. Heads of a Crore
+/// server are far smaller.
 const MAX_HEAD_BYTES: u64 = 64 << 10;
 
 /// Maximum length of the line with a chunk's size and extensions, in bytes.
@@ -18,7 +19,7 @@ const MAX_CHUNK_LINE_BYTES: u64 = 4 << 10;
 /// Timeout of a connection attempt to one address, and of a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Timeout of each read and write, unless the caller expects to wait longer.
+/// Timeout of each read and write. A caller that expects to wait longer can change the timeout of reads.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The head of a response.
@@ -39,7 +40,7 @@ impl Head {
     }
 
     /// The status as text for people.
-    pub fn status_line(&self) -> String {
+    pub fn status_text(&self) -> String {
         format!("{} {}", self.status, self.reason)
             .trim_end()
             .to_string()
@@ -122,7 +123,7 @@ impl Connection {
 
     /// The connection, if it can take another request: the last response was read to its end, and the peer has neither closed the
     /// connection nor sent unexpected bytes.
-    pub fn reusable(mut self) -> Option<Self> {
+    pub fn into_reusable(mut self) -> Option<Self> {
         let is_reusable = self.keep_alive
             && self.body == Body::Done
             && self.stream.buffer().is_empty()
@@ -147,8 +148,7 @@ impl Connection {
             server.authority()
         );
         for (name, value) in headers {
-            // A line end in a value would begin another header or request. Callers check their values earlier and have better error
-            // messages.
+            // A line end in a value would begin another header or request. A caller should check first, since it can say better what is wrong.
             if value.chars().any(char::is_control) {
                 let what = format!("the header {name} would hold a control character");
                 return Err(io::Error::new(ErrorKind::InvalidInput, what));
@@ -212,7 +212,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Connection::read_body`], or the body is longer.
-    pub fn whole_body(&mut self, limit: usize) -> io::Result<Vec<u8>> {
+    pub fn read_whole_body(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         let mut buffer = [0; 8192];
         loop {
@@ -247,7 +247,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads heads up to the first that is not interim (RFC 9110 section 15.2).
+    /// Reads heads up to the first that is final, or that switches protocols (RFC 9110 section 15.2).
     fn read_head(&mut self) -> io::Result<Head> {
         let mut left = MAX_HEAD_BYTES;
         loop {
@@ -334,8 +334,8 @@ fn body_of(head: &Head) -> io::Result<Body> {
 mod tests {
     use super::*;
 
-    /// The answer of a server that sends `begin`, `part` as often as `times` says, and `end`.
-    fn answer(begin: &str, part: &str, times: usize, end: &str) -> io::Result<Vec<u8>> {
+    /// The body that the client reads if the server sends `begin`, `times` times `part`, and `end`.
+    fn body_from_server(begin: &str, part: &str, times: usize, end: &str) -> io::Result<Vec<u8>> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         let url = format!("http://{}", listener.local_addr()?);
         let bytes = format!("{begin}{}{end}", part.repeat(times));
@@ -350,7 +350,7 @@ mod tests {
         let mut connection = Connection::open(&server_url)?;
         let body = connection
             .request(&server_url, "GET", "/", &[], None)
-            .and_then(|_| connection.whole_body(64));
+            .and_then(|_| connection.read_whole_body(64));
         drop(connection);
         server.join().expect("the server");
         body
@@ -360,9 +360,12 @@ mod tests {
     fn heads_before_the_final_one_share_its_limit() {
         let interim = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
         let end = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-        assert_eq!(answer("", interim, 10, end).expect("a body"), b"hi");
+        assert_eq!(
+            body_from_server("", interim, 10, end).expect("a body"),
+            b"hi"
+        );
         let times = MAX_HEAD_BYTES as usize / interim.len() + 1;
-        let error = answer("", interim, times, end).expect_err("too many heads");
+        let error = body_from_server("", interim, times, end).expect_err("too many heads");
         assert!(error.to_string().contains("too long"), "{error}");
     }
 
@@ -370,9 +373,12 @@ mod tests {
     fn trailers_have_the_limit_of_a_head() {
         let begin = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n";
         let trailer = "X-Trailer: 0123456789\r\n";
-        assert_eq!(answer(begin, trailer, 10, "\r\n").expect("a body"), b"hi");
+        assert_eq!(
+            body_from_server(begin, trailer, 10, "\r\n").expect("a body"),
+            b"hi"
+        );
         let times = MAX_HEAD_BYTES as usize / trailer.len() + 1;
-        let error = answer(begin, trailer, times, "\r\n").expect_err("too many trailers");
+        let error = body_from_server(begin, trailer, times, "\r\n").expect_err("too many trailers");
         assert!(error.to_string().contains("too long"), "{error}");
     }
 }

@@ -69,7 +69,7 @@ fn crore_at(address: SocketAddr) -> Option<&'static str> {
     connection
         .request(&server, "GET", NO_PATH, &headers, None)
         .ok()?;
-    let answer = connection.whole_body(ANSWER_BYTES_MAX).ok()?;
+    let answer = connection.read_whole_body(ANSWER_BYTES_MAX).ok()?;
     let contains = |words: &str| String::from_utf8_lossy(&answer).contains(words);
     match () {
         () if contains(Reason::NoPath.text()) => Some("a Crore"),

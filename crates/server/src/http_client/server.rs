@@ -1,4 +1,4 @@
-//! A server as the client knows it: its URL, the roots to trust and the token to send. Makes the request targets of the server's API.
+//! The server to which a command connects: its URL, the roots to trust, and the token to send. Also builds the request targets of the API.
 
 use std::fmt;
 use std::io;
@@ -22,14 +22,14 @@ pub const SERVER_VARIABLE: &str = "CRORE_SERVER";
 /// The URL of the server if neither flag nor variable names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:8800";
 
-/// The paths of a server, which the commands append to its URL.
-const PATHS: [&str; 6] = ["pub", "sub", "pubsub", "history", "interest", "presence"];
+/// The paths of the API, which the commands append to the server's URL.
+const API_PATHS: [&str; 6] = ["pub", "sub", "pubsub", "history", "interest", "presence"];
 
-/// A server's URL: `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
+/// A server's URL: `[SCHEME://]HOST[:PORT][/PREFIX]`. The scheme is `http` (the default), `https`, `ws` or `wss`.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Whether the scheme is `https`.
-    secure: bool,
+    /// Whether the scheme is `https` or `wss`.
+    is_https: bool,
     /// The name or address, without the brackets of an IPv6 address.
     host: String,
     port: u16,
@@ -45,9 +45,9 @@ impl FromStr for Server {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
-        let server = Server::parse(url, |_secure| DEFAULT_PORT)?;
+        let server = Server::parse(url, |_is_https| DEFAULT_PORT)?;
         let last = server.prefix.rsplit('/').next().unwrap_or_default();
-        match PATHS.contains(&last) {
+        match API_PATHS.contains(&last) {
             true => Err(format!(
                 "`{url}` is a path of the server; leave /{last} out: the command adds it"
             )),
@@ -57,17 +57,18 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Parses a URL. `default_port` gives the port of a URL without one. Its argument is whether the scheme is `https`.
+    /// Parses a URL. If it has no port, `default_port(is_https)` gives it.
     pub fn parse(url: &str, default_port: fn(bool) -> u16) -> Result<Server, String> {
-        let form = || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
-        let secure = url
+        let bad_url =
+            || format!("`{url}` is not a server's URL; write one such as {DEFAULT_SERVER}");
+        let after_https = url
             .strip_prefix("https://")
             .or_else(|| url.strip_prefix("wss://"));
-        let rest = secure
+        let rest = after_https
             .or_else(|| url.strip_prefix("http://"))
             .or_else(|| url.strip_prefix("ws://"))
             .unwrap_or(url);
-        // Only a URL with a user has an `@`. The error message must not show the password before the `@`.
+        // A `/` may be part of a password, so an `@` anywhere may follow one. The error message must not show the password.
         if rest.contains('@') {
             return Err(
                 "a user and a password have no place in a server's URL; leave them out".to_string(),
@@ -81,21 +82,21 @@ impl Server {
                 // `parse` accepts a sign, but a port has none.
                 let digits = Some(port).filter(|port| !port.starts_with('+'));
                 let port = digits.and_then(|port| port.parse().ok());
-                (host, port.ok_or_else(form)?)
+                (host, port.ok_or_else(bad_url)?)
             }
-            _ => (authority, default_port(secure.is_some())),
+            _ => (authority, default_port(after_https.is_some())),
         };
         let host = host
             .strip_prefix('[')
             .map_or(Some(host), |host| host.strip_suffix(']'))
-            .ok_or_else(form)?;
+            .ok_or_else(bad_url)?;
         // Characters that need no escape in a request line and in `Host` (RFC 3986 sections 3.2.2 and 3.3).
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()*+,;=:/".contains(c);
         if host.is_empty() || !host.chars().all(plain) || !prefix.chars().all(plain) {
-            return Err(form());
+            return Err(bad_url());
         }
         Ok(Server {
-            secure: secure.is_some(),
+            is_https: after_https.is_some(),
             host: host.to_string(),
             port,
             prefix: prefix.trim_end_matches('/').to_string(),
@@ -107,7 +108,7 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.secure { "https" } else { "http" };
+        let scheme = if self.is_https { "https" } else { "http" };
         write!(f, "{scheme}://{}{}", self.authority(), self.prefix)
     }
 }
@@ -122,28 +123,30 @@ impl Server {
         }
     }
 
-    /// Whether the scheme is `https`.
-    pub fn is_secure(&self) -> bool {
-        self.secure
+    /// Whether the scheme is `https` or `wss`.
+    pub fn is_https(&self) -> bool {
+        self.is_https
     }
 
-    /// The same server, with these roots to trust.
+    /// The same server, with these roots to trust. Panics if the scheme is without TLS.
     #[must_use]
     pub fn with_trust(self, trust: Trust) -> Server {
-        assert!(self.secure, "{self} is not spoken to by TLS");
+        assert!(self.is_https, "{self} has no TLS");
         Server {
             trust: Some(trust),
             ..self
         }
     }
 
-    /// The roots to trust. None if the scheme is `http`.
+    /// The roots to trust. `None` if the scheme is without TLS.
     ///
     /// # Errors
     /// No roots were set ([`Server::with_trust`]).
     pub fn trust(&self) -> io::Result<Option<Trust>> {
-        if self.secure && self.trust.is_none() {
-            return Err(io::Error::other("nobody is trusted by https:// here"));
+        if self.is_https && self.trust.is_none() {
+            return Err(io::Error::other(
+                "no trusted roots are set for an https:// server",
+            ));
         }
         Ok(self.trust.clone())
     }
@@ -166,10 +169,10 @@ impl Server {
         }
     }
 
-    /// Connects to the first address of the host that accepts. Each address has the timeout.
+    /// Tries the addresses of the host in order, each for at most `timeout`, and returns the first connection.
     ///
     /// # Errors
-    /// The name does not resolve, or no address accepts. Then the error is that of the last address.
+    /// The name does not resolve, or no address accepts.
     pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
@@ -191,7 +194,7 @@ impl Server {
     }
 
     /// The request target of the URL itself: the prefix, or `/`.
-    pub fn target(&self) -> &str {
+    pub fn root_target(&self) -> &str {
         if self.prefix.is_empty() {
             "/"
         } else {
@@ -201,13 +204,13 @@ impl Server {
 
     /// The request target that publishes to `topic`.
     pub fn publish_target(&self, topic: &str) -> String {
-        // A topic with levels that a path cannot hold is sent in the query.
-        let in_path = topic
+        // A path cannot hold empty levels, `.` or `..`, because clients and proxies normalize them. Such a topic is sent in the query.
+        let fits_in_path = topic
             .split('/')
             .all(|level| !matches!(level, "" | "." | ".."))
             && suggested_filter(topic.as_bytes()).is_none();
-        let slash = if in_path { "/" } else { "?topic=" };
-        format!("{}/pub{slash}{}", self.prefix, escape(topic))
+        let separator = if fits_in_path { "/" } else { "?topic=" };
+        format!("{}/pub{separator}{}", self.prefix, escape(topic))
     }
 
     /// The request target for at most `limit` kept messages of `topic` from `since` on.
@@ -229,13 +232,13 @@ impl Server {
     /// The request target that subscribes to `names`, from `since` if given, with messages in envelopes. If one of the names is a filter,
     /// all are sent as filters, because a subscription to filters has one common position. Every topic is a valid filter.
     pub fn subscribe_target(&self, names: &[String], since: Option<&str>) -> String {
-        let filters = names.iter().any(|name| is_filter(name));
-        let kind = if filters { "filter" } else { "topic" };
+        let any_filter = names.iter().any(|name| is_filter(name));
+        let kind = if any_filter { "filter" } else { "topic" };
         let mut target = format!("{}/sub?envelope=json", self.prefix);
         for name in names {
             target.push_str(&format!("&{kind}={}", escape(name)));
-            if filters && target.ends_with('/') {
-                // For the server a filter that ends with a plain `/` is one whose unescaped `#` was cut off as a fragment.
+            if any_filter && target.ends_with('/') {
+                // The server refuses a filter that ends with `/`, because it looks like `a/#` whose `#` was cut off as a fragment.
                 target.pop();
                 target.push_str("%2F");
             }
@@ -248,8 +251,8 @@ impl Server {
     }
 }
 
-/// The text of a URL with `…` in place of the user and the password.
-pub fn without_password(text: &str) -> String {
+/// The text with `…` in place of the user and the password of a URL. Text without a scheme counts as a URL only if its user has a password.
+pub fn without_credentials(text: &str) -> String {
     let (scheme, rest) = match text.find("://") {
         Some(at) => text.split_at(at + "://".len()),
         None => ("", text),
@@ -301,8 +304,12 @@ mod tests {
                 (authority, prefix),
                 "{url}"
             );
-            let secure = url.starts_with("https") || url.starts_with("wss");
-            assert_eq!(server.to_string().starts_with("https://"), secure, "{url}");
+            let is_https = url.starts_with("https") || url.starts_with("wss");
+            assert_eq!(
+                server.to_string().starts_with("https://"),
+                is_https,
+                "{url}"
+            );
         }
         for url in [
             "",
@@ -323,7 +330,7 @@ mod tests {
             "http://a/b c",
             "http://a/b\n",
             "http://gr\u{fc}n",
-            // Paths of the server: with such a prefix the topic would be named `pub/t`.
+            // A path of the API. The command would append `/pub/t` to it, and publish to the topic `pub/t`.
             "http://a/pub",
             "https://a/push/sub/",
             "a/history",
@@ -343,7 +350,7 @@ mod tests {
             ("http://a/b", "http://a/b"),
             ("ann@example.com", "ann@example.com"),
         ] {
-            assert_eq!(without_password(text), shown);
+            assert_eq!(without_credentials(text), shown);
         }
     }
 

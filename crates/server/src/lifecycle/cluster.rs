@@ -370,7 +370,7 @@ fn wait_with_progress(progress: impl Fn() -> String, is_over: impl Fn() -> bool)
             reported_at = Instant::now();
             let text = progress();
             tracing::info!("{text}");
-            supervisor::status(&text);
+            supervisor::report_progress(&text);
         }
     }
 }

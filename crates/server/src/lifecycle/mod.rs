@@ -209,8 +209,8 @@ impl Lifecycle {
     /// # Errors
     /// The state could not be saved for the next server.
     pub async fn run(self, mut signals: SignalQueue) -> anyhow::Result<()> {
-        supervisor::ready(&self.effective().file.listen);
-        supervisor::watch(self.0.shards.clone());
+        supervisor::report_ready(&self.effective().file.listen);
+        supervisor::start_watchdog(self.0.shards.clone());
         memory::release_code_pages();
         self.follow_revocations();
         let checkpoints = self.start_checkpoints();

@@ -45,10 +45,10 @@ impl Lifecycle {
         if self.is_stopping() {
             return Err("the server stops".to_string());
         }
-        supervisor::reloading();
+        supervisor::report_reloading();
         let reloaded = self.replace_settings().await;
         self.count(reloaded.is_ok());
-        supervisor::ready(&self.effective().file.listen);
+        supervisor::report_ready(&self.effective().file.listen);
         match &reloaded {
             Ok(Reloaded { changed, kept }) => {
                 tracing::info!(changed = %list(changed), "settings read again");

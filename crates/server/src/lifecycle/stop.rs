@@ -26,7 +26,7 @@ const LOSS_WITHOUT_LOG: &str =
 
 /// Asks all clients to reconnect elsewhere, and closes the connections that remain at the deadline of the settings.
 pub async fn move_off(shards: &Shards, drain: &Drain) {
-    supervisor::stopping();
+    supervisor::report_stopping();
     let began = Instant::now();
     if let Err(silent) = shards.ask_all::<()>(|| Control::Drain).await {
         tracing::error!(shard = silent.0, "a shard does not answer");
@@ -76,7 +76,7 @@ pub async fn save_state(
     let Some(directory) = settings.directory() else {
         return Ok(());
     };
-    supervisor::writing(settings.deadline_s);
+    supervisor::report_writing(settings.deadline_s);
     let stored = state::store(directory, settings, world, shards, log_end).await;
     let lost = match settings.is_durable() {
         true => LOSS_WITH_LOG,
@@ -90,7 +90,7 @@ pub async fn save_state(
 
 /// Tells the supervisor the progress of the drain.
 fn report_progress(left: u64, of: u64) {
-    supervisor::status(&format!(
+    supervisor::report_progress(&format!(
         "moving clients off: {left} of {of} are still here"
     ));
 }

@@ -14,9 +14,9 @@ use sd_notify::NotifyState;
 
 use super::shards::Shards;
 
-/// The time in microseconds that the supervisor waits after a progress message before it kills the server. It is longer than the time
-/// between two progress messages.
-const EXTENSION_US: u32 = 15_000_000;
+/// The supervisor kills the server if no progress message comes for this time, in microseconds. A server that makes progress sends them more
+/// often.
+const PROGRESS_TIMEOUT_US: u32 = 15_000_000;
 
 /// The environment variable with the address of the supervisor's socket: a path, or `@` and a name in the abstract namespace.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
@@ -49,43 +49,43 @@ fn send(socket: &OsStr, message: &[u8]) -> io::Result<()> {
 }
 
 /// Reports that the server is ready, after the start and after a reload.
-pub fn ready(listen: &[SocketAddr]) {
+pub fn report_ready(listen: &[SocketAddr]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let status = format!("serving on {}", listen.join(", "));
     notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-pub fn reloading() {
+pub fn report_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
-pub fn stopping() {
+pub fn report_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
 /// Reports the progress of a stop, and asks the supervisor to wait for the next report.
-pub fn status(text: &str) {
+pub fn report_progress(text: &str) {
     notify(&[
         NotifyState::Status(text),
-        NotifyState::ExtendTimeoutUsec(EXTENSION_US),
+        NotifyState::ExtendTimeoutUsec(PROGRESS_TIMEOUT_US),
     ]);
 }
 
 /// Reports that the server writes its state to disk. Asks the supervisor to wait `budget_s` seconds longer than usual, because the server
 /// reports no progress while it writes.
-pub fn writing(budget_s: u32) {
+pub fn report_writing(budget_s: u32) {
     let budget_us = budget_s.saturating_mul(1_000_000);
     notify(&[
-        NotifyState::Status("writing logs and sessions down"),
-        NotifyState::ExtendTimeoutUsec(budget_us.saturating_add(EXTENSION_US)),
+        NotifyState::Status("writing logs and sessions to disk"),
+        NotifyState::ExtendTimeoutUsec(budget_us.saturating_add(PROGRESS_TIMEOUT_US)),
     ]);
 }
 
 /// Notifies the supervisor's watchdog twice in each interval, as long as all shards answer. If a shard hangs, the watchdog ends the server.
-pub fn watch(shards: Shards) {
+pub fn start_watchdog(shards: Shards) {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return;
     };

@@ -1,6 +1,6 @@
 //! Formats numbers for people, and parses counts.
 
-/// A count with commas between thousands.
+/// A count with commas between thousands; "unlimited" for `u64::MAX`.
 pub fn format_count(number: u64) -> String {
     if number == u64::MAX {
         return "unlimited".to_string();
@@ -18,39 +18,37 @@ pub fn format_count(number: u64) -> String {
 
 /// Parses `1000000`, `1,000,000`, `1_000_000`, `10k` or `1m`.
 pub fn parse_count(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1_000),
-        None => (text.strip_suffix(['m', 'M']).unwrap_or(text), 1_000_000),
-    };
-    let factor = if digits.len() == text.len() {
-        1
-    } else {
-        factor
+    let thousands = text.strip_suffix(['k', 'K']);
+    let millions = text.strip_suffix(['m', 'M']);
+    let (digits, factor) = match (thousands, millions) {
+        (Some(digits), _) => (digits, 1_000),
+        (_, Some(digits)) => (digits, 1_000_000),
+        _ => (text, 1),
     };
     let number: Option<u64> = digits.replace([',', '_'], "").parse().ok();
     let number = number.and_then(|number| number.checked_mul(factor));
     number.ok_or_else(|| "write a count, such as 10000, 1,000,000, 10k or 1m".to_string())
 }
 
-/// Bytes in the largest unit that is not larger than the number.
-pub fn format_bytes(number: u64) -> String {
+/// A number of bytes in the largest of B, KiB, MiB and GiB of which there is at least one.
+pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    match UNITS.iter().find(|(_, shift)| number >= 1 << shift) {
+    match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
         Some((name, shift)) => {
-            let value = number as f64 / (1_u64 << shift) as f64;
+            let value = bytes as f64 / (1_u64 << shift) as f64;
             format!("{value:.1} {name}")
         }
-        None => format!("{number} B"),
+        None => format!("{bytes} B"),
     }
 }
 
-/// A time in its two largest units.
-pub fn format_duration(s: u64) -> String {
-    match s {
-        0..60 => format!("{s} s"),
-        60..3_600 => format!("{} min {} s", s / 60, s % 60),
-        3_600..86_400 => format!("{} h {} min", s / 3_600, s / 60 % 60),
-        _ => format!("{} d {} h", s / 86_400, s / 3_600 % 24),
+/// A time in its two largest units, or in seconds.
+pub fn format_duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
     }
 }
 
@@ -59,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_readable() {
+    fn numbers_are_formatted_and_counts_are_parsed() {
         assert_eq!(format_count(0), "0");
         assert_eq!(format_count(999), "999");
         assert_eq!(format_count(1_000), "1,000");

@@ -1,4 +1,4 @@
-//! `[tls]`: certificate and key of the data ports, and the certificates of clients.
+//! `[tls]`: the certificate and key of the data ports, and the roots and policy for the certificates of clients.
 
 use std::path::PathBuf;
 
@@ -23,16 +23,16 @@ pub struct Tls {
     pub required: bool,
     /// The oldest version that is spoken: `"1.2"` or `"1.3"`.
     pub min_version: Version,
-    /// PEM: the roots of clients' certificates. `""`: clients show none.
+    /// PEM: the root certificates that sign the clients' certificates. `""`: clients are not asked for certificates.
     #[schemars(extend("format" = "a file"))]
     pub client_ca: PathBuf,
-    /// Whether a client must show a certificate (`"required"`), or may do so (`"optional"`; even then a bad one is refused).
+    /// Whether a client must show a certificate (`"required"`), or may connect without one (`"optional"`). A bad one is always refused.
     pub client_certificates: ClientCertificates,
-    /// Unfinished handshakes of all shards together. At the limit, the oldest one is ended.
+    /// Unfinished handshakes of the whole server. If one more begins, the oldest is ended.
     // Each handshake takes about ten kilobytes.
     #[default(10_000)]
     #[schemars(range(min = 1, max = u32::MAX), extend("x-changes" = "restart"))]
-    #[schemars(extend("x-share" = "none: the oldest ends, and addresses take turns when connections are accepted, so that a handshake has seconds"))]
+    #[schemars(extend("x-share" = "none: connections are accepted from all addresses in turn, so even if one address opens many, a handshake gets some seconds before it is the oldest"))]
     pub handshakes_max: u32,
 }
 
@@ -66,18 +66,19 @@ impl Tls {
     }
 
     /// Whether clients without a certificate are refused.
-    pub fn wants_certificates(&self) -> bool {
-        self.asks_clients() && self.client_certificates == ClientCertificates::Required
+    pub fn requires_client_certificates(&self) -> bool {
+        self.requests_client_certificates()
+            && self.client_certificates == ClientCertificates::Required
     }
 
     /// Whether clients are asked for certificates.
-    pub fn asks_clients(&self) -> bool {
+    pub fn requests_client_certificates(&self) -> bool {
         !self.client_ca.as_os_str().is_empty()
     }
 
     /// Checks the values, but not the files themselves.
     pub fn check(&self, problems: &mut Problems) {
-        let needs = "; set tls.certificate and tls.key, or remove it";
+        let remedy = "; set tls.certificate and tls.key, or remove it";
         if self.is_on() && self.key.as_os_str().is_empty() {
             problems.fail(
                 "tls.key",
@@ -88,21 +89,21 @@ impl Tls {
             if !self.key.as_os_str().is_empty() {
                 problems.fail(
                     "tls.key",
-                    format!("is set, but tls.certificate is not{needs}"),
+                    format!("is set, but tls.certificate is not{remedy}"),
                 );
             }
             if self.required {
                 problems.fail(
                     "tls.required",
                     format!(
-                        "is on, but there is no certificate, so that nobody could connect{needs}"
+                        "is on, but tls.certificate is not set, so nobody could connect{remedy}"
                     ),
                 );
             }
-            if self.asks_clients() {
+            if self.requests_client_certificates() {
                 problems.fail(
                     "tls.client_ca",
-                    format!("is set, but there is no TLS{needs}"),
+                    format!("is set, but there is no TLS{remedy}"),
                 );
             }
         }

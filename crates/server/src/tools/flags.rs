@@ -118,7 +118,7 @@ impl TlsFlags {
             (CERT_FLAG, &self.cert),
             (CERT_KEY_FLAG, &self.cert_key),
         ];
-        if !server.is_secure() {
+        if !server.is_https() {
             return match given.into_iter().find(|(_, file)| file.is_some()) {
                 Some((flag, _)) => Err(format!(
                     "{flag} is for servers with TLS, and {server} is none; write https://"

@@ -131,7 +131,7 @@ struct Page {
 
 fn page(connection: &mut Connection, server: &Server, target: &str) -> anyhow::Result<Page> {
     let head = connection.request(server, "GET", target, &[], None)?;
-    let body = connection.whole_body(MAX_BYTES)?;
+    let body = connection.read_whole_body(MAX_BYTES)?;
     if head.status != 200 {
         bail!("{}", refusal(&head, &body));
     }

@@ -241,7 +241,7 @@ impl Publisher<'_> {
         self.number += 1;
         let args = self.args;
         let unreachable = |server: &Server| format!("{server}: cannot publish");
-        let mut connection = match self.connection.take().and_then(Connection::reusable) {
+        let mut connection = match self.connection.take().and_then(Connection::into_reusable) {
             Some(connection) => connection,
             None => self
                 .servers
@@ -282,7 +282,7 @@ impl Publisher<'_> {
             .request(server, "POST", &target, &headers, Some(data))
             .with_context(unreachable)?;
         let body = connection
-            .whole_body(MAX_ANSWER_BYTES)
+            .read_whole_body(MAX_ANSWER_BYTES)
             .with_context(unreachable)?;
         if !(200..300).contains(&head.status) {
             bail!("the server refused the message: {}", refusal(&head, &body));

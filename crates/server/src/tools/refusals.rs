@@ -19,7 +19,7 @@ pub fn refusal(head: &Head, body: &[u8]) -> String {
     let why = reason(body);
     // The server's advice to send a header does not help a user of this tool.
     let why = why.split(SEND_A_TOKEN).next().unwrap_or_default();
-    format!("{}{why}{tip}", head.status_line())
+    format!("{}{why}{tip}", head.status_text())
 }
 
 /// The reason in the body of an error, as one line that begins with `: ` and has no control characters. Empty if the body gives no reason.

@@ -200,7 +200,7 @@ fn signing_key(path: &Path, alg: Option<&str>) -> anyhow::Result<(Algorithm, Enc
     if let PrivateKeyDer::Pkcs8(pkcs8) = &key
         && der::algorithm(pkcs8.secret_pkcs8_der()) == Some(der::RSA_PSS)
     {
-        return Err(wrong(public::RSA_PSS.to_string()));
+        return Err(wrong(public::RSA_PSS_MESSAGE.to_string()));
     }
     let offered: [(Algorithm, ReadKey); 3] = [
         (Algorithm::RS256, rsa_key),

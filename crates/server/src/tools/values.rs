@@ -5,7 +5,7 @@
 
 use crore_wire::topic::{TopicError, check_filter, check_name, has_wildcard};
 
-use crate::http_client::server::without_password;
+use crate::http_client::server::without_credentials;
 use crate::settings::problems::foreign_wildcards;
 use crate::settings::units::parse_seconds;
 
@@ -104,7 +104,7 @@ fn url(topic: &str) -> Option<String> {
     is_url.then(|| {
         format!(
             "`{}` is taken for the name of a topic; write the topic alone, and the server as --server URL",
-            without_password(topic)
+            without_credentials(topic)
         )
     })
 }

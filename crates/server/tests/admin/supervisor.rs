@@ -146,7 +146,7 @@ fn while_clients_are_moved_off_it_is_told_how_many_are_left_and_asked_for_time()
     let budget_us = loop {
         let values = supervisor.expect(&["STATUS", "EXTEND_TIMEOUT_USEC"]);
         let more_us: u64 = values[1].parse().expect("microseconds");
-        if values[0] == "writing logs and sessions down" {
+        if values[0] == "writing logs and sessions to disk" {
             break more_us;
         }
         let left = values[0].strip_prefix("moving clients off: ");

@@ -16,7 +16,7 @@ impl<T: Transport> ShardLoop<T> {
         now: Now,
     ) {
         let conn = ConnId::from_token(event.token);
-        let Some(link) = self.shard.link_of(conn) else {
+        let Some(link) = self.shard.socket_of(conn) else {
             return;
         };
         let link = transport_link(link);
@@ -25,7 +25,7 @@ impl<T: Transport> ShardLoop<T> {
             self.shard.handle(input, now, &mut self.io);
         }
         // The write may have ended the connection.
-        if !(event.readable || event.hangup) || self.shard.link_of(conn).is_none() {
+        if !(event.readable || event.hangup) || self.shard.socket_of(conn).is_none() {
             return;
         }
         if !event.readable && event.hangup {

@@ -154,7 +154,7 @@ impl Plan {
         add_restart(&mut plan, &mut rng_of(SALT_RESTARTS));
         shorten_turns(&mut plan, &mut rng_of(SALT_SHORT_TURNS));
         plan.envelopes = rng_of(SALT_ENVELOPES).chance(ENVELOPES_PERCENT);
-        plan.turn_limits.forgets_per_turn = rng_of(SALT_FORGETS).pick(&[1, 1, 256]);
+        plan.turn_limits.removals_per_turn = rng_of(SALT_FORGETS).pick(&[1, 1, 256]);
         plan.part_bytes = rng_of(SALT_WRITES).pick(&[100, 3_000, 64 << 10]);
         bound_outboxes(&mut plan, &mut rng_of(SALT_BOUNDS));
         limit_topic_creation(&mut plan, &mut rng_of(SALT_TOPIC_LIMITS));
@@ -223,12 +223,12 @@ fn basic_world(rng: &mut Rng) -> Plan {
             visits_per_turn: rng.pick(&[1, 3, 4096]),
             page_messages: rng.pick(&[1, 3, 128]),
             page_bytes: rng.pick(&[100, 64 << 10]),
-            turns_under_way: rng.pick(&[1, 8, 64]),
+            backpressure_turns: rng.pick(&[1, 8, 64]),
             // A real server counts some KiB for each publish in flight, besides the message. These KiB would exceed the small credit of a
             // world.
-            ask_bytes: 0,
+            publish_credit_bytes: 0,
             // With 0 the run also tests prefetching, which a real home does only if its tables are large.
-            cold_rows: 0,
+            prefetch_from_rows: 0,
             rows_per_tick: ROWS_PER_TICK,
             ends_per_tick: 2,
             ..TurnLimits::default()
@@ -333,7 +333,7 @@ fn lower_credit(plan: &mut Plan, rng: &mut Rng) {
     plan.homes = 1;
     plan.starved_shard = rng.chance(60).then_some(0);
     plan.mail_percent = 20;
-    plan.turn_limits.turns_under_way = rng.pick(&[1, 8]);
+    plan.turn_limits.backpressure_turns = rng.pick(&[1, 8]);
     plan.settings.limits.publish_credit_bytes = rng.pick(&[0, 300, 3000]);
     plan.turn_limits.steps_per_turn = rng.pick(&[2, 20, 16_384]);
     plan.publishers = rng.range(4, 8);
@@ -412,7 +412,7 @@ fn add_followers(plan: &mut Plan, rng: &mut Rng) {
         plan.followers = rng.range(1, 4);
         plan.settings.interest.debounce_s = rng.pick(&[0, 0, 1, 5]);
         plan.settings.interest.followers_max = rng.pick(&[1, 64, 64]);
-        plan.turn_limits.interest_rows = rng.pick(&[1, 3, 4096]);
+        plan.turn_limits.interest_page_topics = rng.pick(&[1, 3, 4096]);
     }
 }
 

@@ -23,7 +23,7 @@ const CLIENT_BATCHES: usize = 2 * PENDING_MAX;
 /// The maximum number of bytes that an encoding adds to a message: an id of several topics, names, chunk sizes.
 const ENCODING_BYTES: usize = 300;
 
-/// A turn is in flight until all shards have handled the mail that the turn sent. With more turns in flight than `turns_under_way` times
+/// A turn is in flight until all shards have handled the mail that the turn sent. With more turns in flight than `backpressure_turns` times
 /// this factor, all publishers wait. With fewer, only the busiest publishers wait.
 const ALL_WAIT_FACTOR: usize = 4;
 
@@ -54,7 +54,7 @@ fn unit_steps(plan: &Plan) -> u64 {
         + copied;
     let publish = 4 * (plan.message_bytes + FIELDS_BYTES) / STEP_BYTES
         + (plan.message_bytes + FIELDS_BYTES) / ENTRY_BYTES
-        + 4 * plan.turn_limits.forgets_per_turn
+        + 4 * plan.turn_limits.removals_per_turn
         + 2 * lists
         + plan.settings.mqtt.session_messages as usize;
     (page + publish + NAMES_STEPS) as u64
@@ -69,7 +69,7 @@ pub fn input_steps(plan: &Plan) -> u64 {
 /// connection, the end of a session, forgetting), and the reports of topics that have no subscribers any more. Expiry adds nothing: a turn
 /// expires no more messages than were published in it. Each expiry costs one step, and the publish of the message cost at least two.
 pub fn flush_steps(plan: &Plan) -> u64 {
-    let forgets = plan.turn_limits.forgets_per_turn + ENDS_STEPS;
+    let forgets = plan.turn_limits.removals_per_turn + ENDS_STEPS;
     u64::from(plan.turn_limits.steps_per_turn) + 5 * unit_steps(plan) + forgets as u64
 }
 
@@ -129,7 +129,7 @@ pub fn check(sim: &Simulation, shard: usize) -> Result<(), Violation> {
     let open = all.iter().map(|it| it.connections);
     let requests = sim.clients.count() + open.sum::<u32>() as usize;
     let asks = publishes + (4 + plan.partitions) * requests + 8;
-    let under_way = ALL_WAIT_FACTOR * plan.turn_limits.turns_under_way;
+    let under_way = ALL_WAIT_FACTOR * plan.turn_limits.backpressure_turns;
     let turns_max = under_way + plan.shards * asks;
     if accounts.turns_held > turns_max {
         return Err(format!("{} turns under way", accounts.turns_held));

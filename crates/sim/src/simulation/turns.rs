@@ -34,8 +34,8 @@ impl Simulation {
         self.net.turn_of = shard as ShardId;
         self.net.rng = Rng::new(rng.draw());
         let now = now(self.truth.now_s);
-        self.shards[shard].set_wall(self.wall_offset_s);
-        self.shards[shard].stamp(1 + u64::from(self.truth.now_s) * NS_PER_S);
+        self.shards[shard].set_wall_clock_offset(self.wall_offset_s);
+        self.shards[shard].set_turn_time(1 + u64::from(self.truth.now_s) * NS_PER_S);
         self.tick(shard, now);
         let sockets = &self.net.sockets;
         self.loops[shard]
@@ -154,7 +154,7 @@ impl Simulation {
             let input = Input::Writable(conn, self.plan.part_bytes);
             handle(shard, input, now, net, steps_max);
         }
-        if !(readable || hangup) || shard.link_of(conn).is_none() {
+        if !(readable || hangup) || shard.socket_of(conn).is_none() {
             return;
         }
         if !readable {

@@ -16,8 +16,8 @@ fn catches(fault: Fault, check: impl FnOnce() -> bool) -> bool {
 fn seeds_catch_faults_of_the_streams() {
     let faults = [
         Fault::NoRetransmission,
-        Fault::WideWindow,
-        Fault::OldAccepted,
+        Fault::WindowTooWide,
+        Fault::OldBytesAccepted,
         Fault::FreedTooMuch,
         Fault::EarlyEnd,
         Fault::NeverReleased,
@@ -32,7 +32,7 @@ fn seeds_catch_faults_of_the_streams() {
 fn attacks_catch_faults_of_the_checks() {
     let checks: [(Fault, fn()); 4] = [
         (
-            Fault::LaterWins,
+            Fault::LaterOverlapWins,
             attacks::later_contents_do_not_replace_earlier_ones,
         ),
         (Fault::BlindReset, attacks::blind_reset_ends_nothing),

@@ -112,7 +112,7 @@ pub struct Publish<'a> {
 pub struct History<'a> {
     /// The channel.
     pub channel: &'a str,
-    /// The most messages; 0 asks only for the position, and a negative number is no limit.
+    /// The maximum number of messages; 0 asks only for the position, and a negative number is no limit.
     pub limit: i32,
     /// Only messages after this position.
     pub since: Option<Position<'a>>,

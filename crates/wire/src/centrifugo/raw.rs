@@ -108,11 +108,11 @@ impl Raw {
 /// Limits on the lists of a frame. The receiver bounds the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most commands of one frame.
+    /// The maximum number of commands of one frame.
     pub commands: usize,
-    /// The most subscriptions of one connect.
+    /// The maximum number of subscriptions of one connect.
     pub subs: usize,
-    /// The most headers of one connect.
+    /// The maximum number of headers of one connect.
     pub headers: usize,
 }
 

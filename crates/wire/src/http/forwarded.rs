@@ -1,6 +1,6 @@
 //! Finds the address of a client that connects through proxies, in `X-Forwarded-For`.
 //!
-//! Invariant: an entry counts only if the peer and all entries to its right are trusted proxies. So a client gains nothing by
+//! Invariant: an entry counts only if the peer and all entries to its right are trusted proxies, so a client gains nothing by
 //! writing the field itself. `Forwarded` (RFC 7239) is not read.
 
 use core::net::{IpAddr, SocketAddr};

@@ -8,7 +8,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
-/// The most bytes of a host name, without a dot at its end (RFC 1035 section 2.3.4).
+/// The maximum number of bytes of a host name, without a dot at its end (RFC 1035 section 2.3.4).
 const HOST_BYTES_MAX: usize = 253;
 
 /// The normal form of an origin, as browsers send it and in which two origins can be compared: scheme and host in lower case, names

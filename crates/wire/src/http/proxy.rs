@@ -9,7 +9,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes before the addresses: signature, version and command, family and transport, length.
 const FIXED_BYTES: usize = 16;
-/// The most bytes after the fixed part. Addresses take 36 bytes, and balancers add some hundreds for details of TLS. The specification
+/// The maximum number of bytes after the fixed part. Addresses take 36 bytes, and balancers add some hundreds for details of TLS. The specification
 /// allows 65,535 bytes, and all of them would be buffered before the first request.
 pub const MAX_REST_BYTES: usize = 4096;
 

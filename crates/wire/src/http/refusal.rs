@@ -1,6 +1,6 @@
 //! The errors with which request heads are refused.
 
-/// The most fields of one head; more are answered 431. Browsers send about 15, and proxies add a few.
+/// The maximum number of fields of one head; more are answered 431. Browsers send about 15, and proxies add a few.
 pub const MAX_HEADERS: usize = 64;
 
 /// Why a head was refused. The connection is closed after the answer, since it is unknown where the next request begins.

@@ -58,13 +58,13 @@ pub enum Setting {
     HeaderTableSize = 1,
     /// Whether the server may push.
     EnablePush = 2,
-    /// The most streams of the peer at a time.
+    /// The maximum number of streams of the peer at a time.
     MaxConcurrentStreams = 3,
     /// The initial window of each stream.
     InitialWindowSize = 4,
     /// The longest payload.
     MaxFrameSize = 5,
-    /// The most bytes of a list of header fields.
+    /// The maximum number of bytes of a list of header fields.
     MaxHeaderListSize = 6,
     /// Whether CONNECT may name a protocol, such as `websocket`.
     EnableConnectProtocol = 8,

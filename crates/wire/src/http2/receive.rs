@@ -21,10 +21,10 @@ use super::limits::{Limits, Rate};
 use super::streams::NO_SLOT;
 use super::violation::{Fault, Violation};
 
-/// The most parameters of a SETTINGS frame. There are ten, and clients add one or two that do not exist.
+/// The maximum number of parameters of a SETTINGS frame. There are ten, and clients add one or two that do not exist.
 const SETTINGS_MAX: usize = 64;
 
-/// The most bytes that a caller must keep: a whole field block with its frame headers, or another frame.
+/// The maximum number of bytes that a caller must keep: a whole field block with its frame headers, or another frame.
 pub fn bytes_kept(limits: &Limits) -> usize {
     let continuations = limits.continuations as usize;
     let block = limits.header_block_bytes as usize + HEADER_BYTES * (1 + continuations);

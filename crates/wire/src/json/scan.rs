@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use memchr::memchr2;
 
-/// The most nested arrays and objects in a value: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
+/// The maximum depth of arrays and objects in a value: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
 /// message needs half of that.
 pub const MAX_DEPTH: u32 = u64::BITS;
 

@@ -14,11 +14,11 @@ pub const PACKET_BYTES_MAX: usize = FIXED_HEADER_MAX + REMAINING_LENGTH_MAX;
 /// The longest text or binary field in bytes: its length has two bytes (sections 1.5.4 and 1.5.6).
 pub const FIELD_MAX: usize = u16::MAX as usize;
 
-/// The most user properties of one packet. A user property may have only five bytes, so the limit on the packet's size would allow hundreds
+/// The maximum number of user properties of one packet. A user property may have only five bytes, so the limit on the packet's size would allow hundreds
 /// of thousands. Each becomes a header line for subscribers over HTTP.
 pub const USER_PROPERTIES_MAX: usize = 128;
 
-/// The most topic filters of one SUBSCRIBE or UNSUBSCRIBE. The limit bounds the work of one turn, since the server handles all
+/// The maximum number of topic filters of one SUBSCRIBE or UNSUBSCRIBE. The limit bounds the work of one turn, since the server handles all
 /// filters of a packet at once. A client with more filters sends several packets.
 pub const FILTERS_MAX: usize = 1024;
 

@@ -11,7 +11,7 @@
 //! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the answer. A decoded packet
 //! obeys every rule that concerns this packet alone. An encoded packet decodes to an equal one.
 //!
-//! The codec deliberately sees only one packet. What depends on earlier packets or on the server is checked elsewhere: that CONNECT
+//! The codec deliberately sees only one packet. Rules about earlier packets or about the server are checked elsewhere: that CONNECT
 //! comes first, which packet ids are in use, quotas, which topic aliases are known, and which features the server offers. The limits
 //! on topics are in [`crate::topic`].
 

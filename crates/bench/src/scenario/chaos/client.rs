@@ -11,11 +11,11 @@ use crate::client::position::Position;
 use crate::client::subscription::{Gap, Next, ServerEvent, Subscription};
 use crate::measure::add::add;
 
-/// The maximum number of broken promises that are described in words.
-const BROKEN_MAX: usize = 20;
-/// The WebSocket close code that the server sends before it restarts. The next constant is the code for a client's frame that arrived too
-/// slowly.
+/// A client describes at most this many faults in words.
+const DESCRIPTIONS_MAX: usize = 20;
+/// The WebSocket close code that the server sends before it restarts.
 const CLOSE_RESTART: u16 = 1012;
+/// The close code for a client that sends a frame too slowly.
 const CLOSE_SLOW: u16 = 1001;
 
 /// The counts of a client's messages, connections and answers.
@@ -31,7 +31,7 @@ pub struct ClientTotals {
     pub ended: u64,
     /// Connections that the server closed with the code for lost messages.
     pub closed_for_gap: u64,
-    /// Connections or polls that the server refused for the present.
+    /// Connections and polls that the server refused for now.
     pub turned_away: u64,
     /// Long-polls that ended without a message.
     pub empty_polls: u64,
@@ -41,7 +41,7 @@ pub struct ClientTotals {
     pub misdelivered: u64,
     /// Messages whose position differs from the position in the publisher's answer, or from the position that another subscriber received.
     pub moved: u64,
-    /// Descriptions of the first broken promises.
+    /// Descriptions of each client's first faults: messages that were lost, doubled, out of order or moved.
     pub broken: Vec<String>,
 }
 
@@ -64,6 +64,7 @@ impl ClientTotals {
         topic: &str,
         description: &str,
     ) {
+        // Messages, and losses that the server has told, are no faults.
         let clean = Counts {
             messages: self.counts.messages,
             told_losses: self.counts.told_losses,
@@ -75,7 +76,7 @@ impl ClientTotals {
     }
 
     fn record(&mut self, plan: &ClientPlan, topic: &str, description: &str) {
-        if self.broken.len() < BROKEN_MAX {
+        if self.broken.len() < DESCRIPTIONS_MAX {
             let ClientPlan {
                 number,
                 transport,
@@ -96,7 +97,7 @@ pub struct Client {
     /// The protocol state of the connection.
     pub subscription: Subscription,
     /// Whether the server has answered the present connection.
-    pub live: bool,
+    pub is_answered: bool,
 }
 
 /// The topics of a subscriber, with a check for each.
@@ -124,13 +125,13 @@ impl Client {
                 checks: plan.topics.iter().map(check).collect(),
                 plan,
             },
-            live: false,
+            is_answered: false,
         }
     }
 
     /// Prepares the request of a new connection.
     pub fn connected(&mut self) {
-        self.live = false;
+        self.is_answered = false;
         self.subscription.connected();
     }
 
@@ -148,7 +149,7 @@ impl Client {
         shared: &SharedState,
         totals: &mut ClientTotals,
     ) -> Result<Next, String> {
-        let (topics, live) = (&mut self.topics, &mut self.live);
+        let (topics, live) = (&mut self.topics, &mut self.is_answered);
         self.subscription.received(bytes, &mut |event| {
             match event {
                 ServerEvent::Answer { resumes } => {
@@ -163,7 +164,7 @@ impl Client {
                 } => topics.message(position, topic, data, shared, totals),
                 ServerEvent::Gap(Gap::Any) => topics.gap(None, shared, totals),
                 ServerEvent::Gap(Gap::Topic(name)) => {
-                    let place = topics.named(name, shared)?;
+                    let place = topics.index_of(name, shared)?;
                     topics.gap(Some(place), shared, totals);
                 }
                 ServerEvent::Position => topics.promise(shared),
@@ -200,7 +201,8 @@ impl Client {
 }
 
 impl Topics {
-    /// Records that every message whose publish begins from now on must arrive, since the client now has a position.
+    /// The client has a position now, so every message whose publish begins from now on must arrive. Topics that already had a message expect the
+    /// next one anyway.
     fn promise(&mut self, shared: &SharedState) {
         for (topic, check) in self.plan.topics.iter().zip(&mut self.checks) {
             if check.last() == 0 {
@@ -210,25 +212,25 @@ impl Topics {
     }
 
     /// The index of the topic that the server names in a gap.
-    fn named(&self, name: Option<&[u8]>, shared: &SharedState) -> Result<usize, String> {
+    fn index_of(&self, name: Option<&[u8]>, shared: &SharedState) -> Result<usize, String> {
         let Some(name) = name else {
             let only = self.plan.topics.len() == 1;
             return only.then_some(0).ok_or("a gap without a topic".into());
         };
         let mut topics = self.plan.topics.iter();
-        let place = topics.position(|topic| shared.topics[*topic as usize].name.as_bytes() == name);
-        place.ok_or_else(|| {
+        let index = topics.position(|topic| shared.topics[*topic as usize].name.as_bytes() == name);
+        index.ok_or_else(|| {
             let name = name.escape_ascii();
             format!("a gap of `{name}`, which was not asked for")
         })
     }
 
-    /// Records a gap in one topic, or, without `place`, in any of the topics.
-    fn gap(&mut self, place: Option<usize>, shared: &SharedState, totals: &mut ClientTotals) {
+    /// Records a gap in one topic, or, without `in_topic`, in any of the topics.
+    fn gap(&mut self, in_topic: Option<usize>, shared: &SharedState, totals: &mut ClientTotals) {
         totals.counts.told_gaps += 1;
-        let certain = place.is_some() || self.checks.len() == 1;
+        let certain = in_topic.is_some() || self.checks.len() == 1;
         for (index, check) in self.checks.iter_mut().enumerate() {
-            if place.is_none_or(|place| place == index) {
+            if in_topic.is_none_or(|in_topic| in_topic == index) {
                 check.gap(shared.begun(self.plan.topics[index]), certain);
             }
         }

@@ -178,7 +178,7 @@ impl<'a> ClientThread<'a> {
         while self.moved_ns + each_ns <= now {
             self.moved_ns += each_ns;
             let slot = self.random.below(self.slots.len() as u32) as usize;
-            if self.slots[slot].client.live {
+            if self.slots[slot].client.is_answered {
                 self.disconnect(slot);
                 self.schedule_reconnect(slot);
             }
@@ -249,11 +249,11 @@ impl<'a> ClientThread<'a> {
             Ok(Some(0)) | Err(_) => return self.connection_lost(slot),
             Ok(Some(count)) => count,
         };
-        let was = row.client.live;
+        let was = row.client.is_answered;
         let next = row
             .client
             .received(&self.buffer[..count], self.shared, &mut self.result.totals);
-        if row.client.live && !was {
+        if row.client.is_answered && !was {
             self.shared.live.fetch_add(1, Relaxed);
         }
         match next {
@@ -284,7 +284,7 @@ impl<'a> ClientThread<'a> {
         sys::close(row.fd);
         (row.open, row.connecting) = (false, false);
         row.unanswered += 1;
-        if std::mem::take(&mut row.client.live) {
+        if std::mem::take(&mut row.client.is_answered) {
             row.unanswered = 0;
             self.shared.live.fetch_sub(1, Relaxed);
         }

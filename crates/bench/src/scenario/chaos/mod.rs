@@ -8,9 +8,9 @@
 
 mod client;
 mod client_thread;
-mod outcome;
 mod proxy;
 mod publishers;
+mod run_result;
 mod sequence_check;
 mod shared_state;
 mod threads;
@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 use crate::rig::{RunArgs, Sample, Server, ServerKind, ServerOptions, watch};
 use crate::{report, sys};
 pub use client::{Client, ClientTotals};
-pub use outcome::Outcome;
 use proxy::{Proxy, ProxyCounts};
 pub use publishers::{Answer, Publishers};
+pub use run_result::RunResult;
 pub use shared_state::{
     ClientPlan, Retention, SharedState, Transport, read_payload, settings, write_payload,
 };
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         }
         let (outcome, samples) = played?;
         Ok::<_, anyhow::Error>((
-            Outcome {
+            RunResult {
                 proxies: done,
                 ..outcome
             },
@@ -159,7 +159,7 @@ fn topics(shared: &SharedState) -> Value {
     Value::Object(all.collect())
 }
 
-fn say(outcome: &Outcome) {
+fn say(outcome: &RunResult) {
     let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} messages to clients that came back {} times after {} cuts: \
@@ -178,5 +178,5 @@ fn say(outcome: &Outcome) {
         counts.false_gaps,
         outcome.publishers.acknowledged,
     ));
-    outcome.say_why();
+    outcome.print_faults();
 }

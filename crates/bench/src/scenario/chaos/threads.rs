@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, ensure};
 
 use super::client_thread::ClientThread;
-use super::outcome::Outcome;
 use super::publishers::Publishers;
+use super::run_result::RunResult;
 use super::shared_state::SharedState;
 use crate::rig::pause;
 
@@ -54,7 +54,7 @@ pub fn run_clients<T>(
     connections: u32,
     rate: f64,
     events: impl FnOnce() -> Result<T>,
-) -> Result<(Outcome, T)> {
+) -> Result<(RunResult, T)> {
     std::thread::scope(|scope| {
         let guard = StopOnDrop(shared);
         let client_threads: Vec<_> = (0..connections)
@@ -71,7 +71,7 @@ pub fn run_clients<T>(
         });
         let events_result = events();
         drop(guard);
-        let mut outcome = Outcome::default();
+        let mut outcome = RunResult::default();
         for client_thread in client_threads {
             outcome.clients.merge(join(client_thread)?);
         }

@@ -1,11 +1,11 @@
-//! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all started by this run. Clients of all transports, and
-//! publishers that retry with idempotency keys, connect to the nodes in turn, as in `chaos` but without a proxy. The faults come in random
-//! order: a node is killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a minute), or all
-//! processes are killed.
+//! `cluster`: causes faults in a cluster of two nodes and three NATS servers, all started by this run. The clients are those of `chaos`:
+//! subscribers on all transports, and publishers that retry with idempotency keys. They connect to the nodes in turn, without a proxy. The
+//! faults come in random order: a node is killed, a NATS server is killed, a node is cut off from NATS (with `--long-cuts` also for up to a
+//! minute), or all processes are killed.
 //!
 //! In the end every subscriber must have received every answered message of its topics once, in order, and with the same position as the
-//! publisher and all other subscribers. A gap (a notice that messages are lost) is allowed only if the topic's log is too short. Then each
-//! node's logs are read from the beginning.
+//! publisher and all other subscribers. A subscriber may get a gap (a notice that messages are lost) only if the topic's log dropped the
+//! messages before the subscriber came back. Then the run reads each node's logs from the beginning, and checks them in the same way.
 
 mod fault_schedule;
 mod logs;
@@ -15,7 +15,7 @@ mod testbed;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::chaos::{self, Outcome, SharedState, run_clients};
+use super::chaos::{self, RunResult, SharedState, run_clients};
 use crate::report;
 use crate::rig::{RunArgs, ServerKind, ServerOptions};
 use fault_schedule::FaultRecord;
@@ -23,16 +23,16 @@ use testbed::{Fault, NODES};
 pub use testbed::{SERVERS, Testbed};
 
 /// Default number of subscribers.
-const CONNECTIONS: u32 = 20_000;
-/// Default number of requests to publish a second. One in seven has a message of 60 kB, which 130 of 20,000 subscribers receive.
-const RATE: f64 = 40.0;
+const SUBSCRIBERS: u32 = 20_000;
+/// Default rate of publish requests, per second. One in seven has a message of 60 kB, which 130 of 20,000 subscribers receive.
+const PUBLISHES_PER_S: f64 = 40.0;
 
 /// Runs the scenario.
 pub fn run(args: &RunArgs) -> Result<Value> {
-    let connections = args.connections.unwrap_or(CONNECTIONS);
+    let connections = args.connections.unwrap_or(SUBSCRIBERS);
     // Each node must have room for all clients, which move to this node when the other one fails.
-    let setting = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
-    let mut testbed = Testbed::make(args, setting, &chaos::settings(args.accepts()))?;
+    let options = ServerOptions::new(ServerKind::Crore, args.shards_for(connections, 1, 2), 0);
+    let mut testbed = Testbed::make(args, options, &chaos::settings(args.accepts()))?;
     let version = testbed.nats.version();
     let skipped = testbed.why_no_cut().map(String::from);
     if let Some(why) = &skipped {
@@ -49,14 +49,14 @@ pub fn run(args: &RunArgs) -> Result<Value> {
     let events = || {
         let happened =
             fault_schedule::run(&shared, &mut testbed, &planned, args.seed, connections)?;
-        let read = logs::read(&shared, &addresses)?;
-        Ok((happened, read))
+        let reread = logs::read(&shared, &addresses)?;
+        Ok((happened, reread))
     };
-    let rate = args.rate.unwrap_or(RATE);
-    let (mut outcome, (happened, read)) =
+    let rate = args.rate.unwrap_or(PUBLISHES_PER_S);
+    let (mut outcome, (happened, reread)) =
         run_clients(&shared, &addresses, connections, rate, events)?;
-    outcome.clients.totals.merge(&read);
-    say(&outcome, &happened, &shared);
+    outcome.clients.totals.merge(&reread);
+    print_summary(&outcome, &happened, &shared);
     let of_this_run = json!({
         "nodes": NODES,
         "nats_servers": SERVERS,
@@ -64,23 +64,23 @@ pub fn run(args: &RunArgs) -> Result<Value> {
         "connections": connections,
         "requests_per_s": rate,
         "history_mib": args.history_mib,
-        "shards": setting.shards,
+        "shards": options.shards,
         "seed": args.seed,
         "no_cuts_because": skipped,
-        "read_again_from_the_beginning": read.counts.messages,
+        "read_again_from_the_beginning": reread.counts.messages,
         "faults": pauses::by_fault(&happened, &outcome.publishers.answers),
     });
     Ok(report::with(outcome.json(&shared), of_this_run))
 }
 
-fn say(outcome: &Outcome, happened: &[FaultRecord], shared: &SharedState) {
+fn print_summary(outcome: &RunResult, happened: &[FaultRecord], shared: &SharedState) {
     let (totals, counts) = (&outcome.clients.totals, &outcome.clients.totals.counts);
     report::say(&format!(
         "{} faults: {} of {} publishes answered; {} messages to subscribers that came back {} times: {} lost in silence, {} doubled, \
-         {} out of order, {} at another place, {} corrupt, {} misdelivered; {} gaps told for {} messages, {} of them none",
+         {} out of order, {} at another place, {} corrupt, {} misdelivered; {} gaps announced, for {} lost messages; {} gaps were false",
         happened.len(),
         outcome.publishers.acknowledged,
-        outcome.published(shared),
+        outcome.begun_publishes(shared),
         counts.messages,
         totals.resumed,
         counts.silent_losses,
@@ -101,12 +101,12 @@ fn say(outcome: &Outcome, happened: &[FaultRecord], shared: &SharedState) {
         let p50_and_max =
             |field: &str| format!("{} s ({} s)", fault[field]["p50"], fault[field]["max"]);
         report::say(&format!(
-            "{name}, {} times: nobody was answered for {}, the slowest publish took {}, all were back after {}: median and longest",
+            "{name}, {} times (median, and longest): nobody was answered for {}, the slowest publish took {}, all were back after {}",
             fault["times"],
             p50_and_max("nobody_answered_s"),
             p50_and_max("slowest_publish_s"),
             p50_and_max("all_back_after_s"),
         ));
     }
-    outcome.say_why();
+    outcome.print_faults();
 }

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use super::Damaged;
 use crate::base::position::{read_varint, write_varint};
 
-const SHORT: Damaged = Damaged("a record ends too early");
+const TOO_SHORT: Damaged = Damaged("a record ends too early");
 
-/// Appends numbers and byte strings to a block.
+/// Appends numbers and byte strings to a record.
 pub(crate) struct FieldWriter<'a>(pub &'a mut Vec<u8>);
 
 impl FieldWriter<'_> {
@@ -30,27 +30,26 @@ impl FieldWriter<'_> {
     }
 }
 
-/// Reads numbers and byte strings from the unread rest of a block.
+/// Reads numbers and byte strings from the unread rest of a record.
 pub(crate) struct FieldReader<'a>(pub &'a [u8]);
 
 impl<'a> FieldReader<'a> {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// Checks that nothing is left.
-    pub fn end(&self) -> Result<(), Damaged> {
+    pub fn expect_end(&self) -> Result<(), Damaged> {
         match self.is_empty() {
             true => Ok(()),
-            false => Err(Damaged("something stands behind the end")),
+            false => Err(Damaged("a record has bytes after its end")),
         }
     }
     pub fn byte(&mut self) -> Result<u8, Damaged> {
-        let (byte, rest) = self.0.split_first().ok_or(SHORT)?;
+        let (byte, rest) = self.0.split_first().ok_or(TOO_SHORT)?;
         self.0 = rest;
         Ok(*byte)
     }
     pub fn number(&mut self) -> Result<u64, Damaged> {
-        read_varint(&mut self.0).ok_or(SHORT)
+        read_varint(&mut self.0).ok_or(TOO_SHORT)
     }
     pub fn number32(&mut self) -> Result<u32, Damaged> {
         u32::try_from(self.number()?).map_err(|_| Damaged("a number is too large"))
@@ -59,25 +58,25 @@ impl<'a> FieldReader<'a> {
         u16::try_from(self.number()?).map_err(|_| Damaged("a number is too large"))
     }
     pub fn word(&mut self) -> Result<u64, Damaged> {
-        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        let (word, rest) = self.0.split_first_chunk().ok_or(TOO_SHORT)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*word))
     }
     /// Reads a number of 2 bytes, little endian.
     pub fn fixed16(&mut self) -> Result<u16, Damaged> {
-        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        let (word, rest) = self.0.split_first_chunk().ok_or(TOO_SHORT)?;
         self.0 = rest;
         Ok(u16::from_le_bytes(*word))
     }
     /// Reads a number of 4 bytes, little endian.
     pub fn fixed32(&mut self) -> Result<u32, Damaged> {
-        let (word, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        let (word, rest) = self.0.split_first_chunk().ok_or(TOO_SHORT)?;
         self.0 = rest;
         Ok(u32::from_le_bytes(*word))
     }
     pub fn field(&mut self) -> Result<&'a [u8], Damaged> {
-        let len = usize::try_from(self.number()?).map_err(|_| SHORT)?;
-        let (field, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
+        let len = usize::try_from(self.number()?).map_err(|_| TOO_SHORT)?;
+        let (field, rest) = self.0.split_at_checked(len).ok_or(TOO_SHORT)?;
         self.0 = rest;
         Ok(field)
     }

@@ -1,4 +1,5 @@
-//! Clients as hashes of their addresses, and counters by client: a client has a counter in each of two tables, and the lower count is used.
+//! A client is a hash of its address. Two clients may share a counter by accident, so each client has one counter in each of two tables, and
+//! the lower of the two counts is used.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -9,22 +10,22 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// The minimum and maximum number of counters in each of the two tables. The maximum is 32 MiB for each table.
 const COUNTERS_MIN: usize = 1 << 10;
 const COUNTERS_MAX: usize = 1 << 22;
-/// A table has this many counters for each client that can be at its limit when the resource is used up. So few clients share a counter
-/// with a client at its limit, and are refused too early.
-const COUNTERS_PER_PLACE: usize = 8;
+/// When the resource is used up, at most `max_total / max_per_client` clients are at their limit. A table has this many counters for each of
+/// them, so it is rare that a client shares both its counters with such clients and is refused too early.
+const COUNTERS_PER_FULL_CLIENT: usize = 8;
 
 /// The client of a connection: the keyed hash of the client's address, and whether the client comes through a trusted proxy.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Client(u32);
 
 impl Client {
-    /// No client: the address is unknown, so limits by address do not apply.
+    /// No client, or one of unknown address. Limits by address do not apply.
     pub const NOBODY: Client = Client(0);
     /// A client behind a trusted proxy, as long as the proxy has not named the client's address.
     pub const RELAYED: Client = Client(1);
 
     /// The client with this address. IPv6 addresses count by their /64 prefix, which is the smallest network that one customer gets.
-    pub fn of(address: IpAddr, seed: u64) -> Client {
+    pub fn from_address(address: IpAddr, seed: u64) -> Client {
         let hash = match address.to_canonical() {
             IpAddr::V4(v4) => xxh3_64_with_seed(&v4.octets(), seed),
             IpAddr::V6(v6) => xxh3_64_with_seed(&v6.octets()[..8], seed),
@@ -78,22 +79,22 @@ pub(super) struct CountsByClient {
 }
 
 impl CountsByClient {
-    /// Counters with the limit `max` for each client. `all_max` is the limit for all clients together. `None` if `max` is 0.
-    pub fn new(max: usize, all_max: usize) -> Option<CountsByClient> {
-        let counters = all_max
-            .saturating_mul(COUNTERS_PER_PLACE)
-            .checked_div(max)?
+    /// Counters with a limit for each client. `max_total` is the limit for all clients together. `None` if `max_per_client` is 0.
+    pub fn new(max_per_client: usize, max_total: usize) -> Option<CountsByClient> {
+        let counters = max_total
+            .saturating_mul(COUNTERS_PER_FULL_CLIENT)
+            .checked_div(max_per_client)?
             .clamp(COUNTERS_MIN, COUNTERS_MAX)
             .next_power_of_two();
         let table = || (0..counters).map(|_| AtomicU64::new(0)).collect();
         Some(CountsByClient {
             counts: [table(), table()],
-            max: max as u64,
+            max: max_per_client as u64,
         })
     }
 
-    /// Counters without a limit, for shares of a resource. Few counters are enough, since a count that is too high matters only when the resource is
-    /// nearly used up.
+    /// Counters without a limit, for shares of a resource. Clients that share counters get counts that are too high. That matters only when the resource
+    /// is nearly used up, so a small table is enough.
     pub fn without_limit() -> CountsByClient {
         let table = || (0..COUNTERS_MIN).map(|_| AtomicU64::new(0)).collect();
         CountsByClient {
@@ -102,24 +103,26 @@ impl CountsByClient {
         }
     }
 
-    fn of(&self, client: Client) -> [&AtomicU64; 2] {
+    fn counters_of(&self, client: Client) -> [&AtomicU64; 2] {
         let [first, second] = client.counter_indexes(self.counts[0].len());
         [&self.counts[0][first], &self.counts[1][second]]
     }
 
     /// Adds one, if the client stays within the limit. False if not.
-    pub fn enter(&self, client: Client) -> bool {
-        let before = self.of(client).map(|count| count.fetch_add(1, Relaxed));
-        let enters = before[0].min(before[1]) < self.max;
-        if !enters {
+    pub fn try_add_one(&self, client: Client) -> bool {
+        let before = self
+            .counters_of(client)
+            .map(|count| count.fetch_add(1, Relaxed));
+        let has_room = before[0].min(before[1]) < self.max;
+        if !has_room {
             self.subtract(client, 1);
         }
-        enters
+        has_room
     }
 
     /// The count of this client.
     pub fn count(&self, client: Client) -> u64 {
-        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        let [one, other] = self.counters_of(client).map(|count| count.load(Relaxed));
         one.min(other)
     }
 
@@ -130,16 +133,16 @@ impl CountsByClient {
 
     /// Adds `more`, even above the limit.
     pub fn add(&self, client: Client, more: u64) {
-        for count in self.of(client) {
+        for count in self.counters_of(client) {
             count.fetch_add(more, Relaxed);
         }
     }
 
-    /// Subtracts `less`, which was added before.
-    pub fn subtract(&self, client: Client, less: u64) {
-        for count in self.of(client) {
-            let before = count.fetch_sub(less, Relaxed);
-            assert!(before >= less, "more has left than entered");
+    /// Subtracts an amount that was added before.
+    pub fn subtract(&self, client: Client, amount: u64) {
+        for count in self.counters_of(client) {
+            let before = count.fetch_sub(amount, Relaxed);
+            assert!(before >= amount, "more is subtracted than was added");
         }
     }
 

@@ -40,7 +40,7 @@ impl Disk {
     }
 
     /// Sets the free bytes and the size of the disk. If the free bytes have grown, a checkpoint or a deletion has freed earlier
-    /// writes. So the counts of written bytes start again at zero.
+    /// writes, so the counts of written bytes start again at zero.
     pub fn set_room(&self, free: u64, all: u64) {
         self.all_bytes.store(all, Relaxed);
         if self.free_bytes.swap(free, Relaxed) < free {
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn one_client_leaves_room_to_write_and_has_it_again_when_room_has_come_free() {
         let disk = Disk::default();
-        let [one, other] = [1, 2].map(|n| Client::of([192, 0, 2, n].into(), 7));
+        let [one, other] = [1, 2].map(|n| Client::from_address([192, 0, 2, n].into(), 7));
         let mut free = 9_000;
         disk.set_room(free, 9_000);
         while disk.may_take(disk.written.count(one)) {

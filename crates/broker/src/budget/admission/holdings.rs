@@ -9,11 +9,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::client::Client;
 
-/// The number of counters in each table. Few are enough: what the small clients of a counter hold together is little, compared with a
-/// client that holds very much.
+/// The number of counters in each table. Few are enough: even if many small clients share a counter, their sum is little, compared with a client
+/// that holds very much.
 const COUNTERS: usize = 256;
 
-/// The largest client loses its entries before others only if it holds more than 1/16 of the resource. So at least 16 clients must collude
+/// The largest client loses its entries before others only if it holds more than 1/16 of the resource, so at least 16 clients must collude
 /// to evict the entries of others.
 const EVICTABLE_PART: u64 = 16;
 /// A client is spared only if the largest client holds more than twice as much. Clients that hold about the same are treated alike.
@@ -41,7 +41,7 @@ impl Default for Holdings {
 }
 
 impl Holdings {
-    fn of(&self, client: Client) -> [&AtomicU64; 2] {
+    fn counters_of(&self, client: Client) -> [&AtomicU64; 2] {
         let [first, second] = client.counter_indexes(COUNTERS);
         [&self.0.tables[0][first], &self.0.tables[1][second]]
     }
@@ -49,14 +49,14 @@ impl Holdings {
     /// The bytes that a client holds.
     #[inline]
     pub fn held_by(&self, client: Client) -> u64 {
-        let [one, other] = self.of(client).map(|count| count.load(Relaxed));
+        let [one, other] = self.counters_of(client).map(|count| count.load(Relaxed));
         one.min(other)
     }
 
     /// Adds bytes of a client.
     #[inline]
     pub fn add(&self, client: Client, bytes: usize) {
-        for count in self.of(client) {
+        for count in self.counters_of(client) {
             count.store(count.load(Relaxed) + bytes as u64, Relaxed);
         }
         if self.held_by(client) > self.largest_bytes() {
@@ -67,7 +67,7 @@ impl Holdings {
     /// Subtracts bytes of a client that were added before.
     #[inline]
     pub fn subtract(&self, client: Client, bytes: usize) {
-        for count in self.of(client) {
+        for count in self.counters_of(client) {
             let before = count.load(Relaxed);
             debug_assert!(before >= bytes as u64, "more has gone than came");
             count.store(before.saturating_sub(bytes as u64), Relaxed);
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     fn client(n: u8) -> Client {
-        Client::of([192, 0, 2, n].into(), 7)
+        Client::from_address([192, 0, 2, n].into(), 7)
     }
 
     #[test]
@@ -119,9 +119,10 @@ mod tests {
     #[test]
     fn many_small_holders_are_told_from_a_large_one() {
         let holdings = Holdings::default();
-        let large = Client::of([10, 0, 0, 1].into(), 7);
+        let large = Client::from_address([10, 0, 0, 1].into(), 7);
         holdings.add(large, 1_000_000);
-        let all = (0..10_000_u32).map(|n| Client::of((0xc633_6400 + n).to_be_bytes().into(), 7));
+        let all = (0..10_000_u32)
+            .map(|n| Client::from_address((0xc633_6400 + n).to_be_bytes().into(), 7));
         all.clone().for_each(|small| holdings.add(small, 100));
         let spared = all.filter(|small| holdings.spares(*small, 2_000_000));
         assert!(spared.count() > 9_990);

@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn publishers_spread_over_all_groups() {
         let names = (0..2_000).map(|n| Party::user(&alloc::format!("user {n}"), 1));
-        let addresses = (0..2_000).map(|n| Client::of(IpAddr::V4(Ipv4Addr::from_bits(n)), 1));
+        let addresses =
+            (0..2_000).map(|n| Client::from_address(IpAddr::V4(Ipv4Addr::from_bits(n)), 1));
         let parties: [Vec<Party>; 3] = [
             names.collect(),
             addresses.clone().map(Party::of_address).collect(),

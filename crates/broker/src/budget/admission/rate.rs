@@ -20,7 +20,7 @@ impl Buckets {
     /// Full buckets. `None` if there is no limit.
     pub fn new(per_s: u32, burst: u32) -> Option<Buckets> {
         let cells = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
-        let rate = Rate::of(per_s, burst)?;
+        let rate = Rate::new(per_s, burst)?;
         let cells = [cells(), cells()];
         Some(Buckets { rate, cells })
     }
@@ -51,7 +51,7 @@ pub(super) struct Rate {
 
 impl Rate {
     /// The parameters of a rate limit. `None` if `per_s` is 0, which means no limit. A burst of 0 means the tokens of one second.
-    pub fn of(per_s: u32, burst: u32) -> Option<Rate> {
+    pub fn new(per_s: u32, burst: u32) -> Option<Rate> {
         let burst = if burst == 0 { per_s } else { burst };
         (per_s > 0).then_some(Rate { per_s, burst })
     }

@@ -101,7 +101,7 @@ fn sessions_of_a_user_are_counted_over_all_addresses_and_a_refusal_leaves_nothin
 
 #[test]
 fn one_customer_of_ipv6_is_one_client() {
-    let of = |text: &str| Client::of(text.parse().unwrap(), 7);
+    let of = |text: &str| Client::from_address(text.parse().unwrap(), 7);
     assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
     assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
     assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
@@ -109,8 +109,8 @@ fn one_customer_of_ipv6_is_one_client() {
     assert!(!Client::RELAYED.is_known() && Client::RELAYED.is_relayed());
     assert_eq!(Client::NOBODY.relayed(), Client::RELAYED);
     assert_ne!(
-        Client::of(Ipv6Addr::LOCALHOST.into(), 7),
-        Client::of(Ipv6Addr::LOCALHOST.into(), 8)
+        Client::from_address(Ipv6Addr::LOCALHOST.into(), 7),
+        Client::from_address(Ipv6Addr::LOCALHOST.into(), 8)
     );
 }
 

@@ -13,22 +13,22 @@ const RELAYED_BYTES: usize = 32;
 impl<P: ProtocolTypes> Connections<P> {
     /// The protocol's row of this connection.
     #[inline]
-    pub(crate) fn own_row(&self, slot: u32) -> &P::Row {
+    pub(crate) fn own_row(&self, slot: u32) -> &P::OwnRow {
         self.own.get(self.rows.get(slot).consumer.own)
     }
 
     /// The protocol's row of this connection, mutably.
-    pub(crate) fn own_row_mut(&mut self, slot: u32) -> &mut P::Row {
+    pub(crate) fn own_row_mut(&mut self, slot: u32) -> &mut P::OwnRow {
         self.own.get_mut(self.rows.get(slot).consumer.own)
     }
 
     /// Stores the protocol's row of this connection.
-    pub(crate) fn set_own_row(&mut self, slot: u32, row: P::Row) {
+    pub(crate) fn set_own_row(&mut self, slot: u32, row: P::OwnRow) {
         self.rows.get_mut(slot).consumer.own = self.own.insert(row);
     }
 
     /// Removes the protocol's row of this connection.
-    pub(crate) fn take_own_row(&mut self, slot: u32) -> P::Row {
+    pub(crate) fn take_own_row(&mut self, slot: u32) -> P::OwnRow {
         let row = self.rows.get_mut(slot);
         let own = core::mem::replace(&mut row.consumer.own, NONE);
         self.own.remove(own)

@@ -2,7 +2,7 @@
 
 use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
-use crate::client::types::{ProtocolTypes, Spilled};
+use crate::client::types::{ProtocolTypes, UnprocessedInput};
 use crate::store::slab::NONE;
 
 impl<P: ProtocolTypes> Connections<P> {

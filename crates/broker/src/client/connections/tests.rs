@@ -50,7 +50,7 @@ fn received_bytes_count_while_they_are_held() {
     let mut conns = two();
     append(&mut conns, 0, &[7; 100]);
     append(&mut conns, 0, &[7; 50]);
-    let held = conns.spill(0).map_or(0, Spilled::bytes);
+    let held = conns.spill(0).map_or(0, UnprocessedInput::bytes);
     assert!(held >= 150 && conns.receive_bytes() == held);
     conns.charge_received();
     assert_eq!(charged(&conns, MemoryPart::Received), held);

@@ -17,7 +17,7 @@ use crate::client::parts::{Clients, Connections, Deliveries, Matching, Queues, S
 use crate::client::types::ProtocolTypes;
 use crate::filters::matching::{FilterPart, GroupPosition, RETAINED_SENT};
 use crate::io::Io;
-use crate::mail::{Attached, FilterPage, Frames};
+use crate::mail::{AttachOutcome, FilterPage, Frames};
 
 /// Handles a home's page for a subscription with wildcards.
 pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
@@ -33,7 +33,7 @@ pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
     };
     let of = (slot, part);
     let only_retained = serial_of(&clients.conns, slot, part) != Some(serial);
-    if page.attached != Attached::Yes {
+    if page.attached != AttachOutcome::Yes {
         return match only_retained {
             true => clients.leave_group(subs, slot, serial),
             false => C::refused(clients, subs, queues, of, page.attached.refusal(), io),

@@ -131,7 +131,7 @@ fn live_parts<P: ProtocolTypes>(
         .collect();
     // Most messages have no exact subscriber here, and a list may be long. An exact subscription that leaves its messages to a
     // filter gets this one here even if the filter fell behind with an earlier message of the run.
-    let is = |sub: &Sub<P::Subscribed>| {
+    let is = |sub: &Sub<P::SubscriptionState>| {
         sub.topic == message.topic && sub.flags & LIVE != 0 && sub.offset < message.record.offset
     };
     let exact = match message.topic {

@@ -16,7 +16,7 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::{ask_behind, flags_of, topic_of};
 use crate::client::types::ProtocolTypes;
 use crate::io::Io;
-use crate::mail::{Attached, Frames, LatestValues, Page, Record};
+use crate::mail::{AttachOutcome, Frames, LatestValues, Page, Record};
 use crate::store::slab::NONE;
 
 /// Handles a home's answer for a subscription to a topic: a page, or a refusal.
@@ -28,7 +28,7 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
 ) {
     let (clients, subs, feed, queues) = front.parts();
     let deliveries = &feed.deliveries;
-    if page.attached != Attached::Yes {
+    if page.attached != AttachOutcome::Yes {
         return not_attached::<C, P, I>(clients, subs, queues, of, page, io);
     }
     let (slot, part) = of;
@@ -41,7 +41,7 @@ pub(crate) fn page_of_topic<C: Codec<P>, P: ProtocolTypes, I: Io>(
     C::granted(clients, slot, part, io);
     let (first, count) = (page.first as usize, page.count as usize);
     let records = frames.pages.get(first..first + count).unwrap_or_default();
-    let is_beside = page.values == LatestValues::These;
+    let is_beside = page.values == LatestValues::InThisPage;
     let retained = match is_beside {
         true => records.len(),
         false => records.len().min(page.retained as usize),
@@ -100,7 +100,7 @@ fn not_attached<C: Codec<P>, P: ProtocolTypes, I: Io>(
         // The subscription itself continues, and will learn of the deletion.
         return;
     }
-    if page.attached != Attached::Gone {
+    if page.attached != AttachOutcome::Gone {
         return C::refused(clients, subs, queues, of, page.attached.refusal(), io);
     }
     let topic = topic_of(&clients.conns, slot, part);

@@ -153,7 +153,7 @@ impl Fixture {
             0,
             42,
         );
-        home.turn_limits.interest_rows = 2;
+        home.turn_limits.interest_page_topics = 2;
         Fixture {
             home,
             lanes: Lanes::new(0, 3),

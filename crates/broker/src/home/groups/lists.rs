@@ -4,7 +4,7 @@
 //! the publish only notes the message's partition in the filter's list. In each later turn (a pass of the shard's loop), some of the groups
 //! learn that the log has messages for them.
 //!
-//! Invariant: while the groups of a filter are late, no publish gives them a message. So each of them reads all messages from the log, in
+//! Invariant: while the groups of a filter are late, no publish gives them a message, so each of them reads all messages from the log, in
 //! order.
 
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! Keeps the members of an MQTT shared subscription (a group) and their credit. A member's credit is the number of messages that the group
 //! may still send to the member. Each message goes to one member, and the members with credit take turns.
 //!
-//! Invariant: a member is in `ready` exactly while its credit is above 0. So no operation walks over all members.
+//! Invariant: a member is in `ready` exactly while its credit is above 0, so no operation walks over all members.
 //!
 //! A *party* is an address or a user, and gets a fair share of the work.
 

@@ -15,7 +15,7 @@ use crate::filters::matching::Matching;
 use crate::home::{GroupJoin, Home, HomeContext};
 use crate::mail::lanes::Lanes;
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Change, Fact, Info, Outcome, ReplyTo, Tell};
+use crate::mail::{Change, Fact, Outcome, ReplyTo, Tell, TopicInfo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
 const PARTITIONS: PartitionId = 4;
@@ -53,7 +53,7 @@ impl Fixture {
         }
     }
 
-    fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> Info {
+    fn publish(&mut self, name: &str, data: &[u8], retain: bool) -> TopicInfo {
         let message = Publish {
             hash: self.home.topics.hash_of(name.as_bytes()),
             name: name.as_bytes(),
@@ -68,7 +68,7 @@ impl Fixture {
         self.change(&Fact::Publish(&message))
     }
 
-    fn create(&mut self, name: &str) -> Info {
+    fn create(&mut self, name: &str) -> TopicInfo {
         let fact = Fact::Topic {
             change: Change::Create,
             hash: self.home.topics.hash_of(name.as_bytes()),
@@ -89,7 +89,7 @@ impl Fixture {
         act(&mut self.home, &mut context)
     }
 
-    fn change(&mut self, fact: &Fact<'_>) -> Info {
+    fn change(&mut self, fact: &Fact<'_>) -> TopicInfo {
         match self.with(|home, context| home.apply_now(fact, context)) {
             Outcome::Done(info) => info,
             other => panic!("{fact:?}: {other:?}"),

@@ -15,7 +15,7 @@ use crate::mail::message::{DedupKey, Headers, Publish};
 use crate::mail::{Change, Fact, Outcome, ReplyTo};
 
 const NOW: Now = Now { s: 1, unix_s: 1000 };
-const FULL: Outcome = Outcome::Full(Reason::LogOfAddress);
+const FULL: Outcome = Outcome::NoRoom(Reason::LogOfAddress);
 /// More than the limit of one client.
 const LARGE: [u8; 2000] = [b'x'; 2000];
 
@@ -54,7 +54,7 @@ impl Fixture {
             settings,
             rules,
             lanes: Lanes::new(0, 1),
-            client: Client::of([10, 0, 0, 1].into(), 7),
+            client: Client::from_address([10, 0, 0, 1].into(), 7),
         }
     }
 
@@ -120,11 +120,11 @@ fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
     assert!(!fixture.is_taken("kept/a", &LARGE, false));
     assert!(!fixture.is_taken("latest/a", &LARGE, false));
     // The topics were created by messages of another client.
-    fixture.client = Client::of([10, 0, 0, 2].into(), 7);
+    fixture.client = Client::from_address([10, 0, 0, 2].into(), 7);
     assert!(
         fixture.is_taken("kept/a", b"small", false) && fixture.is_taken("plain", b"small", true)
     );
-    fixture.client = Client::of([10, 0, 0, 1].into(), 7);
+    fixture.client = Client::from_address([10, 0, 0, 1].into(), 7);
     assert!(!fixture.is_taken("kept/a", &LARGE, false));
     assert!(fixture.is_taken("plain", &LARGE, false));
 }
@@ -132,7 +132,10 @@ fn a_client_that_may_have_nothing_more_kept_may_publish_what_is_not_kept() {
 #[test]
 fn an_empty_message_that_removes_the_retained_one_is_not_kept() {
     let mut fixture = Fixture::new(2020, |_| {});
-    let client = core::mem::replace(&mut fixture.client, Client::of([10, 0, 0, 2].into(), 7));
+    let client = core::mem::replace(
+        &mut fixture.client,
+        Client::from_address([10, 0, 0, 2].into(), 7),
+    );
     assert!(
         fixture.is_taken("plain", b"small", true) && fixture.is_taken("latest/a", b"small", true)
     );
@@ -235,7 +238,7 @@ fn a_topic_under_way_has_room_reserved_once() {
         reserve(&mut fixture, change, name).expect("there is room for one");
     }
     let refused = reserve(&mut fixture, Change::Create, "newer");
-    assert!(matches!(refused, Err(Outcome::Full(Reason::TopicsFull))));
+    assert!(matches!(refused, Err(Outcome::NoRoom(Reason::TopicsFull))));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Sessions that are away: their states, what becomes due of them, the bytes that are charged for them, and their eviction when memory is short.
+//! Sessions whose clients are away: their states, their wills and ends that become due, the bytes that are charged for them, and their eviction when
+//! memory is short.
 //!
 //! The bytes are in two sums. The account of the process has the bytes of this home's tables ([`Sessions::held_bytes`]). The counters by party
 //! ([`Counts::change_absent`](crate::budget::admission::Counts::change_absent)) also have the bytes that all homes need for the session's

@@ -1,6 +1,6 @@
 //! The sessions of a home: a table for each of its partitions.
 //!
-//! Invariant: each turn needs to know whether something is due and how many bytes are held. Both are known without a look at the tables.
+//! Invariant: `due_s` and `held_bytes` are up to date after each change, because each turn needs them and must not search the tables.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -31,13 +31,13 @@ pub struct SessionsAtHome {
     /// The first second in which something is due, [`FOREVER_S`] if nothing is.
     due_s: u32,
     held_bytes: usize,
-    /// The names of sessions with claims whose records are on their way to the log, each with their number.
+    /// The number of claims to each session, by its name, whose records are on their way to the log.
     claims_in_flight: BTreeMap<Box<[u8]>, u32>,
     takeovers: Takeovers,
 }
 
 impl SessionsAtHome {
-    /// No sessions yet, at the home `me`. `is_replicated`: of a node of a cluster.
+    /// No sessions yet, at the home `me`. `is_replicated`: the node belongs to a cluster.
     pub fn new(placement: Placement, me: ShardId, is_replicated: bool) -> SessionsAtHome {
         let all = (me < placement.homes()).then(|| placement.of_home(me));
         let homes = placement.homes().into();
@@ -74,12 +74,12 @@ impl SessionsAtHome {
         self.held_bytes + self.takeovers.bytes()
     }
 
-    /// A connection has taken over this session from another. `per_minute` takeovers are allowed in a minute.
+    /// Counts a takeover of this session by a connection. `per_minute` takeovers are allowed in a minute.
     pub(crate) fn note_takeover(&mut self, hash: u32, now: Now, per_minute: u32) {
         self.takeovers.note(hash, now.s, per_minute);
     }
 
-    /// Whether a claim to this session must be refused now, since it would take the session over, which happens too often.
+    /// Refuses a claim to this session if it would be a takeover, and takeovers of the session happen too often.
     pub(crate) fn refuses_takeover(
         &mut self,
         (hash, client): (u32, &[u8]),
@@ -93,12 +93,12 @@ impl SessionsAtHome {
             .then_some(is_first)
     }
 
-    /// Forgets sessions that were not taken over for long. Called once a second.
+    /// Forgets sessions that were not taken over for a long time. Called once a second.
     pub(crate) fn forget_takeovers(&mut self, now: Now, per_minute: u32) {
         self.takeovers.forget_old(now.s, per_minute);
     }
 
-    /// Calls `with` for the sessions of a partition, and updates what is due and held.
+    /// Calls `with` for the sessions of a partition, and updates `due_s` and `held_bytes`.
     fn change<T>(&mut self, at: usize, with: impl FnOnce(&mut Sessions) -> T) -> T {
         let sessions = &mut self.partitions[at];
         let before = sessions.held_bytes();
@@ -118,7 +118,7 @@ impl SessionsAtHome {
         self.sum(Sessions::bytes)
     }
 
-    /// Bytes that they take in a snapshot at most, without wills.
+    /// The maximum number of bytes that the sessions take in a snapshot, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
         self.sum(Sessions::saved_bytes)
     }
@@ -238,8 +238,8 @@ impl SessionsAtHome {
         after
     }
 
-    /// A node of the cluster is dead, by a record of partition `at`: its connections hold no sessions any more. What follows comes in pieces
-    /// ([`DueInLog::Released`]), or with `at_once` now.
+    /// A record of partition `at` says that a node of the cluster is dead. Its connections hold no sessions any more. The effects come in pieces
+    /// ([`DueInLog::Released`]), or now if `at_once` is set.
     pub(crate) fn release_writer(&mut self, at: usize, writer: u64, now: Now, at_once: bool) {
         self.change(at, |it| it.release_writer(writer, now, at_once));
     }
@@ -254,12 +254,12 @@ impl SessionsAtHome {
         self.partitions[at].hold((hash, name), holder)
     }
 
-    /// The condition for a change of this session; `None` if its connection holds it no more.
+    /// The condition for a change of this session; `None` if its connection no longer holds it.
     pub(crate) fn fence_of(&self, id: SessionId, by: ChangedBy) -> Option<Fence> {
         self.partitions.get(self.place_of(id)?)?.fence_of(id, by)
     }
 
-    /// This node is the steward of partition `at` of a cluster, or is it no more.
+    /// Sets whether this node is the steward of partition `at`.
     pub(crate) fn set_steward(&mut self, at: usize, is_steward: bool) {
         self.change(at, |it| it.set_steward(is_steward));
     }
@@ -270,15 +270,15 @@ impl SessionsAtHome {
         all.for_each(Sessions::begin_releases);
     }
 
-    /// A will that this node has published as a steward is not in the log. What the steward has begun is begun again: keys tell which wills are in the
-    /// log.
+    /// Called if a will that this node has published as a steward is not in the log. The steward begins all its work again. The wills' keys prevent a
+    /// second publish of those that are in the log.
     pub(crate) fn begin_again(&mut self) {
         for at in 0..self.partitions.len() {
             self.change(at, Sessions::begin_again);
         }
     }
 
-    /// What the steward has to do next in partition `at`.
+    /// The next work that is due in partition `at`.
     pub(crate) fn next_due_in_log(&mut self, at: usize, now: Now) -> Option<DueInLog> {
         self.change(at, |it| it.next_due_in_log(now))
     }

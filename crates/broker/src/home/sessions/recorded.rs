@@ -128,7 +128,7 @@ impl Sessions {
                     expiry_s,
                     will: will.clone(),
                 };
-                let begun = RecordedState::of(&session, terms);
+                let begun = RecordedState::new(&session, terms);
                 self.insert_recorded(record.name, &begun, world, now)
             }
             SessionChange::End { token } => {
@@ -159,7 +159,7 @@ impl Sessions {
                         let (Ok(session), Some(terms)) = (session, terms) else {
                             return false;
                         };
-                        let state = RecordedState::of(&session, terms.clone());
+                        let state = RecordedState::new(&session, terms.clone());
                         self.insert_recorded(record.name, &state, world, now)
                     }
                 }
@@ -415,9 +415,9 @@ mod tests {
         let mut fold = |token, before, after, terms| {
             let patch = SessionPatch {
                 token,
-                ..Outline::of(before).patch(after, &Outline::of(after))
+                ..Outline::from_session(before).patch(after, &Outline::from_session(after))
             };
-            let parts = SessionChange::Parts(RecordedParts::of(&patch, terms));
+            let parts = SessionChange::Parts(RecordedParts::new(&patch, terms));
             let is_valid = table.fold(b"it", parts);
             let ids = (table.0.len() > 0).then(|| unreleased(table.0.state_of(0)));
             (is_valid, ids)
@@ -444,7 +444,7 @@ mod tests {
             ..StoredSession::default()
         };
         let state = session.encode();
-        let of = |terms| SessionChange::State(RecordedState::of(&state, terms));
+        let of = |terms| SessionChange::State(RecordedState::new(&state, terms));
         let mut table = Table::new();
         assert!(table.push(b"it", of(terms())));
         let unreadable = || {

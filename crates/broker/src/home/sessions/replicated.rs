@@ -1,12 +1,11 @@
-//! The sessions of a cluster. All nodes apply the records of all sessions in the order of the log, so each node has every session, with its stored form,
-//! also while a connection holds it. If the node of that connection dies, the client goes on at any other node.
+//! The sessions of a cluster. All nodes apply the records of all sessions in the order of the log. Each node has every session with its stored form, also
+//! while a connection holds it. If the node of that connection dies, the client goes on at any other node.
 //!
 //! Invariants:
-//! * Only records of the log change what is known of a session, so all nodes know the same. What a node alone knows is which of its connections holds a
-//!   session, and what it has begun to end.
-//! * The connection whose claim stands last in the log holds the session. A change by any other connection is void at all nodes alike (fencing).
-//! * The homes of a node keep messages for a session on account of this table exactly while no connection of the node holds it. Otherwise they keep them
-//!   on account of the connection.
+//! * Only records of the log change the state of a session, so it is the same at all nodes. Two things are local: which connection of the node holds a
+//!   session, and what the node has begun to end.
+//! * The connection with the last claim in the log holds the session. A change by any other connection is void at all nodes (fencing).
+//! * While no connection of the node holds a session, this table tells the homes of the node to keep messages for it. Otherwise the connection does.
 //! * Only the steward of the partition publishes wills and ends sessions that expire.
 //! * The token of a session or a will that ends is [retired](crate::home::retired_tokens), and its keys are released later.
 
@@ -32,8 +31,8 @@ use crate::mail::session::stored::{
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, Will};
 
 impl Sessions {
-    /// Applies a record of the log of a cluster. Returns what follows from the death of the node that held the session, if that is not done yet, and what
-    /// follows from the record.
+    /// Applies a record of the log of a cluster. Returns the effects of the death of the node that held the session, if they are not done yet, and the
+    /// effects of the record.
     pub(super) fn apply(
         &mut self,
         record: &SessionRecord<'_>,

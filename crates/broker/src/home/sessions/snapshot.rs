@@ -1,6 +1,6 @@
 //! Sessions in a snapshot. All are away, since a snapshot is taken when no connection is left.
 //!
-//! A message names its publisher by the row and the life of its session, for subscribers with No Local. So sessions keep their rows, and rows without a
+//! A message names its publisher by the row and the life of its session, for subscribers with No Local, so sessions keep their rows, and rows without a
 //! session keep their count of lives.
 
 use alloc::boxed::Box;
@@ -30,7 +30,7 @@ const HAS_PAYLOADS: u8 = 4;
 const HELD: u8 = 8;
 /// The session is of a cluster: its last claim follows. Its times are seconds of the log's clock, so that all nodes read the same.
 const REPLICATED: u8 = 16;
-/// The most bytes of a session's record, besides its client id, state and will.
+/// The maximum number of bytes of a session's record, besides its client id, state and will.
 const SESSION_BYTES: usize = 64;
 
 /// A session as read from a snapshot.
@@ -52,7 +52,7 @@ pub(super) struct Saved<'a> {
 }
 
 impl Sessions {
-    /// The most bytes of their records, without wills.
+    /// The maximum number of bytes of their records, without wills.
     pub(crate) fn saved_bytes(&self) -> usize {
         self.clients.bytes() + self.states.state_bytes + self.rows.end() as usize * SESSION_BYTES
     }

@@ -115,7 +115,7 @@ fn turn_of(lanes: &mut Lanes, party: Party, visits: u32, valve: &Valve) -> Vec<(
 #[test]
 fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
-    lanes.turn_limits.turns_under_way = 2;
+    lanes.turn_limits.backpressure_turns = 2;
     let [much, little] = ["much", "little"].map(|name| Party::user(name, 1));
     let mut held = turn_of(&mut lanes, little, 1, &valve);
     assert_eq!(lanes.turns_held(), 1);
@@ -137,7 +137,7 @@ fn party_with_much_under_way_waits_while_carriers_hold_too_many_turns() {
 #[test]
 fn all_wait_while_carriers_hold_many_more_turns() {
     let (mut lanes, valve) = (lanes(), Valve::default());
-    lanes.turn_limits.turns_under_way = 2;
+    lanes.turn_limits.backpressure_turns = 2;
     let [much, other] = ["much", "other"].map(|name| Party::user(name, 1));
     let mut held = Vec::new();
     for turns in 1..=2 * ALL_WAIT_FACTOR {
@@ -157,7 +157,7 @@ fn all_wait_while_carriers_hold_many_more_turns() {
 #[test]
 fn mail_that_was_let_go_counts_no_more() {
     let mut lanes = lanes();
-    lanes.turn_limits.turns_under_way = 2;
+    lanes.turn_limits.backpressure_turns = 2;
     let mut held = Vec::new();
     for _ in 0..3 {
         lanes.tell(0, GONE);

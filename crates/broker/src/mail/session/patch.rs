@@ -76,7 +76,7 @@ impl Outline {
         }
     }
 
-    pub fn of(session: &StoredSession<'_>) -> Outline {
+    pub fn from_session(session: &StoredSession<'_>) -> Outline {
         Outline {
             token: session.token,
             subscriptions: session.subscriptions.iter().map(of_subscription).collect(),
@@ -127,7 +127,7 @@ impl Outline {
             let (state, subscription) = (after.subscriptions[is].state, &session.subscriptions[is]);
             let stays = self.subscriptions[was].state == state;
             if advanced == Some(state) && is_advanced(subscription)
-                || stays && script.is(ADVANCE) && !is_advanced(subscription)
+                || stays && script.has_kind(ADVANCE) && !is_advanced(subscription)
             {
                 script.begin(&mut bytes, ADVANCE);
             } else if stays {
@@ -187,7 +187,7 @@ impl SessionPatch {
     pub fn nothing(session: &EncodedSession) -> Option<SessionPatch> {
         // This process has encoded or checked it.
         let stored = StoredSession::decode(session).ok()?;
-        let outline = Outline::of(&stored);
+        let outline = Outline::from_session(&stored);
         Some(outline.patch(&stored, &outline))
     }
 }
@@ -204,7 +204,7 @@ pub(crate) fn patched(
     partitions: PartitionId,
 ) -> Result<EncodedSession, Damaged> {
     let stored = StoredSession::decode(session)?;
-    if Outline::of(&stored).digest() != before {
+    if Outline::from_session(&stored).digest() != before {
         return Err(Damaged("a record changes another state of its session"));
     }
     let (mut from, mut payloads) = (FieldReader(changes), payloads.into_iter());
@@ -247,7 +247,7 @@ pub(crate) fn patched(
     };
     let (inflight, waiting) = (messages(stored.inflight)?, messages(stored.waiting)?);
     let received = apply_script(&mut from, stored.received, FieldReader::fixed16)?;
-    from.end()?;
+    from.expect_end()?;
     if payloads.next().is_some() {
         return Err(Damaged(
             "a record of a session has a payload for no message",
@@ -307,13 +307,13 @@ struct Script {
 }
 
 impl Script {
-    fn is(&self, kind: u64) -> bool {
+    fn has_kind(&self, kind: u64) -> bool {
         self.count > 0 && self.kind == kind
     }
 
     /// One more entry of this kind, whose bytes, if it has any, the caller appends to `body`.
     fn begin(&mut self, bytes: &mut Vec<u8>, kind: u64) {
-        if !self.is(kind) {
+        if !self.has_kind(kind) {
             self.write(bytes);
             self.kind = kind;
         }
@@ -533,7 +533,7 @@ mod tests {
     }
 
     fn patch(before: &StoredSession<'_>, after: &StoredSession<'_>) -> SessionPatch {
-        Outline::of(before).patch(after, &Outline::of(after))
+        Outline::from_session(before).patch(after, &Outline::from_session(after))
     }
 
     fn applied(
@@ -628,7 +628,7 @@ mod tests {
         #[test]
         fn patch_of_another_state_is_refused(before in session(), after in session(), other in session()) {
             let (before, other) = (with_token(before), with_token(other));
-            prop_assume!(Outline::of(&before) != Outline::of(&other));
+            prop_assume!(Outline::from_session(&before) != Outline::from_session(&other));
             let patch = patch(&before, &with_token(after));
             prop_assert!(applied(&other, &patch, &patch.changes.bytes, 1).is_err());
         }

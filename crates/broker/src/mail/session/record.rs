@@ -17,7 +17,7 @@ const HELD: u8 = 1;
 const HAS_WILL: u8 = 2;
 const CLEAN: u8 = 4;
 const HAS_TERMS: u8 = 8;
-/// The most bytes of a session's name: a client id and a user.
+/// The maximum number of bytes of a session's name: a client id and a user.
 const NAME_BYTES_MAX: usize = 64 << 10;
 
 /// A record of a session.
@@ -134,7 +134,7 @@ impl ChangeAtHome {
         let change = match self {
             ChangeAtHome::End(token) => SessionChange::End { token },
             ChangeAtHome::Terms(ref patch, terms) => {
-                SessionChange::Parts(RecordedParts::of(patch, Some(terms)))
+                SessionChange::Parts(RecordedParts::new(patch, Some(terms)))
             }
         };
         SessionRecord {
@@ -227,7 +227,7 @@ impl<'a> SessionRecord<'a> {
     pub(crate) fn decode(record: &'a [u8]) -> Result<Option<(u32, SessionRecord<'a>)>, Damaged> {
         let mut from = FieldReader(record);
         from.byte()?;
-        let kind = RecordKind::of(record).filter(|kind| kind.family() == Family::Session);
+        let kind = RecordKind::read(record).filter(|kind| kind.family() == Family::Session);
         let Some(kind) = kind else { return Ok(None) };
         let offset_delta = from.number32()?;
         let name = from.field()?;
@@ -255,7 +255,7 @@ impl<'a> SessionRecord<'a> {
             true => None,
             false => Some(Fence::decode(&mut from)?),
         };
-        from.end()?;
+        from.expect_end()?;
         let record = SessionRecord {
             name,
             change,
@@ -281,7 +281,7 @@ impl Fence {
 
 impl<'a> RecordedState<'a> {
     /// A state that refers to `session`.
-    pub(crate) fn of(session: &'a EncodedSession, terms: Terms) -> RecordedState<'a> {
+    pub(crate) fn new(session: &'a EncodedSession, terms: Terms) -> RecordedState<'a> {
         RecordedState {
             terms,
             bytes: &session.bytes,
@@ -327,7 +327,7 @@ impl<'a> RecordedState<'a> {
 
 impl<'a> RecordedParts<'a> {
     /// The parts that a patch changes.
-    pub(crate) fn of(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedParts<'a> {
+    pub(crate) fn new(patch: &'a SessionPatch, terms: Option<Terms>) -> RecordedParts<'a> {
         let payloads = patch.changes.payloads.iter();
         RecordedParts {
             token: patch.token,

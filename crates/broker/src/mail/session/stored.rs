@@ -2,8 +2,9 @@
 //! and packet ids of its QoS 2 messages that it has not released (MQTT 5.0 section 4.1). A session is one byte string, since millions of clients may
 //! be away at once.
 //!
-//! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then four lists,
-//! each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large messages are shared with the log, so they are beside the bytes.
+//! The bytes: a version, the epoch of all positions (4 bytes, little endian), the token of a recorded session (8 bytes, little endian), then four
+//! lists, each with its length first: subscriptions, messages in flight, messages that wait for room, packet ids. Payloads of large messages are
+//! shared with the log, so they are beside the bytes.
 //!
 //! Invariants: [`StoredSession::encode`] makes all stored bytes of this process. Bytes of a snapshot are [checked](StoredSession::check) before
 //! they are used.
@@ -302,7 +303,7 @@ impl<'a> StoredSession<'a> {
             || read_list(&mut from, |from| StoredMessage::decode(from, &mut payloads));
         let (inflight, waiting) = (messages()?, messages()?);
         let received = read_list(&mut from, FieldReader::fixed16)?;
-        from.end()?;
+        from.expect_end()?;
         Ok(StoredSession {
             epoch,
             subscriptions,

@@ -7,7 +7,7 @@ use crate::io::{Close, Io};
 use crate::protocol::centrifugo::reasons::disconnect_of;
 use crate::protocol::centrifugo::state::state_mut;
 use crate::protocol::front::Clients;
-use crate::protocol::http::stream_end::end_stream_by;
+use crate::protocol::http::stream_end::end_stream_with_code;
 
 /// Ends a connection for a reason of this server.
 pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
@@ -61,7 +61,7 @@ fn end_by<I: Io>(
     io: &mut I,
 ) {
     clients.note_end_reason(words);
-    end_stream_by(clients, slot, closed, code, words, io);
+    end_stream_with_code(clients, slot, closed, code, words, io);
 }
 
 /// Releases commands that wait, since their connection ends.

@@ -36,7 +36,7 @@ use crate::store::slab::NONE;
 
 /// The subprotocol of protobuf.
 const PROTOBUF_PROTOCOL: &str = "centrifuge-protobuf";
-/// The most headers of a connect command. They are for backends, and are not read.
+/// The maximum number of headers of a connect command. They are for backends, and are not read.
 const HEADERS_MAX: usize = 64;
 
 /// Where a path of this protocol leads.

@@ -7,6 +7,7 @@ use crate::budget::stats::Transport;
 use crate::client::list::sub_mut;
 use crate::client::protocols::{Protocol, TopicPage};
 use crate::client::row::{MULTI, Row};
+use crate::client::types::{PartialInput, SubscriptionRef};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::{Frames, Outcome, ReplyTo};
@@ -46,7 +47,7 @@ impl Protocol<AllProtocols> for Centrifugo {
         front.frames_received(slot, bytes, home, io);
     }
 
-    fn frame<I: Io>(
+    fn handle_frame<I: Io>(
         front: &mut Front,
         slot: u32,
         data: &[u8],
@@ -57,7 +58,7 @@ impl Protocol<AllProtocols> for Centrifugo {
         front.centrifugo_frame(slot, data, home, io)
     }
 
-    fn frame_beside_bytes(clients: &Clients) -> usize {
+    fn frame_overhead_bytes(clients: &Clients) -> usize {
         clients.ctx.world.settings.centrifugo.frame_beside_bytes
     }
 
@@ -65,7 +66,7 @@ impl Protocol<AllProtocols> for Centrifugo {
         front.centrifugo_resume(conn.slot, home, io);
     }
 
-    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         centrifugo_second(clients, slot, io);
     }
 
@@ -78,48 +79,56 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     /// Commands may wait without a spill.
-    fn is_held(_conns: &Connections, _slot: u32) -> bool {
+    fn has_waiting_input(_conns: &Connections, _slot: u32) -> bool {
         true
     }
 
-    fn partial(conns: &Connections, slot: u32) -> (usize, u64) {
-        (held_bytes(conns, slot), 0)
+    fn partial_input(conns: &Connections, slot: u32) -> PartialInput {
+        PartialInput {
+            bytes: held_bytes(conns, slot),
+            bytes_behind: 0,
+        }
     }
 
-    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
         centrifugo_verdict(clients, queues, conn, who);
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let may = may_keep_all(&front.clients, &front.subs, slot);
-        may.is_err_and(|denied| Self::try_end(front, slot, denied, io))
+        may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
         centrifugo_end(clients, slot, reason, io);
     }
 
-    fn outlives(reason: Reason) -> bool {
+    fn stays_after(reason: Reason) -> bool {
         stays_after(reason)
     }
 
-    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         centrifugo_outcome(&mut front.clients, to.slot, to.part, outcome, io);
     }
 
-    fn answer<I: Io>(front: &mut Front, to: ReplyTo, page: TopicPage<'_>, io: &mut I) -> bool {
+    fn handle_requested_page<I: Io>(
+        front: &mut Front,
+        to: ReplyTo,
+        page: TopicPage<'_>,
+        io: &mut I,
+    ) -> bool {
         history_answered(&mut front.clients, to, page, io)
     }
 
     /// A push is the same for all subscribers, also for those with several subscriptions.
     #[inline]
-    fn live<I: Io>(
+    fn deliver_live<I: Io>(
         front: &mut Front,
-        of: (u32, u32, u32),
+        of: SubscriptionRef,
         _frames: &Frames,
         _io: &mut I,
     ) -> Option<Encoding> {
-        let (slot, _, part) = of;
+        let SubscriptionRef { slot, part, .. } = of;
         let row = front.clients.conns.get(slot);
         let encoding = pushes_of(row);
         if row.wants(MULTI)

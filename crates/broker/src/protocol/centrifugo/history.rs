@@ -12,7 +12,7 @@ use crate::base::position::Since;
 use crate::client::list::count_asked_pages;
 use crate::client::subscriptions::ask_of;
 use crate::io::Io;
-use crate::mail::{Attach, Attached, Frames, Page, ReplyTo};
+use crate::mail::{Attach, AttachOutcome, Frames, Page, ReplyTo};
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
@@ -96,7 +96,7 @@ pub(super) fn history_answered<I: Io>(
         return true;
     };
     let asked = state_mut(&mut clients.conns, slot).histories.remove(at);
-    if page.attached != Attached::Yes && page.attached != Attached::Gone {
+    if page.attached != AttachOutcome::Yes && page.attached != AttachOutcome::Gone {
         let Refused::Error(code, words) =
             Refused::for_reason(clients, slot, page.attached.refusal())
         else {

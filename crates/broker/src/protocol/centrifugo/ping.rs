@@ -48,7 +48,7 @@ pub(super) fn centrifugo_second<I: Io>(clients: &mut Clients, slot: u32, io: &mu
     let is_due = is_odd != row.wants(ODD_PING);
     let is_late = since_s >= clients.ctx.world.settings.centrifugo.pong_timeout_s;
     // While bytes wait in either direction, the server does not read the pong. Other limits apply then.
-    let reads = row.link.outbox == NONE && row.link.spill == NONE && !row.link.is(PAUSED);
+    let reads = row.link.outbox == NONE && row.link.spill == NONE && !row.link.has(PAUSED);
     if row.wants(AWAITS_PONG) && (is_due || is_late) {
         if reads {
             let code = Disconnect::NO_PONG;

@@ -62,7 +62,7 @@ fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, (number, name): (u32, &[
     let to = clients.conns.reply_to(slot, number);
     let (_, home) = clients.ctx.place_of(name);
     lanes.ask(home, |bytes| {
-        Ask::Presence(PresenceAsk::Read(to, after), Span::of(bytes, name))
+        Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
     });
 }
 

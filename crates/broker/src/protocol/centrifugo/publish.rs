@@ -61,7 +61,7 @@ pub(super) fn client_publishes(
         dedup: None,
         client: clients.conns.get(slot).consumer.client,
     };
-    let answer = mail::Answer::Full(clients.conns.reply_to(slot, id));
+    let answer = mail::WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, id));
     if let Some(outcome) = publish_as(clients, subs, home, slot, at, &message, answer) {
         write_outcome(clients, slot, id, outcome);
     }

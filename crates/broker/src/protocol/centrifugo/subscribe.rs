@@ -14,7 +14,7 @@ use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
 use crate::protocol::centrifugo::state::{ByToken, Subscribing, state, state_mut};
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
-use crate::protocol::front::{Census, Clients, Subscribed, Subscriptions};
+use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
 
 /// Digits of an epoch, which are hexadecimal.
 const EPOCH_DIGITS: usize = 8;
@@ -71,7 +71,7 @@ pub(super) fn client_subscribes(
         first: First::ALL,
         kind: Kind::New,
     };
-    let begun = subscribe(clients, subs, slot, &begins, Subscribed::default());
+    let begun = subscribe(clients, subs, slot, &begins, SubscriptionState::default());
     let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
     let ttl = until_unix_s.and_then(|until_unix_s| {
         let by_token = ByToken { part, until_unix_s };

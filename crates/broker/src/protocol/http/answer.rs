@@ -15,7 +15,7 @@ use crate::base::reason::{Reason, SEND_A_TOKEN, Section};
 use crate::client::row::{CLOSING, EOF, FILTERS, MULTI, PAUSED, SERVED, State};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::mail::Info;
+use crate::mail::TopicInfo;
 use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::headers::EXPOSED;
 use crate::protocol::http::options::{
@@ -55,7 +55,7 @@ pub(crate) fn request_done<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) 
     row.consumer.request = row.consumer.request.wrapping_add(1);
     row.consumer.state = State::Http;
     row.link.flags |= SERVED;
-    if row.wants(KEEP) && !row.link.is(CLOSING) {
+    if row.wants(KEEP) && !row.link.has(CLOSING) {
         row.link.deadline_s = now_s + keep_alive_s;
         // The next request may be refused before it is judged, so these options must not stay.
         row.consumer.options &= !(HEAD | JSON | STREAMS | ORIGIN);
@@ -78,7 +78,7 @@ pub(crate) fn answer_waiting<I: Io>(
     request_done(clients, slot, io);
     let row = clients.conns.get(slot);
     if row.consumer.state == State::Http
-        && (row.link.spill != NONE || row.link.is(PAUSED) || row.link.is(EOF))
+        && (row.link.spill != NONE || row.link.has(PAUSED) || row.link.has(EOF))
     {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
@@ -110,8 +110,7 @@ pub(crate) fn refuse_saying<I: Io>(
     clients.scratch.note_close_reason(reason.row().closed);
     clients.conns.take_spill(slot);
     let row = clients.conns.get_mut(slot);
-    // These options are kept: what the connection subscribes to, since that ends later, the form of the answer, and the page that
-    // may read it.
+    // These options are kept: those of the subscriptions, which end later, the form of the answer, and the page that may read it.
     row.consumer.options &= MULTI | FILTERS | FOLLOWS | HEAD | JSON | ORIGIN;
     let status = reason.row().status.unwrap_or(INTERNAL);
     clients.respond_line(slot, status, words, None);
@@ -327,7 +326,7 @@ impl Clients {
         &mut self,
         slot: u32,
         status: u16,
-        info: &Info,
+        info: &TopicInfo,
         unanswered: Option<u32>,
     ) {
         let mut id = core::mem::take(&mut self.scratch.id);

@@ -52,7 +52,7 @@ pub(crate) fn end_waiting(clients: &mut Clients, slot: u32, reason: Reason) -> b
 /// request.
 pub(crate) fn move_idle<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) -> bool {
     let row = clients.conns.get(slot);
-    let idle = row.link.is(SERVED) && row.link.spill == NONE && row.link.outbox == NONE;
+    let idle = row.link.has(SERVED) && row.link.spill == NONE && row.link.outbox == NONE;
     if !idle || clients.ctx.now.s.saturating_sub(row.link.sent_s) < QUIET_S {
         return false;
     }

@@ -64,7 +64,7 @@ pub(crate) fn authenticate<I: Io>(
     // Every client gets the same answer to OPTIONS and to unknown methods, so no credential is checked. A browser sends OPTIONS
     // with the query of the request to come, which may contain a token.
     let open = !closed || matches!(head.method, Method::Options | Method::Other);
-    if open || kept.who.is_some() || clients.conns.get(slot).link.is(TURNED_AWAY) {
+    if open || kept.who.is_some() || clients.conns.get(slot).link.has(TURNED_AWAY) {
         return true;
     }
     kept.who = match credential(&clients.ctx, head) {

@@ -18,7 +18,9 @@ use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::encode::Message;
-use crate::protocol::front::{Clients, Context, Forms, Front, Subscribed, Subscriptions, Topics};
+use crate::protocol::front::{
+    Clients, Context, Forms, Front, SubscriptionState, Subscriptions, Topics,
+};
 use crate::protocol::http::answer::{CACHE_CONTROL, answer_waiting};
 use crate::protocol::http::options::{HEAD, HISTORY};
 use crate::protocol::http::parameters::{parameter, query_position, value_words};
@@ -92,7 +94,7 @@ pub(crate) fn history<I: Io>(
         first: First { most, ..First::ALL },
         kind: Kind::Once,
     };
-    if subscribe(clients, subs, slot, &wanted, Subscribed::default()).is_err() {
+    if subscribe(clients, subs, slot, &wanted, SubscriptionState::default()).is_err() {
         // Cannot happen: only filters are refused.
         clients.broken(slot);
     }

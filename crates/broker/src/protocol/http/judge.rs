@@ -1,4 +1,4 @@
-//! Judges a request by its head: its origin, its client, what it requests, and whether that is allowed. This happens before the
+//! Judges a request by its head: finds its origin, its client and its task, and decides whether the task is allowed. This happens before the
 //! body, which is not read if the request is refused.
 //!
 //! Invariant: judging changes no topic, so a head may be judged twice: before its body arrives, and with it.
@@ -46,7 +46,7 @@ pub(crate) fn judge(
     // The body of a stream's answer is not in chunks, but ends with the stream.
     let is_stream = clients.conns.is_stream(slot);
     let row = clients.conns.get_mut(slot);
-    let keeps = head.keep_alive() && !drains && !is_stream && !row.link.is(TURNED_AWAY);
+    let keeps = head.keep_alive() && !drains && !is_stream && !row.link.has(TURNED_AWAY);
     row.link.deadline_s = 0;
     row.consumer.options = 0;
     let accept = head.accept();

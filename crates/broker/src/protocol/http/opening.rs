@@ -47,7 +47,7 @@ pub(crate) struct HeldMessage {
     pub record: Record,
 }
 
-/// The most messages that a response collects before it begins.
+/// The maximum number of messages that a response collects before it begins.
 #[derive(Clone, Copy)]
 pub(crate) enum Most {
     /// A long-poll: one message.
@@ -68,7 +68,7 @@ pub(crate) struct Taken {
 
 impl Opening {
     /// An opening for this many partitions.
-    pub fn of(partitions: usize) -> Opening {
+    pub fn new(partitions: usize) -> Opening {
         Opening {
             partitions: alloc::vec![Answered::default(); partitions],
             ..Opening::default()
@@ -162,7 +162,7 @@ impl Opening {
         })
     }
 
-    /// For a long-poll: whether this message is older than the held one, which is then released. So no partition keeps messages of
+    /// For a long-poll: whether this message is older than the held one, which is then released, so no partition keeps messages of
     /// other partitions from the client.
     fn gives_way_to(&mut self, record: &Record) -> bool {
         let Some(held) = self.held.first() else {

@@ -39,7 +39,7 @@ static WISHES: [(&[&str], &str, &str); 8] = [
     (&["match", "pattern", "subject", "wildcard"], "filter", "filter="),
     (&["timeout", "polltimeout"], "since", "the setting rule.poll_timeout_s, which says how long a long-poll waits"),
 ];
-/// The most unknown parameters in which mistakes are searched, since the client chooses their number.
+/// The maximum number of unknown parameters in which mistakes are searched, since the client chooses their number.
 const UNREAD_MAX: usize = 32;
 /// The parameters that each path reads. `last_event_id` is accepted on every reading path.
 pub const PARAMETERS: [(&str, &[&str]); 7] = [
@@ -223,7 +223,7 @@ pub(crate) fn value_words(reason: Reason, query: &[u8]) -> Cow<'static, str> {
     }
 }
 
-/// How to write, on a path with these parameters, what other servers call `key`.
+/// The advice for a parameter `key` of other servers: how to write it on a path with these parameters.
 fn hint_for_reader(known: &[&str], key: &[u8]) -> Option<&'static str> {
     let mut wishes = WISHES.iter().filter(|(_, by, _)| known.contains(by));
     let (.., how) = wishes.find(|(names, ..)| is_one_of_names(key, names))?;

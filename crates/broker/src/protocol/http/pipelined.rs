@@ -62,7 +62,7 @@ pub(crate) fn forget_pipelined<I: Io>(
         // The socket is read, so that its end is noticed. Received bytes are discarded.
         return queues.read_again(conns, conns.id_of(slot), io);
     }
-    if !row.link.is(PAUSED) {
+    if !row.link.has(PAUSED) {
         row.link.flags |= PAUSED;
         conns.update_interest(slot, io);
     }

@@ -66,7 +66,7 @@ pub(crate) fn read_presence<I: Io>(
     let to = clients.conns.reply_to(slot, 0);
     let (_, home) = clients.ctx.place_of(name);
     lanes.ask(home, |bytes| {
-        Ask::Presence(PresenceAsk::Read(to, after), Span::of(bytes, name))
+        Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
     });
     Flow::Wait
 }

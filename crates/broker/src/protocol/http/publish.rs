@@ -17,7 +17,7 @@ use crate::client::row::State;
 use crate::home::Home;
 use crate::mail::fields::check_fields;
 use crate::mail::message::{DedupKey, Headers, Publish, is_binary};
-use crate::mail::{Answer, Change, TopicRequest, properties};
+use crate::mail::{Change, TopicRequest, WantedAnswer, properties};
 use crate::protocol::front::{Clients, Connections, Lanes, Subscriptions};
 use crate::protocol::http::publish::outcomes::respond_outcome;
 use crate::protocol::http::state::Pending;
@@ -69,7 +69,7 @@ pub(crate) fn publish_one(
     }
     let (hash, at) = clients.ctx.place_of(name);
     let binary = is_binary(content_type, data);
-    let answer = Answer::Full(clients.conns.reply_to(slot, 0));
+    let answer = WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, 0));
     let dedup = dedup_key(clients, slot, key_of_retry);
     let message = Publish {
         hash,

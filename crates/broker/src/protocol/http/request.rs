@@ -22,7 +22,7 @@ use crate::client::credit::must_stall;
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::protocols::protocol_of;
 use crate::client::row::{CLOSING, EOF, SERVED, State, TURNED_AWAY};
-use crate::client::types::Spilled;
+use crate::client::types::UnprocessedInput;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::protocol::front::{
@@ -94,7 +94,7 @@ impl Front {
         }
         let row = self.clients.conns.get(conn.slot);
         let idle = row.consumer.state == State::Http && row.link.outbox == NONE;
-        if row.link.is(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
+        if row.link.has(EOF) && idle && !is_held(&self.clients.conns, conn.slot) {
             self.clients.drop_conn(conn.slot, Close::Now);
         }
     }
@@ -178,7 +178,7 @@ impl Front {
             let data = &buf[start..start + body_bytes];
             self.handle_request(slot, (head, body), who, data, home, io);
             at = start + taken;
-            if self.clients.conns.get(slot).link.is(CLOSING) {
+            if self.clients.conns.get(slot).link.has(CLOSING) {
                 return None;
             }
         }
@@ -239,7 +239,7 @@ fn proxy_header(
 
 /// Whether received bytes wait to be processed.
 pub(crate) fn is_held(conns: &Connections, slot: u32) -> bool {
-    conns.spill(slot).is_some_and(Spilled::is_held)
+    conns.spill(slot).is_some_and(UnprocessedInput::is_waiting)
 }
 
 /// The state of a connection that has changed to another protocol: its bytes are not HTTP, or they follow an upgrade without a subscription.
@@ -272,12 +272,12 @@ fn may_read_request<I: Io>(
         queues.pause(clients, slot, io);
         return false;
     }
-    if !clients.conns.get(slot).link.is(SERVED)
+    if !clients.conns.get(slot).link.has(SERVED)
         && AllProtocols::begins_other(&mut clients.conns, slot, *first)
     {
         return false;
     }
-    if !clients.conns.get(slot).link.is(TURNED_AWAY)
+    if !clients.conns.get(slot).link.has(TURNED_AWAY)
         && is_post(bytes)
         && must_stall(clients, lanes, slot)
     {
@@ -402,7 +402,7 @@ fn keep_request<I: Io>(front: &mut Front, slot: u32, kept: HttpSpill, io: &mut I
             // The client waits for the server, or the check of slow senders (`client/progress.rs`) limits the time.
             row.link.deadline_s = 0;
         } else if row.link.deadline_s == 0
-            || row.link.is(SERVED) && row.link.deadline_s > head_until_s
+            || row.link.has(SERVED) && row.link.deadline_s > head_until_s
         {
             row.link.deadline_s = head_until_s;
         }
@@ -419,7 +419,7 @@ fn body_of<I: Io>(
 ) -> Result<(Body, usize), Refused> {
     let (limit, reason) = longest_body(&clients.ctx, head);
     // The server does not wait for the body of a client that is refused for a limit.
-    if clients.conns.get(slot).link.is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.has(TURNED_AWAY) {
         return Ok((Body::None, limit));
     }
     match head.body() {

@@ -5,7 +5,7 @@
 //! another site may run it as a script or show it. Such requests are recognized by `Sec-Fetch-Site`, which browsers send, and
 //! refused.
 //!
-//! Publishers choose the content type of their messages. No message may run as code of the origin that serves it. So a request
+//! Publishers choose the content type of their messages. No message may run as code of the origin that serves it, so a request
 //! whose answer would run is recognized by `Sec-Fetch-Dest` and refused, whatever page sends it.
 
 use alloc::borrow::Cow;

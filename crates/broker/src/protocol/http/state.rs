@@ -84,7 +84,7 @@ pub enum Pending {
     /// A topic's info, at a node of a cluster.
     Info(Box<[u8]>),
     /// A topic's info, while other nodes are asked for their number of subscribers.
-    Counted(crate::mail::Info),
+    Counted(crate::mail::TopicInfo),
     /// `GET /history`: the kept messages of a topic. Contains the tags that the client has.
     History(Box<[u8]>),
     /// `GET /presence`: who subscribes to a topic.

@@ -1,4 +1,4 @@
-//! Ends streams of messages: event streams by their last chunk, WebSockets by a close frame.
+//! Ends a stream of messages: writes the last chunk of an event stream, or the close frame of a WebSocket.
 
 use alloc::vec::Vec;
 
@@ -11,8 +11,8 @@ use crate::io::Io;
 use crate::protocol::front::{AllProtocols, Clients};
 use crate::protocol::http::body::write_end;
 
-/// The close code for a reason that has none: a fault of the server (RFC 6455 section 7.4.1).
-const INTERNAL: u16 = 1011;
+/// The close code for a reason that has none: "internal error" (RFC 6455 section 7.4.1).
+const CLOSE_INTERNAL_ERROR: u16 = 1011;
 
 /// Whether the connection's bytes are WebSocket frames.
 pub(crate) fn has_frames(clients: &Clients, slot: u32) -> bool {
@@ -20,36 +20,37 @@ pub(crate) fn has_frames(clients: &Clients, slot: u32) -> bool {
     protocol_of!(AllProtocols, row.consumer.state, has_frames(row))
 }
 
-/// Ends a stream as its protocol demands: with a close frame, or with the last chunk.
+/// Ends a stream, and counts the refusal.
 pub(crate) fn end_stream<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
-    let words = reason.words(&clients.ctx.world.settings);
-    end_stream_saying(clients, slot, reason, &words, io);
+    let text = reason.words(&clients.ctx.world.settings);
+    end_stream_with_text(clients, slot, reason, &text, io);
 }
 
-/// Ends a stream as `end_stream` does, with a more exact text.
-pub(crate) fn end_stream_saying<I: Io>(
+/// Does the same as [`end_stream`], with a more exact text.
+pub(crate) fn end_stream_with_text<I: Io>(
     clients: &mut Clients,
     slot: u32,
     reason: Reason,
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
     let row = reason.row();
     if clients.conns.get(slot).consumer.state != State::Draining {
         clients.refused(slot, reason);
-        clients.note_end_reason(words);
+        clients.note_end_reason(text);
     }
-    let code = row.close.unwrap_or(INTERNAL);
-    end_stream_by(clients, slot, row.closed, code, words, io);
+    let code = row.close.unwrap_or(CLOSE_INTERNAL_ERROR);
+    end_stream_with_code(clients, slot, row.closed, code, text, io);
 }
 
-/// Ends a stream as `end_stream` does, with a code that is not in the table of reasons: the peer chose it, or the protocol within the frames.
-pub(crate) fn end_stream_by<I: Io>(
+/// Ends a stream without counting a refusal. The peer, or the protocol inside the frames, may have chosen the close code. Does nothing if the
+/// stream has ended already.
+pub(crate) fn end_stream_with_code<I: Io>(
     clients: &mut Clients,
     slot: u32,
     closed: Closed,
     code: u16,
-    words: &str,
+    text: &str,
     io: &mut I,
 ) {
     let row = clients.conns.get(slot);
@@ -61,7 +62,7 @@ pub(crate) fn end_stream_by<I: Io>(
     clients.scratch.note_close_reason(closed);
     let mut bytes = Vec::new();
     match has_frames(clients, slot) {
-        true => frame::write_close(&mut bytes, code, words),
+        true => frame::write_close(&mut bytes, code, text),
         false => write_end(clients.conns.get(slot), &mut bytes),
     }
     clients.put(slot, &bytes, io);

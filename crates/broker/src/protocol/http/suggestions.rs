@@ -15,7 +15,7 @@ use crate::protocol::http::headers::{FOREIGN, OURS as HEADERS};
 const PREFIX: &[u8] = b"crore-";
 /// A header of subscriptions that programs, not libraries, often write.
 const POSITION: &str = "Last-Event-ID";
-/// The most letters of a header that may be added, missing or different.
+/// The maximum number of letters of a header that may be added, missing or different.
 const HEADER_EDITS_MAX: u32 = 2;
 /// A property of a publish, and the names that people use for it.
 struct ForeignName {
@@ -46,7 +46,7 @@ static FOREIGN_NAMES: [ForeignName; 12] = [
 ];
 /// The longest name that may be a mistake, in letters.
 const NAME_LETTERS_MAX: usize = 16;
-/// The most bytes of a value that an answer repeats.
+/// The maximum number of bytes of a value that an answer repeats.
 const SHOWN_BYTES_MAX: usize = 40;
 
 /// A client's text in an answer: short, and in printable ASCII.

@@ -56,7 +56,7 @@ const EVENT_STREAM: &[u8] =
 pub(crate) fn admitted(clients: &mut Clients, slot: u32, head: &Head<'_>) -> Result<(), Reason> {
     let world = &clients.ctx.world;
     let row = clients.conns.get_mut(slot);
-    if row.link.is(TURNED_AWAY) {
+    if row.link.has(TURNED_AWAY) {
         return Err(if row.consumer.client.is_known() {
             Reason::ConnectionsOfAddress
         } else {

@@ -37,7 +37,7 @@ pub(super) fn limits_of(ctx: &Context) -> http2::Limits {
 /// Begins HTTP/2 on a connection whose first bytes are its preface, if the settings allow it. Returns whether they do.
 pub(crate) fn begins_http2<I: Io>(clients: &mut Clients, slot: u32, bytes: &[u8], io: &I) -> bool {
     let row = clients.conns.get(slot);
-    let is_first = !row.link.is(SERVED) && row.consumer.state == State::Http;
+    let is_first = !row.link.has(SERVED) && row.consumer.state == State::Http;
     let http = &clients.ctx.world.settings.http;
     let is_allowed = match io.is_secure(row.link.socket) {
         true => http.h2,
@@ -109,7 +109,7 @@ impl Protocol<AllProtocols> for Http2 {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 
-    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         let timeouts = &clients.ctx.world.settings.timeouts;
         let (idle_s, settings_s) = (timeouts.keep_alive_s, timeouts.head_s);
         let now_s = clients.ctx.now.s;
@@ -125,7 +125,7 @@ impl Protocol<AllProtocols> for Http2 {
             return go_away(clients, slot, how, words, io);
         }
         let link = &clients.conns.get(slot).link;
-        if is_idle && (is_told || link.is(TURNED_AWAY) && link.is(SERVED)) {
+        if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
             return go_away(
                 clients,
                 slot,
@@ -174,7 +174,7 @@ impl Protocol<AllProtocols> for Http2 {
     }
 
     /// The streams stay for this reason, or end by themselves.
-    fn outlives(_reason: Reason) -> bool {
+    fn stays_after(_reason: Reason) -> bool {
         true
     }
 

@@ -215,7 +215,7 @@ impl Begun {
         protocol_of!(AllProtocols, state, received(front, slot, bytes, home, io));
         let conns = &mut front.clients.conns;
         let row = conns.get(slot);
-        if !row.link.is(PAUSED) && row.link.outbox == NONE {
+        if !row.link.has(PAUSED) && row.link.outbox == NONE {
             let stream = row.link.socket;
             debug_assert_eq!(conns.links.link_of(stream), Some(link));
             conns.links.interest(stream, true, false);

@@ -63,7 +63,7 @@ fn due(conns: &Connections, link: u32) -> Vec<(u32, u32)> {
     let waits = |&(stream, slot): &(u32, u32)| {
         slot != NONE && {
             let row = conns.get(slot);
-            row.link.outbox != NONE && !row.link.is(HELD) && link.codec.capacity(stream) > 0
+            row.link.outbox != NONE && !row.link.has(HELD) && link.codec.capacity(stream) > 0
         }
     };
     let mut streams: Vec<_> = link.codec.slots().filter(waits).collect();

@@ -70,7 +70,7 @@ fn open_poll<I: Io>(front: &mut Front, slot: u32, opening: Box<Opening>, io: &mu
     if clients.conns.get(slot).wants(HEAD) {
         return answer_nothing(front, slot, None, io);
     }
-    if clients.conns.get(slot).link.is(EOF) {
+    if clients.conns.get(slot).link.has(EOF) {
         return clients.drop_conn(slot, Close::Now);
     }
     let wait_s = filter_rule(clients, &subs.matching, slot).poll_timeout_s;

@@ -9,6 +9,7 @@ use crate::client::side::Behind;
 use crate::client::subscriptions::{
     ask_of, flags_of, parts, record_seen, rule_of, topic_of, unsubscribe,
 };
+use crate::client::types::SubscriptionRef;
 use crate::io::{Close, Io};
 use crate::mail::{Attach, Frames, Page, Record, properties};
 use crate::protocol::encode::Message;
@@ -24,7 +25,7 @@ use crate::store::rope::Rope;
 /// Handles a page (a bounded run of past messages) for a long-poll: answers the poll, or lets it wait for the first live message.
 pub(crate) fn poll_page<I: Io>(
     front: &mut Front,
-    (slot, topic, part): (u32, u32, u32),
+    SubscriptionRef { slot, topic, part }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {
@@ -65,7 +66,7 @@ pub(crate) fn poll_page<I: Io>(
     if row.wants(HEAD) || row.consumer.state == State::Poll {
         return answer_nothing(front, slot, Some(page), io);
     }
-    if clients.conns.get(slot).link.is(EOF) {
+    if clients.conns.get(slot).link.has(EOF) {
         // The client has closed before the home (the part of a shard that keeps the topic) answered.
         return clients.drop_conn(slot, Close::Now);
     }

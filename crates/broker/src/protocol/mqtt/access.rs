@@ -1,9 +1,9 @@
 //! Authentication of MQTT connections: by the CONNECT's user and password, a token in the place of the password, or the
 //! credential of the upgrade to WebSocket.
 //!
-//! Invariants: a session is its user's. Its name at the home is the client id and, for a user with a name, that name behind a
-//! NUL, which no client id has [MQTT-1.5.4-2]; for an anonymous client the NUL alone, on a server where users are known. So
-//! no client takes over another user's session, or reads its messages. An anonymous client's session ends with its connection.
+//! Invariants: a session belongs to one user: no client takes over another user's session, or reads its messages. For this, the session's
+//! name at the home is the client id, a NUL and the user's name. No client id has a NUL [MQTT-1.5.4-2]. On a server where users are known,
+//! the name for an anonymous client is the client id and the NUL. An anonymous client's session ends with its connection.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::client::rights::{grants_of, look_up_credential, pause_for_verdict};
 use crate::client::row::TURNED_AWAY;
 use crate::io::Io;
 use crate::protocol::front::{Census, Clients, Gate, Queues, Subscriptions};
-use crate::protocol::mqtt::client::{self, is_asked_for, mqtt_state};
+use crate::protocol::mqtt::client::{self, awaits_verdict, mqtt_state};
 use crate::protocol::mqtt::close::mqtt_end;
 use crate::protocol::mqtt::state::{Asked, Inflight};
 use crate::store::slab::NONE;
@@ -64,15 +64,15 @@ pub(super) fn waits_for_verdict<I: Io>(
 ) -> bool {
     let known = client::mqtt(&clients.conns, slot).is_some_and(|mqtt| mqtt.asked.is_some());
     let closed = clients.ctx.world.settings.access.closed;
-    if !closed || known || clients.conns.get(slot).link.is(TURNED_AWAY) {
+    if !closed || known || clients.conns.get(slot).link.has(TURNED_AWAY) {
         return false;
     }
     let who = match credential(connect) {
         None => Some(Ok(None)),
         Some(credential) => look_up_credential(clients, census, gate, slot, credential, io),
     };
-    let asked = who.map_or(Asked::Out, Asked::Back);
-    let waits = matches!(asked, Asked::Out);
+    let asked = who.map_or(Asked::Pending, Asked::Answered);
+    let waits = matches!(asked, Asked::Pending);
     mqtt_state(&mut clients.conns, slot).asked = Some(Box::new(asked));
     if waits {
         pause_for_verdict(&mut clients.conns, slot, io);
@@ -87,8 +87,8 @@ pub(crate) fn mqtt_verdict(
     conn: ConnId,
     who: Identity,
 ) {
-    if is_asked_for(&clients.conns, conn.slot) {
-        mqtt_state(&mut clients.conns, conn.slot).asked = Some(Box::new(Asked::Back(who)));
+    if awaits_verdict(&clients.conns, conn.slot) {
+        mqtt_state(&mut clients.conns, conn.slot).asked = Some(Box::new(Asked::Answered(who)));
         queues.resume_later(clients, conn);
     }
 }
@@ -105,8 +105,8 @@ pub(super) fn connect_as(clients: &mut Clients, slot: u32) -> Result<(), ReasonC
     {
         None => Ok(()),
         // The CONNECT waits for the verdict.
-        Some(Asked::Out) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
-        Some(Asked::Back(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
+        Some(Asked::Pending) => Err(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR),
+        Some(Asked::Answered(who)) => clients.enter_as(slot, Some(who)).map_err(|reason| {
             clients.scratch.note_close_reason(reason.row().closed);
             clients.refuse_packet(slot, reason)
         }),

@@ -1,5 +1,5 @@
-//! An MQTT client, for all files of this module: its state, its version, writing packets to it, packet ids, the largest packet that it takes, and the
-//! reasons for which its received packets wait.
+//! Functions for an MQTT client that all files of this module use: its state, its version, its packet ids, the largest packet that it accepts, sending
+//! packets to it, and the reasons for which its received packets wait.
 
 use alloc::vec::Vec;
 
@@ -343,7 +343,7 @@ impl Clients {
                 || mqtt.subacks.len() > SUBACKS_MAX
                 || has_many_pages(&self.conns, slot);
             let is_about_to_end = !mqtt.answers.is_empty() && self.ctx.is_cut_off();
-            mqtt.connecting.is_some() || has_many || mqtt.is_asked_for() || is_about_to_end
+            mqtt.connecting.is_some() || has_many || mqtt.awaits_verdict() || is_about_to_end
         })
     }
 }
@@ -355,8 +355,8 @@ pub(crate) fn owes_answers(conns: &Connections, slot: u32) -> bool {
 }
 
 /// Whether the connection waits for the verdict on its credential.
-pub(super) fn is_asked_for(conns: &Connections, slot: u32) -> bool {
-    mqtt(conns, slot).is_some_and(Mqtt::is_asked_for)
+pub(super) fn awaits_verdict(conns: &Connections, slot: u32) -> bool {
+    mqtt(conns, slot).is_some_and(Mqtt::awaits_verdict)
 }
 
 /// Whether the home has answered with the session and the CONNACK is not written yet.

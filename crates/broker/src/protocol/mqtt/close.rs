@@ -1,11 +1,11 @@
-//! How the server ends an MQTT connection: by a DISCONNECT that says why, where the client's version has one.
+//! Ends an MQTT connection. A client of 5.0 gets a DISCONNECT with the reason.
 
 use alloc::vec::Vec;
 
 use crate::base::reason::{Closed, Reason};
 use crate::io::{Close, Io};
 use crate::protocol::front::Clients;
-use crate::protocol::http::stream_end::end_stream_by;
+use crate::protocol::http::stream_end::end_stream_with_code;
 use crate::protocol::mqtt::client::{self, packet_bytes_max, version};
 use crate::protocol::mqtt::options::FRAMED;
 use crate::store::slab::NONE;
@@ -133,7 +133,7 @@ pub(super) fn end_unplaced<I: Io>(
 pub(super) fn mqtt_shut<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
     clients.send_reply(slot, io);
     if clients.conns.get(slot).wants(FRAMED) {
-        return end_stream_by(clients, slot, Closed::Done, CLOSE_NORMAL, "", io);
+        return end_stream_with_code(clients, slot, Closed::Done, CLOSE_NORMAL, "", io);
     }
     clients.shut(slot, io);
 }

@@ -1,9 +1,9 @@
-//! Sessions whose connections have ended while homes still owe them answers.
+//! Sessions whose connections have ended while they still wait for answers of homes.
 //!
 //! Invariants:
-//! * A session that outlives its connection goes back to its home only when each publish of the connection is in a log or was refused. If the next
-//!   connection sends one of them again, it is answered truly, and the order is kept.
-//! * It goes back only when all homes know which messages it needs kept. So the end of the session releases all of them.
+//! * A session that is kept goes back to its home only when each publish of the connection is in a log or was refused. If the next connection sends one of
+//!   them again, the answer is correct, and the order is kept.
+//! * It goes back only when all homes know which messages they must keep for it, so the end of the session releases all of them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -118,7 +118,7 @@ pub(crate) fn mqtt_fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
     if !is_record {
         count_answered_page(clients, queues, to.slot);
     }
-    if clients.conns.get(to.slot).link.is(CLOSING) {
+    if clients.conns.get(to.slot).link.has(CLOSING) {
         return;
     }
     if is_record {

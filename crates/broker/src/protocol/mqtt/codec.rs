@@ -1,4 +1,4 @@
-//! MQTT's part in subscriptions: SUBACK codes, retained messages, and the packets of messages (MQTT 5.0 sections 3.8.4 and 3.9).
+//! Implements [`Codec`] for MQTT's subscriptions: SUBACK codes, retained messages, and the packets of messages (MQTT 5.0 sections 3.8.4 and 3.9).
 
 use alloc::vec::Vec;
 
@@ -21,10 +21,11 @@ use crate::protocol::front::{
 use crate::protocol::mqtt::client;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_waiting;
-use crate::protocol::mqtt::give::{Wants, give_packet, send_or_hold};
 use crate::protocol::mqtt::options::{is_plain, packets_of, qos_of};
+use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue, write_publish};
 use crate::protocol::mqtt::overlap::{
-    give_in_turn, sharers, start_all, start_anew, start_live, wants_of,
+    combined_options, find_overlap, restart_after_deletion, start_live, start_live_subscriptions,
+    write_in_turn,
 };
 use crate::protocol::mqtt::retained_latest::{
     ask_latest_values, begin_latest_values, end_latest_values, send_latest_values,
@@ -93,20 +94,20 @@ impl Codec<AllProtocols> for MqttCodec {
             clients.broken(slot);
             return Offered::Full;
         };
-        let wants = Wants {
+        let delivery = DeliveryOptions {
             options: sub.own.options,
             identifiers: &[sub.own.identifier],
-            alias: (sub.topic != NONE).then_some(part),
-            ..Wants::default()
+            alias_subscription: (sub.topic != NONE).then_some(part),
+            ..DeliveryOptions::default()
         };
         let given = match message.retained {
-            true => give_packet(clients, slot, &wants, message, out),
-            false => give_in_turn(
+            true => write_publish(clients, slot, &delivery, message, out),
+            false => write_in_turn(
                 clients,
                 subs,
                 deliveries,
                 (slot, part),
-                &wants,
+                &delivery,
                 message,
                 out,
             ),
@@ -125,10 +126,10 @@ impl Codec<AllProtocols> for MqttCodec {
         out: &mut Packets,
     ) {
         let (mut all, mut waiting) = (parts.clone(), Vec::new());
-        if let Some(sharers) = sharers(clients, subs, deliveries, slot, message) {
-            let shares = |part: &u32| sharers.parts.contains(part);
-            if parts.contains(&sharers.lead) {
-                let others = sharers.parts.iter().filter(|part| !parts.contains(part));
+        if let Some(overlap) = find_overlap(clients, subs, deliveries, slot, message) {
+            let shares = |part: &u32| overlap.parts.contains(part);
+            if parts.contains(&overlap.sender) {
+                let others = overlap.parts.iter().filter(|part| !parts.contains(part));
                 all.extend(others);
             } else {
                 waiting = parts.extract_if(.., |part| shares(part)).collect();
@@ -136,14 +137,14 @@ impl Codec<AllProtocols> for MqttCodec {
             }
         }
         let mut identifiers = Vec::new();
-        let options = wants_of(&clients.conns, slot, &all, message, &mut identifiers);
-        let wants = Wants {
+        let options = combined_options(&clients.conns, slot, &all, message, &mut identifiers);
+        let delivery = DeliveryOptions {
             options: options.unwrap_or_default(),
             identifiers: &identifiers,
-            ..Wants::default()
+            ..DeliveryOptions::default()
         };
         let full = options.is_some()
-            && give_packet(clients, slot, &wants, message, out).offered() == Offered::Full;
+            && write_publish(clients, slot, &delivery, message, out).offered() == Offered::Full;
         if !full {
             parts.clear();
         }
@@ -169,7 +170,7 @@ impl Codec<AllProtocols> for MqttCodec {
         (partition, offset): (PartitionId, u64),
         _io: &mut I,
     ) {
-        start_anew(clients, &subs.topics, slot, part, partition, offset);
+        restart_after_deletion(clients, &subs.topics, slot, part, partition, offset);
     }
 
     /// The Receive Maximum bounds messages of QoS 1 and 2.
@@ -191,18 +192,18 @@ impl Codec<AllProtocols> for MqttCodec {
         io: &mut I,
     ) {
         let of = (slot, part);
-        if page.values == LatestValues::These {
+        if page.values == LatestValues::InThisPage {
             let messages = (messages, frames);
             return send_latest_values(clients, &subs.topics, queues, of, page, messages, io);
         }
         let Some(sub) = sub(&clients.conns, slot, part) else {
             return clients.broken(slot);
         };
-        let wants = Wants {
+        let delivery = DeliveryOptions {
             options: sub.own.options,
             identifiers: &[sub.own.identifier],
-            unbound: true,
-            ..Wants::default()
+            is_in_no_log: true,
+            ..DeliveryOptions::default()
         };
         let topic = sub.topic;
         let position = (sub.epoch == page.epoch).then_some(sub.offset);
@@ -213,9 +214,9 @@ impl Codec<AllProtocols> for MqttCodec {
                 frames,
                 retained: true,
             };
-            send_or_hold(clients, slot, &wants, &message, io);
+            send_or_queue(clients, slot, &delivery, &message, io);
         }
-        if page.values == LatestValues::Wait {
+        if page.values == LatestValues::MustRequest {
             // Values after the position of a resumed session are sent by the subscription.
             let until = position.filter(|_| !page.only_retained);
             let until = until.unwrap_or(page.head);
@@ -248,7 +249,7 @@ impl Codec<AllProtocols> for MqttCodec {
         partition: PartitionId,
         offset: u64,
     ) {
-        start_all(clients, topics, slot, partition, offset);
+        start_live_subscriptions(clients, topics, slot, partition, offset);
     }
 }
 
@@ -260,7 +261,7 @@ pub(super) fn mqtt_catch_up<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
     let row = clients.conns.get(slot);
     let full = row.link.outbox != NONE;
     // Nothing may overtake a CONNACK that waits in the outbox for resumed subscriptions.
-    if full && !row.link.is(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt {
+    if full && !row.link.has(HELD) || row.extra() == NONE || row.consumer.state != State::Mqtt {
         return;
     }
     if !full {

@@ -1,4 +1,4 @@
-//! CONNECT, its session, and the end of both (MQTT 5.0 sections 3.1, 3.2, 3.14).
+//! Handles CONNECT, opens its session, and ends both (MQTT 5.0 sections 3.1, 3.2, 3.14).
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -41,7 +41,7 @@ use crate::protocol::mqtt::state::{Answer, Connecting, MqttRow};
 use crate::protocol::mqtt::suspend::suspend_session;
 use crate::protocol::mqtt::unsubscribe::{leave_unanswered, part_groups};
 use crate::protocol::mqtt::{client, close};
-use crate::protocol::own::Own;
+use crate::protocol::shard_state::ShardState;
 use crate::store::slab::NONE;
 
 /// The longest accepted client id. MQTT requires only 23 bytes.
@@ -405,7 +405,7 @@ fn accept_connect(
     slot: u32,
     connect: &Connect<'_>,
 ) -> Result<(), ReasonCode> {
-    if clients.conns.get(slot).link.is(TURNED_AWAY) {
+    if clients.conns.get(slot).link.has(TURNED_AWAY) {
         return Err(ReasonCode::SERVER_BUSY);
     }
     if clients.ctx.is_cut_off() {
@@ -526,7 +526,7 @@ fn claim_to_record(clients: &mut Clients, mut will: Option<&mut Will>) -> Box<Re
 
 /// The client's id, or one that is made for it (section 3.1.3.1).
 fn client_id(
-    own: &mut Own,
+    own: &mut ShardState,
     ctx: &Context,
     slot: u32,
     connect: &Connect<'_>,
@@ -564,7 +564,7 @@ fn will(
         };
         clients.refuse_message(slot, ("CONNECT", "topic of the will"), name, refused)
     })?;
-    let fields = Fields::of(&will.properties, will.payload, NO_CLIENT, Vec::new())
+    let fields = Fields::read(&will.properties, will.payload, NO_CLIENT, Vec::new())
         .map_err(|fault| clients.refused_fields(slot, "CONNECT", fault, name))?;
     let named = clients.with_publisher(slot, name, &fields.attributes);
     Ok(Some(Box::new(Will {

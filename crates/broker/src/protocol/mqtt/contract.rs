@@ -1,4 +1,4 @@
-//! What the code for all protocols asks MQTT.
+//! Implements [`Protocol`] for MQTT.
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
@@ -7,7 +7,7 @@ use crate::budget::stats::Transport;
 use crate::client::progress::Allowance;
 use crate::client::protocols::Protocol;
 use crate::client::row::{Row, State};
-use crate::client::types::Spilled as _;
+use crate::client::types::{PartialInput, UnprocessedInput as _};
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::{Outcome, ReplyTo};
@@ -18,7 +18,7 @@ use crate::protocol::mqtt::close::{mqtt_end, mqtt_move};
 use crate::protocol::mqtt::closing_sessions::mqtt_fenced;
 use crate::protocol::mqtt::codec::MqttCodec;
 use crate::protocol::mqtt::options::FRAMED;
-use crate::protocol::mqtt::packets::{mqtt_part, mqtt_part_is_slow};
+use crate::protocol::mqtt::packets::{count_packet_second, partial_packet};
 use crate::protocol::mqtt::publish::{mqtt_outcome, mqtt_second};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
@@ -53,7 +53,7 @@ impl Protocol<AllProtocols> for Mqtt {
         }
     }
 
-    fn frame<I: Io>(
+    fn handle_frame<I: Io>(
         front: &mut Front,
         slot: u32,
         data: &[u8],
@@ -64,7 +64,7 @@ impl Protocol<AllProtocols> for Mqtt {
         front.mqtt_frame(slot, data, is_binary, home, io)
     }
 
-    fn frame_beside_bytes(_clients: &Clients) -> usize {
+    fn frame_overhead_bytes(_clients: &Clients) -> usize {
         PACKET_BESIDE_BYTES
     }
 
@@ -72,7 +72,7 @@ impl Protocol<AllProtocols> for Mqtt {
         front.mqtt_resume(conn.slot, home, io);
     }
 
-    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         if clients.conns.get(slot).extra() != NONE {
             mqtt_second(clients, slot, io);
         }
@@ -88,12 +88,12 @@ impl Protocol<AllProtocols> for Mqtt {
     }
 
     /// A packet may wait for pages too, and extend over several frames.
-    fn is_held(_conns: &Connections, _slot: u32) -> bool {
+    fn has_waiting_input(_conns: &Connections, _slot: u32) -> bool {
         true
     }
 
-    fn partial(conns: &Connections, slot: u32) -> (usize, u64) {
-        mqtt_part(conns, slot)
+    fn partial_input(conns: &Connections, slot: u32) -> PartialInput {
+        partial_packet(conns, slot)
     }
 
     fn has_begun_input(conns: &Connections, slot: u32) -> bool {
@@ -101,7 +101,7 @@ impl Protocol<AllProtocols> for Mqtt {
         row.extra() != NONE || row.link.spill != NONE
     }
 
-    fn input_lags(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
+    fn count_input_second(clients: &mut Clients, slot: u32, allowance: Allowance) -> bool {
         if clients.mqtt_must_wait(slot) {
             return false;
         }
@@ -112,11 +112,11 @@ impl Protocol<AllProtocols> for Mqtt {
             _ => 0,
         };
         let spill = conns.spill_mut(slot);
-        spill.is_some_and(|spill| spill.lags(allowance))
-            || mqtt_part_is_slow(conns, slot, came, allowance)
+        spill.is_some_and(|spill| spill.count_second(allowance))
+            || count_packet_second(conns, slot, came, allowance)
     }
 
-    fn verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
+    fn handle_verdict(clients: &mut Clients, queues: &mut Queues, conn: ConnId, who: Identity) {
         mqtt_verdict(clients, queues, conn, who);
     }
 
@@ -129,7 +129,7 @@ impl Protocol<AllProtocols> for Mqtt {
     }
 
     /// Without an MQTT code for the reason, the client stays: its subscriptions outlive a topic, and it may never subscribe again.
-    fn outlives(reason: Reason) -> bool {
+    fn stays_after(reason: Reason) -> bool {
         reason.row().mqtt.is_none()
     }
 
@@ -138,11 +138,11 @@ impl Protocol<AllProtocols> for Mqtt {
         true
     }
 
-    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         mqtt_outcome(front, to, outcome, io);
     }
 
-    fn fenced<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
+    fn fence_passed<I: Io>(front: &mut Front, to: ReplyTo, io: &mut I) {
         mqtt_fenced(front, to, io);
     }
 }

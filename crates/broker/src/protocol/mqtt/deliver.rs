@@ -1,8 +1,8 @@
-//! Messages to the client, and its acknowledgements (MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9).
+//! Sends messages to the client, and handles its acknowledgements (MQTT 5.0 sections 3.3, 4.3, 4.4 and 4.9).
 //!
-//! A QoS 1 or 2 message is copied until it is acknowledged: when the client connects again, it is sent again with its packet id, before newer
-//! messages. When the client's Receive Maximum is reached, the subscription falls back to its position, and reads from the log as acknowledgements
-//! arrive. QoS 0 messages do not count there. But if the subscription has a log, they wait behind messages that must be sent again.
+//! The connection keeps a copy of a QoS 1 or 2 message until it is acknowledged. When the client connects again, the message is sent again with its packet
+//! id, before newer messages. When the client's Receive Maximum is reached, the subscription falls back to its position, and reads from the log as
+//! acknowledgements arrive. QoS 0 messages do not count there. But if the subscription has a log, they wait behind messages that must be sent again.
 
 use alloc::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_pay
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-/// The most bytes of messages that are sent again at once when a session is resumed.
+/// The maximum number of bytes of messages that are sent again at once when a session is resumed.
 const AGAIN_BYTES: usize = 256 << 10;
 
 /// Sends messages that waited for room: first those that are sent again, then retained messages and messages of groups.

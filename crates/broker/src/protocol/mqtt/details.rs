@@ -1,4 +1,4 @@
-//! An MQTT connection as an operator sees it.
+//! Describes an MQTT connection to the operator.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -2,8 +2,7 @@
 //!
 //! `packets` decodes received packets. `connect` opens and ends the session, `publish` takes the client's messages, `subscribe`, `list` and
 //! `unsubscribe` are its subscriptions, `deliver` sends messages and takes acknowledgements. `suspend` makes the stored form of a session, and `resume`
-//! reads it. `details` describes a connection to the operator. `contract` answers the
-//! questions that every protocol answers.
+//! reads it. `details` describes a connection to the operator. `contract` implements the trait of all protocols.
 //!
 //! Invariants:
 //! * Nothing is done for a client before it has its session.
@@ -20,8 +19,8 @@ pub(crate) mod connect;
 pub(crate) mod contract;
 pub(crate) mod deliver;
 pub(crate) mod details;
-pub(crate) mod give;
 pub(crate) mod options;
+pub(crate) mod outgoing_publish;
 pub(crate) mod overlap;
 pub(crate) mod packets;
 pub(crate) mod plain;

@@ -3,7 +3,7 @@
 //!
 //! While all subscriptions are live, a message finds all of them at once, and none of this state exists. It begins when a subscription falls behind or a
 //! session is resumed. Then each subscription has a [`Start`] in each partition: after that offset it misses nothing. Among the subscriptions that match a
-//! message, the one with the earliest start sends it. The others skip the messages that it has passed, and wait before those that it has not. So a topic
+//! message, the one with the earliest start sends it. The others skip the messages that it has passed, and wait before those that it has not, so a topic
 //! keeps its order, and no position is ahead of the client.
 //!
 //! Only QoS 1 and 2 take part. QoS 0 never waits, since its log may not keep the messages.
@@ -25,55 +25,53 @@ use crate::protocol::front::{
     Clients, Connections, Context, Deliveries, Matching, Sub, Subscriptions, Topics,
 };
 use crate::protocol::mqtt::client::{self, mqtt_state};
-use crate::protocol::mqtt::give::{Given, Wants, give_packet};
 use crate::protocol::mqtt::options::{NO_LOCAL, qos};
+use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
 use crate::protocol::mqtt::reading::Start;
 use crate::protocol::mqtt::subscription::part_of;
 use crate::store::slab::NONE;
 
-/// The subscriptions that match a message, and the one of them that sends it.
-pub(super) struct Sharers {
-    /// All of them.
+/// The subscriptions that match a message.
+pub(super) struct Overlap {
     pub parts: Vec<u32>,
-    /// The one that sends it.
-    pub lead: u32,
-    /// It has sent it.
-    pub done: bool,
+    /// The one of them that sends the message.
+    pub sender: u32,
+    pub is_sent: bool,
 }
 
-/// Sends a message that a subscription has reached, for all subscriptions that match it, unless another of them sends it.
-pub(super) fn give_in_turn(
+/// Sends a message that a subscription has reached, for all subscriptions that match it. If another one sends it, skips it or waits for that.
+pub(super) fn write_in_turn(
     clients: &mut Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
     (slot, part): (u32, u32),
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     out: &mut Packets,
-) -> Given {
-    let sharers = sharers(clients, subs, deliveries, slot, message);
-    let Some(all) = sharers.filter(|all| all.parts.contains(&part)) else {
-        return give_packet(clients, slot, wants, message, out);
+) -> DeliveryResult {
+    let overlap = find_overlap(clients, subs, deliveries, slot, message);
+    let Some(all) = overlap.filter(|all| all.parts.contains(&part)) else {
+        return write_publish(clients, slot, delivery, message, out);
     };
-    if all.lead != part {
-        return match all.done {
-            true => Given::Skipped,
-            false => Given::Full,
+    if all.sender != part {
+        return match all.is_sent {
+            true => DeliveryResult::Skipped,
+            false => DeliveryResult::Later,
         };
     }
     let mut identifiers = Vec::new();
-    let options = wants_of(&clients.conns, slot, &all.parts, message, &mut identifiers);
-    let wants = Wants {
+    let options = combined_options(&clients.conns, slot, &all.parts, message, &mut identifiers);
+    let delivery = DeliveryOptions {
         // The subscription with the earliest start sends it.
-        options: options.unwrap_or(wants.options),
+        options: options.unwrap_or(delivery.options),
         identifiers: &identifiers,
-        ..*wants
+        ..*delivery
     };
-    give_packet(clients, slot, &wants, message, out)
+    write_publish(clients, slot, &delivery, message, out)
 }
 
 /// Sets the starts of a resumed subscription: one offset for its topic, or one for each partition.
-pub(super) fn starts_at(
+pub(super) fn set_starts(
     clients: &mut Clients,
     subs: &Subscriptions,
     slot: u32,
@@ -117,8 +115,9 @@ pub(super) fn starts_of(conns: &Connections, slot: u32, part: u32, seen: &[u64])
     (0..).zip(seen).map(at).collect()
 }
 
-/// A subscription falls behind in this partition before the message with this offset. The live subscriptions there start with that message.
-pub(super) fn start_all(
+/// Called when a subscription falls behind in this partition before the message with this offset. The live subscriptions there start with that
+/// message.
+pub(super) fn start_live_subscriptions(
     clients: &mut Clients,
     topics: &Topics,
     slot: u32,
@@ -191,9 +190,10 @@ pub(crate) fn add_start(
     &mut starts[at]
 }
 
-/// The topic of a subscription was deleted at this offset, so that it reads on from there. A live subscription without a start starts there too, since it
-/// misses nothing of the topic. One with a start keeps it: it may have become live later, and then it has not sent earlier messages of other topics.
-pub(super) fn start_anew(
+/// Called when the topic of a subscription was deleted at this offset. The subscription reads on from there. A live subscription without a start starts
+/// there too, since it misses nothing of the topic. One with a start keeps it: it may have become live later, and then it has not sent earlier messages of
+/// other topics.
+pub(super) fn restart_after_deletion(
     clients: &mut Clients,
     topics: &Topics,
     slot: u32,
@@ -207,7 +207,7 @@ pub(super) fn start_anew(
     add_start(&mut clients.conns, slot, part, partition, offset).offset = offset;
 }
 
-/// A subscription ends: the other ones send the messages that it has not sent.
+/// Called when a subscription ends. The others send the messages that it has not sent.
 pub(super) fn forget_starts(conns: &mut Connections, slot: u32, part: u32) {
     if client::mqtt(conns, slot).is_some_and(|mqtt| !mqtt.starts.is_empty()) {
         mqtt_state(conns, slot).starts.retain(|it| it.part != part);
@@ -229,14 +229,14 @@ pub(crate) fn topic_partition(topics: &Topics, ctx: &Context, sub: &Sub) -> Part
     ctx.partition_of(topics.name(sub.topic))
 }
 
-/// The subscriptions that match a message; `None` if no other one can send it.
-pub(super) fn sharers(
+/// The subscriptions that match a message; `None` if only one can send it.
+pub(super) fn find_overlap(
     clients: &Clients,
     subs: &Subscriptions,
     deliveries: &Deliveries,
     slot: u32,
     message: &Message<'_>,
-) -> Option<Sharers> {
+) -> Option<Overlap> {
     let Message {
         name: topic,
         record,
@@ -260,7 +260,7 @@ pub(super) fn sharers(
         }),
         None => sub.topic != NONE && subs.topics.name(sub.topic) == topic,
     };
-    // Each one visits its indexes in the client's list.
+    // Each start is looked up in the client's list.
     clients.meter.work.steps.add(starts.len() / 4);
     let mut parts = Vec::new();
     let mut first: Option<(u64, u32)> = None;
@@ -275,20 +275,24 @@ pub(super) fn sharers(
             first = Some(first.map_or(key, |first| first.min(key)));
         }
     }
-    let (_, lead) = first?;
-    let done = stands(
+    let (_, sender) = first?;
+    let is_sent = position_in(
         clients,
         &subs.matching,
         deliveries,
         slot,
-        list.get(lead as usize)?,
+        list.get(sender as usize)?,
         partition,
     ) >= record.offset;
-    Some(Sharers { parts, lead, done })
+    Some(Overlap {
+        parts,
+        sender,
+        is_sent,
+    })
 }
 
-/// The position of a subscription in this partition, or at its topic there.
-pub(crate) fn stands(
+/// The position of a subscription in this partition.
+fn position_in(
     clients: &Clients,
     matching: &Matching,
     deliveries: &Deliveries,
@@ -311,8 +315,8 @@ pub(crate) fn stands(
     }
 }
 
-/// The combined options of these subscriptions for a message; `None` if none of them takes it.
-pub(super) fn wants_of(
+/// The combined options of these subscriptions for a message; `None` if none of them gets it. Adds their identifiers to the list.
+pub(super) fn combined_options(
     conns: &Connections,
     slot: u32,
     parts: &[u32],

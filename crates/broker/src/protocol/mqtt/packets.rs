@@ -1,5 +1,5 @@
-//! The packets of a client: how they come, over TCP or within frames, which part carries each of them out, and how the server ends
-//! the connection.
+//! Reads the packets of a client, over TCP or within frames, calls the function that handles each of them, and ends the connection for a
+//! wrong one.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -14,6 +14,7 @@ use crate::client::credit::{must_stall, stop_reading, waits_for_carriers};
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::{Allowance, Progress};
 use crate::client::row::{OWN, Row, State};
+use crate::client::types::PartialInput;
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::spill_buffer::SpillBuffer;
@@ -403,25 +404,27 @@ pub(crate) fn drop_partial(clients: &mut Clients, slot: u32) {
     }
 }
 
-/// Bytes of a packet that has come in part, in frames, and how many more should have come.
-pub(crate) fn mqtt_part(conns: &Connections, slot: u32) -> (usize, u64) {
-    let mqtt = client::mqtt(conns, slot);
-    mqtt.map_or((0, 0), |it| (it.partial.rest().len(), it.progress.behind()))
+/// The packet that has come in part, in frames.
+pub(crate) fn partial_packet(conns: &Connections, slot: u32) -> PartialInput {
+    client::mqtt(conns, slot).map_or_else(PartialInput::default, |mqtt| PartialInput {
+        bytes: mqtt.partial.rest().len(),
+        bytes_behind: mqtt.progress.behind(),
+    })
 }
 
-/// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Whether it is too slow.
-pub(crate) fn mqtt_part_is_slow(
+/// Counts a second of such a packet. The received part of the current frame (`came`) belongs to it. Returns whether the packet is too slow.
+pub(crate) fn count_packet_second(
     conns: &mut Connections,
     slot: u32,
     came: usize,
     allowance: Allowance,
 ) -> bool {
-    let (partial, _) = mqtt_part(conns, slot);
-    if partial == 0 {
+    let PartialInput { bytes, .. } = partial_packet(conns, slot);
+    if bytes == 0 {
         return false;
     }
     let progress = &mut mqtt_state(conns, slot).progress;
-    progress.second(partial + came, allowance)
+    progress.count_second(bytes + came, allowance)
 }
 
 /// Prefetches what the publishes among the next packets need; returns where the first packet begins that was not looked

@@ -1,4 +1,4 @@
-//! A QoS 0 message as all plain subscribers of an MQTT version get it, and the properties that every subscriber gets with a message.
+//! Encodes a QoS 0 message once for all plain subscribers of an MQTT version, and writes the properties that every subscriber gets with a message.
 
 use alloc::vec::Vec;
 

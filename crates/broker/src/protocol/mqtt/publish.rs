@@ -1,4 +1,4 @@
-//! Messages that the client publishes (MQTT 5.0 sections 3.3 and 4.3).
+//! Handles the messages that the client publishes (MQTT 5.0 sections 3.3 and 4.3).
 
 use alloc::vec::Vec;
 
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
     ///
     /// # Errors
     /// A property that other protocols could not pass on, or a payload that is not UTF-8 although it says so.
-    pub fn of(
+    pub fn read(
         set: &Properties<'a>,
         payload: &[u8],
         origin: u64,
@@ -186,7 +186,7 @@ fn publish_named(
     let origin = client::origin(&clients.conns, slot);
     let set = &publish.properties;
     let buffer = core::mem::take(&mut clients.own.attributes);
-    let fields = Fields::of(set, publish.payload, origin, buffer)
+    let fields = Fields::read(set, publish.payload, origin, buffer)
         .map_err(|fault| clients.refused_fields(slot, "PUBLISH", fault, name))?;
     let admitted = clients.may_publish(slot);
     admitted.map_err(|reason| clients.refuse_packet(slot, reason))?;
@@ -219,8 +219,8 @@ fn publish_named(
         client: clients.conns.get(slot).consumer.client,
     };
     let answer = match publish.qos {
-        Qos::AtMostOnce => mail::Answer::None,
-        _ => mail::Answer::Full(clients.conns.reply_to(slot, part)),
+        Qos::AtMostOnce => mail::WantedAnswer::None,
+        _ => mail::WantedAnswer::OutcomeAndInfo(clients.conns.reply_to(slot, part)),
     };
     let outcome = asking::publish_as(clients, subs, home, slot, at, &message, answer);
     clients.own.attributes = fields.attributes;
@@ -237,7 +237,7 @@ pub(crate) fn mqtt_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outco
     let most = usize::from(clients.ctx.world.settings.mqtt.receive_max);
     // A node that was cut off may have stopped reading for this answer alone.
     let waited = mqtt_state(&mut clients.conns, slot).answers.len() > most
-        || clients.ctx.world.is_replicated() && clients.conns.get(slot).link.is(PAUSED);
+        || clients.ctx.world.is_replicated() && clients.conns.get(slot).link.has(PAUSED);
     let reason = reason_code_of(clients, slot, outcome);
     let answered = answer_publish(clients, slot, part, reason);
     // It is not acknowledged, so the client sends it again.
@@ -312,8 +312,8 @@ fn expect_answer(clients: &mut Clients, slot: u32, id: u16, qos: Qos) {
 
 fn does_not_release(clients: &mut Clients, slot: u32) -> bool {
     let row = clients.conns.get(slot);
-    let closing = row.link.is(CLOSING);
-    let waits_for_us = row.link.is(PAUSED) || row.link.spill != NONE || row.link.outbox != NONE;
+    let closing = row.link.has(CLOSING);
+    let waits_for_us = row.link.has(PAUSED) || row.link.spill != NONE || row.link.outbox != NONE;
     let now_s = clients.ctx.now.s;
     if client::mqtt(&clients.conns, slot).is_none_or(|mqtt| mqtt.past_maximum.is_none()) {
         return false;
@@ -477,7 +477,7 @@ pub(crate) fn mqtt_released<I: Io>(
         return;
     }
     let is_known = releasing.remove(at).is_known;
-    if clients.conns.get(slot).link.is(CLOSING) {
+    if clients.conns.get(slot).link.has(CLOSING) {
         return;
     }
     clients.write_pubcomp(slot, id, is_known);
@@ -516,7 +516,7 @@ pub(super) fn answered(part: u32) -> (u16, bool) {
 
 pub(super) fn reason_of(outcome: Outcome) -> ReasonCode {
     match outcome {
-        Outcome::Done(info) if info.subscribers == 0 && !info.wanted => {
+        Outcome::Done(info) if info.subscribers == 0 && !info.needs_log => {
             ReasonCode::NO_MATCHING_SUBSCRIBERS
         }
         // Happens with QoS 1 only, and the client is not told (`mqtt_outcome`).

@@ -5,9 +5,9 @@
 //! * A SUBACK waits until a record with its subscription is committed.
 //! * At most one record of a connection is in flight. Changes that come meanwhile are in the next one.
 //! * A record has a position before each QoS 1 message that the client has not acknowledged. After a crash the client gets these messages once more. If
-//!   the session has got QoS 2 messages besides, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
-//! * A QoS 2 message is sent when a record has it with its packet id, and its PUBREL when a record says that the client has received it. After a crash
-//!   the delivery goes on with the same packet id.
+//!   the session also has QoS 2 messages in flight, the record has the messages themselves: from lower positions QoS 2 messages would come twice.
+//! * A QoS 2 message is sent only after a record has it with its packet id, and its PUBREL only after a record says that the client has received it. After
+//!   a crash the delivery goes on with the same packet id.
 
 use alloc::vec::Vec;
 
@@ -101,7 +101,7 @@ impl Front {
             let conns = &self.clients.conns;
             if conns.is_current(conn)
                 && conns.get(conn.slot).consumer.state == State::Mqtt
-                && !conns.get(conn.slot).link.is(CLOSING)
+                && !conns.get(conn.slot).link.has(CLOSING)
             {
                 self.record_session(conn);
             }
@@ -147,7 +147,7 @@ impl Front {
             received: mqtt.unreleased().collect(),
             token: mqtt.token,
         };
-        let after = Outline::of(&session);
+        let after = Outline::from_session(&session);
         let is_whole = recording.is_whole_due();
         let (news, bytes) = match recording.outline.take().filter(|_| !is_whole) {
             Some(before) => {

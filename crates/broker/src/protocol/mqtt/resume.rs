@@ -1,7 +1,7 @@
-//! A session goes on with a new connection: its subscriptions and messages return from their [stored form](crate::mail::session::stored).
+//! Resumes a session on a new connection: restores its subscriptions and messages from their [stored form](crate::mail::session::stored).
 //!
-//! Invariant: the CONNACK waits until each subscription without a position is in force. So the client gets what is published after the CONNACK.
-//! Subscriptions with a position get from the log what they miss meanwhile.
+//! Invariant: the CONNACK waits until each subscription without a position is in force, so the client gets what is published after the CONNACK.
+//! Subscriptions with a position read the messages that they miss meanwhile from the log.
 //!
 //! The opposite, the stored form of a connection's session, is in `suspend.rs`.
 
@@ -27,7 +27,7 @@ use crate::protocol::mqtt::client::mqtt_state;
 use crate::protocol::mqtt::close::end_unplaced;
 use crate::protocol::mqtt::deliver::send_inflight;
 use crate::protocol::mqtt::options::options_of;
-use crate::protocol::mqtt::overlap::{end_starts, starts_at};
+use crate::protocol::mqtt::overlap::{end_starts, set_starts};
 use crate::protocol::mqtt::retention::{count_qos_subscription_of, release_stored};
 use crate::protocol::mqtt::shared::join_group;
 use crate::protocol::mqtt::state::{Inflight, NO_END_S, RESUMED, Step, Unsent};
@@ -48,7 +48,7 @@ pub(super) fn resume_session<I: Io>(
     };
     if session.token != 0 && clients.records_session(slot) {
         // The log has this state.
-        let outline = Some(Outline::of(&session));
+        let outline = Some(Outline::from_session(&session));
         let random = clients.own.next_number(&clients.ctx);
         let recording = mqtt_state(&mut clients.conns, slot).recording();
         recording.outline = outline;
@@ -170,7 +170,7 @@ fn resume_subscription(
                 true => &subscription.positions,
                 false => &subscription.starts,
             };
-            starts_at(clients, subs, slot, filter, starts);
+            set_starts(clients, subs, slot, filter, starts);
         }
         // Joining has counted the subscription at its homes, which count it already.
         let (hash, _) = clients.ctx.place_of(filter);

@@ -1,9 +1,9 @@
-//! In a topic whose rule keeps only latest values, these values are its retained messages (MQTT 5.0 section 3.8.4). This sends them to a new
-//! subscription to the topic's name.
+//! Sends the latest values of a topic to a new subscription to the topic's name. If the topic's rule keeps only latest values, these are its retained
+//! messages (MQTT 5.0 section 3.8.4).
 //!
-//! The subscription itself begins with the next message. The values are read beside it, in pages: the next page is requested when the client has room
-//! for it, and topics take turns. So subscriptions that overlap with this one are not affected. A value that is published meanwhile is sent by the
-//! subscription only.
+//! The subscription itself begins with the next message. The values are read separately, in pages: the next page is requested when the client has room
+//! for it, and topics take turns. Subscriptions that overlap with this one are not affected. A value that is published meanwhile is sent only by the
+//! subscription.
 //!
 //! Deliberately elsewhere: a single retained message (`page.rs`), and the values of topics that match a filter with wildcards (`filters.rs`).
 
@@ -16,7 +16,7 @@ use crate::io::Io;
 use crate::mail::{Attach, Frames, Page, Record};
 use crate::protocol::front::{Clients, Connections, Queues, Subscriptions, Topics};
 use crate::protocol::mqtt::client::{self, has_place, mqtt_state, places};
-use crate::protocol::mqtt::give::{Given, Wants, give_packet};
+use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, DeliveryResult, write_publish};
 use crate::protocol::mqtt::reading::LatestShown;
 
 /// Sends a page of values that the home has answered with.
@@ -42,10 +42,10 @@ pub(super) fn send_latest_values<I: Io>(
         return clients.broken(slot);
     };
     let name = topics.name(sub.topic);
-    let wants = Wants {
+    let delivery = DeliveryOptions {
         options: sub.own.options,
         identifiers: &[sub.own.identifier],
-        ..Wants::default()
+        ..DeliveryOptions::default()
     };
     let mut out = Packets::default();
     let mut is_full = false;
@@ -56,7 +56,7 @@ pub(super) fn send_latest_values<I: Io>(
             frames,
             retained: true,
         };
-        if let Given::Full = give_packet(clients, slot, &wants, &message, &mut out) {
+        if let DeliveryResult::Later = write_publish(clients, slot, &delivery, &message, &mut out) {
             is_full = true;
             break;
         }

@@ -43,7 +43,7 @@ pub(crate) fn count_qos_subscription_of(
     for home in homes_of(ctx, name) {
         lanes.ask(home, |bytes| Ask::CountQosSubscription {
             hash,
-            name: Span::of(bytes, name),
+            name: Span::append(bytes, name),
             on,
         });
     }

@@ -13,14 +13,14 @@ use crate::io::Io;
 use crate::mail::{Ask, Frames, LeaveGroup, Record, ReplyTo, Unacked};
 use crate::protocol::front::{Clients, Connections, Lanes, Sub};
 use crate::protocol::mqtt::client::{self, mqtt_state};
-use crate::protocol::mqtt::give::{Wants, send_or_hold};
 use crate::protocol::mqtt::options::qos_of;
+use crate::protocol::mqtt::outgoing_publish::{DeliveryOptions, send_or_queue};
 use crate::protocol::mqtt::retention::{await_retention, homes_of};
-use crate::protocol::mqtt::state::{Inflight, Shared, Step, Subscribed};
+use crate::protocol::mqtt::state::{Inflight, Shared, Step, SubscriptionState};
 use crate::protocol::mqtt::subscription::Wanted;
 use crate::store::slab::NONE;
 
-/// The most unacknowledged messages of a client from one home of a group: enough to keep the client busy, and few enough that all members get
+/// The maximum number of unacknowledged messages of a client from one home of a group: enough to keep the client busy, and few enough that all members get
 /// messages.
 const CREDIT: u16 = 16;
 
@@ -96,12 +96,12 @@ pub(crate) fn shared_message<I: Io>(
     };
     let identifiers = [sub.own.identifier];
     let partition = clients.ctx.partition_of(name);
-    let wants = Wants {
+    let delivery = DeliveryOptions {
         options: sub.own.options,
         identifiers: &identifiers,
         group: Some((part as u16, partition)),
-        unbound: true,
-        ..Wants::default()
+        is_in_no_log: true,
+        ..DeliveryOptions::default()
     };
     let message = Message {
         name,
@@ -109,7 +109,7 @@ pub(crate) fn shared_message<I: Io>(
         frames,
         retained: false,
     };
-    if !send_or_hold(clients, to.slot, &wants, &message, io) {
+    if !send_or_queue(clients, to.slot, &delivery, &message, io) {
         give_credit(clients, lanes, to.slot, part, (partition, record.offset));
     }
 }
@@ -135,12 +135,12 @@ pub(super) fn join_group(
     clients.conns.extra(slot).shared_bytes += shared.bytes() as u32;
     let sub = Sub {
         topic: NONE,
-        own: Subscribed {
+        own: SubscriptionState {
             options: wanted.options.bits(),
             identifier: wanted.identifier,
             granted: wanted.granted,
             group: Some(shared),
-            ..Subscribed::default()
+            ..SubscriptionState::default()
         },
         ..Sub::default()
     };

@@ -32,9 +32,9 @@ pub struct MqttRow {
     pub keep_alive_s: u16,
     /// The packet id of the last message to the client.
     pub packet_id: u16,
-    /// The Receive Maximum: unacknowledged QoS 1 and 2 messages that the client takes.
+    /// The Receive Maximum: how many unacknowledged QoS 1 and 2 messages the client accepts.
     pub receive_max: u16,
-    /// The largest packet that the client takes.
+    /// The largest packet that the client accepts.
     pub packet_bytes_max: u32,
 }
 
@@ -79,7 +79,7 @@ impl MqttRow {
 /// State that few clients need, or that clients need only for a while.
 #[derive(Default)]
 pub struct Mqtt {
-    /// Seconds that the session outlives the connection.
+    /// For how many seconds after the connection's end the session is kept.
     pub expiry_s: u32,
     /// The client is a bridge of 3.1.1: all its subscriptions have No Local and Retain As Published.
     pub bridge: bool,
@@ -91,13 +91,13 @@ pub struct Mqtt {
     pub waiting: VecDeque<Inflight>,
     /// QoS 2 messages of the client that it has not released.
     pub received: BTreeSet<u16>,
-    /// Packet ids of such messages on former connections of a session with a token. Homes know which of them were published: a message with one of these ids
-    /// goes to its home, which recognises it.
+    /// Packet ids of such messages on former connections of a session with a token. A message with one of these ids may have been published already. It goes
+    /// to its home, which knows that.
     pub received_before: BTreeSet<u16>,
-    /// In a cluster: the number of further messages of former connections that the client may release, at most one for each packet id. Only the log knows
-    /// them all, since one may have come to another node a moment ago.
+    /// In a cluster: how many more messages of former connections the client may release, at most one for each packet id. Only the log knows all of them,
+    /// since one may have come to another node a moment ago.
     pub releases_before: u16,
-    /// The token of the session, if it is recorded: homes know its QoS 2 messages by that. Otherwise 0.
+    /// The token by which homes know the session's QoS 2 messages. 0 if the session is not recorded.
     pub token: u64,
     /// In a cluster: the offset of the claim by which this connection got the session. Otherwise 0.
     pub claim: u64,
@@ -109,8 +109,8 @@ pub struct Mqtt {
     pub answers: VecDeque<Answer>,
     /// SUBACKs that wait for homes, and UNSUBACKs.
     pub subacks: Vec<Suback>,
-    /// Pairs of grants: when the first one is given, the second one is given too. The second one belongs to an earlier SUBSCRIBE of the same
-    /// filter, which no home has answered yet.
+    /// Pairs of grants, of two SUBSCRIBEs for the same filter. The second of a pair belongs to the earlier SUBSCRIBE, which no home had answered when the
+    /// later one came. Both are given together.
     pub grants_behind: Vec<((u16, u16), (u16, u16))>,
     /// The number of filters of the current SUBSCRIBE that are done, if they need more than one turn.
     pub filters_done: u16,
@@ -120,15 +120,15 @@ pub struct Mqtt {
     pub aliases_max: u16,
     /// The number of aliases that the server has assigned.
     pub aliases_given: u16,
-    /// Messages of groups whose credit is given back when the socket is writable: the subscription's index, the partition and the offset.
+    /// Messages of groups whose credit goes back when the socket is writable: the subscription's index, the partition and the offset.
     pub groups_behind: Vec<(u32, PartitionId, u64)>,
     /// Where subscriptions begin, while some still read from the log.
     pub starts: Vec<Start>,
-    /// Subscriptions that are being sent the latest values of their topics, one after another.
+    /// Subscriptions that get the latest values of their topics now, one after another.
     pub retained_latest: Vec<LatestShown>,
-    /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room. It is about to end.
+    /// [Stored](StoredSubscription) subscriptions of the session for which this connection had no room, so it is about to end.
     pub unplaced: Vec<Box<[u8]>>,
-    /// Homes were told to keep messages for a subscription, and have not confirmed it.
+    /// Homes have not confirmed yet that they keep messages for a subscription.
     pub needs_told: bool,
     /// The client has left a group. Messages of the group may still arrive for the index that the subscription had.
     pub left_group: bool,
@@ -140,7 +140,7 @@ pub struct Mqtt {
     pub asked: Option<Box<Asked>>,
     /// Set until the CONNACK is written.
     pub connecting: Option<Box<Connecting>>,
-    /// What of the session is in the log.
+    /// Set if the log may have records of the session.
     pub recording: Option<Box<Recording>>,
     /// The number of resumed subscriptions that the CONNACK waits for.
     pub unconfirmed: u32,
@@ -156,16 +156,16 @@ pub struct Releasing {
     pub is_known: bool,
 }
 
-/// What of a session is in the log. Exists if the log may have records of the session.
+/// The records of a session in the log.
 #[derive(Default)]
 pub struct Recording {
-    /// The state that the log has when it has all records that were asked for; `None` if this connection does not know it.
+    /// The state of the session according to all its records, those in flight included; `None` if this connection does not know it.
     pub outline: Option<Outline>,
     /// A record is in flight.
     pub is_asked: bool,
-    /// The session is to be recorded in the next turn, or when the record in flight is committed.
+    /// The session must be recorded in the next turn, or when the record in flight is committed.
     pub is_wanted: bool,
-    /// Among the messages in flight, and those that the client got after the first of them, there may have been some of QoS 2.
+    /// The messages since the first one in flight may include messages of QoS 2.
     pub is_exactly_once: bool,
     /// The client has acknowledged messages since the last record.
     pub has_news: bool,
@@ -213,7 +213,7 @@ impl Recording {
     }
 }
 
-/// What the CONNACK needs, while the connection waits for its session.
+/// Contents of the CONNACK, while the connection waits for its session.
 pub struct Connecting {
     /// The client id that the server assigned.
     pub assigned: Option<Box<str>>,
@@ -279,8 +279,8 @@ pub struct Inflight {
     pub unsent: Unsent,
 }
 
-/// Whether a packet of a QoS 2 message waits until the log has the step of its delivery. Without that the client could get the message twice: after a
-/// crash the server would not know that it has sent it.
+/// Whether a packet of a QoS 2 message waits until the step of its delivery is in the log. If it did not wait, the server would not know after a crash that
+/// it has sent the message, and the client could get it twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsent {
     /// It does not wait.
@@ -325,12 +325,12 @@ impl Inflight {
         self.packet.first().is_some_and(|first| first & RETAIN != 0)
     }
 
-    /// Whether it was sent before, so that it is sent again with DUP.
+    /// Whether it was sent before. Then it is sent again with DUP.
     pub fn was_sent(&self) -> bool {
         self.packet.first().is_some_and(|first| first & DUP != 0)
     }
 
-    /// Whether its PUBLISH has not been sent on any connection, since it waits for a record.
+    /// Whether its first PUBLISH still waits for a record.
     pub fn is_first_unsent(&self) -> bool {
         self.unsent != Unsent::No && self.step == Step::Published
     }
@@ -371,14 +371,14 @@ pub struct Answer {
     pub packet_id: u16,
     /// PUBREC instead of PUBACK.
     pub exactly_once: bool,
-    /// The client has sent the message again: the home's answer to the first one answers this one too.
+    /// The client has sent the message again. The home's answer to the first one answers this one too.
     pub again: bool,
     /// The reason code, when the home has answered.
     pub reason: Option<ReasonCode>,
 }
 
 impl Answer {
-    /// Whether a home owes the answer to the message with this id.
+    /// Whether the message with this id waits for the answer of a home.
     pub fn is_due(&self, id: u16, exactly_once: bool) -> bool {
         self.reason.is_none()
             && !self.again
@@ -390,9 +390,9 @@ impl Answer {
 pub struct Suback {
     /// Its packet id.
     pub packet_id: u16,
-    /// The number of answers that homes owe.
+    /// The number of answers of homes that it waits for.
     pub waiting: u32,
-    /// The record that the SUBACK waits for is in flight.
+    /// The record of the session that it waits for is in flight.
     pub is_asked: bool,
     /// It answers an UNSUBSCRIBE.
     pub is_unsuback: bool,
@@ -403,44 +403,44 @@ pub struct Suback {
 /// The verdict on the credential of a CONNECT.
 pub enum Asked {
     /// The verifier has not answered.
-    Out,
+    Pending,
     /// The verdict.
-    Back(Identity),
+    Answered(Identity),
 }
 
-/// Stands for the grant of a resumed subscription, which the CONNACK waits for. No packet has the id 0.
+/// In place of a grant: the subscription is a resumed one, and the CONNACK waits for it. No packet has the id 0.
 pub const RESUMED: (u16, u16) = (0, 1);
 
 /// The options of a subscription in MQTT.
 #[derive(Default)]
-pub struct Subscribed {
+pub struct SubscriptionState {
     /// Its options as on the wire.
     pub options: u8,
     /// Its identifier; 0 without one.
     pub identifier: u32,
     /// The alias of its topic.
     pub alias: u16,
-    /// The grant that is due: the packet id of the SUBSCRIBE and the index of the reason code in its SUBACK, or [`RESUMED`].
+    /// The grant that is not given yet: the packet id of the SUBSCRIBE and the index of the reason code in its SUBACK, or [`RESUMED`].
     pub granted: (u16, u16),
     /// Set for a shared subscription, which has no topic.
     pub group: Option<Box<Shared>>,
 }
 
-impl types::Subscribed for Subscribed {
+impl types::SubscriptionState for SubscriptionState {
     fn name(&self) -> Option<&[u8]> {
         self.group.as_deref().map(|group| &*group.text)
     }
 
-    fn leave_row(options: &mut u32) -> Subscribed {
+    fn unpack_options(options: &mut u32) -> SubscriptionState {
         let qos = (*options >> QOS_SHIFT & 3) as u8;
         *options &= !(3 << QOS_SHIFT);
-        Subscribed {
+        SubscriptionState {
             options: qos,
-            ..Subscribed::default()
+            ..SubscriptionState::default()
         }
     }
 
-    fn enter_row(&self, options: &mut u32) -> bool {
+    fn pack_options(&self, options: &mut u32) -> bool {
         *options |= u32::from(self.options & 3) << QOS_SHIFT;
         self.identifier == 0 && self.options & !(3 | RETAIN_HANDLING) == 0
     }
@@ -467,8 +467,8 @@ impl Shared {
 
 impl Mqtt {
     /// Whether the connection waits for the verdict on its credential.
-    pub fn is_asked_for(&self) -> bool {
-        matches!(self.asked.as_deref(), Some(Asked::Out))
+    pub fn awaits_verdict(&self) -> bool {
+        matches!(self.asked.as_deref(), Some(Asked::Pending))
     }
 
     /// Whether none of this state is needed any more.

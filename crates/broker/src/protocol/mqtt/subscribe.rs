@@ -1,5 +1,5 @@
-//! SUBSCRIBE, the requests to homes that follow from it, and SUBACK (MQTT 5.0 sections 3.8 and 3.9). The list of a client's subscriptions is in
-//! `list`, their end in `unsubscribe`.
+//! Handles SUBSCRIBE: sends the requests to homes, and the SUBACK (MQTT 5.0 sections 3.8 and 3.9). The list of a client's subscriptions is in
+//! `client/list`, their end in `unsubscribe`.
 
 use crore_wire::mqtt::{
     Filter, Properties, Qos, ReasonCode, RetainHandling, Subscribe, SubscribeOptions, encode,
@@ -22,7 +22,7 @@ use crate::protocol::mqtt::retention::{
     await_retention, count_qos_subscription, count_qos_subscription_of,
 };
 use crate::protocol::mqtt::shared::join_group;
-use crate::protocol::mqtt::state::{RESUMED, Suback, Subscribed};
+use crate::protocol::mqtt::state::{RESUMED, Suback, SubscriptionState};
 use crate::protocol::mqtt::subscription::{Wanted, part_of};
 use crate::store::slab::NONE;
 
@@ -310,11 +310,11 @@ pub(super) fn join(
         },
         kind,
     };
-    let own = Subscribed {
+    let own = SubscriptionState {
         options: wanted.options.bits(),
         identifier: wanted.identifier,
         granted: wanted.granted,
-        ..Subscribed::default()
+        ..SubscriptionState::default()
     };
     let part = subscribe(clients, subs, slot, &begins, own)?;
     if wanted.options.max_qos != Qos::AtMostOnce {

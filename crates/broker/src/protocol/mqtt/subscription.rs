@@ -4,7 +4,7 @@ use crore_wire::mqtt::{SubscribeOptions, split_shared};
 use crore_wire::topic;
 
 use crate::client::list::{list_of, part_of_filter, part_of_topic};
-use crate::client::types::Subscribed as _;
+use crate::client::types::SubscriptionState as _;
 use crate::protocol::front::{Clients, Subscriptions};
 
 /// A subscription to be made or restored.
@@ -13,7 +13,7 @@ pub(super) struct Wanted<'a> {
     pub options: SubscribeOptions,
     pub identifier: u32,
     pub retained: bool,
-    /// See [`Subscribed::granted`](crate::protocol::mqtt::state::Subscribed::granted).
+    /// See [`SubscriptionState::granted`](crate::protocol::mqtt::state::SubscriptionState::granted).
     pub granted: (u16, u16),
 }
 

@@ -1,4 +1,4 @@
-//! The [stored form](crate::mail::session::stored) of a connection's session, made when the connection ends. `resume.rs` reads it.
+//! Makes the [stored form](crate::mail::session::stored) of a session when its connection ends. `resume.rs` reads it.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -43,7 +43,7 @@ pub(super) fn suspend_session(
     let recording = mqtt.recording.as_ref();
     let recording = recording.filter(|it| !it.is_whole_due());
     let before = recording.and_then(|it| it.outline.as_ref());
-    let patch = before.map(|before| before.patch(&session, &Outline::of(&session)));
+    let patch = before.map(|before| before.patch(&session, &Outline::from_session(&session)));
     (session.encode(), patch)
 }
 

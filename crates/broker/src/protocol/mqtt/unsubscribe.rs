@@ -1,4 +1,4 @@
-//! The end of subscriptions: by UNSUBSCRIBE (MQTT 5.0 sections 3.10 and 3.11), or with the connection.
+//! Ends subscriptions: by UNSUBSCRIBE (MQTT 5.0 sections 3.10 and 3.11), or with the connection.
 
 use alloc::vec::Vec;
 

@@ -1,14 +1,15 @@
-//! What the code for all protocols asks event streams and WebSockets that began with a request.
+//! Implements [`Protocol`] for event streams, and for WebSockets that began with a request.
 
 use crate::base::ids::ConnId;
 use crate::base::reason::Reason;
 use crate::budget::stats::Transport;
 use crate::client::codec::NoCodec;
-use crate::client::protocols::{Holds, MatchPage, Matches, Protocol, TopicPage};
+use crate::client::protocols::{HeldInput, MatchPage, Matches, Protocol, TopicPage};
 use crate::client::row::{MULTI, Row, State};
+use crate::client::types::SubscriptionRef;
 use crate::home::Home;
 use crate::io::Io;
-use crate::mail::{Attached, Frames, Outcome, ReplyTo};
+use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front};
 use crate::protocol::http::close::tell_when_to_come_back;
@@ -59,7 +60,7 @@ impl Protocol<AllProtocols> for Stream {
         }
     }
 
-    fn frame<I: Io>(
+    fn handle_frame<I: Io>(
         front: &mut Front,
         slot: u32,
         data: &[u8],
@@ -89,7 +90,7 @@ impl Protocol<AllProtocols> for Stream {
         catch_up(front, slot);
     }
 
-    fn second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
         let row = clients.conns.get(slot);
         match is_websocket(row) {
             _ if row.link.outbox != NONE => {}
@@ -106,24 +107,24 @@ impl Protocol<AllProtocols> for Stream {
         }
     }
 
-    fn holds(row: &Row) -> Holds {
+    fn held_input(row: &Row) -> HeldInput {
         match is_websocket(row) {
-            true => Holds::Input,
-            false => Holds::Other,
+            true => HeldInput::Incomplete,
+            false => HeldInput::MustStay,
         }
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         let clients = &front.clients;
         let may = may_follow(clients, slot).and_then(|()| clients.may_keep(&front.subs, slot));
-        may.is_err_and(|denied| Self::try_end(front, slot, denied, io))
+        may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }
 
     fn end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
         end_stream(clients, slot, reason, io);
     }
 
-    fn outlives(reason: Reason) -> bool {
+    fn stays_after(reason: Reason) -> bool {
         reason.row().close.is_none()
     }
 
@@ -136,7 +137,7 @@ impl Protocol<AllProtocols> for Stream {
         true
     }
 
-    fn outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
+    fn handle_outcome<I: Io>(front: &mut Front, to: ReplyTo, outcome: Outcome, io: &mut I) {
         let clients = &mut front.clients;
         if is_websocket(clients.conns.get(to.slot)) {
             frame_outcome(clients, to.slot, to.part, outcome, io);
@@ -145,26 +146,31 @@ impl Protocol<AllProtocols> for Stream {
         request_outcome(front, to, outcome, io);
     }
 
-    fn page<I: Io>(front: &mut Front, of: (u32, u32, u32), page: TopicPage<'_>, io: &mut I) {
+    fn handle_page<I: Io>(front: &mut Front, of: SubscriptionRef, page: TopicPage<'_>, io: &mut I) {
         match page.0.attached {
-            Attached::Yes => stream_page(front, of, page, io),
-            refused => not_attached(front, of.0, refused, io),
+            AttachOutcome::Yes => stream_page(front, of, page, io),
+            refused => not_attached(front, of.slot, refused, io),
         }
     }
 
-    fn match_page<I: Io>(front: &mut Front, of: (u32, u32), page: MatchPage<'_>, io: &mut I) {
+    fn handle_filter_page<I: Io>(
+        front: &mut Front,
+        of: (u32, u32),
+        page: MatchPage<'_>,
+        io: &mut I,
+    ) {
         request_match_page(front, of, page, io);
     }
 
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
     #[inline]
-    fn live<I: Io>(
+    fn deliver_live<I: Io>(
         front: &mut Front,
-        of: (u32, u32, u32),
+        of: SubscriptionRef,
         frames: &Frames,
         io: &mut I,
     ) -> Option<Encoding> {
-        let (slot, topic, part) = of;
+        let SubscriptionRef { slot, topic, part } = of;
         let row = front.clients.conns.get(slot);
         if !row.wants(MULTI) {
             return Some(Encoding::of_request(row));
@@ -173,7 +179,7 @@ impl Protocol<AllProtocols> for Stream {
         None
     }
 
-    fn live_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
+    fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
         let clients = &mut front.clients;
         let (_, messages, frames) = matches;
         let picks = new_matches(clients, slot, matches);

@@ -8,6 +8,7 @@ use crate::base::reason::Reason;
 use crate::client::row::{FILTERS, LIVE, MULTI, PAUSED, State};
 use crate::client::side::Behind;
 use crate::client::subscriptions::{flags_of, record_seen, topic_of};
+use crate::client::types::SubscriptionRef;
 use crate::io::Io;
 use crate::mail::{Frames, Page};
 use crate::protocol::front::{Clients, Connections, Front, Queues};
@@ -23,7 +24,7 @@ use crate::store::slab::NONE;
 /// Sends a page to a stream. The first page begins the stream.
 pub(crate) fn stream_page<I: Io>(
     front: &mut Front,
-    (slot, topic, part): (u32, u32, u32),
+    SubscriptionRef { slot, topic, part }: SubscriptionRef,
     (page, frames): (&Page, &Frames),
     io: &mut I,
 ) {

@@ -14,7 +14,7 @@ use crate::client::joining::{self, Asking, ask_matches, filter_subscriptions_mut
 use crate::client::push::{Parcel, push_picks, put_picks};
 use crate::client::row::State;
 use crate::io::Io;
-use crate::mail::{Attached, FilterPage, Frames, Record};
+use crate::mail::{AttachOutcome, FilterPage, Frames, Record};
 use crate::protocol::encode::{Encoding, Message};
 use crate::protocol::front::{
     Clients, Connections, Deliveries, Feed, Front, Matching, Queues, Subscriptions,
@@ -53,7 +53,7 @@ pub(crate) fn request_match_page<I: Io>(
     io: &mut I,
 ) -> Option<Box<Opening>> {
     let (clients, _, _, queues) = front.parts();
-    if page.attached != Attached::Yes {
+    if page.attached != AttachOutcome::Yes {
         let row = clients.conns.get(slot);
         if matches!(row.consumer.state, State::Sse | State::WebSocket) {
             end_stream(clients, slot, page.attached.refusal(), io);

@@ -13,7 +13,7 @@ use crate::client::subscriptions::rule_of;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Connections, Deliveries, Matching, Subscriptions};
 use crate::protocol::http::state::Gap;
-use crate::protocol::http::stream_end::end_stream_saying;
+use crate::protocol::http::stream_end::end_stream_with_text;
 use crate::protocol::stream::format::write_gap;
 
 /// The start of the close reason, before [`RESUME`] and the position, if there is room.
@@ -37,7 +37,7 @@ pub(crate) fn end_for_gap<I: Io>(
     let mut exact = exact.iter().map(String::as_str);
     let reason = exact.find(|reason| reason.len() <= frame::REASON_MAX);
     let reason = reason.unwrap_or(NO_POSITION);
-    end_stream_saying(clients, slot, Reason::Gap, reason, io);
+    end_stream_with_text(clients, slot, Reason::Gap, reason, io);
 }
 
 /// Reports a gap within the stream. False if the transport or the rule does not allow it.

@@ -2,7 +2,7 @@
 //! (bounded parts) of the snapshot, and the events after it.
 //!
 //! The homes (the parts of shards that keep topics) are asked one after the other, and for the next page only when the socket has
-//! accepted the page before. So a snapshot costs one page of memory, however slow its reader. A home sends live events as soon as
+//! accepted the page before. A snapshot therefore costs one page of memory, however slow its reader. A home sends live events as soon as
 //! it has sent its first page. A follower that does not read them fast enough is disconnected, and gets a new snapshot when it
 //! connects again.
 //!
@@ -199,7 +199,7 @@ fn ask_page(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
         false => Ask::Follow {
             to,
             party,
-            filter: Span::of(bytes, &follow.filter),
+            filter: Span::append(bytes, &follow.filter),
         },
     });
 }

@@ -2,7 +2,7 @@
 //!
 //! `subscribe` reads the request (by filter: `filtered`), `page` handles refusals of homes (the parts of shards that keep topics),
 //! `course` gives pages to streams of events or frames, `live` gives live messages to streams, `gap` reports lost messages, `leave`
-//! continues from the log. `format` has the differences between events and frames, `topics` encodes messages. `contract` answers the questions that every protocol answers. `interest` reports which
+//! continues from the log. `format` has the differences between events and frames, `topics` encodes messages. `contract` implements the trait of all protocols. `interest` reports which
 //! topics have subscribers, `presence` who subscribes to a topic. Long-polls are in `protocol/longpoll`.
 
 pub(crate) mod contract;

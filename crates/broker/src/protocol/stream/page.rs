@@ -4,7 +4,7 @@ use crate::base::reason::Reason;
 use crate::client::row::State;
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::mail::Attached;
+use crate::mail::AttachOutcome;
 use crate::protocol::front::Front;
 use crate::protocol::http::answer::{answer_reason, answer_waiting};
 use crate::protocol::http::options::{EVENTS, UPGRADE};
@@ -12,7 +12,12 @@ use crate::protocol::http::stream_end::end_stream;
 use crate::protocol::stream::course::begin_stream;
 
 /// Answers the request with the reason, or ends the stream.
-pub(crate) fn not_attached<I: Io>(front: &mut Front, slot: u32, attached: Attached, io: &mut I) {
+pub(crate) fn not_attached<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    attached: AttachOutcome,
+    io: &mut I,
+) {
     let (clients, subs, _, queues) = front.parts();
     let row = clients.conns.get(slot);
     if matches!(row.consumer.state, State::Sse | State::WebSocket) {
@@ -21,18 +26,18 @@ pub(crate) fn not_attached<I: Io>(front: &mut Front, slot: u32, attached: Attach
     }
     let stream = row.wants(UPGRADE) || row.wants(EVENTS);
     match attached {
-        Attached::Gone if row.wants(UPGRADE) => {
+        AttachOutcome::Gone if row.wants(UPGRADE) => {
             begin_stream(clients, queues, slot, io);
             end_stream(clients, slot, Reason::Deleted, io);
             return;
         }
-        Attached::Gone if row.wants(EVENTS) => {
+        AttachOutcome::Gone if row.wants(EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.head(slot, 204).end();
             answer_waiting(clients, queues, slot, io);
             return;
         }
-        Attached::Full(reason) if row.wants(EVENTS) => {
+        AttachOutcome::NoRoom(reason) if row.wants(EVENTS) => {
             unsubscribe(clients, subs, slot);
             clients.shed_events(slot, reason);
             answer_waiting(clients, queues, slot, io);

@@ -91,7 +91,7 @@ pub(crate) fn presence<I: Io>(
     clients.conns.get_mut(slot).consumer.state = State::Waiting;
     let to = clients.conns.reply_to(slot, 0);
     lanes.ask(home, |bytes| {
-        Ask::Presence(PresenceAsk::Watch(to, from), Span::of(bytes, name))
+        Ask::Presence(PresenceAsk::Watch(to, from), Span::append(bytes, name))
     });
     Flow::Wait
 }
@@ -166,7 +166,7 @@ pub(crate) fn ask_members(clients: &mut Clients, lanes: &mut Lanes, slot: u32) {
     };
     follow.asked = true;
     lanes.ask(follow.home, |bytes| {
-        Ask::Presence(PresenceAsk::Ready(to), Span::of(bytes, &follow.filter))
+        Ask::Presence(PresenceAsk::Ready(to), Span::append(bytes, &follow.filter))
     });
 }
 
@@ -175,7 +175,10 @@ pub(crate) fn unwatch(clients: &Clients, lanes: &mut Lanes, slot: u32, follow: &
     clients.ctx.world.admission.leave_watcher(follow.client);
     let to = clients.conns.reply_to(slot, 0);
     lanes.ask(follow.home, |bytes| {
-        Ask::Presence(PresenceAsk::Unwatch(to), Span::of(bytes, &follow.filter))
+        Ask::Presence(
+            PresenceAsk::Unwatch(to),
+            Span::append(bytes, &follow.filter),
+        )
     });
 }
 

@@ -17,7 +17,7 @@ use crate::client::row::{FILTERS, MULTI, State};
 use crate::client::subscribing::{self, First, Kind, Names, Wanted};
 use crate::client::subscriptions::unsubscribe;
 use crate::io::Io;
-use crate::protocol::front::{Clients, Connections, Subscribed, Subscriptions};
+use crate::protocol::front::{Clients, Connections, SubscriptionState, Subscriptions};
 use crate::protocol::http::opening::Opening;
 use crate::protocol::http::options::{
     CONDITIONAL, DEFLATE, ENVELOPE, EVENTS, HEAD, PUBLISHES, UPGRADE,
@@ -169,9 +169,9 @@ fn join_all(
         deflate: clients.conns.get(slot).wants(DEFLATE),
         ..First::ALL
     };
-    let (kind, own) = (Kind::New, Subscribed::default);
+    let (kind, own) = (Kind::New, SubscriptionState::default);
     if filtered {
-        clients.conns.extra(slot).own.opening = Some(Box::new(Opening::of(since.len())));
+        clients.conns.extra(slot).own.opening = Some(Box::new(Opening::new(since.len())));
         let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
         let wanted = Wanted {
             names: Names::Filters(&names),
@@ -270,7 +270,7 @@ fn since(
 /// later ones are examined, to see whether it is among the newest.
 const NEWEST_MAX: u32 = 100;
 
-/// The most tags of a request that are read. Caches send the tags of all answers that they store.
+/// The maximum number of tags of a request that are read. Caches send the tags of all answers that they store.
 const TAGS_MAX: usize = 16;
 
 /// The hash of a list of topics, which its positions contain. Other topics, or another order, have another hash.

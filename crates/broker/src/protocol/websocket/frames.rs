@@ -18,7 +18,9 @@ use crate::io::Io;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front};
 use crate::protocol::http::options::{DEFLATE, PUBLISHES};
-use crate::protocol::http::stream_end::{end_stream, end_stream_by, end_stream_saying, has_frames};
+use crate::protocol::http::stream_end::{
+    end_stream, end_stream_with_code, end_stream_with_text, has_frames,
+};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
@@ -105,7 +107,7 @@ impl Front {
                 protocol_of!(
                     AllProtocols,
                     state,
-                    frame(self, slot, data, is_binary, home, io)
+                    handle_frame(self, slot, data, is_binary, home, io)
                 )
             }
             Event::Ping(data) => {
@@ -117,7 +119,7 @@ impl Front {
                 self.clients.send_reply(slot, io);
                 self.clients.scratch.is_closed = code != Some(GOING_AWAY);
                 let code = code.or(Reason::PeerClosed.row().close).unwrap_or_default();
-                end_stream_by(&mut self.clients, slot, Closed::Peer, code, "", io);
+                end_stream_with_code(&mut self.clients, slot, Closed::Peer, code, "", io);
                 false
             }
         }
@@ -223,12 +225,12 @@ fn refuse_frames<I: Io>(clients: &mut Clients, slot: u32, violation: Violation, 
         Violation::BadUtf8 | Violation::BadDeflate => Reason::BadFrameData,
         _ => Reason::BadFrame,
     };
-    end_stream_saying(clients, slot, reason, violation.reason(), io);
+    end_stream_with_text(clients, slot, reason, violation.reason(), io);
 }
 
 /// The size limit of a message that a client may send, in bytes.
 fn frame_bytes_max(clients: &Clients, slot: u32) -> usize {
     let state = clients.conns.get(slot).consumer.state;
-    let beside_bytes = protocol_of!(AllProtocols, state, frame_beside_bytes(clients));
+    let beside_bytes = protocol_of!(AllProtocols, state, frame_overhead_bytes(clients));
     clients.ctx.world.settings.limits.message_bytes + beside_bytes
 }

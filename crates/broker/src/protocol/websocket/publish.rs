@@ -15,7 +15,7 @@ use crate::client::row::State;
 use crate::home::Home;
 use crate::io::Io;
 use crate::mail::message::{Headers, Publish, is_binary};
-use crate::mail::{Answer, Outcome};
+use crate::mail::{Outcome, WantedAnswer};
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::protocol::http::options::{META, PUBLISHES};
 use crate::protocol::http::state::PublishTo;
@@ -75,9 +75,9 @@ pub(crate) fn frame_published<I: Io>(
     };
     let to = clients.conns.reply_to(slot, number);
     let answer = if wants_ack {
-        Answer::Full(to)
+        WantedAnswer::OutcomeAndInfo(to)
     } else {
-        Answer::Failure(to)
+        WantedAnswer::Failure(to)
     };
     let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
     clients.conns.extra(slot).own.publish_to = Some(publish_to);
@@ -116,7 +116,7 @@ fn frame_refused<I: Io>(
 ) -> bool {
     clients.send_reply(slot, io);
     if clients.conns.get(slot).wants(META) {
-        acknowledge(clients, slot, number, Outcome::Full(reason), io);
+        acknowledge(clients, slot, number, Outcome::NoRoom(reason), io);
         return true;
     }
     end_stream(clients, slot, reason, io);

@@ -255,7 +255,7 @@ pub(super) fn order_connections<I: Io>(
 
 /// Ends a connection in the way of its protocol. Returns false if the connection is gone or closing.
 pub(super) fn end_by_order<I: Io>(clients: &mut Clients, id: ConnId, io: &mut I) -> bool {
-    if !clients.conns.is_current(id) || clients.conns.get(id.slot).link.is(CLOSING) {
+    if !clients.conns.is_current(id) || clients.conns.get(id.slot).link.has(CLOSING) {
         return false;
     }
     clients.end_connection(id.slot, Reason::Operator, io);

@@ -10,7 +10,7 @@ use crate::mail::orders::{
     TopicsPage,
 };
 use crate::mail::presence::{Member, PresenceChange, PresenceChanges, PresencePage};
-use crate::mail::{Answer, Ask, Change, Span, TopicRequest};
+use crate::mail::{Ask, Change, Span, TopicRequest, WantedAnswer};
 use crate::protocol::front::{Clients, Context, Lanes, Subscriptions};
 
 /// The maximum number of messages that one order removes from a log.
@@ -74,7 +74,7 @@ pub(super) fn order_change(
         Control::Publish(message) => return publish_ordered(clients, subs, &message, ticket),
         _ => return,
     };
-    let answer = Answer::Order(ticket);
+    let answer = WantedAnswer::Report(ticket);
     change_topic(&mut subs.lanes, &clients.ctx, change, &name, answer);
 }
 
@@ -84,13 +84,13 @@ pub(in crate::shard) fn change_topic(
     ctx: &Context,
     change: Change,
     name: &[u8],
-    answer: Answer,
+    answer: WantedAnswer,
 ) {
     let (hash, home) = ctx.place_of(name);
     lanes.ask(home, |bytes| Ask::Topic {
         verb: TopicRequest::Change(change),
         hash,
-        name: Span::of(bytes, name),
+        name: Span::append(bytes, name),
         answer,
         client: Client::NOBODY,
     });
@@ -114,6 +114,6 @@ fn publish_ordered(
         }),
         client: Client::NOBODY,
     };
-    let answer = Answer::Order(ticket);
+    let answer = WantedAnswer::Report(ticket);
     asking::publish(clients, subs, &mut None, home, &publish, answer);
 }

@@ -70,7 +70,7 @@ pub async fn tail(
     let http = &world.settings.http;
     let request = request(data_port, http, &asked, &headers)?;
     let tls = state.effective().file.tls;
-    if data_port.requires_tls() && tls.wants_certificates() {
+    if data_port.requires_tls() && tls.requires_client_certificates() {
         let why = "the data port takes only clients with a certificate, and a tail has none to show; set tls.client_certificates = \"optional\"";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, why));
     }

@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use crore_broker::mail::fields::{check_fields, check_idempotency_key};
 use crore_broker::mail::message::Headers;
 use crore_broker::mail::presence::{PresenceChange, PresencePage};
-use crore_broker::mail::{Info, Outcome};
+use crore_broker::mail::{Outcome, TopicInfo};
 use crore_broker::orders::{self, AdminPublish, LogPage, TopicsPage};
 use crore_broker::position::{self, Position};
 use crore_broker::protocol::check_message;
@@ -567,7 +567,7 @@ pub async fn publish_message(
     state: &AdminState,
     topic: &str,
     message: NewMessage,
-) -> Result<Info, ApiError> {
+) -> Result<TopicInfo, ApiError> {
     let (name, home) = name_and_home(state, topic)?;
     let NewMessage {
         data,

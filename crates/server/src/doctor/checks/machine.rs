@@ -83,23 +83,23 @@ fn shards(workload: &Workload) -> String {
 
 fn interrupts(card: &NetworkCard, workload: &Workload) -> Check {
     let cores = workload.cores as usize;
-    let hit = match card.interrupts.len() {
+    let hit = match card.interrupt_cores.len() {
         0 => card.queues,
         known => known.min(card.queues.max(1)),
     };
-    let spread = hit.max(card.steered);
+    let spread = hit.max(card.rps_cores_max);
     let plural = |number: usize, what: &str| match number {
         1 => format!("1 {what}"),
         number => format!("{number} {what}s"),
     };
-    let seen = match card.interrupts.len() {
+    let seen = match card.interrupt_cores.len() {
         0 => "its interrupts go to unknown cores".to_string(),
         known => format!("its interrupts go to {}", plural(known, "core")),
     };
     let steer = (0..card.queues).map(|queue| {
         format!(
             "echo {} > /sys/class/net/{}/queues/rx-{queue}/rps_cpus",
-            card::mask_of(cores),
+            card::core_mask(cores),
             card.name
         )
     });
@@ -121,7 +121,7 @@ fn interrupts(card: &NetworkCard, workload: &Workload) -> Check {
         Some(format!(
             "{}, {seen}, RPS to {}",
             plural(card.queues, "receive queue"),
-            plural(card.steered, "core")
+            plural(card.rps_cores_max, "core")
         )),
         format!("spread over {cores} cores"),
     )

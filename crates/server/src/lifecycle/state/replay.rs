@@ -287,7 +287,7 @@ fn read_log(
             reported_at = Instant::now();
             let text = format!("reading the log: {} MB", bytes / 1_000_000);
             tracing::info!("{text}");
-            supervisor::status(&text);
+            supervisor::report_progress(&text);
         }
         // A batch whose partition is unreadable goes to the first home, which reports it.
         let header = Header::read(batch).ok();

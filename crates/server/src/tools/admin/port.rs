@@ -28,13 +28,16 @@ impl AdminPort<'_> {
         if body.is_some() {
             headers.push(("Content-Type", "application/json"));
         }
-        let target = format!("{}/api/v1/{path}", server.target().trim_end_matches('/'));
+        let target = format!(
+            "{}/api/v1/{path}",
+            server.root_target().trim_end_matches('/')
+        );
         let body = match (&body, method) {
             (None, "POST") => Some(&b""[..]),
             (body, _) => body.as_ref().map(String::as_bytes),
         };
         let head = connection.request(server, method, &target, &headers, body)?;
-        let answer = connection.whole_body(ANSWER_BYTES_MAX)?;
+        let answer = connection.read_whole_body(ANSWER_BYTES_MAX)?;
         let value = serde_json::from_slice::<Value>(&answer).ok();
         let error = value.as_ref().and_then(|value| value.get("error"));
         match (value.as_ref(), error, head.status) {
@@ -45,11 +48,11 @@ impl AdminPort<'_> {
                     value_text(why)
                 )
             }
-            (_, Some(why), _) => bail!("{} ({})", value_text(why), head.status_line()),
+            (_, Some(why), _) => bail!("{} ({})", value_text(why), head.status_text()),
             // The answer is not from an admin port, but from a data port or another program.
             _ => bail!(
                 "{server} is no admin port: it answers {}{}; name the address of admin.listen with --url, by default {DEFAULT_URL}",
-                head.status_line(),
+                head.status_text(),
                 reason(&answer)
             ),
         }

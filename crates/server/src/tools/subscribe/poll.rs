@@ -19,13 +19,13 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
                 if lost {
                     session.gap(position(&head));
                 }
-                let body = connection.whole_body(MAX_ENVELOPE_BYTES)?;
+                let body = connection.read_whole_body(MAX_ENVELOPE_BYTES)?;
                 session.deliver(&body)?;
             }
             // No message came before the server's timeout.
             204 | 304 | 408 => {
                 session.answered();
-                connection.whole_body(MAX_ENVELOPE_BYTES)?;
+                connection.read_whole_body(MAX_ENVELOPE_BYTES)?;
                 if lost {
                     session.gap(position(&head));
                 }
@@ -35,7 +35,7 @@ pub fn receive(session: &mut Session<'_>) -> Result<Infallible, Stop> {
         if let Some(position) = position(&head) {
             session.set_position(position);
         }
-        connection = match connection.reusable() {
+        connection = match connection.into_reusable() {
             Some(connection) => connection,
             None => session.open()?,
         };

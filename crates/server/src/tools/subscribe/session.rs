@@ -253,7 +253,9 @@ fn epoch(position: &str) -> Option<&str> {
 
 /// The outcome of a response that refuses the subscription: whether a retry may succeed, with the reason in the response's body.
 pub fn refusal(connection: &mut Connection, head: &Head) -> Stop {
-    let body = connection.whole_body(MAX_REFUSAL_BYTES).unwrap_or_default();
+    let body = connection
+        .read_whole_body(MAX_REFUSAL_BYTES)
+        .unwrap_or_default();
     let why = refusals::refusal(head, &body);
     let what = format!("the server refused the subscription: {why}");
     match head.status {

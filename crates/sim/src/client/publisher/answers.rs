@@ -1,5 +1,5 @@
-//! Reads the answers to a publisher. Over HTTP the answers come in the order of the requests. Over a WebSocket each answer has the number
-//! of its frame.
+//! Reads the answers to a publisher. Over HTTP the answers come in the order of the requests. Over a WebSocket each answer says which frame of
+//! the publisher it answers.
 
 use crore_broker::position::{self, Since};
 use crore_wire::websocket::receive::Event;
@@ -28,7 +28,7 @@ impl Publisher {
                 return Ok(());
             };
             let Framing::Length(len) = http::framing(&head)? else {
-                return Err("an answer to a publisher has a length".into());
+                return Err("an answer to a publisher without a length".into());
             };
             if rest.len() < len {
                 return Ok(());
@@ -42,7 +42,7 @@ impl Publisher {
             self.must_close |=
                 head.field("connection") == Some("close") || self.websocket_topic.is_some();
             if head.status == 408 || self.websocket_topic.is_some() {
-                // The server did not receive the complete request. The publisher will send it again.
+                // The server has not received the whole request, or has refused the upgrade. The publisher will send the request again.
                 return Ok(());
             }
             if head.field("idempotency-replayed").is_some() {
@@ -55,7 +55,7 @@ impl Publisher {
         }
     }
 
-    /// Checks a replayed answer (the first answer to an idempotency key): only a publisher with keys may receive one.
+    /// Checks that this publisher sends idempotency keys. Only then may the server replay the first answer to a key.
     fn check_replay(&self, coverage: &mut Coverage) -> Result<(), Violation> {
         coverage.replays += 1;
         match self.idempotent {
@@ -169,12 +169,12 @@ impl Publisher {
                 self.subscribers.insert(*topic, Some(count));
             }
             (Request::Other, 200 | 201) => {}
-            // The connection was refused before the server read the request.
-            (Request::Batch(_) | Request::Delete(..), 429 | 503) if truth.may_refuse() => {
+            // The server refused the connection, and did not read the request.
+            (
+                Request::Batch(_) | Request::Delete(..) | Request::Info(_) | Request::Other,
+                429 | 503,
+            ) if truth.may_refuse() => {
                 coverage.refused += 1;
-            }
-            (Request::Info(_) | Request::Other, 429 | 503) if truth.may_refuse() => {
-                coverage.refused += 1
             }
             _ => return Err(format!("{request:?} was answered {status}")),
         }

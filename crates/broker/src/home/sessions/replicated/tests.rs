@@ -123,7 +123,7 @@ impl Table {
             expiry_s: 100,
             will: will.map(Box::new),
         };
-        let state = RecordedState::of(&session, terms);
+        let state = RecordedState::new(&session, terms);
         let by = ChangedBy::Closing;
         let fence = Some(Fence { claim, by });
         let after = self.apply(name, ME, SessionChange::State(state), fence);
@@ -375,7 +375,7 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
     );
     let both = with_subscription(&one, "b");
     let patch = |before: &StoredSession<'_>, after: &StoredSession<'_>| {
-        Outline::of(before).patch(after, &Outline::of(after))
+        Outline::from_session(before).patch(after, &Outline::from_session(after))
     };
     let mut apply = |claim, before, after, terms| {
         let patch = patch(before, after);
@@ -383,7 +383,7 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
             None => ChangedBy::Holder,
             Some(_) => ChangedBy::Closing,
         };
-        let parts = SessionChange::Parts(RecordedParts::of(&patch, terms));
+        let parts = SessionChange::Parts(RecordedParts::new(&patch, terms));
         let is_void = table
             .apply("sensor", ME, parts, Some(Fence { claim, by }))
             .is_void;
@@ -418,7 +418,7 @@ fn parts_change_a_session_unless_a_newer_claim_or_another_state_stands_before_th
 
     let claim = table.claim("sensor", ME, false, None);
     let patch = patch(&one, &two);
-    let parts = SessionChange::Parts(RecordedParts::of(&patch, None));
+    let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
     let by = ChangedBy::Holder;
     table.apply("sensor", ME, parts, Some(Fence { claim, by }));
     assert_eq!(table.sessions.len(), 0, "its state was another one");

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use crate::budget::admission::Client;
-use crate::mail::Attached;
+use crate::mail::AttachOutcome;
 use crate::mail::message::{Headers, NewMessage};
 use crate::protocol::http::opening::*;
 
@@ -82,11 +82,11 @@ impl Waiting {
                     .map(|(_, offset, time_s)| push(&mut frames, *offset, *time_s))
                     .collect();
                 let page = FilterPage {
-                    attached: Attached::Yes,
+                    attached: AttachOutcome::Yes,
                     partition: *partition,
                     first: 0,
                     count: records.len() as u32,
-                    names: 0,
+                    first_name: 0,
                     head: self.heads[usize::from(*partition)],
                     snapshot_end: 0,
                     losses_before: 0,
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn a_message_is_in_the_response_or_beyond_its_position(steps in steps(), poll: bool) {
         let mut waiting = Waiting {
-            opening: Opening::of(usize::from(PARTITIONS)),
+            opening: Opening::new(usize::from(PARTITIONS)),
             poll,
             heads: [0; PARTITIONS as usize],
             published: Vec::new(),

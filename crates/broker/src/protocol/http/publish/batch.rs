@@ -13,7 +13,7 @@ use crate::base::ids::ShardId;
 use crate::base::position;
 use crate::base::reason::Reason;
 use crate::base::settings::Settings;
-use crate::base::turn_limits::PREFETCHED;
+use crate::base::turn_limits::PREFETCH_ROWS;
 use crate::base::work::STEP_BYTES;
 use crate::budget::stats::Transport;
 use crate::client::asking::{prefetch_topics, publish_as};
@@ -23,7 +23,7 @@ use crate::home::Home;
 use crate::io::Io;
 use crate::mail::fields::{check_fields, check_idempotency_key};
 use crate::mail::message::{Headers, Publish};
-use crate::mail::{Answer, Ask, Outcome, ReplyTo};
+use crate::mail::{Ask, Outcome, ReplyTo, WantedAnswer};
 use crate::protocol::front::{
     Clients, Connections, Context, Front, Lanes, Matching, Meter, Queues, Subscriptions,
 };
@@ -34,7 +34,7 @@ use crate::protocol::http::suggestions::{hint_for_line, quoted};
 use crate::protocol::http::task::Flow;
 use crate::store::slab::NONE;
 
-/// The most refused lines with an exact text. The texts take memory, and the client chooses the number of lines.
+/// The maximum number of refused lines with an exact text. The texts take memory, and the client chooses the number of lines.
 const NAMED_LINES: u32 = 100;
 
 /// The text about an unknown field.
@@ -200,7 +200,7 @@ fn batch_lines(
         if done > 0 && clients.meter.work.is_spent() {
             break;
         }
-        if (done as usize).is_multiple_of(PREFETCHED) {
+        if (done as usize).is_multiple_of(PREFETCH_ROWS) {
             prefetch_lines(&subs.matching, &clients.ctx, rest, home);
         }
         let (line, after) = ndjson::split_line(rest);
@@ -299,7 +299,7 @@ fn batch_line(
         dedup: publish::dedup_key(clients, slot, line.idempotency_key),
         client: clients.conns.get(slot).consumer.client,
     };
-    let answer = Answer::Failure(clients.conns.reply_to(slot, number));
+    let answer = WantedAnswer::Failure(clients.conns.reply_to(slot, number));
     let outcome = publish_as(clients, subs, home, slot, at, &message, answer);
     Ok((at, outcome))
 }

@@ -3,7 +3,7 @@
 
 use crate::base::reason::Reason;
 use crate::io::Io;
-use crate::mail::{Change, Info, Outcome, RemoteSubscribers, ReplyTo, TopicRequest};
+use crate::mail::{Change, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, TopicRequest};
 use crate::protocol::front::{Clients, Front, Queues};
 use crate::protocol::http::answer::answer_waiting;
 use crate::protocol::http::options::REPLAYED;
@@ -51,7 +51,7 @@ pub(crate) fn info_counted<I: Io>(
     }
     let pending = &mut clients.conns.extra(to.slot).own.pending;
     if let Some(Pending::Counted(info)) = pending {
-        let info = Info {
+        let info = TopicInfo {
             subscribers: info.subscribers.saturating_add(elsewhere.subscribers),
             ..*info
         };

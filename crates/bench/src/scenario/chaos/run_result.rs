@@ -10,22 +10,18 @@ use super::publishers::PublishersResult;
 use super::shared_state::SharedState;
 use crate::report;
 
-/// The results of a run's threads.
 #[derive(Default)]
-pub struct Outcome {
-    /// The clients.
+pub struct RunResult {
     pub clients: ClientThreadResult,
-    /// The proxies.
     pub proxies: ProxyCounts,
-    /// The publishers.
     pub publishers: PublishersResult,
 }
 
-impl Outcome {
-    /// The number of messages whose publish has begun.
-    pub fn published(&self, shared: &SharedState) -> u64 {
-        let begun = shared.begun.iter();
-        begun.map(|begun| u64::from(begun.load(Relaxed))).sum()
+impl RunResult {
+    /// How many publishes have begun, answered or not.
+    pub fn begun_publishes(&self, shared: &SharedState) -> u64 {
+        let counters = shared.begun.iter();
+        counters.map(|count| u64::from(count.load(Relaxed))).sum()
     }
 
     /// Whether every promise was kept.
@@ -34,7 +30,7 @@ impl Outcome {
         totals.counts.is_clean()
             && totals.corrupt + totals.misdelivered + totals.moved == 0
             && self.violations().next().is_none()
-            && self.publishers.acknowledged == self.published(shared)
+            && self.publishers.acknowledged == self.begun_publishes(shared)
     }
 
     fn violations(&self) -> impl Iterator<Item = &String> {
@@ -44,8 +40,8 @@ impl Outcome {
             .chain(&self.publishers.violations)
     }
 
-    /// Prints why a run has failed.
-    pub fn say_why(&self) {
+    /// Prints the faults that have a description. Others are only counted in the result.
+    pub fn print_faults(&self) {
         for reason in self.violations().chain(&self.clients.totals.broken) {
             report::say(reason);
         }
@@ -57,7 +53,7 @@ impl Outcome {
         let counts = &totals.counts;
         json!({
             "clean": self.is_clean(shared),
-            "published": self.published(shared),
+            "published": self.begun_publishes(shared),
             "publishers": self.publishers,
             "clients": {
                 "opened": totals.opened,

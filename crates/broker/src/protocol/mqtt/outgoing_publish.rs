@@ -1,4 +1,4 @@
-//! One message for one client: combines the options of the client's subscriptions, and writes the packet.
+//! Delivers one message to one MQTT client: combines the options of the client's subscriptions, and writes the PUBLISH.
 
 use crore_wire::mqtt::{PacketId, Publish, Qos, Version, encode};
 use crore_wire::websocket::frame::Opcode;
@@ -20,76 +20,78 @@ use crate::protocol::mqtt::state::{Inflight, NO_END_S, Step, Unsent, without_pay
 use crate::store::rope::Rope;
 use crate::store::slab::NONE;
 
-/// The combined options of the subscriptions that match a message.
+/// How a message is delivered: the combined options of the subscriptions that match it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Wants<'a> {
-    /// The highest QoS, with the flags.
+pub(super) struct DeliveryOptions<'a> {
+    /// The highest QoS of the subscriptions, and the flags, in one byte.
     pub options: u8,
     /// The subscription identifiers; 0 stands for none.
     pub identifiers: &'a [u32],
-    /// The index of the subscription to the message's topic, for its alias.
-    pub alias: Option<u32>,
+    /// The index of the subscription that has the topic's alias.
+    pub alias_subscription: Option<u32>,
     /// For a message of a group: the subscription's index and the partition of the topic.
     pub group: Option<(u16, PartitionId)>,
-    /// The message is in no log, so it is sent even if other messages wait.
-    pub unbound: bool,
+    /// The message is in no log. It cannot be read again later, so it is sent even if other messages wait or the outbox has no room.
+    pub is_in_no_log: bool,
 }
 
-/// The outcome of giving a message.
-pub(super) enum Given {
-    /// It was written to the outbox, or is sent when it is recorded; with this packet id if it needs an acknowledgement.
+/// The result of a delivery.
+pub(super) enum DeliveryResult {
+    /// The packet was written, or is sent when the session's record is in the log. It has this packet id if the client must acknowledge it.
     Sent(Option<PacketId>),
     /// The client does not get the message.
     Skipped,
-    /// There is no room.
-    Full,
+    /// There is no room now, or the message would overtake others.
+    Later,
 }
 
-impl Given {
+impl DeliveryResult {
     pub(super) fn offered(self) -> Offered {
         match self {
-            Given::Sent(_) | Given::Skipped => Offered::Done,
-            Given::Full => Offered::Full,
+            DeliveryResult::Sent(_) | DeliveryResult::Skipped => Offered::Done,
+            DeliveryResult::Later => Offered::Full,
         }
     }
 }
 
-/// Appends the packet of a message to `out`, if there is room for it.
-pub(super) fn give_packet(
+/// Appends the packet of a message to `out`, if there is room for it. A packet that must not be sent before the session's record is in the log is
+/// only put into the list of messages in flight.
+pub(super) fn write_publish(
     clients: &mut Clients,
     slot: u32,
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     out: &mut Packets,
-) -> Given {
+) -> DeliveryResult {
     let (record, frames) = (message.record, message.frames);
-    let mine = client::origin(&clients.conns, slot);
-    if wants.options & NO_LOCAL != 0 && frames.origin(record) == mine {
-        return Given::Skipped;
+    let own_origin = client::origin(&clients.conns, slot);
+    if delivery.options & NO_LOCAL != 0 && frames.origin(record) == own_origin {
+        return DeliveryResult::Skipped;
     }
-    let waits = clients.conns.get(slot).link.outbox != NONE;
-    let acknowledged = record.qos.min(qos(wants.options)) > 0;
+    let has_outbox = clients.conns.get(slot).link.outbox != NONE;
+    let acknowledged = record.qos.min(qos(delivery.options)) > 0;
     let bytes = out.bytes.len() + frames.frame(record).len();
     let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
-    // If the subscription has a log, no newer message overtakes those that are sent again.
-    let overtakes = qos(wants.options) > 0 && has_waiting(&clients.conns, slot);
+    // A message of a QoS above 0 must not overtake those that are sent again.
+    let overtakes = qos(delivery.options) > 0 && has_waiting(&clients.conns, slot);
     if acknowledged
         && (!has_place(&clients.conns, slot)
             || !clients.fits_record(slot, frames.frame(record).len()))
-        || !wants.unbound
+        || !delivery.is_in_no_log
             && (overtakes
-                || record.latest && waits
+                || record.latest && has_outbox
                 || !send::fits(&clients.conns, slot, bytes, bounds))
     {
-        return Given::Full;
+        return DeliveryResult::Later;
     }
     let id = acknowledged.then(|| take_packet_id(&mut clients.conns, &clients.meter.work, slot));
     let start = out.bytes.mark();
-    let Some(packet) = encode_publish(clients, slot, wants, message, id) else {
-        return Given::Skipped;
+    let Some(packet) = encode_publish(clients, slot, delivery, message, id) else {
+        return DeliveryResult::Skipped;
     };
     clients.meter.stats.sent(1, packet.len());
-    let is_unsent = acknowledged && clients.must_record(slot, record.qos.min(qos(wants.options)));
+    let is_unsent =
+        acknowledged && clients.must_record(slot, record.qos.min(qos(delivery.options)));
     if !is_unsent {
         out.bytes.append(&packet, 0, packet.len());
         if clients.conns.get(slot).wants(FRAMED) {
@@ -100,53 +102,54 @@ pub(super) fn give_packet(
         }
     }
     if let Some(id) = id {
-        let mut sent = under_way(&clients.conns, slot, id, wants, message, packet);
+        let mut sent = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
         if is_unsent {
             sent.unsent = Unsent::Wanted;
             clients.record_later(slot);
         }
         mqtt_state(&mut clients.conns, slot).add_inflight(sent);
     }
-    Given::Sent(id)
+    DeliveryResult::Sent(id)
 }
 
-/// Keeps a message until there is room for it. Returns false if the client does not get it.
-pub(super) fn wait_packet(
+/// Queues a message until there is room for it. Returns false if the client does not get it.
+pub(super) fn queue_packet(
     clients: &mut Clients,
     slot: u32,
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
 ) -> bool {
     // A placeholder: the message gets its packet id when it is sent.
     let id = PacketId::MAX;
-    let Some(packet) = encode_publish(clients, slot, wants, message, Some(id)) else {
+    let Some(packet) = encode_publish(clients, slot, delivery, message, Some(id)) else {
         return false;
     };
-    let waiting = under_way(&clients.conns, slot, id, wants, message, packet);
+    let waiting = inflight_entry(&clients.conns, slot, id, delivery, message, packet);
     mqtt_state(&mut clients.conns, slot)
         .waiting
         .push_back(waiting);
     true
 }
 
-/// The PUBLISH; `None` if the message has expired or is larger than the client takes [MQTT-3.1.2-25].
+/// The PUBLISH; `None` if the message has expired, is larger than the client takes [MQTT-3.1.2-25], or cannot be encoded.
 fn encode_publish(
     clients: &mut Clients,
     slot: u32,
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     packet_id: Option<PacketId>,
 ) -> Option<Rope> {
     let (record, frames) = (message.record, message.frames);
     let version = client::version(&clients.conns, slot);
     let left_s = left_s(record, clients.ctx.now.unix_s);
-    let alias = wants.alias.filter(|_| packet_id.is_none());
-    let (known, alias) = alias.map_or((false, 0), |part| alias_for(&clients.conns, slot, part));
+    let subscription = delivery.alias_subscription.filter(|_| packet_id.is_none());
+    let (is_alias_known, alias) =
+        subscription.map_or((false, 0), |part| alias_for(&clients.conns, slot, part));
     let mut set = core::mem::take(&mut clients.own.properties);
     set.clear();
     if version == Version::V5 {
         write_properties(&mut set, frames, record, left_s);
-        for identifier in wants.identifiers.iter().filter(|n| **n != 0) {
+        for identifier in delivery.identifiers.iter().filter(|n| **n != 0) {
             set.subscription_identifier(*identifier);
         }
         if alias != 0 {
@@ -155,22 +158,22 @@ fn encode_publish(
     }
     // Topics are UTF-8.
     let name = core::str::from_utf8(message.name).unwrap_or_default();
-    let qos = record.qos.min(qos(wants.options));
+    let qos = record.qos.min(qos(delivery.options));
     let publish = Publish {
         dup: false,
         qos: Qos::from_repr(qos).unwrap_or(Qos::AtMostOnce),
-        retain: message.retained || record.retain && wants.options & RETAIN_AS_PUBLISHED != 0,
-        topic: if known { "" } else { name },
+        retain: message.retained || record.retain && delivery.options & RETAIN_AS_PUBLISHED != 0,
+        topic: if is_alias_known { "" } else { name },
         packet_id,
         properties: set.properties(),
         payload: frames.data(record),
     };
     let bytes = encode::publish_bytes(version, &publish, publish.payload.len());
-    let takes = bytes <= packet_bytes_max(&clients.conns, slot);
-    // A message with an expiry of 0 is for the clients that are connected.
-    let lives = left_s != Some(0) || record.ttl_s() == Some(0);
+    let is_small_enough = bytes <= packet_bytes_max(&clients.conns, slot);
+    // An expiry of 0 means: only for the clients that are connected now, as this one is.
+    let is_unexpired = left_s != Some(0) || record.ttl_s() == Some(0);
     let mut out = Rope::default();
-    if takes && lives && !name.is_empty() {
+    if is_small_enough && is_unexpired && !name.is_empty() {
         let payload_bytes = publish.payload.len();
         if encode::publish_head(&mut out.own, version, &publish, payload_bytes) {
             match frames.large_data(record) {
@@ -179,23 +182,23 @@ fn encode_publish(
             }
         }
     }
-    let fits = !out.is_empty();
-    clients.meter.stats.dropped += u64::from(lives && !fits);
+    let is_written = !out.is_empty();
+    clients.meter.stats.dropped += u64::from(is_unexpired && !is_written);
     clients.own.properties = set;
-    if let Some(part) = wants.alias.filter(|_| fits && alias != 0 && !known) {
+    if let Some(part) = subscription.filter(|_| is_written && alias != 0 && !is_alias_known) {
         let extra = clients.conns.extra(slot);
         if let (Some(sub), Some(mqtt)) = (extra.list.get_mut(part as usize), &mut extra.own.mqtt) {
             (sub.own.alias, mqtt.aliases_given) = (alias, alias);
         }
     }
-    fits.then_some(out)
+    is_written.then_some(out)
 }
 
-fn under_way(
+fn inflight_entry(
     conns: &Connections,
     slot: u32,
     id: PacketId,
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     packet: Rope,
 ) -> Inflight {
@@ -213,7 +216,7 @@ fn under_way(
         step: Step::Published,
         end_s,
         offset: record.offset,
-        group: wants.group,
+        group: delivery.group,
         version: client::version(conns, slot),
         packet,
         payload,
@@ -221,7 +224,7 @@ fn under_way(
     }
 }
 
-/// The alias of a subscription's topic, and whether the client knows it. 0 if the client allows no further alias.
+/// Whether the client knows the alias of a subscription's topic, and the alias: 0 if the client allows no further one.
 fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     let (Some(sub), Some(mqtt)) = (list::sub(conns, slot, part), client::mqtt(conns, slot)) else {
         return (false, 0);
@@ -233,7 +236,7 @@ fn alias_for(conns: &Connections, slot: u32, part: u32) -> (bool, u16) {
     }
 }
 
-/// Removes waiting older messages of a topic, since a retained message of QoS 0 overtakes them.
+/// Removes queued older messages of a topic: a retained message was just sent before them, so they are out of date.
 fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) {
     let waiting = &mut mqtt_state(conns, slot).waiting;
     waiting.retain(|old| {
@@ -241,18 +244,18 @@ fn drop_outdated(conns: &mut Connections, slot: u32, topic: &[u8], offset: u64) 
     });
 }
 
-/// Sends a message that the client cannot read from a log later: a retained message, or one of a group. If there is no room it waits, whereas other messages
-/// are read from the log later. Returns whether it needs an acknowledgement.
-pub(super) fn send_or_hold<I: Io>(
+/// Sends a message that the client cannot read from a log later: a retained message, or one of a group. Queues it if there is no room. Returns
+/// whether it needs an acknowledgement.
+pub(super) fn send_or_queue<I: Io>(
     clients: &mut Clients,
     slot: u32,
-    wants: &Wants<'_>,
+    delivery: &DeliveryOptions<'_>,
     message: &Message<'_>,
     io: &mut I,
 ) -> bool {
     let mut out = Packets::default();
-    match give_packet(clients, slot, wants, message, &mut out) {
-        Given::Sent(id) => {
+    match write_publish(clients, slot, delivery, message, &mut out) {
+        DeliveryResult::Sent(id) => {
             clients.put_messages(slot, &out.bytes, &out.ends, io);
             if message.retained && has_waiting(&clients.conns, slot) {
                 drop_outdated(
@@ -264,7 +267,7 @@ pub(super) fn send_or_hold<I: Io>(
             }
             id.is_some()
         }
-        Given::Skipped => false,
-        Given::Full => wait_packet(clients, slot, wants, message),
+        DeliveryResult::Skipped => false,
+        DeliveryResult::Later => queue_packet(clients, slot, delivery, message),
     }
 }

@@ -12,7 +12,7 @@ use crate::base::time::Now;
 use crate::protocol::front::Context;
 use crate::protocol::mqtt::closing_sessions::ClosingSessions;
 
-pub(crate) struct Own {
+pub(crate) struct ShardState {
     /// Sessions of ended connections. Each is given back to its home (the part of a shard that keeps the session) when the
     /// publishes of its connection have been answered.
     pub closing_sessions: ClosingSessions,
@@ -32,10 +32,10 @@ pub(crate) struct Own {
     pub lines: ndjson::Scratch,
 }
 
-impl Own {
+impl ShardState {
     /// The state of a new shard.
-    pub fn new(now: Now) -> Own {
-        Own {
+    pub fn new(now: Now) -> ShardState {
+        ShardState {
             closing_sessions: ClosingSessions::default(),
             unrecorded: Vec::new(),
             published_wills: Vec::new(),
