@@ -100,7 +100,7 @@ fn page(
     target: &str,
 ) -> anyhow::Result<(Value, bool)> {
     let head = connection.request(server, "GET", target, &[], None)?;
-    let body = connection.whole_body(MAX_BYTES)?;
+    let body = connection.read_whole_body(MAX_BYTES)?;
     if head.status != 200 {
         bail!("{}", refusal(&head, &body));
     }
