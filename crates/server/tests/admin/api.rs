@@ -305,6 +305,22 @@ fn walk_topics(walk: &mut Walk, server: &Server) {
     walk.ask(server, "GET", topic, "?name=a/b", None, 200);
     walk.ask(server, "GET", topic, "?name=a/nobody", None, 404);
     walk.ask(server, "GET", topic, "?name=", None, 400);
+    let presence = "/api/v1/topic/presence";
+    let nobody = walk
+        .ask(server, "GET", presence, "?name=a/b", None, 200)
+        .json();
+    assert_eq!(
+        (&nobody["clients"], &nobody["members"]),
+        (&json!(0), &json!([]))
+    );
+    for query in [
+        "?name=",
+        "?name=a/b&limit=0",
+        "?name=a/b&after=x",
+        "?what=1",
+    ] {
+        walk.ask(server, "GET", presence, query, None, 400);
+    }
     let read = walk
         .ask(server, "GET", log, "?name=a/b&limit=2", None, 200)
         .json();
