@@ -52,7 +52,7 @@ pub trait Io {
     /// Reports a client event for the operator's log ([`Shard::report_client_events`](crate::Shard::report_client_events)).
     fn client_event(&mut self, _event: &ClientEvent) {}
     /// Reports `deliveries` writes of messages to the sockets of subscribers. All these messages were read from their publishers at
-    /// `stamp` (`Shard::stamp`) or later. Does nothing where latency is not measured.
+    /// `stamp` (`Shard::set_turn_time`) or later. Does nothing where latency is not measured.
     fn written(&mut self, _stamp: u64, _deliveries: u64) {}
     /// The bytes that the sockets have received and sent; 0 where they are not counted.
     fn socket_bytes(&self) -> SocketBytes {

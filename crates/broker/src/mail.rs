@@ -56,6 +56,6 @@ pub struct Mail {
     pub frames: Option<Arc<Frames>>,
     /// The bytes of credit that the receiver gets back: the weight of its earlier asks that the sender has handled.
     pub credit_bytes: usize,
-    /// When the sender read the messages that the asks publish: the [`Shard::stamp`](crate::Shard::stamp) of the sender's turn.
+    /// When the sender read the messages that the asks publish: the time of the sender's turn ([`Shard::set_turn_time`](crate::Shard::set_turn_time)).
     pub stamp: u64,
 }

@@ -70,7 +70,7 @@ pub struct Frames {
     pub pages: Vec<Record>,
     /// The topic names of the records in answers to attaches by filter, as positions for [`Frames::name`].
     pub names: Vec<u32>,
-    /// When the first of the turn's messages was read, as a [`Shard::stamp`](crate::Shard::stamp); 0 without messages.
+    /// When the first of the turn's messages was read, as given to [`Shard::set_turn_time`](crate::Shard::set_turn_time); 0 without messages.
     pub stamp: u64,
     /// The number of messages sent to members of shared subscriptions.
     pub group_messages: usize,
