@@ -9,6 +9,7 @@ pub(crate) mod live;
 pub(crate) mod page;
 
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use crate::base::reason::Reason;
 use crate::client::joining::filter_subscriptions;
@@ -265,12 +266,12 @@ pub(crate) fn filter_of<P: ProtocolTypes>(
     Some(matching.name(found.row))
 }
 
-/// Whether the connection may have one more subscription, to this topic or filter.
+/// Whether the connection may have one more subscription, to this topic or filter. Notes the bytes of its name if so.
 ///
 /// # Errors
 /// The limit that was reached.
 pub(crate) fn has_room<P: ProtocolTypes>(
-    clients: &Clients<P>,
+    clients: &mut Clients<P>,
     subs: &Subscriptions,
     slot: u32,
     name: &[u8],
@@ -279,10 +280,34 @@ pub(crate) fn has_room<P: ProtocolTypes>(
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(1 + list.len() / 8);
     let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
+    let noted = (clients.conns.find_extra(slot)).and_then(|extra| extra.names_bytes_max);
     // A few subscriptions are allowed however long their names are.
-    if limits.has_room_for_names(count, count * limits.topic_bytes) {
-        return has_room_for(limits, count, 0);
+    let (checked, bytes_max) = match limits.has_room_for_names(count, count * limits.topic_bytes) {
+        true => (has_room_for(limits, count, 0), None),
+        false => {
+            let with = |bytes: usize| bytes + name.len();
+            let noted = noted.map(|bytes| with(bytes.get() as usize));
+            let bytes = match noted.filter(|bytes| limits.has_room_for_names(count, *bytes)) {
+                Some(bytes) => bytes,
+                None => with(names_bytes(clients, subs, slot)),
+            };
+            (
+                has_room_for(limits, count, bytes),
+                NonZeroU32::new(u32::try_from(bytes).unwrap_or(0)),
+            )
+        }
+    };
+    if checked.is_ok()
+        && let Some(extra) = clients.conns.find_extra_mut(slot)
+    {
+        extra.names_bytes_max = bytes_max;
     }
+    checked
+}
+
+/// The bytes of the names of all subscriptions of a connection. Looks each name up.
+fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slot: u32) -> usize {
+    let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(list.len());
     let topics = list.iter().map(|sub| match sub.own.name() {
         Some(name) => name.len(),
@@ -292,8 +317,7 @@ pub(crate) fn has_room<P: ProtocolTypes>(
     let filters = filter_subscriptions(&clients.conns, slot).into_iter();
     let filters = filters.flat_map(|all| all.parts());
     let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
-    let bytes = name.len() + topics.sum::<usize>() + filters.sum::<usize>();
-    has_room_for(limits, count, bytes)
+    topics.sum::<usize>() + filters.sum::<usize>()
 }
 
 impl<P: ProtocolTypes> Clients<P> {

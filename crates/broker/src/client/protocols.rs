@@ -265,25 +265,23 @@ pub(crate) trait Protocol<P: Protocols> {
         filter_page::<Self::Codec, P, I>(front, of, page, io);
     }
 
-    /// Delivers the live messages of the current run to a subscription. If the subscriber gets the same bytes as all others with its encoding, returns
-    /// the encoding instead, and the caller sends the run.
+    /// The encoding in which the connection gets a whole run of live messages of a topic, as all others with this encoding do. `None` if its
+    /// messages are encoded for it alone: then [`Protocol::deliver_live`] delivers them.
     #[inline]
-    fn deliver_live<I: Io>(
-        front: &mut Front<P>,
-        of: SubscriptionRef,
-        frames: &Frames,
-        io: &mut I,
-    ) -> Option<P::Encoding> {
+    fn shared_encoding(row: &Row) -> Option<P::Encoding> {
+        match row.wants(MULTI) {
+            true => None,
+            false => Self::Codec::shared_encoding(row),
+        }
+    }
+
+    /// Delivers the live messages of the current run to a subscription, if there is no encoding that it shares.
+    fn deliver_live<I: Io>(front: &mut Front<P>, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
-        let row = front.clients.conns.get(slot);
-        if !row.wants(MULTI) {
-            if let Some(encoding) = Self::Codec::shared_encoding(row) {
-                return Some(encoding);
-            }
+        if !front.clients.conns.get(slot).wants(MULTI) {
             front.clients.expand(slot);
         }
         live_messages::<Self::Codec, P, I>(front, (slot, part), frames, io);
-        None
     }
 
     /// Delivers, in order, the messages of a run that match the connection's filters. Skips a message if the filters still catch up in its partition.

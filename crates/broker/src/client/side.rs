@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use crate::client::row::Began;
 use crate::client::types::{ProtocolTypes, SideState};
@@ -58,6 +59,8 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
     /// may be long.
     pub shared_bytes: u32,
+    /// An upper bound of the bytes of the names of all subscriptions. `None` if it is not known: then they are counted.
+    pub names_bytes_max: Option<NonZeroU32>,
     /// The hash of the names of the topics in `list`.
     pub set: u32,
     /// The subscriptions that fell behind, and the offsets that they have seen.
@@ -78,6 +81,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
             list: Vec::new(),
             pages: 0,
             shared_bytes: 0,
+            names_bytes_max: None,
             set: 0,
             behind: Vec::new(),
             filters: None,

@@ -22,6 +22,6 @@ pub(crate) type Extra = client::side::Extra<AllProtocols>;
 
 /// State that lasts only until a request is answered is stored behind a pointer, to keep this side row small: a connection with
 /// several topics always has one.
-const _: () = assert!(size_of::<Extra>() <= 176);
+const _: () = assert!(size_of::<Extra>() <= 184);
 /// One of several topics of a connection.
 pub(crate) type Sub = client::side::Sub<SubscriptionState>;

@@ -207,6 +207,7 @@ impl Front {
     pub(crate) fn live<I: Io>(&mut self, slot: u32, topic: u32, frames: &Frames, io: &mut I) {
         let row = self.clients.conns.get(slot);
         let state = row.consumer.state;
+        let shared = protocol_of!(AllProtocols, state, shared_encoding(row));
         let (mut part, mut flags) = (0, row.consumer.flags | COUNTED);
         if row.wants(MULTI) {
             let mut list = self.clients.conns.extra_of(slot).list.iter();
@@ -219,10 +220,9 @@ impl Front {
         let is_live = flags & (COUNTED | LIVE) == COUNTED | LIVE;
         let begun = matches!(state, State::WebSocket | State::Sse);
         if is_live || begun && !row.wants(MULTI) && planted::is(Fault::LiveBeforeHead) {
-            if let Some(encoding) =
-                protocol_of!(AllProtocols, state, deliver_live(self, of, frames, io))
-            {
-                self.push_encoded(of, encoding, frames, io);
+            match shared {
+                Some(encoding) => self.push_encoded(of, encoding, frames, io),
+                None => protocol_of!(AllProtocols, state, deliver_live(self, of, frames, io)),
             }
         } else if row.wants(MULTI) {
             let first = self.feed.run.records()[0];

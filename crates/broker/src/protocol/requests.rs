@@ -17,7 +17,6 @@ use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
-use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
@@ -262,24 +261,17 @@ impl Protocol<AllProtocols> for Request {
     }
 
     /// Answers a poll. A stream on several topics that has not begun holds the messages.
-    fn deliver_live<I: Io>(
-        front: &mut Front,
-        of: SubscriptionRef,
-        frames: &Frames,
-        io: &mut I,
-    ) -> Option<Encoding> {
+    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, topic, part } = of;
         let row = front.clients.conns.get(slot);
         if row.consumer.state != State::Poll {
-            stream_live_of_part(front, slot, (topic, part), frames, io);
-            return None;
+            return stream_live_of_part(front, slot, (topic, part), frames, io);
         }
         let first = front.feed.run.records()[0];
         if row.wants(MULTI) {
             front.clients.conns.extra_mut(slot).list[part as usize].offset = first.offset;
         }
         answer_poll(front, (slot, topic), (&first, frames), io);
-        None
     }
 
     fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {

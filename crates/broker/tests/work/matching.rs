@@ -2,7 +2,7 @@
 
 use crore_broker::TurnLimits;
 use crore_broker::settings::Settings;
-use crore_wire::mqtt::Qos;
+use crore_wire::mqtt::{PacketId, Properties, Qos, SubscribeOptions, Version, encode};
 
 use crate::support::{self, NOW, TestServer};
 use crate::{BUDGET, UNIT, batch, client, server, steps_of, turns_until};
@@ -129,4 +129,37 @@ fn members_that_have_a_message_already_are_passed_over_within_the_budget() {
     }
     assert_eq!(server.shards[0].stats().delivered - before, 20);
     assert!(turns >= 8, "{turns} turns for 300 members");
+}
+
+/// Subscribes to one more filter. Returns the steps.
+fn subscribe(server: &mut TestServer, conn: usize, n: usize) -> u64 {
+    let (filter, id) = (format!("a/{n}/+"), PacketId::new(9).expect("not 0"));
+    let filters = [(&filter[..], SubscribeOptions::of(Qos::AtMostOnce))];
+    let mut bytes = Vec::new();
+    encode::subscribe(
+        &mut bytes,
+        Version::V5,
+        id,
+        &Properties::NONE,
+        filters.into_iter(),
+    );
+    let before = server.shards[0].steps();
+    server.say(conn, bytes);
+    server.settle();
+    server.shards[0].steps() - before
+}
+
+#[test]
+fn one_more_filter_is_subscribed_without_a_walk_over_the_names_of_all_others() {
+    const FILTERS: usize = 2_000;
+    let mut server = server(Settings::default());
+    let conn = client(
+        &mut server,
+        (0..FILTERS).map(|n| format!("a/{n}/+")),
+        Qos::AtMostOnce,
+    );
+    // The first one beyond the few that are always allowed may have counted all names.
+    subscribe(&mut server, conn, FILTERS);
+    let steps = subscribe(&mut server, conn, FILTERS + 1);
+    assert!(steps < FILTERS as u64 / 2, "{steps} steps");
 }

@@ -142,13 +142,12 @@ pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
     slot: u32,
 ) {
     let conns = &clients.conns;
-    let Some(subscriptions) = filter_subscriptions(conns, slot).filter(|all| all.is_behind())
-    else {
+    let Some(subscriptions) = filter_subscriptions(conns, slot) else {
         return;
     };
     let bound = !C::has_place(conns, slot);
     let mut behind = Vec::new();
-    for group in subscriptions.groups() {
+    for group in subscriptions.waiting() {
         let mut parts = subscriptions.parts_of(group.serial);
         // What has no bound is never held back.
         let held =
@@ -157,7 +156,7 @@ pub(super) fn catch_up_filters<C: Codec<P>, P: ProtocolTypes>(
             behind.push(group.serial);
         }
     }
-    for serial in behind {
+    for serial in behind.into_iter().rev() {
         let subscriptions = filter_subscriptions_mut(&mut clients.conns, slot);
         if let Some(partition) = subscriptions.and_then(|all| all.next_behind(serial)) {
             let asking = Asking {

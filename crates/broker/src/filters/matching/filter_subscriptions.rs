@@ -276,14 +276,19 @@ impl FilterSubscriptions {
         next.map(|partition| partition as PartitionId)
     }
 
+    /// The groups that are behind in a partition and have not requested its next page, the newest first. There may be thousands of older groups, which are
+    /// live, and are not visited.
+    pub fn waiting(&self) -> impl Iterator<Item = &Group> {
+        let waits = |at: &GroupPosition| !at.live && !at.asked;
+        let behind = (self.groups.iter().rev()).filter(|group| !group.positions.is_empty());
+        behind
+            .take(self.behind as usize)
+            .filter(move |group| group.positions.iter().any(waits))
+    }
+
     /// Whether any group is behind in a partition and has not requested its next page.
     pub fn is_behind(&self) -> bool {
-        let waits = |at: &GroupPosition| !at.live && !at.asked;
-        self.behind > 0
-            && self
-                .groups
-                .iter()
-                .any(|group| group.positions.iter().any(waits))
+        self.waiting().next().is_some()
     }
 
     /// The part with this index, unless it is free.

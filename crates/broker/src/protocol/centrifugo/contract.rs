@@ -6,7 +6,7 @@ use crate::base::verdict::Identity;
 use crate::budget::stats::Transport;
 use crate::client::list::sub_mut;
 use crate::client::protocols::{Protocol, TopicPage};
-use crate::client::row::{MULTI, Row};
+use crate::client::row::Row;
 use crate::client::types::{PartialInput, SubscriptionRef};
 use crate::home::Home;
 use crate::io::Io;
@@ -20,7 +20,6 @@ use crate::protocol::centrifugo::options::pushes_of;
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
 use crate::protocol::centrifugo::tokens::centrifugo_verdict;
-use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
 
 /// Centrifugo's client protocol, in the frames of a WebSocket.
@@ -120,23 +119,15 @@ impl Protocol<AllProtocols> for Centrifugo {
         history_answered(&mut front.clients, to, page, io)
     }
 
-    /// A push is the same for all subscribers, also for those with several subscriptions.
-    #[inline]
-    fn deliver_live<I: Io>(
-        front: &mut Front,
-        of: SubscriptionRef,
-        _frames: &Frames,
-        _io: &mut I,
-    ) -> Option<Encoding> {
+    /// A push is the same for all subscribers, also for those with several subscriptions, whose positions are noted.
+    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, part, .. } = of;
-        let row = front.clients.conns.get(slot);
-        let encoding = pushes_of(row);
-        if row.wants(MULTI)
-            && let Some(last) = front.feed.run.records().last()
+        if let Some(last) = front.feed.run.records().last()
             && let Some(sub) = sub_mut(&mut front.clients.conns, slot, part)
         {
             sub.offset = last.offset;
         }
-        Some(encoding)
+        let encoding = pushes_of(front.clients.conns.get(slot));
+        front.push_encoded(of, encoding, frames, io);
     }
 }

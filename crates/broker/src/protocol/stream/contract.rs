@@ -164,19 +164,13 @@ impl Protocol<AllProtocols> for Stream {
 
     /// A stream on several topics gets its messages encoded for itself, since a position names all of them.
     #[inline]
-    fn deliver_live<I: Io>(
-        front: &mut Front,
-        of: SubscriptionRef,
-        frames: &Frames,
-        io: &mut I,
-    ) -> Option<Encoding> {
+    fn shared_encoding(row: &Row) -> Option<Encoding> {
+        (!row.wants(MULTI)).then(|| Encoding::of_request(row))
+    }
+
+    fn deliver_live<I: Io>(front: &mut Front, of: SubscriptionRef, frames: &Frames, io: &mut I) {
         let SubscriptionRef { slot, topic, part } = of;
-        let row = front.clients.conns.get(slot);
-        if !row.wants(MULTI) {
-            return Some(Encoding::of_request(row));
-        }
         stream_live_of_part(front, slot, (topic, part), frames, io);
-        None
     }
 
     fn deliver_matched<I: Io>(front: &mut Front, slot: u32, matches: Matches<'_>, io: &mut I) {
