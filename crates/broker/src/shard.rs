@@ -372,9 +372,11 @@ impl Shard {
         }
         self.front.end_input(None, io);
         flush_links(&mut self.front, io);
-        // Answers that waited for a window may have been the last of their streams.
-        self.front.end_input(None, io);
-        flush_links(&mut self.front, io);
+        // Answers that waited for a window may have been the last of their streams, whose ends are frames too.
+        while !self.front.clients.scratch.ends.is_empty() {
+            self.front.end_input(None, io);
+            flush_links(&mut self.front, io);
+        }
         let logs = self.home.as_ref().map(|home| &home.logs);
         let sequence = |at| logs.map_or(0, |logs| logs.sequence(at));
         self.commits.send(now, sequence, |batch| io.append(batch));
@@ -404,6 +406,8 @@ impl Shard {
             || !self.front.feed.deliveries.is_empty()
             || self.front.queues.has_paging()
             || !self.front.clients.own.unrecorded.is_empty()
+            || self.front.clients.conns.links.has_dirty()
+            || !self.front.clients.scratch.ends.is_empty()
     }
 
     /// Whether work waits for a condition that no event announces. Then the caller should run another turn within a millisecond or two.

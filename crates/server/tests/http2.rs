@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 
 use support::http::{PATIENCE, once, publish};
 use support::ws::{TEXT, masked};
@@ -517,6 +517,41 @@ fn streams_past_the_limit_are_refused() {
     client.data_with(first, "served");
     client.send(&frame(RST_STREAM, 0, first, &8_u32.to_be_bytes()));
     client.events("d");
+}
+
+#[test]
+fn a_client_that_closes_its_side_gets_the_answers_that_are_due() {
+    let server = Server::with(ON);
+    let mut client = Http2::open(&server);
+    let events = client.events("news");
+    let streams: Vec<u32> = (0..20)
+        .map(|n| client.post("/pub/a", &[b'0' + n]))
+        .collect();
+    client.socket.shutdown(Shutdown::Write).expect("open");
+    for stream in streams {
+        assert_eq!(client.answer(stream).0, 202);
+    }
+    // Nobody waits for more events, so the connection ends.
+    server.await_subscribers("news", 0);
+    while client.read().is_some() {}
+    assert!(client.kept.iter().all(|it| it.stream == events));
+}
+
+#[test]
+fn streams_past_the_limit_of_an_address_are_refused_and_take_few_places() {
+    let server = Server::with(&format!("{ON}[limits]\nconnections_per_address_max = 3\n"));
+    let mut client = Http2::open(&server);
+    client.events("a");
+    client.events("b");
+    // The first of them are told why. The answers of the others would take room.
+    let refused: Vec<u32> = (0..6).map(|_| client.get("/sub/c", &[])).collect();
+    let (told, others) = refused.split_at(4);
+    for stream in told {
+        assert_eq!(client.answer(*stream).0, 429);
+    }
+    for stream in others {
+        assert_eq!(client.reset(*stream), REFUSED_STREAM);
+    }
 }
 
 #[test]

@@ -119,6 +119,9 @@ impl<P: ProtocolTypes> Clients<P> {
 
     /// Ends the connection without sending its outbox. The outbox is freed here, since the caller may need the room.
     pub(crate) fn drop_conn(&mut self, slot: u32, how: Close) {
+        // A part of an answer must not look like the whole one.
+        let is_cut = self.conns.get(slot).link.outbox != NONE && self.conns.is_stream(slot);
+        let how = if is_cut { Close::Reset } else { how };
         self.mark_end(slot, Closed::Peer, Some(how));
         self.conns.drop_outbox(slot);
     }

@@ -196,6 +196,7 @@ impl<P: ProtocolTypes> Connections<P> {
             self.spills.was_missed(),
             self.outboxes.was_missed(),
             self.extras.was_missed(),
+            self.links.was_missed(),
         ];
         missed.contains(&true)
     }

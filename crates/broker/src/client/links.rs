@@ -14,6 +14,7 @@ use crore_wire::http2::{Connection, ErrorCode, Limits, Scratch};
 
 use crate::base::ids::SocketId;
 use crate::client::outbox::len_of;
+use crate::client::row::NO_SOCKET;
 use crate::io::{Close, Io};
 use crate::store::shared::OutputPart;
 use crate::store::slab::{Slab, Vacant};
@@ -31,7 +32,8 @@ impl SocketId {
     /// The number of the stream, if this is one.
     #[inline]
     fn stream(self) -> Option<u32> {
-        (self.0 & STREAM != 0).then_some(self.0 & !STREAM)
+        let is_stream = self.0 & STREAM != 0 && self != NO_SOCKET;
+        is_stream.then_some(self.0 & !STREAM)
     }
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct SharedLink {
     is_dirty: bool,
     /// The client was told to open no more streams.
     pub(crate) is_told: bool,
+    /// The streams in succession that were turned away.
+    pub(crate) turned_away: u8,
     /// The stream after which the next round over waiting streams begins.
     pub(crate) cursor: u32,
     /// The bytes that the account charges for it.
@@ -137,6 +141,7 @@ impl Links {
             has_waiting: false,
             is_dirty: true,
             is_told: false,
+            turned_away: 0,
             cursor: 0,
             charged_bytes: 0,
         };
@@ -219,16 +224,27 @@ impl Links {
                 codec, out, last, ..
             } = link;
             match how {
-                Close::Reset => codec.reset(id, ErrorCode::EnhanceYourCalm, out),
+                Close::Reset => codec.reset(id, ErrorCode::Cancel, out),
                 Close::Now | Close::Drain => {
                     let at = (last.0 == id).then_some(last.1);
                     codec.end(id, at, out);
                 }
             }
         }
-        if let Some(at) = stream.stream() {
+        let is_used = |at: &u32| self.streams.get(*at).id != 0;
+        if let Some(at) = stream.stream().filter(is_used) {
             self.streams.remove(at);
         }
+    }
+
+    /// Whether code has followed a number to a stream that does not exist, since the last call.
+    pub(crate) fn was_missed(&self) -> bool {
+        self.streams.was_missed()
+    }
+
+    /// Whether a link has frames to send, or streams that may be writable.
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
     }
 
     /// The server reads more of the stream's body, or has bytes for it.

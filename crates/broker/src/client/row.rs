@@ -137,7 +137,7 @@ pub struct Consumer {
 }
 
 /// The socket of a free row.
-const NO_SOCKET: SocketId = SocketId(u32::MAX);
+pub const NO_SOCKET: SocketId = SocketId(u32::MAX);
 
 impl Vacant for Row {
     fn vacant(next: u32) -> Self {

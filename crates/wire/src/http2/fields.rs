@@ -23,6 +23,7 @@ impl Connection {
     ) -> Result<Found, Fault> {
         let (stream, ends) = (header.stream, header.has(END_STREAM));
         let joined = core::mem::take(&mut call.scratch.block);
+        let most = decoded_most(call.limits);
         let whole = if header.has(END_HEADERS) {
             block
         } else {
@@ -34,7 +35,7 @@ impl Connection {
             ended => {
                 // The block may change the table, so it must be decoded.
                 let strings = &mut call.scratch.strings;
-                self.decoder.decode(whole, strings, |_, _| {})?;
+                self.decoder.decode(whole, strings, most, |_, _| {})?;
                 match ended {
                     Some(_) => Err(Fault::Stream(stream, Violation::StreamClosed)),
                     None if self.may_be_in_flight(stream) => {
@@ -58,6 +59,7 @@ impl Connection {
         call: &mut Call<'_>,
     ) -> Result<Found, Fault> {
         self.last_stream = stream;
+        let most = decoded_most(call.limits);
         let Scratch {
             strings,
             pseudo,
@@ -65,9 +67,9 @@ impl Connection {
             ..
         } = &mut *call.scratch;
         let mut writer = RequestWriter::new(head, pseudo, call.limits.header_list_bytes);
-        let decoded = self
-            .decoder
-            .decode(block, strings, |name, value| writer.field(name, value));
+        let decoded = self.decoder.decode(block, strings, most, |name, value| {
+            writer.field(name, value)
+        });
         decoded?;
         if stream > self.last_served {
             self.rates.count(Rate::EmptyFrames, call.limits)?;
@@ -124,7 +126,8 @@ impl Connection {
             Err(Violation::Trailers)
         };
         let strings = &mut call.scratch.strings;
-        self.decoder.decode(block, strings, |name, value| {
+        let most = decoded_most(call.limits);
+        self.decoder.decode(block, strings, most, |name, value| {
             verdict = verdict.and_then(|()| check_trailer(name, value));
         })?;
         verdict.map_err(|violation| Fault::Stream(stream, violation))?;
@@ -142,6 +145,11 @@ impl Connection {
             ends: true,
         })
     }
+}
+
+/// The decoded bytes of a block that end the connection. Between the limit of a list and this one, a request is answered 431.
+fn decoded_most(limits: &Limits) -> usize {
+    4 * limits.header_list_bytes as usize
 }
 
 /// Finds a whole field block: its first fragment in the input, and the end of its frames. If it has several fragments, they are joined in

@@ -64,7 +64,7 @@ pub enum Violation {
     NothingToContinue,
     /// Another frame within a field block.
     BlockInterrupted,
-    /// An encoded field block over the limit.
+    /// A field block over the limit, encoded or decoded.
     BlockTooLong,
     /// A field block in more frames than the limit.
     Continuations,
@@ -165,6 +165,7 @@ impl From<hpack::Error> for Violation {
     fn from(error: hpack::Error) -> Violation {
         match error {
             hpack::Error::TableSize => Violation::TableSize,
+            hpack::Error::TooLong => Violation::BlockTooLong,
             _ => Violation::Compression,
         }
     }

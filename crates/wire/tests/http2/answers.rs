@@ -10,7 +10,7 @@ fn fields(block: &[u8]) -> Vec<(String, String)> {
     let mut list = Vec::new();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut decoder = Decoder::default();
-    let decoded = decoder.decode(block, &mut Vec::new(), |name, value| {
+    let decoded = decoder.decode(block, &mut Vec::new(), usize::MAX, |name, value| {
         list.push((text(name), text(value)));
     });
     decoded.unwrap();

@@ -3,7 +3,7 @@
 use crore_wire::http2::frame::{ACK, END_HEADERS, Kind};
 use crore_wire::http2::{ErrorCode, Limits, PERIOD_S, Violation};
 
-use crate::peer::{Got, Peer, block, frame, get, headers, request, settings};
+use crate::peer::{Got, Peer, block, frame, get, headers, post, request, settings};
 
 /// Sends the `n`th part of an attack until the connection ends. Returns the number of parts before, and the violation.
 fn flood(peer: &mut Peer, part: impl Fn(u32) -> Vec<u8>) -> (u32, Violation) {
@@ -167,7 +167,8 @@ fn a_bomb_of_hpack_does_not_explode() {
     bomb.resize(bomb.len() + 12_000, 0xbe);
     let mut peer = Peer::before_preface(Limits::default());
     peer.feed(&crate::peer::preface());
-    assert_eq!(peer.feed(&headers(1, true, &bomb)), [Got::TooLarge(1)]);
+    let got = peer.feed(&headers(1, true, &bomb));
+    assert_eq!(got, [Got::Ended(Violation::BlockTooLong)]);
     assert!(peer.connection.heap_bytes() < 16 * 1024);
 }
 
@@ -183,4 +184,18 @@ fn one_byte_frames_are_a_body_like_any() {
         bytes += peer.written().len();
     }
     assert_eq!(bytes, 0, "no answer for each byte");
+}
+
+#[test]
+fn bytes_that_stand_for_a_large_field_end_the_connection() {
+    let mut peer = Peer::new();
+    let entry = [b"\x40\x01a\x7f\xa1\x1e".to_vec(), vec![b'x'; 4_000]].concat();
+    let got = peer.feed(&headers(1, false, &[block(&post()), entry].concat()));
+    assert!(
+        matches!(got[..], [Got::Request { stream: 1, .. }]),
+        "{got:?}"
+    );
+    // Each byte is a trailer field of 4,001 bytes.
+    let got = peer.feed(&headers(1, true, &[0xbe; 16_000]));
+    assert_eq!(got, [Got::Ended(Violation::BlockTooLong)]);
 }

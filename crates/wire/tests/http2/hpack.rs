@@ -19,7 +19,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<List, Error> {
     let mut list = Vec::new();
-    decoder.decode(block, &mut Vec::new(), |name, value| {
+    decoder.decode(block, &mut Vec::new(), usize::MAX, |name, value| {
         list.push((name.to_vec(), value.to_vec()));
     })?;
     Ok(list)

@@ -95,11 +95,11 @@ fn a_websocket_is_the_upgrade_of_http_1() {
     assert!(head.is_websocket_upgrade());
     assert_eq!((head.path, head.body()), (&b"/sub/a"[..], Ok(Body::None)));
     assert_eq!(head.header("sec-websocket-version"), Some(&b"13"[..]));
-    // Another protocol, and a CONNECT to another host, are requests that the server refuses by their method.
+    // Another protocol is refused with the head, and a CONNECT to another host by its method.
     let mut other = fields;
     other[1].1 = "connect-udp";
     let head = text(false, &other);
-    assert_eq!(parse(&head).unwrap().method, Method::Other);
+    assert!(matches!(parse(&head), Err(HeadError::Malformed(_))));
     let head = text(
         false,
         &[(":method", "CONNECT"), (":authority", "other:443")],

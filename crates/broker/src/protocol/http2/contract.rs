@@ -4,18 +4,21 @@
 //! acknowledged the settings in time. While the server drains, the client is told to open no more streams (GOAWAY), and the link ends
 //! after its last stream.
 
+use alloc::vec::Vec;
+
 use crore_wire::http2::{self, ErrorCode};
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
 use crate::budget::stats::Transport;
 use crate::client::codec::NoCodec;
-use crate::client::protocols::Protocol;
-use crate::client::row::{Row, SERVED, State, TURNED_AWAY};
+use crate::client::protocols::{Protocol, protocol_of};
+use crate::client::row::{CLOSING, EOF, PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
-use crate::io::Io;
+use crate::io::{Close, Io};
 use crate::protocol::front::{AllProtocols, Clients, Context, Front};
 use crate::protocol::http2::receive::link_received;
+use crate::protocol::http2::waiting::go_on_later;
 use crate::store::slab::NONE;
 
 /// A link of HTTP/2.
@@ -103,10 +106,27 @@ impl Protocol<AllProtocols> for Http2 {
 
     /// The streams may go on, and so may requests that were held.
     fn outbox_drained(front: &mut Front, slot: u32) {
-        let (clients, queues) = (&mut front.clients, &mut front.queues);
-        clients.conns.links.set_full(slot, false);
-        clients.conns.links.wake(slot);
-        queues.resume_later(clients, clients.conns.id_of(slot));
+        go_on_later(&mut front.clients, &mut front.queues, slot);
+    }
+
+    /// Answers that are due are still sent. Nobody reads the others.
+    fn peer_ended<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+        let link = clients.conns.links.get(slot);
+        let streams: Vec<u32> = link.map_or(Vec::new(), |link| {
+            let slots = link.codec.slots().map(|(_, slot)| slot);
+            slots.filter(|slot| *slot != NONE).collect()
+        });
+        let mut is_due = clients.conns.get(slot).link.outbox != NONE;
+        for stream in streams {
+            let state = clients.conns.get(stream).consumer.state;
+            protocol_of!(AllProtocols, state, peer_ended(clients, stream, io));
+            is_due |= !clients.conns.get(stream).link.has(CLOSING);
+        }
+        if !is_due {
+            return clients.drop_conn(slot, Close::Now);
+        }
+        clients.conns.get_mut(slot).link.flags |= EOF | PAUSED;
+        clients.conns.update_interest(slot, io);
     }
 
     fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
@@ -125,6 +145,9 @@ impl Protocol<AllProtocols> for Http2 {
             return go_away(clients, slot, how, words, io);
         }
         let link = &clients.conns.get(slot).link;
+        if is_idle && link.has(EOF) && link.outbox == NONE {
+            return clients.drop_conn(slot, Close::Now);
+        }
         if is_idle && (is_told || link.has(TURNED_AWAY) && link.has(SERVED)) {
             return go_away(
                 clients,
@@ -149,7 +172,8 @@ impl Protocol<AllProtocols> for Http2 {
 
     fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
         let clients = &mut front.clients;
-        if has_streams(clients, slot) {
+        let is_refused = clients.conns.get(slot).link.has(TURNED_AWAY);
+        if has_streams(clients, slot) && !is_refused {
             clients.conns.get_mut(slot).link.deadline_s = 0;
             return;
         }

@@ -13,7 +13,7 @@ use crate::client::admission::enter_stream;
 use crate::client::hold::{end_for_room, has_receive_room};
 use crate::client::progress::Progress;
 use crate::client::protocols::protocol_of;
-use crate::client::row::{PAUSED, Row, SERVED, State};
+use crate::client::row::{PAUSED, Row, SERVED, State, TURNED_AWAY};
 use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::spill_buffer::SpillBuffer;
@@ -25,10 +25,13 @@ use crate::protocol::http2::contract::{end_link, limits_of};
 use crate::protocol::side::Spill;
 use crate::store::slab::NONE;
 
+/// The streams in succession that are refused with an answer. Further ones get `REFUSED_STREAM`, so that they take no row.
+const TURNED_AWAY_MAX: u8 = 4;
+
 /// The link ends.
 struct Ends;
 
-/// A request whose head came, and whose body may follow in the same input, so that both are given to HTTP at once.
+/// What came of a request in this input, head or body, so that its parts are given to HTTP at once.
 #[derive(Default)]
 struct Begun {
     slot: Option<u32>,
@@ -179,10 +182,13 @@ fn handle<I: Io>(
             if is_chunked && ends {
                 begun.bytes.extend_from_slice(b"0\r\n\r\n");
             }
+            if !ends {
+                return;
+            }
             begun.deliver(front, link, home, io);
             let is_tunnel =
                 (front.clients.conns.links.get(link)).is_some_and(|it| it.codec.is_tunnel(stream));
-            if ends && is_tunnel {
+            if is_tunnel {
                 let clients = &mut front.clients;
                 let state = clients.conns.get(slot).consumer.state;
                 protocol_of!(AllProtocols, state, peer_ended(clients, slot, io));
@@ -232,7 +238,23 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
     // Its first bytes are those of a request.
     row.link.flags |= SERVED;
     clients.meter.stats.accepted += 1;
-    if !enter_stream(clients, gate, &mut row, link) {
+    let mut enters = enter_stream(clients, gate, &mut row, link);
+    let is_refused = row.link.has(TURNED_AWAY);
+    let is_last = clients.conns.get(link).link.has(TURNED_AWAY);
+    if let Some(shared) = clients.conns.links.get_mut(link) {
+        let refused = if is_refused { shared.turned_away } else { 0 };
+        shared.turned_away = refused.saturating_add(u8::from(is_refused));
+        if enters && refused >= TURNED_AWAY_MAX {
+            gate.stop_counting(&clients.ctx, &row);
+            enters = false;
+        }
+        if is_last {
+            // The answer to this request is the only one.
+            let (codec, out) = (&mut shared.codec, &mut shared.out);
+            codec.go_away(ErrorCode::NoError, "no room for a connection", out);
+        }
+    }
+    if !enters {
         clients.meter.stats.closed[Closed::Full as usize] += 1;
         if let Some(shared) = clients.conns.links.get_mut(link) {
             let (codec, out) = (&mut shared.codec, &mut shared.out);
@@ -251,7 +273,8 @@ fn open<I: Io>(front: &mut Front, link: u32, stream: u32, io: &I) -> Option<u32>
     }
     let row = clients.conns.get_mut(link);
     row.link.flags |= SERVED;
-    if row.link.outbox == NONE {
+    // A link that is turned away keeps its deadline.
+    if row.link.outbox == NONE && !row.link.has(TURNED_AWAY) {
         row.link.deadline_s = 0;
     }
     if let Some(peer) = clients.conns.address_of(slot, io) {

@@ -17,7 +17,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::table::{Dynamic, STATIC};
+use super::table::{Dynamic, FIELD_OVERHEAD, STATIC};
 use super::{Error, huffman};
 
 /// The initial size of the dynamic table (RFC 9113 section 6.5.2).
@@ -71,7 +71,8 @@ impl Decoder {
         self.limit = 0;
     }
 
-    /// Decodes a whole block, and calls `field` with each name and value. `scratch` is memory that keeps nothing between calls.
+    /// Decodes a whole block, and calls `field` with each name and value. `scratch` is memory that keeps nothing between calls. `most` is
+    /// the limit of the decoded bytes, with [`FIELD_OVERHEAD`] for each field: one byte of a block can stand for all of the table.
     ///
     /// # Errors
     /// [`Error`]. The connection cannot continue, since the table may differ from the encoder's.
@@ -79,8 +80,16 @@ impl Decoder {
         &mut self,
         block: &[u8],
         scratch: &mut Vec<u8>,
+        most: usize,
         mut field: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Error> {
+        let mut left = most;
+        let mut field = |name: &[u8], value: &[u8]| {
+            let size = name.len() + value.len() + FIELD_OVERHEAD;
+            left = left.checked_sub(size).ok_or(Error::TooLong)?;
+            field(name, value);
+            Ok(())
+        };
         let mut rest = self.change_size(block)?;
         while let [first, ..] = *rest {
             scratch.clear();
@@ -88,7 +97,7 @@ impl Decoder {
                 0x80.. => {
                     let index = integer(&mut rest, 7)?;
                     let (name, value) = self.field_at(index)?;
-                    field(name, value);
+                    field(name, value)?;
                     continue;
                 }
                 0x40.. => (6, true),
@@ -102,7 +111,7 @@ impl Decoder {
             };
             let value = string(&mut rest, scratch)?;
             let (name, value) = (name.bytes(scratch), value.bytes(scratch));
-            field(name, value);
+            field(name, value)?;
             if is_inserted && self.size > 0 {
                 let table = self.table.get_or_insert_default();
                 table.insert(name, value, self.size.into());

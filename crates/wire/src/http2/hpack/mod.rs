@@ -4,7 +4,7 @@
 //! * [`encode`] writes blocks with the static table and literals only, so the peer needs no table, and no secret of an answer can be
 //!   guessed from the sizes of later ones.
 //!
-//! Invariants: the work of a block grows with its bytes, not with the bytes of its fields. A dynamic table never exceeds its limit.
+//! Invariants: the work of a block is bounded by its bytes and by the limit of its fields' bytes. A dynamic table never exceeds its limit.
 
 pub mod decode;
 pub mod encode;
@@ -26,4 +26,6 @@ pub enum Error {
     Huffman,
     /// A table size over the limit, or not at the start of the block.
     TableSize,
+    /// More decoded bytes than the limit.
+    TooLong,
 }
