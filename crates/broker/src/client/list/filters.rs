@@ -15,7 +15,7 @@ use crate::client::matches::seen_by;
 use crate::client::outbox::Packets;
 use crate::client::parts::{Clients, Connections, Deliveries, Matching, Queues, Subscriptions};
 use crate::client::types::ProtocolTypes;
-use crate::filters::matching::{FilterPart, GroupPosition, RETAINED_SENT};
+use crate::filters::matching::{FilterPart, Group, GroupPosition, RETAINED_SENT};
 use crate::io::Io;
 use crate::mail::{AttachOutcome, FilterPage, Frames};
 
@@ -81,7 +81,7 @@ pub(crate) fn filter_page<C: Codec<P>, P: ProtocolTypes, I: Io>(
     if is_answered(&clients.conns, slot, serial) {
         C::granted(clients, slot, part, io);
     }
-    resume_if_behind(clients, queues, slot);
+    resume_if_behind(clients, queues, slot, serial);
 }
 
 /// Notes that a page of a group that only sends retained messages again was sent up to `offset`. Such a group is never live, since live messages are sent
@@ -114,7 +114,7 @@ fn record_retained_page<P: ProtocolTypes>(
     }) {
         clients.leave_group(subs, slot, serial);
     }
-    resume_if_behind(clients, queues, slot);
+    resume_if_behind(clients, queues, slot, serial);
 }
 
 /// Requests a subscription's retained messages once more, beside its other messages.
@@ -213,9 +213,16 @@ pub(crate) fn lacks_retained<P: ProtocolTypes>(
     group.is_some_and(|group| group.positions().iter().any(reads)) || all.parts().any(is_resent)
 }
 
-/// A page was handled: requests the next one if necessary.
-fn resume_if_behind<P: ProtocolTypes>(clients: &Clients<P>, queues: &mut Queues, slot: u32) {
-    if filter_subscriptions(&clients.conns, slot).is_some_and(|all| all.is_behind()) {
+/// A page of a group was handled: requests its next one if necessary. Other groups are not looked at, since there may be thousands: each is resumed after
+/// its own pages, or when the client makes room.
+fn resume_if_behind<P: ProtocolTypes>(
+    clients: &Clients<P>,
+    queues: &mut Queues,
+    slot: u32,
+    serial: u32,
+) {
+    let group = filter_subscriptions(&clients.conns, slot).and_then(|all| all.group(serial));
+    if group.is_some_and(Group::is_waiting) {
         queues.resume_later(clients, clients.conns.id_of(slot));
     }
 }

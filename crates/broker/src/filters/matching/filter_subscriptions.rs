@@ -65,6 +65,11 @@ impl Group {
         &self.positions
     }
 
+    /// Whether the group is behind in a partition and has not requested its next page.
+    pub fn is_waiting(&self) -> bool {
+        self.positions.iter().any(|at| !at.live && !at.asked)
+    }
+
     /// Whether the group takes live messages of this partition.
     pub fn is_live(&self, partition: PartitionId) -> bool {
         self.positions
@@ -279,11 +284,10 @@ impl FilterSubscriptions {
     /// The groups that are behind in a partition and have not requested its next page, the newest first. There may be thousands of older groups, which are
     /// live, and are not visited.
     pub fn waiting(&self) -> impl Iterator<Item = &Group> {
-        let waits = |at: &GroupPosition| !at.live && !at.asked;
         let behind = (self.groups.iter().rev()).filter(|group| !group.positions.is_empty());
         behind
             .take(self.behind as usize)
-            .filter(move |group| group.positions.iter().any(waits))
+            .filter(|group| group.is_waiting())
     }
 
     /// Whether any group is behind in a partition and has not requested its next page.
