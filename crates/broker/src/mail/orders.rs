@@ -18,6 +18,7 @@ use derive_more::TryInto;
 pub use crate::base::ids::Ticket;
 use crate::base::ids::{ConnId, PartitionId, ShardId};
 use crate::base::notices::Notice;
+use crate::base::position::Position;
 use crate::base::snapshot::Head;
 use crate::budget::stats::{Accounts, Stats, Transport};
 use crate::budget::world::World;
@@ -308,10 +309,25 @@ pub enum ConnectionOrder {
     Disconnect,
     /// Close it with this code, which WebSocket allows, and this reason, which fits into a Close frame.
     DisconnectAs(u16, Box<str>),
+    /// Begin a subscription.
+    Subscribe(Box<ServerSide>),
     /// End its subscription to this topic.
     Unsubscribe(Box<[u8]>),
     /// From now on its credential ends in this Unix second, or never (`u32::MAX`). A connection without a credential stays as it is.
     Refresh(u32),
+}
+
+/// A subscription that the server begins for a client.
+#[derive(Clone, Debug)]
+pub struct ServerSide {
+    /// The topic. The sender of the order has checked the name.
+    pub name: Box<[u8]>,
+    /// The position of the last message that the client has; without one it begins with the next message.
+    pub since: Option<Position>,
+    /// Data for the client; empty for none.
+    pub data: Box<[u8]>,
+    /// The Unix second in which the subscription ends; `u32::MAX` without an end.
+    pub until_unix_s: u32,
 }
 
 /// A connection.

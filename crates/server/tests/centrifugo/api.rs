@@ -31,7 +31,7 @@ fn reply(server: &Server, method: &str, body: &Value) -> Value {
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
-fn call(server: &Server, method: &str, body: Value) -> Value {
+pub fn call(server: &Server, method: &str, body: Value) -> Value {
     let mut reply = reply(server, method, &body);
     assert!(reply.get("result").is_some(), "{method} {body}: {reply}");
     reply["result"].take()
@@ -46,7 +46,7 @@ fn error(server: &Server, method: &str, body: Value) -> u64 {
 }
 
 /// A server with access control and the API.
-fn with_users() -> Server {
+pub fn with_users() -> Server {
     closed(&format!("[admin]\napi_key = '{KEY}'\n"))
 }
 

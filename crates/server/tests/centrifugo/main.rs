@@ -11,3 +11,4 @@ mod messages;
 mod recovery;
 mod refusals;
 mod rights;
+mod server_side;

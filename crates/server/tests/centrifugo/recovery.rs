@@ -8,7 +8,7 @@ use crate::support::http::publish;
 use crate::support::state::State;
 
 /// A client may read nothing for an hour, and little waits for it.
-const SLOW: &str = "[timeouts]\nbody_s = 3600\n[limits]\noutbox_bytes = 100000\n";
+pub const SLOW: &str = "[timeouts]\nbody_s = 3600\n[limits]\noutbox_bytes = 100000\n";
 
 #[test]
 fn a_client_that_recovers_gets_what_it_missed() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::client::{Client, ON};
 use crate::support::Server;
 
-const SECRET: &str = "a secret that only this test and its server know";
+pub const SECRET: &str = "a secret that only this test and its server know";
 
 pub fn closed(more: &str) -> Server {
     let key = format!("[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n");

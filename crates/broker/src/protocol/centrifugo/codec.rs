@@ -2,7 +2,6 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::centrifugo::codes::Unsubscribe;
 use crore_wire::centrifugo::{Answer, Format, Payload, Publication, SubscribeResult};
 use crore_wire::websocket::frame::Opcode;
 
@@ -20,7 +19,7 @@ use crate::protocol::centrifugo::publication::{self, Data};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::state::epoch_text;
 use crate::protocol::centrifugo::subscribe::{
-    end_subscription, is_subscribing, leave_part, take_subscribing,
+    is_subscribing, leave_part, messages_lost, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, frame_rope};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
@@ -90,7 +89,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
                     write_error(clients, slot, waits.id, code, &words);
                 }
             }
-            None => end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE),
+            None => return messages_lost(clients, subs, (slot, part), io),
         }
         clients.send_reply(slot, io);
     }
@@ -125,7 +124,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         Offered::Done
     }
 
-    /// The subscription ends. The client subscribes again and recovers, and learns from the reply that messages are lost.
+    /// The subscription ends, or the connection if the server began it. The client begins again and recovers, and learns from the reply that messages are lost.
     fn gap<I: Io>(
         clients: &mut Clients,
         subs: &mut Subscriptions,
@@ -134,8 +133,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         io: &mut I,
     ) {
         if !is_subscribing(clients, slot, part) {
-            end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE);
-            clients.send_reply(slot, io);
+            messages_lost(clients, subs, (slot, part), io);
         }
     }
 

@@ -18,11 +18,12 @@ use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
-use crate::protocol::centrifugo::lapse::next_end_s;
+use crate::protocol::centrifugo::lapse::watch_next_end;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::client_asks_presence;
 use crate::protocol::centrifugo::publish::client_publishes;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::centrifugo::subscribe::{
     client_refreshes_subscription, client_subscribes, client_unsubscribes,
@@ -145,7 +146,7 @@ impl Front {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        if is_asked_for(&self.clients, slot) {
+        if is_asked_for(&self.clients, slot) || is_connecting(&self.clients, slot) {
             return;
         }
         let conn = self.clients.conns.id_of(slot);
@@ -207,12 +208,7 @@ impl Front {
             }
         }
         self.clients.send_reply(slot, io);
-        let next_s = next_end_s(&self.clients, slot);
-        let row = self.clients.conns.get_mut(slot);
-        let is_open = row.consumer.state == State::Centrifugo && row.wants(CONNECTED);
-        if is_open && row.link.outbox == NONE {
-            row.link.deadline_s = next_s;
-        }
+        watch_next_end(&mut self.clients, slot);
         Some(bytes.len() - rest)
     }
 
@@ -221,7 +217,10 @@ impl Front {
         if self.clients.conns.get(slot).link.outbox != NONE {
             return true;
         }
-        if is_asked_for(&self.clients, slot) || has_many_pages(&self.clients.conns, slot) {
+        if is_asked_for(&self.clients, slot)
+            || is_connecting(&self.clients, slot)
+            || has_many_pages(&self.clients.conns, slot)
+        {
             // The answers that it waits for resume it.
             stop_reading(&mut self.clients.conns, slot, io);
             return true;
@@ -289,7 +288,9 @@ impl Front {
         }
         let verdict = take_verdict(clients, slot);
         match &command.request {
-            Request::Connect(_) => client_connects(clients, slot, id, verdict),
+            Request::Connect(connect) => {
+                client_connects(clients, subs, slot, (id, connect), verdict)
+            }
             Request::Pong => {
                 clients.conns.get_mut(slot).consumer.options &= !AWAITS_PONG;
                 Ok(())

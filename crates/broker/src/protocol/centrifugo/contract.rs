@@ -14,11 +14,12 @@ use crate::mail::{Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
-use crate::protocol::centrifugo::history::history_answered;
+use crate::protocol::centrifugo::history::{history_answered, question_of};
 use crate::protocol::centrifugo::lapse::{end_passed, may_keep_all, next_end_s};
 use crate::protocol::centrifugo::options::pushes_of;
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
+use crate::protocol::centrifugo::server_side::position_told;
 use crate::protocol::centrifugo::tokens::centrifugo_verdict;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
 
@@ -116,7 +117,14 @@ impl Protocol<AllProtocols> for Centrifugo {
         page: TopicPage<'_>,
         io: &mut I,
     ) -> bool {
-        history_answered(&mut front.clients, to, page, io)
+        let Some(number) = question_of(to) else {
+            return false;
+        };
+        let question = (to.slot, number);
+        if !position_told(front, question, page, io) {
+            history_answered(&mut front.clients, question, page, io);
+        }
+        true
     }
 
     /// A push is the same for all subscribers, also for those with several subscriptions, whose positions are noted.

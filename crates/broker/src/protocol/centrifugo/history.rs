@@ -54,15 +54,27 @@ pub(super) fn client_asks_history(
         },
         (Some(_), true) => return Err(Refused::error(ErrorCode::NOT_AVAILABLE)),
     };
-    let state = state_mut(&mut clients.conns, slot);
-    state.last_history = state.last_history.wrapping_add(1);
-    let number = state.last_history;
-    state.histories.push(History {
-        number,
+    let asked = History {
+        number: ask_for_page(clients, subs, slot, name, (since, most)),
         id,
         reverse: wanted.reverse,
         since: matches!(since, Since::At(_)),
-    });
+    };
+    state_mut(&mut clients.conns, slot).histories.push(asked);
+    Ok(())
+}
+
+/// Asks the topic's home for at most this number of messages, without a subscription. Returns the number of the question.
+pub(super) fn ask_for_page(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    name: &[u8],
+    (since, most): (Since, u32),
+) -> u16 {
+    let state = state_mut(&mut clients.conns, slot);
+    state.last_question = state.last_question.wrapping_add(1);
+    let number = state.last_question;
     count_asked_pages(&mut clients.conns, slot, 1);
     let part = NO_PART | u32::from(number) << NUMBER_SHIFT;
     let to = clients.conns.reply_to(slot, part);
@@ -77,30 +89,31 @@ pub(super) fn client_asks_history(
     subs.attach(&clients.ctx, ask);
     // The request names the topic, and the answer does not need it.
     subs.topics.close_if_unused(topic);
-    Ok(())
+    number
 }
 
-/// Answers a history command, if the page is for one. False if it is for a subscription.
+/// The number of the question that a page answers; `None` if it is for a subscription.
+pub(super) fn question_of(to: ReplyTo) -> Option<u16> {
+    (to.part & NO_PART == NO_PART).then_some((to.part >> NUMBER_SHIFT) as u16)
+}
+
+/// Answers a history command with the page for its question.
 pub(super) fn history_answered<I: Io>(
     clients: &mut Clients,
-    to: ReplyTo,
+    (slot, number): (u32, u16),
     (page, frames): (&Page, &Frames),
     io: &mut I,
-) -> bool {
-    let (slot, number) = (to.slot, (to.part >> NUMBER_SHIFT) as u16);
-    if to.part & NO_PART != NO_PART {
-        return false;
-    }
+) {
     let asked = state(&clients.conns, slot).map_or(&[][..], |it| &it.histories);
     let Some(at) = asked.iter().position(|asked| asked.number == number) else {
-        return true;
+        return;
     };
     let asked = state_mut(&mut clients.conns, slot).histories.remove(at);
     if page.attached != AttachOutcome::Yes && page.attached != AttachOutcome::Gone {
         let Refused::Error(code, words) =
             Refused::for_reason(clients, slot, page.attached.refusal())
         else {
-            return true;
+            return;
         };
         write_error(clients, slot, asked.id, code, &words);
     } else if asked.since && page.gap {
@@ -114,7 +127,6 @@ pub(super) fn history_answered<I: Io>(
         write_history(clients, slot, asked, (page, frames));
     }
     clients.send_reply(slot, io);
-    true
 }
 
 fn write_history(

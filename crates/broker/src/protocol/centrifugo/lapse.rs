@@ -7,17 +7,17 @@ use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
 use crate::base::access::Right;
 use crate::base::reason::Reason;
 use crate::client::list::list_of;
-use crate::client::row::MULTI;
+use crate::client::row::{MULTI, State};
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::options::CONNECTED;
-use crate::protocol::centrifugo::state::{ByToken, state};
+use crate::protocol::centrifugo::state::{Granted, state};
 use crate::protocol::centrifugo::subscribe::end_subscription;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::store::slab::NONE;
 
-fn by_token(clients: &Clients, slot: u32) -> &[ByToken] {
-    state(&clients.conns, slot).map_or(&[], |state| &state.by_token)
+fn granted(clients: &Clients, slot: u32) -> &[Granted] {
+    state(&clients.conns, slot).map_or(&[], |state| &state.granted)
 }
 
 /// The second of the next end: of a connection without a connect command, or of a subscription's token. 0 if there is none.
@@ -26,7 +26,7 @@ pub(super) fn next_end_s(clients: &Clients, slot: u32) -> u32 {
     if !clients.conns.get(slot).wants(CONNECTED) {
         return ctx.now.s + ctx.world.settings.timeouts.head_s;
     }
-    let ends = by_token(clients, slot)
+    let ends = granted(clients, slot)
         .iter()
         .map(|granted| granted.until_unix_s);
     let next = ends.filter(|end| *end != u32::MAX).min();
@@ -45,16 +45,22 @@ pub(super) fn end_passed<I: Io>(
         return end_saying(clients, slot, code, code.text, io);
     }
     let now = clients.ctx.wall_s();
-    let ended = by_token(clients, slot).iter();
+    let ended = granted(clients, slot).iter();
     let ended = ended.filter(|granted| granted.until_unix_s <= now);
     let ended: Vec<u32> = ended.map(|granted| granted.part).collect();
     for part in ended {
         end_subscription(clients, subs, (slot, part), Unsubscribe::EXPIRED);
     }
     clients.send_reply(slot, io);
+    watch_next_end(clients, slot);
+}
+
+/// Sets the deadline to the second of [`next_end_s`]. While bytes wait for the socket, the deadline is another one, and this one is set after it.
+pub(super) fn watch_next_end(clients: &mut Clients, slot: u32) {
     let next_s = next_end_s(clients, slot);
     let row = clients.conns.get_mut(slot);
-    if row.link.outbox == NONE {
+    let is_open = row.consumer.state == State::Centrifugo && row.wants(CONNECTED);
+    if is_open && row.link.outbox == NONE {
         row.link.deadline_s = next_s;
     }
 }
@@ -73,7 +79,7 @@ pub(super) fn may_keep_all(
     if !row.wants(MULTI) {
         return may(row.consumer.topic);
     }
-    let granted = by_token(clients, slot);
+    let granted = granted(clients, slot);
     let list = list_of(&clients.conns, slot).iter().enumerate();
     let judged = list.filter(|(part, _)| granted.iter().all(|it| it.part as usize != *part));
     judged.map(|(_, sub)| sub.topic).try_for_each(may)

@@ -2,7 +2,7 @@
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect`, `subscribe`, `publish`, `history` and `presence` carry
-//! them out. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
+//! them out. `server_side` has the subscriptions that the server begins. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
 //!
 //! Invariants:
 //! * Nothing is done for a client before its connect command.
@@ -25,6 +25,7 @@ pub(crate) mod publication;
 mod publish;
 pub(crate) mod reasons;
 mod reply;
+mod server_side;
 pub(crate) mod state;
 mod subscribe;
 #[cfg(test)]

@@ -12,6 +12,8 @@ use crate::mail::orders::ConnectionOrder;
 use crate::protocol::centrifugo::close::end_by_order;
 use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reply::{write_error, write_push};
+use crate::protocol::centrifugo::server_side::begin_by_order;
+use crate::protocol::centrifugo::state::{state, state_mut};
 use crate::protocol::centrifugo::subscribe::{end_subscription, take_subscribing};
 use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::{Clients, Subscriptions};
@@ -36,6 +38,7 @@ pub(crate) fn centrifugo_order<I: Io>(
                 end_by_order(clients, slot, *code, reason, io);
                 return true;
             }
+            ConnectionOrder::Subscribe(begins) => begin_by_order(clients, subs, slot, begins),
             ConnectionOrder::Unsubscribe(name) => unsubscribe(clients, subs, slot, name),
             ConnectionOrder::Refresh(until_unix_s) => refresh(clients, slot, *until_unix_s),
         };
@@ -47,6 +50,11 @@ pub(crate) fn centrifugo_order<I: Io>(
 
 fn unsubscribe(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, name: &[u8]) -> bool {
     clients.expand(slot);
+    if state(&clients.conns, slot).is_some_and(|it| !it.beginning.is_empty()) {
+        // The client was not told of it.
+        let beginning = &mut state_mut(&mut clients.conns, slot).beginning;
+        beginning.retain(|it| it.channel.as_bytes() != name);
+    }
     let Some(part) = part_of_topic(clients, subs, slot, name) else {
         return false;
     };

@@ -30,15 +30,23 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// The data without its label.
+    pub fn payload(&self) -> Payload<'_> {
+        match self {
+            Data::Value(data) => Payload::Value(data),
+            Data::Text(data) => Payload::Text(data),
+            Data::Base64(data) => Payload::Text(data),
+        }
+    }
+
     /// The message with this data.
     pub fn publication(&self, offset: u64) -> Publication<'_> {
-        let (data, tags) = match self {
-            Data::Value(data) => (Payload::Value(data), &[][..]),
-            Data::Text(data) => (Payload::Text(data), &[][..]),
-            Data::Base64(data) => (Payload::Text(data), BASE64),
+        let tags = match self {
+            Data::Value(_) | Data::Text(_) => &[][..],
+            Data::Base64(_) => BASE64,
         };
         Publication {
-            data,
+            data: self.payload(),
             info: None,
             offset,
             tags,

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crore_wire::centrifugo::Ttl;
 
 use crate::base::ids::{ConnId, ShardId};
+use crate::base::position::{Position, Since};
 use crate::base::verdict::Identity;
 use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
@@ -28,10 +29,14 @@ pub struct Centrifugo {
     pub presences: Vec<Presence>,
     /// The number of the last presence command.
     pub last_presence: u32,
-    /// Subscriptions that tokens have granted.
-    pub by_token: Vec<ByToken>,
-    /// The number of the last history command.
-    pub last_history: u16,
+    /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
+    pub granted: Vec<Granted>,
+    /// Subscriptions of the server whose positions the homes have not told.
+    pub beginning: Vec<Beginning>,
+    /// The id of the connect command that waits for them.
+    pub connect: Option<u32>,
+    /// The number of the last question to a home.
+    pub last_question: u16,
 }
 
 /// The verdict on a token.
@@ -55,19 +60,40 @@ pub struct Subscribing {
     pub ttl: Ttl,
 }
 
-/// A subscription that a token of its own has granted.
+/// A subscription that is granted apart from the rights of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByToken {
+pub struct Granted {
     /// Its index in the list.
     pub part: u32,
-    /// The Unix second in which the token ends; `u32::MAX` without an end.
+    /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
+    /// The server began it.
+    pub is_server_side: bool,
+}
+
+/// A subscription that the server begins, until its topic's home has told where.
+#[derive(Clone, Debug, Default)]
+pub struct Beginning {
+    /// The number of the question to the home.
+    pub number: u16,
+    /// The channel.
+    pub channel: Box<str>,
+    /// Where the client goes on, if it had the channel before.
+    pub since: Option<Since>,
+    /// Data for the client; empty for none.
+    pub data: Box<[u8]>,
+    /// The Unix second in which it ends; `u32::MAX` without an end.
+    pub until_unix_s: u32,
+    /// Where it begins, once the home has told it.
+    pub start: Option<Position>,
+    /// The client goes on without a loss.
+    pub is_recovered: bool,
 }
 
 /// A history command that waits for its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// Its number at the connection.
+    /// The number of the question to the home.
     pub number: u16,
     /// The id of the command.
     pub id: u32,
@@ -101,6 +127,12 @@ impl Presence {
     }
 }
 
+impl Beginning {
+    fn bytes(&self) -> usize {
+        self.channel.len() + self.data.len()
+    }
+}
+
 impl Centrifugo {
     /// Whether nothing waits, so that the state need not be kept.
     pub fn is_idle(&self) -> bool {
@@ -109,7 +141,9 @@ impl Centrifugo {
             && self.subscribing.is_empty()
             && self.histories.is_empty()
             && self.presences.is_empty()
-            && self.by_token.is_empty()
+            && self.granted.is_empty()
+            && self.beginning.is_empty()
+            && self.connect.is_none()
     }
 
     /// The bytes of the state and its heap, without the held commands, which count as received bytes.
@@ -117,9 +151,11 @@ impl Centrifugo {
         size_of::<Centrifugo>()
             + self.subscribing.capacity() * size_of::<Subscribing>()
             + self.histories.capacity() * size_of::<History>()
-            + self.by_token.capacity() * size_of::<ByToken>()
             + self.presences.capacity() * size_of::<Presence>()
             + self.presences.iter().map(Presence::bytes).sum::<usize>()
+            + self.granted.capacity() * size_of::<Granted>()
+            + self.beginning.capacity() * size_of::<Beginning>()
+            + self.beginning.iter().map(Beginning::bytes).sum::<usize>()
     }
 }
 

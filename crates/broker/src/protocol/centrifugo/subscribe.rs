@@ -1,6 +1,6 @@
 //! The commands subscribe and unsubscribe.
 
-use crore_wire::centrifugo::codes::{ErrorCode, Unsubscribe};
+use crore_wire::centrifugo::codes::{Disconnect, ErrorCode, Unsubscribe};
 use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
 use crore_wire::topic;
 
@@ -11,8 +11,10 @@ use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
 use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::io::Io;
+use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
-use crate::protocol::centrifugo::state::{ByToken, Subscribing, state, state_mut};
+use crate::protocol::centrifugo::state::{Granted, Subscribing, state, state_mut};
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
 use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
 
@@ -74,8 +76,12 @@ pub(super) fn client_subscribes(
     let begun = subscribe(clients, subs, slot, &begins, SubscriptionState::default());
     let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
     let ttl = until_unix_s.and_then(|until_unix_s| {
-        let by_token = ByToken { part, until_unix_s };
-        state_mut(&mut clients.conns, slot).by_token.push(by_token);
+        let granted = Granted {
+            part,
+            until_unix_s,
+            is_server_side: false,
+        };
+        state_mut(&mut clients.conns, slot).granted.push(granted);
         ttl_of(clients, until_unix_s)
     });
     let part = part_name(&clients.conns, slot, part);
@@ -122,9 +128,9 @@ pub(super) fn client_unsubscribes(
 
 /// Ends a subscription.
 pub(super) fn leave_part(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, part: u32) {
-    if state(&clients.conns, slot).is_some_and(|it| !it.by_token.is_empty()) {
-        let by_token = &mut state_mut(&mut clients.conns, slot).by_token;
-        by_token.retain(|granted| granted.part != part);
+    if state(&clients.conns, slot).is_some_and(|it| !it.granted.is_empty()) {
+        let granted = &mut state_mut(&mut clients.conns, slot).granted;
+        granted.retain(|granted| granted.part != part);
     }
     leave(clients, subs, slot, part);
 }
@@ -149,7 +155,7 @@ pub(super) fn client_refreshes_subscription(
     let part = part_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
     let granted = state
-        .by_token
+        .granted
         .iter_mut()
         .find(|granted| Some(granted.part) == part);
     let Some(granted) = granted else {
@@ -215,4 +221,25 @@ pub(super) fn end_subscription(
     };
     write_push(clients, slot, &push);
     leave_part(clients, subs, slot, part);
+}
+
+/// Ends a subscription that lacks messages. The client subscribes again and recovers. What the server began, the client cannot begin again, so the
+/// connection ends, and the client connects again.
+pub(super) fn messages_lost<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    (slot, part): (u32, u32),
+    io: &mut I,
+) {
+    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.granted);
+    if granted
+        .iter()
+        .any(|it| it.part == part && it.is_server_side)
+    {
+        leave_part(clients, subs, slot, part);
+        let code = Disconnect::INSUFFICIENT_STATE;
+        return end_saying(clients, slot, code, code.text, io);
+    }
+    end_subscription(clients, subs, (slot, part), Unsubscribe::INSUFFICIENT_STATE);
+    clients.send_reply(slot, io);
 }

@@ -1,15 +1,18 @@
 //! The methods of the API that are about clients, and `info`. They reach the clients of this node.
 
-use crore_broker::orders::{ConnectionOrder, Selection};
+use crore_broker::orders::{ConnectionOrder, Selection, ServerSide};
 use crore_broker::protocol::{centrifugo_client_named, epoch_text};
 use crore_broker::{Accounts, ConnId, ShardId, Stats, Transport};
 use crore_wire::centrifugo::codes::Disconnect as Code;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
-use super::{Empty, Failure};
+use super::topics::{Place, data_of, named};
+use super::{Empty, Failure, read};
 use crate::control::api::answer::ApiError;
 use crate::control::api::cluster;
 use crate::control::api::connections::order_each;
+use crate::control::api::topics::name_and_home;
 use crate::control::process;
 use crate::control::state::AdminState;
 
@@ -26,6 +29,18 @@ struct Who {
     session: Option<String>,
     #[serde(default)]
     whitelist: Vec<String>,
+}
+
+/// The parameters of `subscribe`.
+#[derive(Deserialize)]
+struct Subscribe<'a> {
+    #[serde(default)]
+    channel: String,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    b64data: Option<String>,
+    recover_since: Option<Place>,
+    expire_at: Option<i64>,
 }
 
 /// The parameters of `unsubscribe`.
@@ -76,7 +91,7 @@ struct Node {
 
 /// Carries out an order for the clients that the parameters name.
 async fn order(state: &AdminState, params: &str, order: ConnectionOrder) -> Result<Empty, Failure> {
-    let who: Who = super::read(params)?;
+    let who: Who = read(params)?;
     let user = who.user.filter(|user| !user.is_empty());
     if who.session.is_some_and(|session| !session.is_empty()) {
         return Err(Failure::not_built("session"));
@@ -111,17 +126,34 @@ async fn order(state: &AdminState, params: &str, order: ConnectionOrder) -> Resu
     Ok(Empty {})
 }
 
-pub async fn unsubscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
-    let channel = super::read::<Unsubscribe>(params)?.channel;
-    if channel.is_empty() {
-        return Err(Failure::bad("a channel is missing"));
+pub async fn subscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+    let asked: Subscribe<'_> = read(params)?;
+    let (name, _) = name_and_home(state, named(&asked.channel)?)?;
+    let begins = ServerSide {
+        name,
+        since: asked.recover_since.map(|place| place.position()),
+        data: data_of(asked.data, asked.b64data.as_deref())?.into(),
+        until_unix_s: unix_s_of(asked.expire_at)?,
+    };
+    order(state, params, ConnectionOrder::Subscribe(Box::new(begins))).await
+}
+
+/// The Unix second of an `expire_at`; 0 is none.
+fn unix_s_of(expire_at: Option<i64>) -> Result<u32, Failure> {
+    match expire_at {
+        None | Some(0) => Ok(u32::MAX),
+        Some(at) => u32::try_from(at).map_err(|_| Failure::bad("expire_at is no Unix second")),
     }
-    let name = channel.into_bytes().into_boxed_slice();
+}
+
+pub async fn unsubscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+    let channel = read::<Unsubscribe>(params)?.channel;
+    let name = named(&channel)?.as_bytes().into();
     order(state, params, ConnectionOrder::Unsubscribe(name)).await
 }
 
 pub async fn disconnect(state: &AdminState, params: &str) -> Result<Empty, Failure> {
-    let ends = match super::read::<Disconnect>(params)?.disconnect {
+    let ends = match read::<Disconnect>(params)?.disconnect {
         None => ConnectionOrder::Disconnect,
         Some(CodeAndReason { code, reason }) => {
             let code = u16::try_from(code).ok().filter(|code| CODES.contains(code));
@@ -137,17 +169,13 @@ pub async fn disconnect(state: &AdminState, params: &str) -> Result<Empty, Failu
 }
 
 pub async fn refresh(state: &AdminState, params: &str) -> Result<Empty, Failure> {
-    let asked: Refresh = super::read(params)?;
+    let asked: Refresh = read(params)?;
     let renewed = match (asked.expired, asked.expire_at) {
         (Some(true), _) => {
             let Code { code, text, .. } = Code::EXPIRED;
             ConnectionOrder::DisconnectAs(code as u16, text.into())
         }
-        (_, None | Some(0)) => ConnectionOrder::Refresh(u32::MAX),
-        (_, Some(at)) => {
-            let at = u32::try_from(at);
-            ConnectionOrder::Refresh(at.map_err(|_| Failure::bad("expire_at is no Unix second"))?)
-        }
+        (_, at) => ConnectionOrder::Refresh(unix_s_of(at)?),
     };
     order(state, params, renewed).await
 }

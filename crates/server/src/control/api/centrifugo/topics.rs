@@ -8,6 +8,7 @@ use crore_broker::Control;
 use crore_broker::mail::message::Headers;
 use crore_broker::mail::presence::{PresenceChange, PresencePage};
 use crore_broker::orders::{self, LogPage, TopicsPage};
+use crore_broker::position::Position;
 use crore_broker::protocol::{client_id_text, epoch_text};
 use crore_wire::centrifugo::codes::ErrorCode;
 use crore_wire::json::is_json;
@@ -50,13 +51,10 @@ impl Content<'_> {
         if self.version.is_some_and(|version| version > 0) {
             return Err(Failure::not_built("version"));
         }
-        let data = match (self.b64data.as_deref(), self.data) {
-            (Some(data), _) if !data.is_empty() => STANDARD
-                .decode(data)
-                .map_err(|error| Failure::bad(format!("b64data is not Base64: {error}")))?,
-            (_, Some(data)) => data.get().into(),
-            _ => return Err(Failure::bad("a publish without data")),
-        };
+        let data = data_of(self.data, self.b64data.as_deref())?;
+        if data.is_empty() {
+            return Err(Failure::bad("a publish without data"));
+        }
         let key = self.idempotency_key.as_deref().unwrap_or_default();
         Ok(NewMessage {
             headers: Headers {
@@ -164,7 +162,26 @@ struct Clients {
     num_clients: u32,
 }
 
-fn named(channel: &str) -> Result<&str, Failure> {
+/// The data of a call: Base64 before JSON. Empty without any.
+pub fn data_of(data: Option<&RawValue>, b64data: Option<&str>) -> Result<Vec<u8>, Failure> {
+    match (b64data, data) {
+        (Some(data), _) if !data.is_empty() => STANDARD
+            .decode(data)
+            .map_err(|error| Failure::bad(format!("b64data is not Base64: {error}"))),
+        (_, Some(data)) => Ok(data.get().into()),
+        _ => Ok(Vec::new()),
+    }
+}
+
+impl Place {
+    /// The position. An epoch of another server becomes one that no server has.
+    pub fn position(&self) -> Position {
+        let epoch = u32::from_str_radix(&self.epoch, 16);
+        Position::new(epoch.unwrap_or_default(), self.offset)
+    }
+}
+
+pub fn named(channel: &str) -> Result<&str, Failure> {
     match channel {
         "" => Err(Failure::bad("a channel is missing")),
         channel => Ok(channel),
@@ -211,10 +228,7 @@ pub async fn history(state: &AdminState, asked: History) -> Result<Publications,
         Some(_) if is_reverse => {
             return Err(Failure::not_built("history from a position backwards"));
         }
-        Some(place) => match u32::from_str_radix(&place.epoch, 16) {
-            Ok(epoch) => (place.offset, Some(epoch)),
-            Err(_) => return Err(unrecoverable()),
-        },
+        Some(place) => (place.offset, Some(place.position().epoch)),
         None => (0, None),
     };
     let Some(topic) = topic_at(state, home, name.clone()).await? else {

@@ -1,0 +1,275 @@
+//! Subscriptions that the server begins: those of the claims `channels` and `subs` of a connection token, and those of the API.
+//!
+//! First the homes (the parts of shards that keep topics) are asked where the subscriptions begin. Then the client is told: by the reply to its connect,
+//! which waits for all homes, or by a push. Only then they begin, so that each message comes after the client knows the channel, and no reply has to hold
+//! messages.
+//!
+//! Invariant: a client that misses messages is told so: by `recovered: false` in the reply, or its connection ends with 3010 and it connects again.
+
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use crore_wire::centrifugo::codes::Disconnect;
+use crore_wire::centrifugo::{Connect, Error, Payload, Push, SubscribeResult, decode};
+
+use crate::base::journal::EventKind;
+use crate::base::position::{Position, Since};
+use crate::base::reason::Reason;
+use crate::client::list::{has_room, part_of_topic};
+use crate::client::protocols::TopicPage;
+use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
+use crate::io::Io;
+use crate::mail::Attached;
+use crate::mail::orders::ServerSide;
+use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::connect::finish_connect;
+use crate::protocol::centrifugo::history::ask_for_page;
+use crate::protocol::centrifugo::lapse::watch_next_end;
+use crate::protocol::centrifugo::options::format_of;
+use crate::protocol::centrifugo::publication::Data;
+use crate::protocol::centrifugo::reasons::disconnect_of;
+use crate::protocol::centrifugo::reply::{Refused, write_push};
+use crate::protocol::centrifugo::state::{Beginning, Granted, epoch_text, state, state_mut};
+use crate::protocol::centrifugo::subscribe::{check_name, position};
+use crate::protocol::front::{Clients, Front, Subscribed, Subscriptions};
+
+/// Asks for the positions of the channels that a token names. False if it names none.
+pub(super) fn begin_by_token(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    (id, connect): (u32, &Connect<'_>),
+) -> Result<bool, Refused> {
+    let claims = connect.token.split('.').nth(1);
+    let Some(claims) = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok()) else {
+        return Ok(false);
+    };
+    let limits = &clients.ctx.world.settings.limits;
+    let most = limits.subscriptions_max();
+    let mut scratch = decode::Scratch::default();
+    let named = decode::connect_claims(&claims, &mut scratch, most).map_err(|error| {
+        let code = match error {
+            Error::TooManySubs => Disconnect::CHANNEL_LIMIT,
+            _ => Disconnect::INVALID_TOKEN,
+        };
+        Refused::End(code, alloc::format!("the token's channels: {error}").into())
+    })?;
+    let (mut seen, mut bytes) = (BTreeSet::new(), 0);
+    let wanted: Vec<_> = named.iter().filter(|it| seen.insert(it.channel)).collect();
+    for it in &wanted {
+        check_name(clients, slot, it.channel)?;
+        bytes += it.channel.len();
+    }
+    let limits = &clients.ctx.world.settings.limits;
+    if !limits.has_room_for_names(wanted.len(), bytes) {
+        return Err(Refused::for_reason(clients, slot, Reason::NamesTooLong));
+    }
+    for it in &wanted {
+        let recovers = connect
+            .subs
+            .iter()
+            .find(|sub| sub.channel == it.channel && sub.recover);
+        let since =
+            recovers.map(|sub| position(sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
+        ask_position(
+            clients,
+            subs,
+            slot,
+            it.channel,
+            Beginning {
+                since,
+                data: it.data.into(),
+                until_unix_s: u32::MAX,
+                ..Beginning::default()
+            },
+        );
+    }
+    if !wanted.is_empty() {
+        state_mut(&mut clients.conns, slot).connect = Some(id);
+    }
+    Ok(!wanted.is_empty())
+}
+
+/// Asks for the position of a channel to which the API subscribes a client. False if the client has it already, or has no room.
+pub(super) fn begin_by_order(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    order: &ServerSide,
+) -> bool {
+    let Ok(channel) = core::str::from_utf8(&order.name) else {
+        return false;
+    };
+    clients.expand(slot);
+    if part_of_topic(clients, subs, slot, &order.name).is_some()
+        || has_room(clients, subs, slot, &order.name).is_err()
+    {
+        return false;
+    }
+    let beginning = Beginning {
+        since: order.since.map(Since::At),
+        data: order.data.clone(),
+        until_unix_s: order.until_unix_s,
+        ..Beginning::default()
+    };
+    ask_position(clients, subs, slot, channel, beginning);
+    true
+}
+
+fn ask_position(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    channel: &str,
+    beginning: Beginning,
+) {
+    let since = beginning.since.unwrap_or(Since::Live);
+    let number = ask_for_page(clients, subs, slot, channel.as_bytes(), (since, 1));
+    let asked = Beginning {
+        number,
+        channel: channel.into(),
+        ..beginning
+    };
+    state_mut(&mut clients.conns, slot).beginning.push(asked);
+}
+
+/// Whether the connect command waits for positions.
+pub(super) fn is_connecting(clients: &Clients, slot: u32) -> bool {
+    state(&clients.conns, slot).is_some_and(|it| it.connect.is_some())
+}
+
+/// A home has told where a subscription begins. False if the question was another one.
+pub(super) fn position_told<I: Io>(
+    front: &mut Front,
+    (slot, number): (u32, u16),
+    (page, frames): TopicPage<'_>,
+    io: &mut I,
+) -> bool {
+    let Front {
+        clients,
+        subs,
+        queues,
+        ..
+    } = front;
+    let beginning = state(&clients.conns, slot).map_or(&[][..], |it| &it.beginning);
+    let Some(at) = beginning.iter().position(|it| it.number == number) else {
+        return false;
+    };
+    if page.attached != Attached::Yes && page.attached != Attached::Gone {
+        refuse(clients, slot, at, page.attached.refusal(), io);
+        return true;
+    }
+    let first = frames.pages.get(page.first as usize);
+    let first = first.filter(|_| page.count > 0);
+    let is_lost = page.gap || page.attached == Attached::Gone;
+    let asked = &mut state_mut(&mut clients.conns, slot).beginning[at];
+    let offset = match asked.since {
+        None => page.head,
+        Some(Since::At(seen)) if !is_lost => seen.offset,
+        Some(_) => first.map_or(page.head, |record| record.previous),
+    };
+    asked.start = Some(Position::new(page.epoch, offset));
+    asked.is_recovered = asked.since.is_some() && !is_lost;
+    let told = state_mut(&mut clients.conns, slot);
+    match told.connect {
+        Some(id) if told.beginning.iter().all(|it| it.start.is_some()) => {
+            told.connect = None;
+            let all = core::mem::take(&mut told.beginning);
+            reply_to_connect(clients, slot, id, &all);
+            all.iter().for_each(|it| begin(clients, subs, slot, it));
+            queues.resume_later(clients, clients.conns.id_of(slot));
+        }
+        Some(_) => {}
+        None => {
+            let it = told.beginning.swap_remove(at);
+            if part_of_topic(clients, subs, slot, it.channel.as_bytes()).is_some() {
+                // Meanwhile another command or order has subscribed it.
+                return true;
+            }
+            push_subscribe(clients, slot, &it);
+            begin(clients, subs, slot, &it);
+        }
+    }
+    clients.send_reply(slot, io);
+    watch_next_end(clients, slot);
+    true
+}
+
+/// A client does not connect without what its token names. An order of the API has been answered already.
+fn refuse<I: Io>(clients: &mut Clients, slot: u32, at: usize, reason: Reason, io: &mut I) {
+    let told = state_mut(&mut clients.conns, slot);
+    told.beginning.swap_remove(at);
+    if told.connect.is_some() {
+        clients.refused(slot, reason);
+        let code = disconnect_of(reason).unwrap_or(Disconnect::PERMISSION_DENIED);
+        end_saying(clients, slot, code, reason.text(), io);
+    }
+}
+
+fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[Beginning]) {
+    let epochs: Vec<String> = all
+        .iter()
+        .map(|it| epoch_text(it.start.unwrap_or_default().epoch))
+        .collect();
+    let subs = all.iter().zip(&epochs).map(|(it, epoch)| {
+        let result = SubscribeResult {
+            ttl: None,
+            recoverable: true,
+            epoch,
+            publications: &[],
+            recovered: it.is_recovered,
+            offset: it.start.unwrap_or_default().offset,
+            positioned: true,
+            data: Payload::Value(&it.data),
+            was_recovering: it.since.is_some(),
+            delta: false,
+        };
+        (&*it.channel, result)
+    });
+    let subs: Vec<_> = subs.collect();
+    finish_connect(clients, slot, id, &subs);
+}
+
+fn push_subscribe(clients: &mut Clients, slot: u32, it: &Beginning) {
+    let start = it.start.unwrap_or_default();
+    let data = Data::of(format_of(clients.conns.get(slot)), &it.data);
+    let push = Push::Subscribe {
+        channel: &it.channel,
+        recoverable: true,
+        epoch: &epoch_text(start.epoch),
+        offset: start.offset,
+        positioned: true,
+        data: data.payload(),
+    };
+    write_push(clients, slot, &push);
+}
+
+/// Begins a subscription whose position the client knows.
+fn begin(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, it: &Beginning) {
+    let name = it.channel.as_bytes();
+    clients.expand(slot);
+    let since = it.start.map_or(Since::Live, Since::At);
+    let begins = Wanted {
+        names: Names::Topic(name),
+        since: &[since],
+        // The rest comes in pages, as fast as the client reads.
+        first: First {
+            most: 1,
+            ..First::ALL
+        },
+        kind: Kind::New,
+    };
+    let Ok(part) = subscribe(clients, subs, slot, &begins, Subscribed::default()) else {
+        return;
+    };
+    let granted = Granted {
+        part,
+        until_unix_s: it.until_unix_s,
+        is_server_side: true,
+    };
+    state_mut(&mut clients.conns, slot).granted.push(granted);
+    clients.note(slot, EventKind::Subscribed, name);
+}
