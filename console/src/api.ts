@@ -54,7 +54,7 @@ export interface Stats {
 
 /** Samples of the last minutes, oldest first, a list for each line of the charts. */
 export type Recent = Record<
-  "time_ms" | "websocket" | "sse" | "longpoll" | "mqtt" | "in_per_s" | "out_per_s" | "p50_us" | "p99_us" | "p999_us",
+  "time_ms" | "websocket" | "sse" | "longpoll" | "mqtt" | "centrifugo" | "in_per_s" | "out_per_s" | "p50_us" | "p99_us" | "p999_us",
   (number | null)[]
 >;
 

@@ -13,6 +13,7 @@ export const COLUMNS = {
   longpoll: (s: Stats) => s.connections.by_transport["longpoll"] ?? 0,
   mqtt: (s: Stats) =>
     (s.connections.by_transport["mqtt"] ?? 0) + (s.connections.by_transport["mqtt_websocket"] ?? 0),
+  centrifugo: (s: Stats) => s.connections.by_transport["centrifugo"] ?? 0,
   in: (s: Stats) => s.messages.in_per_s,
   out: (s: Stats) => s.messages.out_per_s,
   p50: (s: Stats) => s.latency_us.p50,
@@ -30,6 +31,7 @@ export const columnsOf = (recent: Recent): History => ({
   sse: recent.sse,
   longpoll: recent.longpoll,
   mqtt: recent.mqtt,
+  centrifugo: recent.centrifugo,
   in: recent.in_per_s,
   out: recent.out_per_s,
   p50: recent.p50_us,

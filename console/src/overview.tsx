@@ -30,6 +30,7 @@ export function Overview({ state, stats }: { state: State; stats: Stats }) {
             { label: "SSE", color: "--c2", values: h.sse },
             { label: "long-poll", color: "--c3", values: h.longpoll },
             { label: "MQTT", color: "--c4", values: h.mqtt },
+            { label: "Centrifugo", color: "--c5", values: h.centrifugo },
           ]}
         />
         <Chart

@@ -58,7 +58,7 @@ impl<P: ProtocolTypes> Clients<P> {
     }
 
     /// Whether the operator has revoked the credential of these grants.
-    fn is_revoked(&self, grants: &Grants) -> bool {
+    pub(crate) fn is_revoked(&self, grants: &Grants) -> bool {
         let revoked = &self.ctx.world.settings.access.revoked;
         revoked.has(grants, self.ctx.wall_s())
     }

@@ -23,6 +23,7 @@ struct Sample {
     sse: u32,
     longpoll: u32,
     mqtt: u32,
+    centrifugo: u32,
     in_per_s: f32,
     out_per_s: f32,
     p50_us: Option<u32>,
@@ -41,6 +42,7 @@ pub struct Columns {
     longpoll: Vec<u32>,
     /// Over TCP and over WebSocket.
     mqtt: Vec<u32>,
+    centrifugo: Vec<u32>,
     /// Messages that were published.
     in_per_s: Vec<f32>,
     /// Deliveries.
@@ -88,6 +90,7 @@ impl ChartHistory {
             columns.sse.push(it.sse);
             columns.longpoll.push(it.longpoll);
             columns.mqtt.push(it.mqtt);
+            columns.centrifugo.push(it.centrifugo);
             columns.in_per_s.push(it.in_per_s);
             columns.out_per_s.push(it.out_per_s);
             columns.p50_us.push(it.p50_us);
@@ -121,10 +124,11 @@ impl Sample {
         };
         Sample {
             time_ms: unix_ms(),
-            websocket: by(Transport::WebSocket).saturating_add(by(Transport::Centrifugo)),
+            websocket: by(Transport::WebSocket),
             sse: by(Transport::Sse),
             longpoll: by(Transport::LongPoll),
             mqtt: by(Transport::Mqtt).saturating_add(by(Transport::MqttWebSocket)),
+            centrifugo: by(Transport::Centrifugo),
             in_per_s: rate(|s| s.stats.published),
             out_per_s: rate(|s| s.stats.delivered),
             p50_us: quantile(0.5),
@@ -148,6 +152,7 @@ mod tests {
                 sse: 0,
                 longpoll: 0,
                 mqtt: 0,
+                centrifugo: 0,
                 in_per_s: 0.0,
                 out_per_s: 0.0,
                 p50_us: None,

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, ON};
 use crate::support::Server;
+use crate::support::port::ask;
 
 pub const SECRET: &str = "a secret that only this test and its server know";
 
@@ -223,4 +224,32 @@ fn new_settings_end_connections_that_they_do_not_grant_and_keep_what_a_token_gra
     server.reread(&settings.replace("[\"open\"]", "[\"nothing\"]"));
     assert_eq!(loses.closed().0, 3507);
     assert!(keeps.goes_on());
+}
+
+#[test]
+fn subscriptions_of_a_revoked_token_end_and_others_stay() {
+    let list = std::env::temp_dir().join(format!("crore-revoked-{}.json", std::process::id()));
+    std::fs::write(&list, "[]").expect("a file");
+    let server = closed(&format!("revoked = '{}'\n", list.display()));
+    let own = token(&json!({"sub": "ann", "exp": LATER_S, "publish": ["#"]}));
+    let mut client = Client::with_token(&server, &own);
+    for channel in ["leaked", "other"] {
+        let claims = json!({"sub": "ann", "channel": channel, "exp": LATER_S, "jti": channel});
+        let body = json!({"channel": channel, "token": token(&claims)});
+        let reply = client.ask("subscribe", body);
+        assert!(reply.get("subscribe").is_some(), "{reply}");
+    }
+    let revoke = Some(r#"{"jti": "leaked"}"#);
+    let answer = ask(server.admin(), "POST /api/v1/revocations", revoke);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let push = client.push();
+    let ended = json!({"code": 2000, "reason": "server unsubscribe"});
+    assert_eq!(
+        (&push["channel"], &push["unsubscribe"]),
+        (&json!("leaked"), &ended)
+    );
+    client.publish("leaked", json!(1));
+    client.publish("other", json!(2));
+    assert_eq!(client.data("other"), json!(2));
+    std::fs::remove_file(&list).expect("its file");
 }

@@ -17,6 +17,7 @@ use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::options::{format_of, pushes_of};
 use crate::protocol::centrifugo::publication::{self, Data};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
+use crate::protocol::centrifugo::server_side::begins_now;
 use crate::protocol::centrifugo::state::epoch_text;
 use crate::protocol::centrifugo::subscribe::{
     is_subscribing, leave_part, messages_lost, take_subscribing,
@@ -44,6 +45,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         io: &mut I,
     ) -> bool {
         let Some(waits) = take_subscribing(clients, slot, part) else {
+            begins_now(clients, slot, part);
             return false;
         };
         let format = format_of(clients.conns.get(slot));
@@ -132,7 +134,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         _from: (PartitionId, Position),
         io: &mut I,
     ) {
-        if !is_subscribing(clients, slot, part) {
+        if !is_subscribing(clients, slot, part) && !begins_now(clients, slot, part) {
             messages_lost(clients, subs, (slot, part), io);
         }
     }

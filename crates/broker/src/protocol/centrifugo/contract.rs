@@ -15,7 +15,7 @@ use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
 use crate::protocol::centrifugo::history::{history_answered, question_of};
-use crate::protocol::centrifugo::lapse::{end_passed, may_keep_all, next_end_s};
+use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all, next_end_s};
 use crate::protocol::centrifugo::options::pushes_of;
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
@@ -95,6 +95,7 @@ impl Protocol<AllProtocols> for Centrifugo {
     }
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
+        end_revoked(&mut front.clients, &mut front.subs, slot, io);
         let may = may_keep_all(&front.clients, &front.subs, slot);
         may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }

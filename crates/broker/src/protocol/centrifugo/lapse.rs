@@ -65,6 +65,25 @@ pub(super) fn watch_next_end(clients: &mut Clients, slot: u32) {
     }
 }
 
+/// Ends the subscriptions whose tokens are revoked.
+pub(super) fn end_revoked<I: Io>(
+    clients: &mut Clients,
+    subs: &mut Subscriptions,
+    slot: u32,
+    io: &mut I,
+) {
+    let is_revoked = |it: &&Granted| {
+        let token = it.token.as_ref();
+        token.is_some_and(|token| clients.is_revoked(token))
+    };
+    let revoked = granted(clients, slot).iter().filter(is_revoked);
+    let revoked: Vec<u32> = revoked.map(|it| it.part).collect();
+    for part in revoked {
+        end_subscription(clients, subs, (slot, part), Unsubscribe::SERVER);
+    }
+    clients.send_reply(slot, io);
+}
+
 /// Whether the client would now be granted all its subscriptions. Those of tokens stay until their tokens end.
 pub(super) fn may_keep_all(
     clients: &Clients,

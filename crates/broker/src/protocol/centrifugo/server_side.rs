@@ -32,7 +32,9 @@ use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reasons::disconnect_of;
 use crate::protocol::centrifugo::reply::{Refused, write_push};
-use crate::protocol::centrifugo::state::{Beginning, Granted, epoch_text, state, state_mut};
+use crate::protocol::centrifugo::state::{
+    Beginning, ByServer, Granted, epoch_text, state, state_mut,
+};
 use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::front::{Clients, Front, Subscribed, Subscriptions};
 
@@ -233,6 +235,17 @@ fn reply_to_connect(clients: &mut Clients, slot: u32, id: u32, all: &[Beginning]
     finish_connect(clients, slot, id, &subs);
 }
 
+/// Whether a subscription of the server begins with this page, which is its first one. It begins there whatever was before.
+pub(super) fn begins_now(clients: &mut Clients, slot: u32, part: u32) -> bool {
+    let begins = |it: &Granted| it.part == part && it.by_server == ByServer::Begins;
+    let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.granted);
+    let at = granted.iter().position(begins);
+    if let Some(at) = at {
+        state_mut(&mut clients.conns, slot).granted[at].by_server = ByServer::Yes;
+    }
+    at.is_some()
+}
+
 fn push_subscribe(clients: &mut Clients, slot: u32, it: &Beginning) {
     let start = it.start.unwrap_or_default();
     let data = Data::of(format_of(clients.conns.get(slot)), &it.data);
@@ -268,7 +281,11 @@ fn begin(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, it: &Beginn
     let granted = Granted {
         part,
         until_unix_s: it.until_unix_s,
-        is_server_side: true,
+        token: None,
+        by_server: match it.since {
+            None => ByServer::Begins,
+            Some(_) => ByServer::Yes,
+        },
     };
     state_mut(&mut clients.conns, slot).granted.push(granted);
     clients.note(slot, EventKind::Subscribed, name);

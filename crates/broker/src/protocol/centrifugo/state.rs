@@ -3,10 +3,12 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crore_wire::centrifugo::Ttl;
 
+use crate::base::access::Grants;
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::base::verdict::Identity;
@@ -61,14 +63,27 @@ pub struct Subscribing {
 }
 
 /// A subscription that is granted apart from the rights of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Granted {
     /// Its index in the list.
     pub part: u32,
     /// The Unix second in which it ends; `u32::MAX` without an end.
     pub until_unix_s: u32,
-    /// The server began it.
-    pub is_server_side: bool,
+    /// The token that has granted it, if it was one of its own.
+    pub token: Option<Arc<Grants>>,
+    /// Whether the server began it.
+    pub by_server: ByServer,
+}
+
+/// Whether the server has begun a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByServer {
+    /// The client has.
+    No,
+    /// The server has, and its first page has not come. The client has missed nothing so far.
+    Begins,
+    /// The server has. The client must be told of each message that is lost.
+    Yes,
 }
 
 /// A subscription that the server begins, until its topic's home has told where.

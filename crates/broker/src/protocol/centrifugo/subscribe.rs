@@ -4,7 +4,7 @@ use crore_wire::centrifugo::codes::{Disconnect, ErrorCode, Unsubscribe};
 use crore_wire::centrifugo::{Answer, Push, SubRefresh, Subscribe};
 use crore_wire::topic;
 
-use crate::base::access::Right;
+use crate::base::access::{Known, Right};
 use crate::base::journal::EventKind;
 use crate::base::position::{Position, Since};
 use crate::base::reason::Reason;
@@ -14,7 +14,7 @@ use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
-use crate::protocol::centrifugo::state::{Granted, Subscribing, state, state_mut};
+use crate::protocol::centrifugo::state::{ByServer, Granted, Subscribing, state, state_mut};
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
 use crate::protocol::front::{Census, Clients, SubscriptionState, Subscriptions};
 
@@ -42,7 +42,7 @@ pub(super) fn client_subscribes(
     if part_of_topic(clients, subs, slot, name).is_some() {
         return Err(Refused::error(ErrorCode::ALREADY_SUBSCRIBED));
     }
-    let until_unix_s = match verdict {
+    let granted = match verdict {
         Some(who) => {
             let (token, channel) = (wanted.token, wanted.channel);
             Some(check_subscription_token(
@@ -51,7 +51,7 @@ pub(super) fn client_subscribes(
         }
         None => None,
     };
-    if until_unix_s.is_none()
+    if granted.is_none()
         && let Err(denied) = clients.may(slot, Right::Subscribe, name)
     {
         clients.note_denied(slot, denied, name);
@@ -75,11 +75,16 @@ pub(super) fn client_subscribes(
     };
     let begun = subscribe(clients, subs, slot, &begins, SubscriptionState::default());
     let part = begun.map_err(|reason| Refused::for_reason(clients, slot, reason))?;
-    let ttl = until_unix_s.and_then(|until_unix_s| {
+    let ttl = granted.and_then(|known| {
+        let Known {
+            grants: token,
+            until_unix_s,
+        } = known;
         let granted = Granted {
             part,
             until_unix_s,
-            is_server_side: false,
+            token: Some(token),
+            by_server: ByServer::No,
         };
         state_mut(&mut clients.conns, slot).granted.push(granted);
         ttl_of(clients, until_unix_s)
@@ -150,7 +155,8 @@ pub(super) fn client_refreshes_subscription(
     let Some(who) = verdict.filter(|_| refresh.kind == 0) else {
         return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
     };
-    let until_unix_s = check_subscription_token(clients, slot, who, token, channel)?;
+    let known = check_subscription_token(clients, slot, who, token, channel)?;
+    let until_unix_s = known.until_unix_s;
     clients.expand(slot);
     let part = part_of_topic(clients, subs, slot, channel.as_bytes());
     let state = state_mut(&mut clients.conns, slot);
@@ -161,7 +167,7 @@ pub(super) fn client_refreshes_subscription(
     let Some(granted) = granted else {
         return Err(Refused::error(ErrorCode::PERMISSION_DENIED));
     };
-    granted.until_unix_s = until_unix_s;
+    (granted.until_unix_s, granted.token) = (until_unix_s, Some(known.grants));
     let ttl = ttl_of(clients, until_unix_s);
     write_reply(clients, slot, id, Answer::SubRefresh(ttl));
     Ok(())
@@ -234,7 +240,7 @@ pub(super) fn messages_lost<I: Io>(
     let granted = state(&clients.conns, slot).map_or(&[][..], |it| &it.granted);
     if granted
         .iter()
-        .any(|it| it.part == part && it.is_server_side)
+        .any(|it| it.part == part && it.by_server != ByServer::No)
     {
         leave_part(clients, subs, slot, part);
         let code = Disconnect::INSUFFICIENT_STATE;

@@ -154,15 +154,15 @@ fn end_with(code: Disconnect, words: &'static str) -> Refused {
     Refused::End(code, words.into())
 }
 
-/// Whether the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns the Unix second in
-/// which it ends.
+/// Whether the token of a subscribe or a sub_refresh, on which this is the verdict, is for this channel and this client. Returns what it
+/// grants, and until when.
 pub(super) fn check_subscription_token(
     clients: &mut Clients,
     slot: u32,
     who: Identity,
     token: &str,
     channel: &str,
-) -> Result<u32, Refused> {
+) -> Result<Known, Refused> {
     let known = match clients.check_identity(who) {
         Ok(Some(known)) => known,
         Ok(None) => return Err(Refused::error(ErrorCode::PERMISSION_DENIED)),
@@ -184,7 +184,7 @@ pub(super) fn check_subscription_token(
         let words = "the subscription token is of another user or for another channel";
         return Err(Refused::Error(ErrorCode::PERMISSION_DENIED, words.into()));
     }
-    Ok(known.until_unix_s)
+    Ok(known)
 }
 
 fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool {
