@@ -123,6 +123,10 @@ async fn serve(start: ControlArgs) -> anyhow::Result<()> {
         pending_counts,
     );
     Interest::begin(lifecycle.clone(), shards.clone(), peer_nodes.clone());
+    if peer_nodes.peers().is_some() {
+        let calls = api::answer_calls(lifecycle.clone(), shards.clone(), peer_nodes.clone());
+        tokio::spawn(calls);
+    }
     if let Some(listener) = start.listener {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;

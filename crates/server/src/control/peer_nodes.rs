@@ -16,6 +16,7 @@ use crore_broker::{Control, mail};
 use crore_nats::Question;
 use crore_net::clock;
 use futures_util::{StreamExt as _, stream};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
@@ -152,6 +153,28 @@ impl PeerNodes {
 
     /// Asks all other nodes for their number of subscribers of a topic. None if this is not a node of a cluster.
     pub async fn subscribers(&self, topic: &str) -> Option<RemoteCount> {
+        let asked = CountQuestion {
+            topic: topic.to_string(),
+        };
+        let counted = self.ask_others(json(&asked), ANSWER_TIMEOUT, |answer: CountAnswer| {
+            (answer.writer, answer.subscribers)
+        });
+        let (counts, unanswered) = counted.await?;
+        let add = |sum: u64, count| sum.saturating_add(count);
+        Some(RemoteCount {
+            subscribers: counts.into_iter().fold(0, add),
+            unanswered,
+        })
+    }
+
+    /// Asks all other nodes. `parts` divides an answer into the node's writer number and the rest. Returns these rests, and the names of the nodes that
+    /// have not answered in time. None if this is not a node of a cluster.
+    pub async fn ask_others<A: DeserializeOwned, T>(
+        &self,
+        question: Vec<u8>,
+        within: Duration,
+        parts: impl Fn(A) -> (String, T),
+    ) -> Option<(Vec<T>, Vec<String>)> {
         let state = self.nodes_in_log().await?;
         let others = state.nodes.iter().filter(|node| !node.is_self);
         let mut missing: BTreeMap<String, String> = others
@@ -162,12 +185,9 @@ impl PeerNodes {
                 )
             })
             .collect();
-        let mut found = RemoteCount::default();
-        let asked = CountQuestion {
-            topic: topic.to_string(),
-        };
+        let mut found = Vec::new();
         if !missing.is_empty()
-            && let Some(answers) = self.peers()?.ask(json(&asked)).await
+            && let Some(answers) = self.peers()?.ask(question).await
         {
             let mut answers = std::pin::pin!(answers);
             let collect = async {
@@ -175,18 +195,19 @@ impl PeerNodes {
                     let Some(answer) = answers.next().await else {
                         return;
                     };
-                    if let Ok(counted) = serde_json::from_slice::<CountAnswer>(&answer)
-                        && missing.remove(&counted.writer).is_some()
+                    // An answer to another question has another form, and this node answers too.
+                    if let Ok(answer) = serde_json::from_slice::<A>(&answer)
+                        && let (writer, rest) = parts(answer)
+                        && missing.remove(&writer).is_some()
                     {
-                        found.subscribers = found.subscribers.saturating_add(counted.subscribers);
+                        found.push(rest);
                     }
                 }
             };
             // Nodes that do not answer in time are named in the result.
-            let _ = tokio::time::timeout(ANSWER_TIMEOUT, collect).await;
+            let _ = tokio::time::timeout(within, collect).await;
         }
-        found.unanswered = missing.into_values().collect();
-        Some(found)
+        Some((found, missing.into_values().collect()))
     }
 
     /// Answers requests of the shards for the number of subscribers at other nodes, at most [`CONCURRENT_COUNTS_MAX`] at a time.

@@ -23,6 +23,7 @@ mod reach;
 mod readiness;
 mod revocations;
 mod rolling;
+mod server_api;
 mod sessions;
 mod status;
 mod strangers;

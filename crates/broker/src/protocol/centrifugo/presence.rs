@@ -94,7 +94,7 @@ pub(crate) fn presence_answered<I: Io>(
     for change in page.changes.iter() {
         if let PresenceChange::Join(member) = change {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            let client = client_id_text(clients.ctx.world.epoch, member.at);
+            let client = client_id_text(&clients.ctx.world, member.at);
             asked
                 .members
                 .push((client, text(member.user), member.info.into()));

@@ -12,6 +12,7 @@ use crate::base::access::Grants;
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::base::verdict::Identity;
+use crate::budget::world::World;
 use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
@@ -189,17 +190,23 @@ pub fn epoch_text(epoch: u32) -> String {
     format!("{epoch:08x}")
 }
 
-/// The connection whose client has this id in the life of the server with this epoch, and its shard. The connection may have ended.
-pub fn client_named(epoch: u32, id: &str) -> Option<(ShardId, ConnId)> {
+/// The number of this process in the ids of its clients. All nodes of a cluster have one epoch, and each is another writer.
+fn process_number(world: &World) -> u32 {
+    let writer = world.writer.unwrap_or_default();
+    world.epoch ^ writer as u32 ^ (writer >> 32) as u32
+}
+
+/// The connection whose client has this id, and its shard. `None` if the id is of another process. The connection may have ended.
+pub fn client_named(world: &World, id: &str) -> Option<(ShardId, ConnId)> {
     let mut parts = id.splitn(4, '-');
     let mut part = || u32::from_str_radix(parts.next()?, 16).ok();
-    let (of_epoch, shard, generation, slot) = (part()?, part()?, part()?, part()?);
+    let (process, shard, generation, slot) = (part()?, part()?, part()?, part()?);
     let conn = ConnId {
         slot,
         generation: u16::try_from(generation).ok()?,
     };
     let shard = ShardId::try_from(shard).ok()?;
-    (of_epoch == epoch).then_some((shard, conn))
+    (process == process_number(world)).then_some((shard, conn))
 }
 
 /// The id of the client, which no other connection has.
@@ -208,11 +215,11 @@ pub(super) fn client_id(clients: &Clients, slot: u32) -> String {
         shard: clients.ctx.me,
         conn: clients.conns.id_of(slot),
     };
-    client_id_text(clients.ctx.world.epoch, at)
+    client_id_text(&clients.ctx.world, at)
 }
 
-/// The id that a connection has in this protocol, whatever protocol it speaks. `epoch` is the server's.
-pub fn client_id_text(epoch: u32, at: MemberConn) -> String {
-    let ConnId { slot, generation } = at.conn;
-    format!("{epoch:08x}-{:04x}-{generation:04x}-{slot:08x}", at.shard)
+/// The id that a connection of this process has in this protocol, whatever protocol it speaks.
+pub fn client_id_text(world: &World, at: MemberConn) -> String {
+    let (process, ConnId { slot, generation }) = (process_number(world), at.conn);
+    format!("{process:08x}-{:04x}-{generation:04x}-{slot:08x}", at.shard)
 }

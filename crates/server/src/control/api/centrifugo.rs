@@ -4,6 +4,7 @@
 //! be read is 400. `batch`, and `POST /api` with several commands, carry out their commands one after another.
 
 mod clients;
+pub mod nodes;
 mod topics;
 
 use std::borrow::Cow;
@@ -244,10 +245,9 @@ async fn carry_out(state: &AdminState, method: &str, params: &str) -> Outcome {
         "history" => result(topics::history(state, read(params)?).await?),
         "history_remove" => result(topics::history_remove(state, read(params)?).await?),
         "channels" => result(topics::channels(state, read(params)?).await?),
-        "subscribe" => result(clients::subscribe(state, params).await?),
-        "unsubscribe" => result(clients::unsubscribe(state, params).await?),
-        "disconnect" => result(clients::disconnect(state, params).await?),
-        "refresh" => result(clients::refresh(state, params).await?),
+        "subscribe" | "unsubscribe" | "disconnect" | "refresh" => {
+            result(nodes::call_all(state, method, params).await?)
+        }
         "info" => result(clients::info(state).await?),
         "presence" => result(topics::presence(state, read(params)?).await?),
         "presence_stats" => result(topics::presence_stats(state, read(params)?).await?),

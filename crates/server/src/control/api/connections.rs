@@ -16,6 +16,7 @@ use super::answer::{Answer, ApiError, ErrorBody, PageRequest, text};
 use super::subscription::{Subscription, subscription};
 use super::topics::filter;
 use crate::control::state::AdminState;
+use crate::lifecycle::shards::{ShardTimeout, Shards};
 
 /// A connection.
 #[derive(Serialize, ToSchema)]
@@ -341,7 +342,7 @@ pub async fn end_all(
         let why = "name whom to disconnect: user, address, filter, transport or slow; POST /api/v1/drain is for everybody";
         return Err(ApiError::bad(why));
     }
-    let disconnected = order_each(&state, &ConnectionOrder::Disconnect, |_| {
+    let disconnected = order_each(&state.shards, &ConnectionOrder::Disconnect, |_| {
         Some(selection.clone())
     });
     Ok(Json(DisconnectedCount {
@@ -351,12 +352,12 @@ pub async fn end_all(
 
 /// Carries out an order for the connections that `which` selects at each shard; none where it selects nothing. Returns how many they were.
 pub async fn order_each(
-    state: &AdminState,
+    shards: &Shards,
     order: &ConnectionOrder,
     which: impl Fn(ShardId) -> Option<Selection>,
-) -> Result<u64, ApiError> {
+) -> Result<u64, ShardTimeout> {
     let mut count = 0;
-    for shard in 0..state.shards.count() {
+    for shard in 0..shards.count() {
         let Some(which) = which(shard) else {
             continue;
         };
@@ -367,7 +368,7 @@ pub async fn order_each(
                 which: which.clone(),
                 from: row,
             };
-            let ended: orders::Ended = state.shards.ask(shard, order).await?;
+            let ended: orders::Ended = shards.ask(shard, order).await?;
             count += u64::from(ended.count);
             from = ended.next;
         }

@@ -32,6 +32,7 @@ use super::state::AdminState;
 use super::{metrics, stats};
 use crate::http_client::port_in_use::ADMIN_PORT;
 use answer::ApiError;
+pub use centrifugo::nodes::answer_calls;
 
 /// Room in a JSON body besides the encoded message, in bytes.
 const BODY_BYTES_MORE: usize = 64 << 10;

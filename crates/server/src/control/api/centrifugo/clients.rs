@@ -1,9 +1,10 @@
-//! The methods of the API that are about clients, and `info`. They reach the clients of this node.
+//! The methods of the API that are about clients, for those of this node, and `info`.
 
 use crore_broker::orders::{ConnectionOrder, Selection, ServerSide};
 use crore_broker::protocol::{centrifugo_client_named, epoch_text};
-use crore_broker::{Accounts, ConnId, ShardId, Stats, Transport};
-use crore_wire::centrifugo::codes::Disconnect as Code;
+use crore_broker::{Accounts, ConnId, ShardId, Stats, Transport, World};
+use crore_wire::centrifugo::codes::{Disconnect as Code, ErrorCode};
+use crore_wire::topic;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -12,9 +13,10 @@ use super::{Empty, Failure, read};
 use crate::control::api::answer::ApiError;
 use crate::control::api::cluster;
 use crate::control::api::connections::order_each;
-use crate::control::api::topics::name_and_home;
 use crate::control::process;
 use crate::control::state::AdminState;
+use crate::lifecycle::Lifecycle;
+use crate::lifecycle::shards::Shards;
 
 /// The codes that a Close frame of a connection may have here (RFC 6455 section 7.4.2).
 const CODES: std::ops::RangeInclusive<u16> = 3_000..=4_999;
@@ -90,23 +92,27 @@ struct Node {
 }
 
 /// Carries out an order for the clients that the parameters name.
-async fn order(state: &AdminState, params: &str, order: ConnectionOrder) -> Result<Empty, Failure> {
+async fn order(
+    shards: &Shards,
+    world: &World,
+    params: &str,
+    order: ConnectionOrder,
+) -> Result<Empty, Failure> {
     let who: Who = read(params)?;
     let user = who.user.filter(|user| !user.is_empty());
     if who.session.is_some_and(|session| !session.is_empty()) {
         return Err(Failure::not_built("session"));
     }
-    let epoch = state.lifecycle.world().epoch;
     let client = who.client.filter(|client| !client.is_empty());
     let only = client
         .as_deref()
-        .map(|id| centrifugo_client_named(epoch, id));
+        .map(|id| centrifugo_client_named(world, id));
     if user.is_none() && only.is_none() {
         return Err(Failure::bad("name a user or a client"));
     }
     let except = who.whitelist.iter();
     let except: Vec<_> = except
-        .filter_map(|id| centrifugo_client_named(epoch, id))
+        .filter_map(|id| centrifugo_client_named(world, id))
         .collect();
     let at = |shard: ShardId, (of, conn): &(ShardId, ConnId)| (*of == shard).then_some(*conn);
     let which = |shard| {
@@ -122,20 +128,44 @@ async fn order(state: &AdminState, params: &str, order: ConnectionOrder) -> Resu
             ..Selection::default()
         })
     };
-    order_each(state, &order, which).await?;
+    let ended = order_each(shards, &order, which).await;
+    ended.map_err(ApiError::from)?;
     Ok(Empty {})
 }
 
-pub async fn subscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+/// Carries out one of these methods for the clients of this node.
+pub async fn call(
+    shards: &Shards,
+    lifecycle: &Lifecycle,
+    method: &str,
+    params: &str,
+) -> Result<Empty, Failure> {
+    let world = lifecycle.world();
+    let wanted = match method {
+        "subscribe" => subscribe(&world, params)?,
+        "unsubscribe" => {
+            let channel = read::<Unsubscribe>(params)?.channel;
+            ConnectionOrder::Unsubscribe(named(&channel)?.as_bytes().into())
+        }
+        "disconnect" => disconnect(params)?,
+        "refresh" => refresh(params)?,
+        // A node of a later version has passed it on.
+        _ => return Err(Failure::new(ErrorCode::METHOD_NOT_FOUND, "")),
+    };
+    order(shards, &world, params, wanted).await
+}
+
+fn subscribe(world: &World, params: &str) -> Result<ConnectionOrder, Failure> {
     let asked: Subscribe<'_> = read(params)?;
-    let (name, _) = name_and_home(state, named(&asked.channel)?)?;
-    let begins = ServerSide {
-        name,
+    let name = named(&asked.channel)?.as_bytes();
+    topic::check_name(name, world.settings.limits.topic_bytes)
+        .map_err(|error| Failure::bad(format!("the channel {error}")))?;
+    Ok(ConnectionOrder::Subscribe(Box::new(ServerSide {
+        name: name.into(),
         since: asked.recover_since.map(|place| place.position()),
         data: data_of(asked.data, asked.b64data.as_deref())?.into(),
         until_unix_s: unix_s_of(asked.expire_at)?,
-    };
-    order(state, params, ConnectionOrder::Subscribe(Box::new(begins))).await
+    })))
 }
 
 /// The Unix second of an `expire_at`; 0 is none.
@@ -146,14 +176,8 @@ fn unix_s_of(expire_at: Option<i64>) -> Result<u32, Failure> {
     }
 }
 
-pub async fn unsubscribe(state: &AdminState, params: &str) -> Result<Empty, Failure> {
-    let channel = read::<Unsubscribe>(params)?.channel;
-    let name = named(&channel)?.as_bytes().into();
-    order(state, params, ConnectionOrder::Unsubscribe(name)).await
-}
-
-pub async fn disconnect(state: &AdminState, params: &str) -> Result<Empty, Failure> {
-    let ends = match read::<Disconnect>(params)?.disconnect {
+fn disconnect(params: &str) -> Result<ConnectionOrder, Failure> {
+    Ok(match read::<Disconnect>(params)?.disconnect {
         None => ConnectionOrder::Disconnect,
         Some(CodeAndReason { code, reason }) => {
             let code = u16::try_from(code).ok().filter(|code| CODES.contains(code));
@@ -164,20 +188,18 @@ pub async fn disconnect(state: &AdminState, params: &str) -> Result<Empty, Failu
             }
             ConnectionOrder::DisconnectAs(code, reason.into())
         }
-    };
-    order(state, params, ends).await
+    })
 }
 
-pub async fn refresh(state: &AdminState, params: &str) -> Result<Empty, Failure> {
+fn refresh(params: &str) -> Result<ConnectionOrder, Failure> {
     let asked: Refresh = read(params)?;
-    let renewed = match (asked.expired, asked.expire_at) {
+    Ok(match (asked.expired, asked.expire_at) {
         (Some(true), _) => {
             let Code { code, text, .. } = Code::EXPIRED;
             ConnectionOrder::DisconnectAs(code as u16, text.into())
         }
         (_, at) => ConnectionOrder::Refresh(unix_s_of(at)?),
-    };
-    order(state, params, renewed).await
+    })
 }
 
 /// The nodes of the cluster, as this node knows them.

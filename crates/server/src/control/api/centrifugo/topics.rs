@@ -312,13 +312,13 @@ pub async fn history_remove(state: &AdminState, asked: Channel) -> Result<Empty,
 /// Who is present in a channel at this node.
 pub async fn presence(state: &AdminState, asked: Channel) -> Result<Present, Failure> {
     let (mut presence, mut after) = (BTreeMap::new(), Some(0));
-    let epoch = state.lifecycle.world().epoch;
+    let world = state.lifecycle.world();
     while let Some(last) = after {
         let page = members(state, &asked.channel, last).await?;
         after = None;
         for change in page.changes.iter() {
             if let PresenceChange::Join(member) = change {
-                let client = client_id_text(epoch, member.at);
+                let client = client_id_text(&world, member.at);
                 let info = ClientInfo {
                     client: client.clone(),
                     user: text(member.user),

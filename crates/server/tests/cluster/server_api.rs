@@ -1,0 +1,81 @@
+//! Tests Centrifugo's server API in a cluster: its methods for clients reach those of all nodes.
+
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+
+use crate::servers::Servers;
+use crate::support::port::{ask, get};
+use crate::support::ws::{CLOSE, FIN, Frame, TEXT, Ws};
+use crate::support::{Server, until};
+
+const SECRET: &str = "a secret that only this test and its servers know";
+
+/// Connects as `ann`. Returns the id of the client, too.
+fn connect(server: &Server) -> (Ws, String) {
+    let key = EncodingKey::from_secret(SECRET.as_bytes());
+    let claims = json!({"sub": "ann", "exp": 4_000_000_000_u64});
+    let token = encode(&Header::new(Algorithm::HS256), &claims, &key).expect("a token");
+    let mut client = Ws::open(server, "/connection/websocket", &[]);
+    let command = json!({"id": 1, "connect": {"token": token}});
+    client.send(FIN | TEXT, command.to_string());
+    let reply = json_of(&client.frame());
+    let id = reply["connect"]["client"].as_str();
+    (client, id.expect("an id").to_string())
+}
+
+fn json_of(frame: &Frame) -> Value {
+    serde_json::from_str(&frame.text()).expect("JSON")
+}
+
+fn call(server: &Server, method: &str, body: &Value) -> Value {
+    let line = format!("POST /api/{method}");
+    ask(server.admin(), &line, Some(&body.to_string())).json()
+}
+
+#[test]
+fn server_api_reaches_the_clients_of_all_nodes() {
+    let Some(servers) = Servers::start(3) else {
+        return;
+    };
+    let settings = format!(
+        "{}[centrifugo]\nenabled = true\n[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n",
+        crate::settings(&servers)
+    );
+    let (one, other) = (Server::with_admin(&settings), Server::with_admin(&settings));
+    until("both nodes at each", || {
+        let nodes = |server| get(Server::admin(server), "cluster")["nodes"].clone();
+        let is_whole = |server| nodes(server).as_array().is_some_and(|it| it.len() == 2);
+        [&one, &other].into_iter().all(is_whole)
+    });
+    let (mut here, here_id) = connect(&one);
+    let (mut there, there_id) = connect(&other);
+    assert_ne!(here_id, there_id);
+    let done = json!({"result": {}});
+    let body = json!({"user": "ann", "channel": "a"});
+    assert_eq!(call(&one, "subscribe", &body), done);
+    for client in [&mut here, &mut there] {
+        let push = json_of(&client.frame());
+        assert!(push["push"]["subscribe"].is_object(), "{push}");
+    }
+    let published = call(&one, "publish", &json!({"channel": "a", "data": 1}));
+    assert!(published["result"]["offset"].is_u64(), "{published}");
+    for client in [&mut here, &mut there] {
+        assert_eq!(json_of(&client.frame())["push"]["pub"]["data"], 1);
+    }
+    // A client is named at any node.
+    let body = json!({"client": there_id, "disconnect": {"code": 4_100, "reason": "bye"}});
+    assert_eq!(call(&one, "disconnect", &body), done);
+    let end = there.frame();
+    assert_eq!((end.opcode(), end.close_code()), (CLOSE, Some(4_100)));
+    assert_eq!(
+        call(&one, "unsubscribe", &json!({"user": "ann", "channel": "a"})),
+        done
+    );
+    assert_eq!(json_of(&here.frame())["push"]["unsubscribe"]["code"], 2000);
+    // A stopped node cannot do it, and the backend is told so.
+    other.signal("STOP");
+    let told = call(&one, "disconnect", &json!({"user": "ann"}));
+    assert_eq!(told["error"]["code"], 100, "{told}");
+    assert_eq!(here.frame().close_code(), Some(3503));
+    other.signal("CONT");
+}
