@@ -1,19 +1,16 @@
-//! The connect command: who the client is, and what it is told of the server.
+//! The connect command: who the client is.
 
+use crore_wire::centrifugo::Connect;
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
-use crore_wire::centrifugo::{Answer, Connect, ConnectResult, Payload, SubscribeResult};
 
-use crate::base::journal::EventKind;
 use crate::base::reason::Reason;
 use crate::base::verdict::Identity;
 use crate::client::rights::grants_of;
-use crate::protocol::centrifugo::options::{CONNECTED, VERSION};
-use crate::protocol::centrifugo::ping::begin_pings;
+use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
-use crate::protocol::centrifugo::reply::{Refused, write_reply};
+use crate::protocol::centrifugo::reply::Refused;
 use crate::protocol::centrifugo::server_side::begin_by_token;
-use crate::protocol::centrifugo::state::client_id;
-use crate::protocol::centrifugo::tokens::ttl_of_connection;
+use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Subscriptions};
 
 /// Carries out the connect command. Without a token, the client is the one of the upgrade.
@@ -43,33 +40,6 @@ pub(super) fn client_connects(
         finish_connect(clients, slot, id, &[]);
     }
     Ok(())
-}
-
-/// The client is connected, with these subscriptions of the server.
-pub(super) fn finish_connect(
-    clients: &mut Clients,
-    slot: u32,
-    id: u32,
-    subs: &[(&str, SubscribeResult<'_>)],
-) {
-    let row = clients.conns.get_mut(slot);
-    row.consumer.options |= CONNECTED;
-    begin_pings(clients, slot);
-    let client = client_id(clients, slot);
-    clients.note(slot, EventKind::SessionOpened, client.as_bytes());
-    let ping_s = clients.ctx.world.settings.centrifugo.ping_interval_s;
-    let result = ConnectResult {
-        client: &client,
-        version: VERSION,
-        ttl: ttl_of_connection(clients, slot),
-        data: Payload::Value(b""),
-        subs,
-        ping: ping_s,
-        pong: ping_s > 0,
-        session: "",
-        node: "",
-    };
-    write_reply(clients, slot, id, Answer::Connect(result));
 }
 
 /// An expired token gets an error, so that the client asks for a new one and connects again.

@@ -1,13 +1,15 @@
 //! Centrifugo's client protocol, version 2, over WebSocket. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
-//! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect`, `subscribe`, `publish`, `history` and `presence` carry
-//! them out. `server_side` has the subscriptions that the server begins. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
+//! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
+//! `history` and `presence` carry them out. `server_side` has the subscriptions that the server begins, and `orders` what its API does with single
+//! connections. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
 //!
 //! Invariants:
 //! * Nothing is done for a client before its connect command.
 //! * Each command with an id gets one reply, unless the connection ends.
-//! * A client is told of lost messages: by `recovered: false`, or by the end of the subscription with code 2500.
+//! * A client is told of lost messages: by `recovered: false`, or by the end of the subscription with code 2500, or of the connection with 3010
+//!   if the server began the subscription.
 //! * A message is encoded once for all clients of a form. Idle clients with one subscription need no memory besides their row.
 
 pub(crate) mod close;
@@ -31,3 +33,4 @@ mod subscribe;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod welcome;

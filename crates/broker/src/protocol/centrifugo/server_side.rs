@@ -25,7 +25,6 @@ use crate::io::Io;
 use crate::mail::Attached;
 use crate::mail::orders::ServerSide;
 use crate::protocol::centrifugo::close::end_saying;
-use crate::protocol::centrifugo::connect::finish_connect;
 use crate::protocol::centrifugo::history::ask_for_page;
 use crate::protocol::centrifugo::lapse::watch_next_end;
 use crate::protocol::centrifugo::options::format_of;
@@ -36,6 +35,7 @@ use crate::protocol::centrifugo::state::{
     Beginning, ByServer, Granted, epoch_text, state, state_mut,
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
+use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Front, Subscribed, Subscriptions};
 
 /// Asks for the positions of the channels that a token names. False if it names none.

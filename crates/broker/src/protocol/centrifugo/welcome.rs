@@ -1,0 +1,38 @@
+//! The reply to the connect command: what a client is told of the server.
+
+use crore_wire::centrifugo::{Answer, ConnectResult, Payload, SubscribeResult};
+
+use crate::base::journal::EventKind;
+use crate::protocol::centrifugo::options::{CONNECTED, VERSION};
+use crate::protocol::centrifugo::ping::begin_pings;
+use crate::protocol::centrifugo::reply::write_reply;
+use crate::protocol::centrifugo::state::client_id;
+use crate::protocol::centrifugo::tokens::ttl_of_connection;
+use crate::protocol::front::Clients;
+
+/// The client is connected, with these subscriptions of the server.
+pub(super) fn finish_connect(
+    clients: &mut Clients,
+    slot: u32,
+    id: u32,
+    subs: &[(&str, SubscribeResult<'_>)],
+) {
+    let row = clients.conns.get_mut(slot);
+    row.consumer.options |= CONNECTED;
+    begin_pings(clients, slot);
+    let client = client_id(clients, slot);
+    clients.note(slot, EventKind::SessionOpened, client.as_bytes());
+    let ping_s = clients.ctx.world.settings.centrifugo.ping_interval_s;
+    let result = ConnectResult {
+        client: &client,
+        version: VERSION,
+        ttl: ttl_of_connection(clients, slot),
+        data: Payload::Value(b""),
+        subs,
+        ping: ping_s,
+        pong: ping_s > 0,
+        session: "",
+        node: "",
+    };
+    write_reply(clients, slot, id, Answer::Connect(result));
+}
