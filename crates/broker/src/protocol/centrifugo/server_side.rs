@@ -22,7 +22,7 @@ use crate::client::list::{has_room, part_of_topic};
 use crate::client::protocols::TopicPage;
 use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
-use crate::mail::Attached;
+use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
 use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::history::ask_for_page;
@@ -36,7 +36,7 @@ use crate::protocol::centrifugo::state::{
 };
 use crate::protocol::centrifugo::subscribe::{check_name, position};
 use crate::protocol::centrifugo::welcome::finish_connect;
-use crate::protocol::front::{Clients, Front, Subscribed, Subscriptions};
+use crate::protocol::front::{Clients, Front, SubscriptionState, Subscriptions};
 
 /// Asks for the positions of the channels that a token names. False if it names none.
 pub(super) fn begin_by_token(
@@ -160,13 +160,13 @@ pub(super) fn position_told<I: Io>(
     let Some(at) = beginning.iter().position(|it| it.number == number) else {
         return false;
     };
-    if page.attached != Attached::Yes && page.attached != Attached::Gone {
+    if page.attached != AttachOutcome::Yes && page.attached != AttachOutcome::Gone {
         refuse(clients, slot, at, page.attached.refusal(), io);
         return true;
     }
     let first = frames.pages.get(page.first as usize);
     let first = first.filter(|_| page.count > 0);
-    let is_lost = page.gap || page.attached == Attached::Gone;
+    let is_lost = page.gap || page.attached == AttachOutcome::Gone;
     let asked = &mut state_mut(&mut clients.conns, slot).beginning[at];
     let offset = match asked.since {
         None => page.head,
@@ -275,7 +275,7 @@ fn begin(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, it: &Beginn
         },
         kind: Kind::New,
     };
-    let Ok(part) = subscribe(clients, subs, slot, &begins, Subscribed::default()) else {
+    let Ok(part) = subscribe(clients, subs, slot, &begins, SubscriptionState::default()) else {
         return;
     };
     let granted = Granted {
