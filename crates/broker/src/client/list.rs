@@ -9,13 +9,12 @@ pub(crate) mod live;
 pub(crate) mod page;
 
 use alloc::vec::Vec;
-use core::num::NonZeroU32;
 
 use crate::base::reason::Reason;
 use crate::client::joining::filter_subscriptions;
 use crate::client::parts::{Clients, Connections, Matching, Queues, Subscriptions};
 use crate::client::row::{COUNTED, LIVE, MEMBER, MULTI};
-use crate::client::side::Sub;
+use crate::client::side::{NamesBytes, Sub};
 use crate::client::subscriptions::{has_room_for, part_one};
 use crate::client::types::{ProtocolTypes, SideState, SubscriptionState};
 use crate::store::slab::NONE;
@@ -151,6 +150,9 @@ pub(crate) fn leave_groups<P: ProtocolTypes>(
 
 /// Frees the index of a subscription that has ended everywhere else.
 pub(crate) fn vacate<P: ProtocolTypes>(conns: &mut Connections<P>, slot: u32, part: u32) {
+    if let Some(extra) = conns.find_extra_mut(slot) {
+        extra.names_bytes = NamesBytes::Unknown;
+    }
     if let Some(sub) = sub_mut(conns, slot, part) {
         (sub.topic, sub.filter, sub.flags) = (NONE, 0, 0);
         debug_assert!(is_vacant(sub), "the protocol still carries it out");
@@ -280,33 +282,38 @@ pub(crate) fn has_room<P: ProtocolTypes>(
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(1 + list.len() / 8);
     let count = 1 + list.iter().filter(|sub| !is_vacant(sub)).count();
-    let noted = (clients.conns.find_extra(slot)).and_then(|extra| extra.names_bytes_max);
     // A few subscriptions are allowed however long their names are.
-    let (checked, bytes_max) = match limits.has_room_for_names(count, count * limits.topic_bytes) {
-        true => (has_room_for(limits, count, 0), None),
-        false => {
-            let with = |bytes: usize| bytes + name.len();
-            let noted = noted.map(|bytes| with(bytes.get() as usize));
-            let bytes = match noted.filter(|bytes| limits.has_room_for_names(count, *bytes)) {
-                Some(bytes) => bytes,
-                None => with(names_bytes(clients, subs, slot)),
-            };
-            (
-                has_room_for(limits, count, bytes),
-                NonZeroU32::new(u32::try_from(bytes).unwrap_or(0)),
-            )
-        }
-    };
-    if checked.is_ok()
-        && let Some(extra) = clients.conns.find_extra_mut(slot)
-    {
-        extra.names_bytes_max = bytes_max;
+    if limits.has_room_for_names(count, count * limits.topic_bytes) {
+        let checked = has_room_for(limits, count, 0);
+        note_names(clients, slot, NamesBytes::Unknown);
+        return checked;
     }
+    let fits = |bytes: u32| limits.has_room_for_names(count, bytes as usize + name.len());
+    let known = clients.conns.find_extra(slot).map(|it| it.names_bytes);
+    let (before, is_exact) = match known.unwrap_or_default() {
+        NamesBytes::Exactly(bytes) => (bytes, true),
+        NamesBytes::AtMost(bytes) if fits(bytes) => (bytes, false),
+        NamesBytes::AtMost(_) | NamesBytes::Unknown => (names_bytes(clients, subs, slot), true),
+    };
+    let with_name = before.saturating_add(name.len() as u32);
+    let checked = has_room_for(limits, count, with_name as usize);
+    let now = match checked {
+        Ok(()) => NamesBytes::AtMost(with_name),
+        Err(_) if is_exact => NamesBytes::Exactly(before),
+        Err(_) => NamesBytes::AtMost(before),
+    };
+    note_names(clients, slot, now);
     checked
 }
 
+fn note_names<P: ProtocolTypes>(clients: &mut Clients<P>, slot: u32, names_bytes: NamesBytes) {
+    if let Some(extra) = clients.conns.find_extra_mut(slot) {
+        extra.names_bytes = names_bytes;
+    }
+}
+
 /// The bytes of the names of all subscriptions of a connection. Looks each name up.
-fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slot: u32) -> usize {
+fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slot: u32) -> u32 {
     let list = list_of(&clients.conns, slot);
     clients.meter.work.steps.add(list.len());
     let topics = list.iter().map(|sub| match sub.own.name() {
@@ -317,7 +324,7 @@ fn names_bytes<P: ProtocolTypes>(clients: &Clients<P>, subs: &Subscriptions, slo
     let filters = filter_subscriptions(&clients.conns, slot).into_iter();
     let filters = filters.flat_map(|all| all.parts());
     let filters = filters.map(|(_, part)| subs.matching.name(part.row).len());
-    topics.sum::<usize>() + filters.sum::<usize>()
+    u32::try_from(topics.sum::<usize>() + filters.sum::<usize>()).unwrap_or(u32::MAX)
 }
 
 impl<P: ProtocolTypes> Clients<P> {

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::num::NonZeroU32;
 
 use crate::client::row::Began;
 use crate::client::types::{ProtocolTypes, SideState};
@@ -50,6 +49,17 @@ impl Behind {
     }
 }
 
+/// What is known of the bytes of the names of all subscriptions of a connection. To count them takes a look-up of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NamesBytes {
+    /// A subscription has ended, or they were never counted.
+    #[default]
+    Unknown,
+    /// A subscription that was counted may have been refused.
+    AtMost(u32),
+    Exactly(u32),
+}
+
 /// State that few connections need.
 pub(crate) struct Extra<P: ProtocolTypes> {
     /// The topics, if the connection has several.
@@ -59,8 +69,7 @@ pub(crate) struct Extra<P: ProtocolTypes> {
     /// The bytes of the list's entries for shared subscriptions (one member of a group gets each message). A sum, since the list
     /// may be long.
     pub shared_bytes: u32,
-    /// An upper bound of the bytes of the names of all subscriptions. `None` if it is not known: then they are counted.
-    pub names_bytes_max: Option<NonZeroU32>,
+    pub names_bytes: NamesBytes,
     /// The hash of the names of the topics in `list`.
     pub set: u32,
     /// The subscriptions that fell behind, and the offsets that they have seen.
@@ -81,7 +90,7 @@ impl<P: ProtocolTypes> Default for Extra<P> {
             list: Vec::new(),
             pages: 0,
             shared_bytes: 0,
-            names_bytes_max: None,
+            names_bytes: NamesBytes::default(),
             set: 0,
             behind: Vec::new(),
             filters: None,

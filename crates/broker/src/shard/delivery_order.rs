@@ -2,6 +2,7 @@
 //! and the other tells about their topics.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use crate::client::deliveries::Flow;
 use crate::client::delivery::{Delivery, IN_ORDER};
@@ -22,6 +23,8 @@ pub(super) fn keep_order(conns: &Connections, tells: &[Tell], keys: &mut [u64]) 
         })
         .collect();
     filtered.sort_unstable();
+    // A client that subscribes to thousands of filters gets as many pages in one delivery.
+    filtered.dedup();
     let of = |tell: &Tell| match tell {
         Tell::Match { topic, .. } => Some(*topic),
         Tell::Page { topic, to, .. } if filtered.binary_search(&to.slot).is_ok() => Some(*topic),
@@ -59,7 +62,9 @@ pub(super) fn flow_before(
     };
     let in_order = delivery.keys[delivery.at..].iter();
     let mut in_order = in_order.filter(|key| **key >> 32 == u64::from(IN_ORDER));
+    let mut examined = NONE;
     in_order.find_map(|key| match &delivery.tells[*key as u32 as usize] {
+        Tell::Matches { to, .. } if mem::replace(&mut examined, to.slot) == to.slot => None,
         Tell::Matches { to, .. } => topics_of(conns, to.slot).find_map(flow),
         tell => tell.topic().and_then(flow),
     })

@@ -163,3 +163,37 @@ fn one_more_filter_is_subscribed_without_a_walk_over_the_names_of_all_others() {
     let steps = subscribe(&mut server, conn, FILTERS + 1);
     assert!(steps < FILTERS as u64 / 2, "{steps} steps");
 }
+
+/// Sends a packet. Returns the last reason code of the answer.
+fn reason_of(server: &mut TestServer, conn: usize, packet: &[u8]) -> u8 {
+    server.say(conn, packet);
+    server.settle();
+    *server.received(conn).last().expect("an answer")
+}
+
+#[test]
+fn ended_subscription_makes_room_for_another_one_at_the_limit_of_names() {
+    let mut server = server(Settings::default());
+    let conn = client(&mut server, core::iter::empty(), Qos::AtMostOnce);
+    let id = PacketId::new(9).expect("not 0");
+    let filter = |n: usize| format!("{}/{n:04}/+", "a".repeat(200));
+    let subscribe = |server: &mut TestServer, n: usize| {
+        let (filter, mut bytes) = (filter(n), Vec::new());
+        let filters = [(&filter[..], SubscribeOptions::of(Qos::AtMostOnce))];
+        let (version, none) = (Version::V5, Properties::NONE);
+        encode::subscribe(&mut bytes, version, id, &none, filters.into_iter());
+        reason_of(server, conn, &bytes)
+    };
+    let room = (0..2_000).find(|n| subscribe(&mut server, *n) >= 0x80);
+    let room = room.expect("a limit");
+    assert!(room > 200, "{room} filters");
+    for n in [room, room + 1] {
+        assert!(subscribe(&mut server, n) >= 0x80);
+    }
+    let (first, mut bytes) = (filter(0), Vec::new());
+    let (version, none) = (Version::V5, Properties::NONE);
+    encode::unsubscribe(&mut bytes, version, id, &none, [&first[..]].into_iter());
+    assert_eq!(reason_of(&mut server, conn, &bytes), 0);
+    assert_eq!(subscribe(&mut server, room), 0);
+    assert!(subscribe(&mut server, room + 1) >= 0x80);
+}
