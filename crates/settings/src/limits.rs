@@ -211,6 +211,12 @@ impl Limits {
         }
     }
 
+    /// As many subscriptions as one connection can have, however short their names are.
+    pub fn subscriptions_with_room(&self) -> usize {
+        let with_room = self.subscription_bytes / SUBSCRIPTION_BYTES;
+        with_room.min(self.subscriptions_max())
+    }
+
     /// Whether one connection may have `count` subscriptions, with `name_bytes` bytes of names in all.
     pub fn has_room_for_names(&self, count: usize, name_bytes: usize) -> bool {
         name_bytes + count * SUBSCRIPTION_BYTES <= self.subscription_bytes

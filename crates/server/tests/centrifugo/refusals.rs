@@ -45,6 +45,24 @@ fn a_cut_frame_of_protobuf_ends_its_connection() {
 }
 
 #[test]
+fn connect_lists_no_more_channels_than_a_connection_can_subscribe_to() {
+    // limits.subscription_bytes has room for 4,096 subscriptions.
+    let server = server();
+    for (count, is_served) in [(4_000, true), (5_000, false)] {
+        let subs: Vec<String> = (0..count).map(|n| format!("\"c{n}\":{{}}")).collect();
+        let mut client = Client::open(&server);
+        client.frame(&format!(
+            "{{\"id\":1,\"connect\":{{\"subs\":{{{}}}}}}}",
+            subs.join(",")
+        ));
+        match is_served {
+            true => assert!(client.reply(1).get("connect").is_some()),
+            false => assert_eq!(client.closed().0, 3501),
+        }
+    }
+}
+
+#[test]
 fn the_first_command_is_connect() {
     let server = server();
     for request in ["subscribe", "publish", "ping", "history", "rpc", "refresh"] {

@@ -180,7 +180,13 @@ impl Front {
         let limits = Limits {
             // They were counted when their frame came.
             commands: usize::MAX,
-            subs: self.clients.ctx.world.settings.limits.subscriptions_max(),
+            subs: self
+                .clients
+                .ctx
+                .world
+                .settings
+                .limits
+                .subscriptions_with_room(),
             headers: HEADERS_MAX,
         };
         let format = format_of(self.clients.conns.get(slot));
