@@ -297,7 +297,7 @@ const TRIED: &[(&[&str], &str)] = &[
     (&["token", "verify", "eyJ"], "crore token inspect --config FILE"),
     (&["admin", "clients"], "crore admin sessions"),
     // Flags that belong to another command, or to a subcommand.
-    (&["-s", "10.0.0.5", "sub", "news"], "-s is a flag of `crore pub`, `crore sub` and `crore history`"),
+    (&["-s", "10.0.0.5", "sub", "news"], "-s is a flag of `crore pub`, `crore sub`, `crore history` and `crore presence`"),
     (&["pub", "news", "x", "--since", "-1"], "--since is a flag of `crore sub` and `crore history`"),
     (&["sub", "news", "--retain"], "--retain is a flag of `crore pub`"),
     (&["admin", "topic", "news", "--newest"], "--newest is a flag of `crore admin messages`"),
