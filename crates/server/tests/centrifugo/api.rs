@@ -186,7 +186,7 @@ fn retry_with_an_idempotency_key_is_published_once() {
 }
 
 #[test]
-fn what_is_wrong_or_not_built_gets_its_code() {
+fn commands_that_are_wrong_or_not_built_get_their_codes() {
     let server = Server::with_admin(&format!("{}[limits]\nmessage_bytes = 1024\n", keyed()));
     let long = "x".repeat(1_100);
     for (method, body, code) in [
