@@ -4,7 +4,6 @@
 //! A base is the state that a checkpoint has written; it consists of documents, one for each home (the part of a shard that keeps topics)
 //! or partition. Most tests mount file systems, which only root may. Elsewhere they say so and test nothing.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -15,75 +14,15 @@ use std::time::Duration;
 use crore_wire::sse::GAP_EVENT;
 
 use super::directory::{
-    BYTES_MAX, all_is_there, first_behind, first_position, is_answered, is_root, numbered, numbers,
-    refused, segments, settings, try_publish,
+    BYTES_MAX, all_is_there, first_behind, first_position, is_answered, numbered, numbers, refused,
+    segments, settings, try_publish,
 };
+use super::mounted::{Mounted, file_system};
 use crate::support::http::{Conn, Response, once, publish};
 use crate::support::program::output;
 use crate::support::state::State;
 use crate::support::stream::Stream;
 use crate::support::{Server, eventually, program, until};
-
-#[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-fn only_root(what: &str) -> bool {
-    if !is_root() {
-        eprintln!("not tested: only root may {what}");
-    }
-    is_root()
-}
-
-/// A file system that is unmounted when this is dropped.
-struct Mounted<'a>(&'a Path);
-
-impl Mounted<'_> {
-    /// Mounts a file system. `None` if this host does not permit it.
-    #[allow(clippy::print_stderr, reason = "a test that tests nothing says so")]
-    fn new<'a>(at: &'a Path, args: &[impl AsRef<OsStr>]) -> Option<Mounted<'a>> {
-        if !only_root("mount file systems") {
-            return None;
-        }
-        fs::create_dir_all(at).expect("a directory");
-        let mounted = output(Command::new("mount").args(args).arg(at));
-        if !mounted.status.success() {
-            let why = String::from_utf8_lossy(&mounted.stderr);
-            eprintln!("not tested: this host mounts no file systems: {why}");
-            return None;
-        }
-        Some(Mounted(at))
-    }
-
-    fn tmpfs<'a>(at: &'a Path, size: &str) -> Option<Mounted<'a>> {
-        Mounted::new(at, &["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
-    }
-
-    fn again(&self, options: &str) {
-        let options = format!("remount,{options}");
-        let done = output(Command::new("mount").args(["-o", &options]).arg(self.0));
-        assert!(
-            done.status.success(),
-            "{}",
-            String::from_utf8_lossy(&done.stderr)
-        );
-    }
-}
-
-/// Makes a file system (ext4) of this many MiB in a file of the directory. Returns the options that mount it.
-fn file_system(directory: &Path, mib: u64, options: &[&str]) -> [String; 3] {
-    let image = directory.join("image");
-    let file = fs::File::create(&image).expect("a file");
-    file.set_len(mib << 20).expect("a sparse file");
-    let mut make = Command::new("mkfs.ext4");
-    let made = output(make.arg("-q").args(options).arg(&image));
-    let why = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "{why}");
-    ["-o".into(), "loop".into(), image.display().to_string()]
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
 
 #[test]
 fn read_only_directory_is_refused_and_left_alone() {
