@@ -65,8 +65,9 @@ pub(crate) fn part_of_topic<P: ProtocolTypes>(
 ) -> Option<u32> {
     let (hash, _) = clients.ctx.place_of(name);
     let topic = subs.topics.find(hash, name)?;
-    let mut list = list_of(&clients.conns, slot).iter();
-    let part = list.position(|sub| sub.topic == topic)?;
+    let list = list_of(&clients.conns, slot);
+    clients.meter.work.steps.add(list.len() / 8);
+    let part = list.iter().position(|sub| sub.topic == topic)?;
     Some(part as u32)
 }
 

@@ -137,7 +137,7 @@ pub(crate) trait Protocol<P: Protocols> {
     }
 
     /// Called each second, unless the connection has just ended because of a slow input or a deadline.
-    fn each_second<I: Io>(_clients: &mut Clients<P>, _slot: u32, _io: &mut I) {}
+    fn each_second<I: Io>(_front: &mut Front<P>, _slot: u32, _io: &mut I) {}
 
     /// The second up to which the client may be silent, or 0 without a limit.
     fn silent_until_s(_clients: &Clients<P>, _slot: u32) -> u32 {

@@ -144,9 +144,11 @@ impl Home {
         lanes: &mut Lanes,
     ) {
         let found = self.topics.find(ask.hash, name);
+        let last = found.map_or(0, |id| self.topics.rows.get(id).last());
         let page = Page {
             attached,
-            head: found.map_or(0, |id| self.topics.rows.get(id).last()),
+            head: last,
+            last,
             epoch: self.logs.epoch,
             at_head: true,
             is_next_page: ask.is_next_page,

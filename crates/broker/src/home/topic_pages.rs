@@ -140,6 +140,7 @@ impl Home {
             first,
             count,
             head,
+            last,
             epoch: self.logs.epoch,
             newest_s: self.logs.partitions[partition_index]
                 .log

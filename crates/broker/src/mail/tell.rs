@@ -152,6 +152,8 @@ pub struct Page {
     pub count: u32,
     /// The subscriber's offset after this page, or the offset at which the topic was deleted.
     pub head: u64,
+    /// The offset of the topic's newest message, or of its deletion.
+    pub last: u64,
     /// The epoch of the log.
     pub epoch: u32,
     /// When the newest kept message was published, in Unix seconds, if there is one.

@@ -110,7 +110,7 @@ impl Shard {
                 clients.end_connection(slot, Reason::TooSlow, io);
             } else {
                 charge_if_nothing_is_read(clients, slot);
-                protocol_of!(AllProtocols, state, each_second(clients, slot, io));
+                protocol_of!(AllProtocols, state, each_second(&mut self.front, slot, io));
             }
         }
         self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;

@@ -84,6 +84,8 @@ fn history_answers_messages_from_either_end_and_after_a_position() {
     assert_eq!(data_of(&all), [1, 2, 3, 4, 5].map(|n| json!(n)));
     let first = ask(json!({"channel": "a", "limit": 2}));
     assert_eq!(data_of(&first), [json!(1), json!(2)]);
+    // The offset is that of the channel, also if messages follow the answer's last one.
+    assert_eq!(first["offset"], all["publications"][4]["offset"]);
     let newest = ask(json!({"channel": "a", "limit": 2, "reverse": true}));
     assert_eq!(data_of(&newest), [json!(5), json!(4)]);
     let position = ask(json!({"channel": "a"}));

@@ -79,7 +79,58 @@ fn a_bad_token_ends_the_connection_and_an_expired_one_gets_109() {
     assert_eq!(client.closed().0, 3500);
     let expired = token(&json!({"sub": "ann", "exp": 1_000, "subscribe": ["a"]}));
     let mut client = Client::open(&server);
-    assert_eq!(client.error("connect", json!({"token": expired})), 109);
+    // What follows in the frame is not carried out, and the client may come back.
+    let commands = [
+        client.command("connect", json!({"token": expired})),
+        client.command("subscribe", json!({"channel": "a"})),
+    ];
+    client.frame(&commands.map(|command| command.to_string()).join("\n"));
+    assert_eq!(client.reply(1)["error"]["code"], 109);
+    assert_eq!(client.closed().0, 3000);
+}
+
+#[test]
+fn token_of_a_subscription_is_no_token_of_a_connection() {
+    let server = closed("");
+    let of_subscription = subscription_token("ann", "room", LATER_S);
+    let mut client = Client::open(&server);
+    client.send("connect", json!({"token": of_subscription}));
+    assert_eq!(client.closed().0, 3500);
+    let own = token(&json!({"sub": "ann", "exp": LATER_S}));
+    let mut client = Client::with_token(&server, &own);
+    client.send("refresh", json!({"token": of_subscription}));
+    assert_eq!(client.closed().0, 3500);
+}
+
+#[test]
+fn subscriptions_that_a_new_connection_token_does_not_grant_end() {
+    let server = closed("");
+    let of = |channels: Value| {
+        token(&json!({"sub": "ann", "exp": LATER_S, "subscribe": channels, "publish": ["#"]}))
+    };
+    for both in [false, true] {
+        let mut client = Client::with_token(&server, &of(json!(["a", "b"])));
+        client.subscribe("a");
+        if both {
+            client.subscribe("b");
+        }
+        let by_token = subscription_token("ann", "room", LATER_S);
+        client.ask("subscribe", json!({"channel": "room", "token": by_token}));
+        let reply = client.ask("refresh", json!({"token": of(json!(["b"]))}));
+        assert!(reply.get("refresh").is_some(), "{reply}");
+        let push = client.push();
+        assert_eq!(
+            (&push["channel"], &push["unsubscribe"]["code"]),
+            (&json!("a"), &json!(2501))
+        );
+        client.publish("a", json!(1));
+        client.publish("room", json!(2));
+        assert_eq!(client.data("room"), json!(2));
+        if both {
+            client.publish("b", json!(3));
+            assert_eq!(client.data("b"), json!(3));
+        }
+    }
 }
 
 #[test]

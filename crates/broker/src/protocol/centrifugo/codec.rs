@@ -20,7 +20,7 @@ use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::begins_now;
 use crate::protocol::centrifugo::state::epoch_text;
 use crate::protocol::centrifugo::subscribe::{
-    is_subscribing, leave_part, messages_lost, take_subscribing,
+    is_subscribing, leave_part, messages_lost, note_lost, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, frame_rope};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
@@ -60,7 +60,7 @@ impl Codec<AllProtocols> for CentrifugoCodec {
             recoverable: true,
             epoch: &epoch_text(page.epoch),
             publications: &publications,
-            recovered: waits.recovers && !page.gap,
+            recovered: waits.recovers && !waits.is_lost && !page.gap,
             offset: page.head,
             positioned: true,
             data: Payload::Value(b""),
@@ -139,13 +139,16 @@ impl Codec<AllProtocols> for CentrifugoCodec {
         }
     }
 
-    /// The client is not told. Its subscription outlives the topic.
+    /// The deleted messages after the client's position are lost. The reply to the subscribe tells it, or the subscription ends, as for a gap.
     fn ended<I: Io>(
-        _clients: &mut Clients,
-        _subs: &mut Subscriptions,
-        _of: (u32, u32),
+        clients: &mut Clients,
+        subs: &mut Subscriptions,
+        (slot, part): (u32, u32),
         _from: (PartitionId, u64),
-        _io: &mut I,
+        io: &mut I,
     ) {
+        if !note_lost(clients, slot, part) && !begins_now(clients, slot, part) {
+            messages_lost(clients, subs, (slot, part), io);
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
-use crate::protocol::centrifugo::lapse::watch_next_end;
+use crate::protocol::centrifugo::lapse::end_not_granted;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::client_asks_presence;
 use crate::protocol::centrifugo::publish::client_publishes;
@@ -81,7 +81,8 @@ pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, is_protobuf: bo
     row.consumer.options &= !OWN;
     row.consumer.options |= PROTOBUF * u32::from(is_protobuf);
     row.consumer.state = State::Centrifugo;
-    row.link.deadline_s = clients.ctx.now.s + head_s;
+    row.consumer.place = clients.ctx.now.s + head_s;
+    row.link.deadline_s = 0;
 }
 
 /// How a connection goes on after a command.
@@ -214,7 +215,6 @@ impl Front {
             }
         }
         self.clients.send_reply(slot, io);
-        watch_next_end(&mut self.clients, slot);
         Some(bytes.len() - rest)
     }
 
@@ -266,7 +266,13 @@ impl Front {
             Ok(()) => After::Next,
             Err(Refused::Error(code, words)) => {
                 write_error(&mut self.clients, slot, command.id, code, &words);
-                After::Next
+                if !is_connect {
+                    return After::Next;
+                }
+                // The commands behind it would be wrong without a connect, which is not the client's fault. It comes back.
+                let code = Disconnect::CONNECTION_CLOSED;
+                end_saying(&mut self.clients, slot, code, code.text, io);
+                After::End
             }
             Err(Refused::End(code, words)) => {
                 end_saying(&mut self.clients, slot, code, &words, io);
@@ -311,7 +317,11 @@ impl Front {
             Request::Unsubscribe(channel) => client_unsubscribes(clients, subs, slot, id, channel),
             Request::Publish(publish) => client_publishes(clients, subs, slot, id, publish, home),
             Request::History(wanted) => client_asks_history(clients, subs, slot, id, wanted),
-            Request::Refresh(token) => client_refreshes(clients, slot, id, token, verdict),
+            Request::Refresh(token) => {
+                client_refreshes(clients, slot, id, token, verdict)?;
+                end_not_granted(clients, subs, slot);
+                Ok(())
+            }
             Request::SubRefresh(refresh) => {
                 client_refreshes_subscription(clients, subs, slot, (id, refresh), verdict)
             }

@@ -10,6 +10,7 @@ use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::Refused;
 use crate::protocol::centrifugo::server_side::begin_by_token;
+use crate::protocol::centrifugo::tokens::{SUBSCRIPTION_TOKEN, names_channel};
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Subscriptions};
 
@@ -26,6 +27,12 @@ pub(super) fn client_connects(
     }
     let has_verdict = verdict.is_some();
     if let Some(who) = verdict {
+        if who.is_ok() && names_channel(connect.token) {
+            return Err(Refused::End(
+                Disconnect::INVALID_TOKEN,
+                SUBSCRIPTION_TOKEN.into(),
+            ));
+        }
         let entered = clients.enter_as(slot, Some(who));
         entered.map_err(|reason| refuse_token(clients, slot, reason))?;
     }

@@ -15,7 +15,7 @@ use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
 use crate::protocol::centrifugo::history::{history_answered, question_of};
-use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all, next_end_s};
+use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all};
 use crate::protocol::centrifugo::options::pushes_of;
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
@@ -66,16 +66,10 @@ impl Protocol<AllProtocols> for Centrifugo {
         front.centrifugo_resume(conn.slot, home, io);
     }
 
-    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
-        centrifugo_second(clients, slot, io);
-    }
-
-    fn silent_until_s(clients: &Clients, slot: u32) -> u32 {
-        next_end_s(clients, slot)
-    }
-
-    fn deadline_passed<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
-        end_passed(&mut front.clients, &mut front.subs, slot, io);
+    fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        if !end_passed(&mut front.clients, &mut front.subs, slot, io) {
+            centrifugo_second(&mut front.clients, slot, io);
+        }
     }
 
     /// Commands may wait without a spill.

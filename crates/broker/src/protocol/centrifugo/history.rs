@@ -48,7 +48,7 @@ pub(super) fn client_asks_history(
         _ if most == 0 => Since::Live,
         (None, false) => Since::Oldest,
         (None, true) => Since::Newest(most),
-        (Some(at), false) => match position(at.epoch, at.offset) {
+        (Some(at), false) => match position(clients, at.epoch, at.offset) {
             Some(position) => Since::At(position),
             None => return Err(Refused::error(ErrorCode::UNRECOVERABLE_POSITION)),
         },
@@ -116,7 +116,7 @@ pub(super) fn history_answered<I: Io>(
             return;
         };
         write_error(clients, slot, asked.id, code, &words);
-    } else if asked.since && page.gap {
+    } else if asked.since && (page.gap || page.attached == AttachOutcome::Gone) {
         let code = ErrorCode::UNRECOVERABLE_POSITION;
         write_error(clients, slot, asked.id, code, code.text);
     } else if asked.reverse && !page.at_head {
@@ -150,7 +150,7 @@ fn write_history(
     let result = HistoryResult {
         publications: &publications,
         epoch: &epoch_text(page.epoch),
-        offset: page.head,
+        offset: page.last.max(page.head),
     };
     let before = clients.scratch.reply.len();
     write_reply(clients, slot, asked.id, Answer::History(result));

@@ -7,12 +7,14 @@ use crore_wire::centrifugo::codes::{Disconnect, Unsubscribe};
 use crate::base::access::Right;
 use crate::base::reason::Reason;
 use crate::client::list::list_of;
-use crate::client::row::{MULTI, State};
+use crate::client::row::MULTI;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
-use crate::protocol::centrifugo::options::CONNECTED;
+use crate::protocol::centrifugo::options::{CONNECTED, connect_until_s};
+use crate::protocol::centrifugo::server_side::is_connecting;
 use crate::protocol::centrifugo::state::{Granted, state};
 use crate::protocol::centrifugo::subscribe::end_subscription;
+use crate::protocol::centrifugo::tokens::is_asked_for;
 use crate::protocol::front::{Clients, Subscriptions};
 use crate::store::slab::NONE;
 
@@ -20,29 +22,23 @@ fn granted(clients: &Clients, slot: u32) -> &[Granted] {
     state(&clients.conns, slot).map_or(&[], |state| &state.granted)
 }
 
-/// The second of the next end: of a connection without a connect command, or of a subscription's token. 0 if there is none.
-pub(super) fn next_end_s(clients: &Clients, slot: u32) -> u32 {
-    let ctx = &clients.ctx;
-    if !clients.conns.get(slot).wants(CONNECTED) {
-        return ctx.now.s + ctx.world.settings.timeouts.head_s;
-    }
-    let ends = granted(clients, slot)
-        .iter()
-        .map(|granted| granted.until_unix_s);
-    let next = ends.filter(|end| *end != u32::MAX).min();
-    next.map_or(0, |end| ctx.now.s + end.saturating_sub(ctx.wall_s()))
-}
-
-/// The second of [`next_end_s`] has passed.
+/// Ends a connection without a connect command in time, and subscriptions whose tokens have ended. Called once a second: input and waiting bytes move the
+/// deadline of a connection, but none of these ends. Returns whether the connection ends.
 pub(super) fn end_passed<I: Io>(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     slot: u32,
     io: &mut I,
-) {
-    if !clients.conns.get(slot).wants(CONNECTED) {
-        let code = Disconnect::STALE;
-        return end_saying(clients, slot, code, code.text, io);
+) -> bool {
+    let row = clients.conns.get(slot);
+    if !row.wants(CONNECTED) {
+        // While the server looks for the answer, the client cannot do anything about it.
+        let waits = is_asked_for(clients, slot) || is_connecting(clients, slot);
+        let is_late = !waits && connect_until_s(row) < clients.ctx.now.s;
+        if is_late {
+            end_saying(clients, slot, Disconnect::STALE, Disconnect::STALE.text, io);
+        }
+        return is_late;
     }
     let now = clients.ctx.wall_s();
     let ended = granted(clients, slot).iter();
@@ -52,17 +48,7 @@ pub(super) fn end_passed<I: Io>(
         end_subscription(clients, subs, (slot, part), Unsubscribe::EXPIRED);
     }
     clients.send_reply(slot, io);
-    watch_next_end(clients, slot);
-}
-
-/// Sets the deadline to the second of [`next_end_s`]. While bytes wait for the socket, the deadline is another one, and this one is set after it.
-pub(super) fn watch_next_end(clients: &mut Clients, slot: u32) {
-    let next_s = next_end_s(clients, slot);
-    let row = clients.conns.get_mut(slot);
-    let is_open = row.consumer.state == State::Centrifugo && row.wants(CONNECTED);
-    if is_open && row.link.outbox == NONE {
-        row.link.deadline_s = next_s;
-    }
+    false
 }
 
 /// Ends the subscriptions whose tokens are revoked.
@@ -102,4 +88,25 @@ pub(super) fn may_keep_all(
     let list = list_of(&clients.conns, slot).iter().enumerate();
     let judged = list.filter(|(part, _)| granted.iter().all(|it| it.part as usize != *part));
     judged.map(|(_, sub)| sub.topic).try_for_each(may)
+}
+
+/// Ends the subscriptions that the client's new token does not grant.
+pub(super) fn end_not_granted(clients: &mut Clients, subs: &mut Subscriptions, slot: u32) {
+    if may_keep_all(clients, subs, slot).is_ok() {
+        return;
+    }
+    clients.expand(slot);
+    let own = granted(clients, slot);
+    let list = list_of(&clients.conns, slot).iter().enumerate();
+    let lost = list.filter(|(part, sub)| {
+        sub.topic != NONE
+            && own.iter().all(|it| it.part as usize != *part)
+            && clients
+                .may(slot, Right::Subscribe, subs.topics.name(sub.topic))
+                .is_err()
+    });
+    let lost: Vec<u32> = lost.map(|(part, _)| part as u32).collect();
+    for part in lost {
+        end_subscription(clients, subs, (slot, part), Unsubscribe::EXPIRED);
+    }
 }

@@ -14,6 +14,11 @@ pub(super) const AWAITS_PONG: u32 = 1 << (OWN_SHIFT + 6);
 /// Whether the last ping was sent in an odd interval.
 pub(super) const ODD_PING: u32 = 1 << (OWN_SHIFT + 7);
 
+/// The second by which the connect command must come. A client that has not connected has no subscription, so the place of one has room for it.
+pub(super) fn connect_until_s(row: &Row) -> u32 {
+    row.consumer.place
+}
+
 /// The version of the server that clients are told.
 pub(super) const VERSION: &str = concat!("crore ", env!("CARGO_PKG_VERSION"));
 

@@ -1,7 +1,7 @@
 //! Orders of the server's API for single connections.
 
 use crore_wire::centrifugo::Push;
-use crore_wire::centrifugo::codes::{ErrorCode, Unsubscribe};
+use crore_wire::centrifugo::codes::Unsubscribe;
 
 use crate::base::access::Known;
 use crate::base::ids::ConnId;
@@ -11,10 +11,10 @@ use crate::io::Io;
 use crate::mail::orders::ConnectionOrder;
 use crate::protocol::centrifugo::close::end_by_order;
 use crate::protocol::centrifugo::options::CONNECTED;
-use crate::protocol::centrifugo::reply::{write_error, write_push};
+use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::server_side::begin_by_order;
 use crate::protocol::centrifugo::state::{state, state_mut};
-use crate::protocol::centrifugo::subscribe::{end_subscription, take_subscribing};
+use crate::protocol::centrifugo::subscribe::end_subscription;
 use crate::protocol::centrifugo::tokens::ttl_of_connection;
 use crate::protocol::front::{Clients, Subscriptions};
 
@@ -58,10 +58,6 @@ fn unsubscribe(clients: &mut Clients, subs: &mut Subscriptions, slot: u32, name:
     let Some(part) = part_of_topic(clients, subs, slot, name) else {
         return false;
     };
-    if let Some(waits) = take_subscribing(clients, slot, part) {
-        let (id, code) = (waits.id, ErrorCode::PERMISSION_DENIED);
-        write_error(clients, slot, id, code, Unsubscribe::SERVER.text);
-    }
     end_subscription(clients, subs, (slot, part), Unsubscribe::SERVER);
     true
 }

@@ -14,6 +14,9 @@ use crate::protocol::centrifugo::reply::write_ping;
 use crate::protocol::front::Clients;
 use crate::store::slab::NONE;
 
+/// A ping is on time up to this second of its interval. Each connection is looked at once a second.
+const ON_TIME_S: u32 = 1;
+
 /// Where a connection is in its intervals: whether the interval is an odd one, and the seconds since its ping.
 fn place(clients: &Clients, slot: u32) -> Option<(bool, u32)> {
     let interval_s = clients.ctx.world.settings.centrifugo.ping_interval_s;
@@ -58,7 +61,10 @@ pub(super) fn centrifugo_second<I: Io>(clients: &mut Clients, slot: u32, io: &mu
     }
     if is_due {
         set_odd(clients, slot, is_odd);
-        clients.conns.get_mut(slot).consumer.options |= AWAITS_PONG;
+        // A ping that comes late in its interval would leave too little time for its pong.
+        if since_s <= ON_TIME_S {
+            clients.conns.get_mut(slot).consumer.options |= AWAITS_PONG;
+        }
         write_ping(clients, slot);
         clients.send_reply(slot, io);
     }

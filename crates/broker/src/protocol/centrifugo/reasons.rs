@@ -8,7 +8,7 @@ use crate::base::reason::{Closed, Reason, Section};
 pub fn error_of(reason: Reason) -> ErrorCode {
     match reason {
         Reason::Expired | Reason::TokenExpired => ErrorCode::TOKEN_EXPIRED,
-        Reason::Reserved | Reason::NotCreated => ErrorCode::PERMISSION_DENIED,
+        Reason::Reserved | Reason::NotCreated | Reason::Revoked => ErrorCode::PERMISSION_DENIED,
         Reason::NoTopic => ErrorCode::UNKNOWN_CHANNEL,
         Reason::VerifierUnreachable
         | Reason::VerifierBusy
@@ -34,7 +34,7 @@ pub(super) fn disconnect_of(reason: Reason) -> Option<Disconnect> {
         // A subscription outlives its topic.
         Reason::Deleted | Reason::NotCreated | Reason::Displaced | Reason::Occupied => return None,
         Reason::Restart | Reason::Moved => Disconnect::SHUTDOWN,
-        Reason::Silent | Reason::TooSlow => Disconnect::STALE,
+        Reason::Silent | Reason::TooSlow => Disconnect::CONNECTION_CLOSED,
         Reason::Operator => Disconnect::FORCE_NO_RECONNECT,
         Reason::Expired | Reason::TokenExpired => Disconnect::EXPIRED,
         Reason::MemoryFull => Disconnect::SLOW,

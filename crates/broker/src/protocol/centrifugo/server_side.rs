@@ -26,7 +26,6 @@ use crate::mail::AttachOutcome;
 use crate::mail::orders::ServerSide;
 use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::history::ask_for_page;
-use crate::protocol::centrifugo::lapse::watch_next_end;
 use crate::protocol::centrifugo::options::format_of;
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reasons::disconnect_of;
@@ -74,8 +73,8 @@ pub(super) fn begin_by_token(
             .subs
             .iter()
             .find(|sub| sub.channel == it.channel && sub.recover);
-        let since =
-            recovers.map(|sub| position(sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
+        let since = recovers
+            .map(|sub| position(clients, sub.epoch, sub.offset).map_or(Since::Unknown, Since::At));
         ask_position(
             clients,
             subs,
@@ -196,7 +195,6 @@ pub(super) fn position_told<I: Io>(
         }
     }
     clients.send_reply(slot, io);
-    watch_next_end(clients, slot);
     true
 }
 

@@ -59,6 +59,8 @@ pub struct Subscribing {
     pub id: u32,
     /// The client has named a position.
     pub recovers: bool,
+    /// The topic was deleted after that position.
+    pub is_lost: bool,
     /// When the client must renew the subscription.
     pub ttl: Ttl,
 }

@@ -64,7 +64,7 @@ pub(super) fn client_subscribes(
         return Err(Refused::for_reason(clients, slot, Reason::MemoryFull));
     }
     let since = match wanted.recover {
-        true => position(wanted.epoch, wanted.offset).map_or(Since::Unknown, Since::At),
+        true => position(clients, wanted.epoch, wanted.offset).map_or(Since::Unknown, Since::At),
         false => Since::Default,
     };
     let begins = Wanted {
@@ -94,6 +94,7 @@ pub(super) fn client_subscribes(
         part,
         id,
         recovers: wanted.recover,
+        is_lost: false,
         ttl,
     };
     state_mut(&mut clients.conns, slot).subscribing.push(waits);
@@ -192,6 +193,14 @@ pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
     state.is_some_and(|it| it.subscribing.iter().any(|waits| waits.part == name))
 }
 
+/// Notes that messages after the position of an unanswered subscribe are lost, for its reply. False if there is no such subscribe.
+pub(super) fn note_lost(clients: &mut Clients, slot: u32, part: u32) -> bool {
+    let name = part_name(&clients.conns, slot, part);
+    let waiting = &mut state_mut(&mut clients.conns, slot).subscribing;
+    let waits = waiting.iter_mut().find(|waits| waits.part == name);
+    waits.map(|waits| waits.is_lost = true).is_some()
+}
+
 /// Checks the name of a channel.
 pub(super) fn check_name(clients: &mut Clients, slot: u32, channel: &str) -> Result<(), Refused> {
     let topic_bytes = clients.ctx.world.settings.limits.topic_bytes;
@@ -204,20 +213,27 @@ pub(super) fn check_name(clients: &mut Clients, slot: u32, channel: &str) -> Res
     })
 }
 
-/// A position that the server gave; `None` if it is of another server.
-pub(super) fn position(epoch: &str, offset: u64) -> Option<Position> {
+/// A position that the server gave; `None` if it is of another server. An empty epoch is the present one.
+pub(super) fn position(clients: &Clients, epoch: &str, offset: u64) -> Option<Position> {
+    if epoch.is_empty() {
+        return Some(Position::new(clients.ctx.world.epoch, offset));
+    }
     let is_ours = epoch.len() == EPOCH_DIGITS;
     let epoch = u32::from_str_radix(epoch, 16).ok().filter(|_| is_ours)?;
     Some(Position::new(epoch, offset))
 }
 
-/// Ends a subscription, and tells the client by a push.
+/// Ends a subscription, and tells the client by a push. If its subscribe command is not answered, it is refused.
 pub(super) fn end_subscription(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     (slot, part): (u32, u32),
     code: Unsubscribe,
 ) {
+    if let Some(waits) = take_subscribing(clients, slot, part) {
+        let (id, refused) = (waits.id, ErrorCode::PERMISSION_DENIED);
+        write_error(clients, slot, id, refused, code.text);
+    }
     let name = name_of(&clients.conns, subs, slot, part);
     let push = Push::Unsubscribe {
         // Topics are UTF-8.

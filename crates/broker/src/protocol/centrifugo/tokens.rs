@@ -25,6 +25,9 @@ use crate::protocol::front::{Clients, Front, Queues};
 /// A client renews its token so many seconds before the end, or after half of the time.
 const RENEWS_EARLY_S: u32 = 10;
 
+/// Why a token of a subscription is refused for a connection.
+pub(super) const SUBSCRIPTION_TOKEN: &str = "the token is for a subscription: it names a channel";
+
 /// The token of a command; empty without one.
 fn token_of<'a>(request: &Request<'a>) -> &'a str {
     match request {
@@ -133,6 +136,9 @@ pub(super) fn client_refreshes(
             "the token is of another user",
         ));
     }
+    if who.is_ok() && names_channel(token) {
+        return Err(end_with(Disconnect::INVALID_TOKEN, SUBSCRIPTION_TOKEN));
+    }
     clients
         .enter_as(slot, Some(who))
         .map_err(|reason| match error_of(reason) {
@@ -195,10 +201,20 @@ fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool 
     {
         return true;
     }
+    has_channel(token, |named| named == channel)
+}
+
+/// Whether this is the token of a subscription, which must not be taken for a connection's.
+pub(super) fn names_channel(token: &str) -> bool {
+    has_channel(token, |named| !named.is_empty())
+}
+
+/// Whether the claim `channel` of a token is like this.
+fn has_channel(token: &str, is_wanted: impl FnOnce(&str) -> bool) -> bool {
     let claims = token.split('.').nth(1);
     let claims = claims.and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
     claims.is_some_and(|claims| {
         let mut scratch = decode::Scratch::default();
-        decode::channel_claim(&claims, &mut scratch) == Ok(channel)
+        decode::channel_claim(&claims, &mut scratch).is_ok_and(is_wanted)
     })
 }

@@ -129,7 +129,8 @@ impl Protocol<AllProtocols> for Http2 {
         clients.conns.update_interest(slot, io);
     }
 
-    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let clients = &mut front.clients;
         let timeouts = &clients.ctx.world.settings.timeouts;
         let (idle_s, settings_s) = (timeouts.keep_alive_s, timeouts.head_s);
         let now_s = clients.ctx.now.s;

@@ -72,7 +72,8 @@ impl Protocol<AllProtocols> for Mqtt {
         front.mqtt_resume(conn.slot, home, io);
     }
 
-    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let clients = &mut front.clients;
         if clients.conns.get(slot).extra() != NONE {
             mqtt_second(clients, slot, io);
         }

@@ -90,7 +90,8 @@ impl Protocol<AllProtocols> for Stream {
         catch_up(front, slot);
     }
 
-    fn each_second<I: Io>(clients: &mut Clients, slot: u32, io: &mut I) {
+    fn each_second<I: Io>(front: &mut Front, slot: u32, io: &mut I) {
+        let clients = &mut front.clients;
         let row = clients.conns.get(slot);
         match is_websocket(row) {
             _ if row.link.outbox != NONE => {}
