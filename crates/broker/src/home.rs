@@ -114,6 +114,9 @@ pub struct Home {
     pub(crate) interest: TopicInterest,
     /// The members of topics, if any topic has had one.
     presence: Option<Box<Presence>>,
+    /// The pages for watchers in this turn, and their bytes.
+    presence_pages: usize,
+    presence_page_bytes: usize,
     /// The first answer to each idempotency key.
     pub(crate) retries: Retries,
     /// Pages that subscribers, groups and followers wait for.
@@ -182,6 +185,8 @@ impl Home {
             ),
             interest: TopicInterest::new(settings.interest.debounce_s),
             presence: None,
+            presence_pages: 0,
+            presence_page_bytes: 0,
             retries: Retries::new(seed, placement.count_at(me), admission.clone()),
             page_queue: PageQueue::new(&steps),
             reports: Reports::default(),

@@ -325,7 +325,10 @@ impl Shard {
         let clients = &mut self.front.clients;
         ask_pages(clients, &mut self.front.subs.lanes, &mut self.front.queues);
         let forgets = match &mut self.home {
-            Some(home) if !self.stopped => home.forget(&self.front.clients.ctx.world.rules, now),
+            Some(home) if !self.stopped => {
+                let leaves = home.end_absent_members(now);
+                home.forget(&self.front.clients.ctx.world.rules, now) | leaves
+            }
             _ => false,
         };
         if !self.stopped {
@@ -344,8 +347,10 @@ impl Shard {
         let mut more_news;
         loop {
             let (home, lanes) = (self.home.as_mut(), &mut self.front.subs.lanes);
-            more_news = home
-                .is_some_and(|home| home.tell_followers(now, lanes) | home.tell_watchers(lanes));
+            more_news = home.is_some_and(|home| {
+                home.tell_watchers(lanes);
+                home.tell_followers(now, lanes)
+            });
             if let Some((tells, frames)) = lanes.take_own_tells() {
                 let Clients { conns, ctx, .. } = &self.front.clients;
                 self.front
@@ -361,10 +366,9 @@ impl Shard {
                 !self.has_waiting_work() || self.front.clients.meter.work.is_half_spent();
             if home_pauses
                 && !self.front.subs.lanes.has_own_tells()
-                && !self
-                    .home
-                    .as_ref()
-                    .is_some_and(|home| home.interest.has_news() || home.has_watch_news())
+                && !self.home.as_ref().is_some_and(|home| {
+                    home.interest.has_news() || home.has_watch_news(&mut self.front.subs.lanes)
+                })
             {
                 break;
             }
@@ -394,6 +398,9 @@ impl Shard {
         }
         let lacks_room = lacks_room(&mut self.home, &front.clients.ctx);
         (self.home.iter_mut()).for_each(Home::end_turn);
+        let lanes = &mut self.front.subs.lanes;
+        more_news |= (self.home.as_ref()).is_some_and(|home| home.has_watch_news(lanes));
+        let front = &mut self.front;
         let waiting_bytes = self.commits.bytes() + front.feed.deliveries.walk_bytes();
         let trims = charge_turn(front, self.home.as_mut(), waiting_bytes, io);
         let relieves = self.front.relieve(&mut self.sessions, io) | trims | lacks_room;

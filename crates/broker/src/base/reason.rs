@@ -199,7 +199,7 @@ reasons! {
         CentrifugoOff, 404, 0, NONE, Refused, "Centrifugo's client protocol is off here; centrifugo.enabled turns it on";
         CentrifugoPath, 404, 0, NONE, Refused, "of Centrifugo's transports there is only the WebSocket: it is at /websocket below centrifugo.path";
         Method, 405, 0, NONE, Refused, "this path does not take this method";
-        PresenceOff, 404, 0, NONE, Refused, "who is present is not recorded for this topic: its rule has no presence = true";
+        PresenceOff, 404, 4404, NONE, Refused, "who is present is not recorded for this topic: its rule has no presence = true";
         BadMember, 400, 0, NONE, Refused, "after= takes the id of a member";
         HistoryUpgrade, 400, 0, NONE, Refused, "history is read by GET; a WebSocket subscribes at /sub";
         NoUpgrade, 426, 0, NONE, Refused, "this path takes WebSocket clients only";

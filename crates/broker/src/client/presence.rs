@@ -7,9 +7,13 @@ use alloc::vec::Vec;
 
 use crate::budget::account::Level;
 use crate::client::parts::{Clients, Subscriptions};
+use crate::client::row::{MEMBER, MULTI};
 use crate::client::types::ProtocolTypes;
-use crate::mail::presence::{PresenceAsk, write_member};
+use crate::mail::presence::{MEMBER_BYTES, PresenceAsk, write_member};
 use crate::mail::{Ask, Span};
+
+/// The subscriptions of a list that are looked at in the time of one step. They are adjacent in memory.
+const SUBS_PER_STEP: usize = 4;
 
 /// A subscription becomes a member of its topic.
 pub(crate) fn begins_presence<P: ProtocolTypes>(
@@ -19,16 +23,41 @@ pub(crate) fn begins_presence<P: ProtocolTypes>(
     topic: u32,
 ) {
     let (conn, name) = (clients.conns.id_of(slot), subs.topics.name(topic));
-    let grants = clients.conns.grants.get(slot);
-    let (user, info) = grants.map_or((&b""[..], &b""[..]), |(grants, _)| {
-        (grants.user().as_bytes(), grants.info())
-    });
+    let (user, info) = texts_of(clients, slot);
     let mut text = Vec::with_capacity(3 + name.len() + user.len() + info.len());
     write_member(&mut text, name, user, info);
     let (_, home) = clients.ctx.place_of(name);
-    let ask = PresenceAsk::Join(conn);
+    // While memory is this short, the connection is only counted.
+    let ask = PresenceAsk::Join(conn, clients.conns.level() < Level::Full);
     subs.lanes
         .ask(home, |bytes| Ask::Presence(ask, Span::append(bytes, &text)));
+}
+
+/// The user's name, and what its token tells others.
+fn texts_of<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> (&[u8], &[u8]) {
+    let grants = clients.conns.grants.get(slot);
+    grants.map_or((&[], &[]), |(grants, _)| {
+        (grants.user().as_bytes(), grants.info())
+    })
+}
+
+/// The bytes of a connection's members at all homes.
+pub(crate) fn member_bytes<P: ProtocolTypes>(clients: &Clients<P>, slot: u32) -> usize {
+    if !clients.ctx.world.rules.has_presence() {
+        return 0;
+    }
+    let is_member = |flags: u8| usize::from(flags & MEMBER != 0);
+    let row = clients.conns.get(slot);
+    let members = match row.wants(MULTI) {
+        true => {
+            let list = &clients.conns.extra_of(slot).list;
+            clients.meter.work.steps.add(list.len() / SUBS_PER_STEP);
+            list.iter().map(|sub| is_member(sub.flags)).sum()
+        }
+        false => is_member(row.consumer.flags),
+    };
+    let (user, info) = texts_of(clients, slot);
+    members * (MEMBER_BYTES + user.len() + info.len())
 }
 
 /// A member's subscription ends. If the connection broke, the member may come back.

@@ -14,6 +14,7 @@ use crate::budget::admission::Party;
 use crate::client::census::{self, Holder};
 use crate::client::front::Front;
 use crate::client::parts::{Census, Clients, Context, Lanes, Matching};
+use crate::client::presence::member_bytes;
 use crate::client::protocols::{Protocols, protocol_of};
 use crate::client::types::ProtocolTypes;
 use crate::home::Home;
@@ -186,7 +187,9 @@ fn count_holders<P: ProtocolTypes>(
         if !clients.conns.get(slot).is_open() {
             continue;
         }
-        let bytes = clients.conns.held_by(slot) + clients.conns.filters_of(slot) * filter_bytes;
+        let bytes = clients.conns.held_by(slot)
+            + clients.conns.filters_of(slot) * filter_bytes
+            + member_bytes(clients, slot);
         if bytes > 0 {
             let (party, conn) = (clients.party(slot), clients.conns.id_of(slot));
             let holder = Holder::Connection(conn);

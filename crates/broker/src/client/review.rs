@@ -56,7 +56,10 @@ impl Review {
                 .map(|rule| (rule.filter.clone(), rule.presence))
                 .collect()
         };
-        self.members_due |= present(former) != present(next);
+        let is_other = present(former) != present(next);
+        self.members_due |= is_other;
+        // Watchers end where there is no presence any more.
+        self.due |= is_other;
     }
 
     /// Begins a walk over the connections.

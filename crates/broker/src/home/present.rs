@@ -8,14 +8,17 @@ use super::presence::Presence;
 use crate::base::ids::ShardId;
 use crate::base::rules::Rules;
 use crate::base::time::Now;
-use crate::mail::Tell;
 use crate::mail::lanes::Lanes;
 use crate::mail::presence::{MemberConn, PresenceAsk, PresencePage, read_member};
 
-/// The members that a tick lets leave. Each is an entry that watchers are told.
-const ENDS_PER_TICK: usize = 1_024;
+/// The members that one turn lets leave, and the topics that it forgets. If more are due, the next turn follows at once.
+const ENDS_PER_TURN: usize = 256;
 /// The pages for watchers in one turn. Each costs as much as a visit.
 const PAGES_PER_TURN: usize = 64;
+/// The bytes of pages for watchers in one turn, about.
+const BYTES_PER_TURN: usize = 1 << 20;
+/// The pages that one call makes before it looks at their bytes.
+const PAGES_AT_ONCE: usize = 4;
 /// The members of one page for a reader.
 const MEMBERS_READ_MAX: usize = 1_000;
 
@@ -34,22 +37,27 @@ impl Home {
         let begun = || Box::new(Presence::new(seed, now));
         let presence = self.presence.get_or_insert_with(begun);
         let at = |conn| MemberConn { shard: from, conn };
+        let now_ns = lanes.stamp;
         match ask {
-            PresenceAsk::Join(conn) => {
+            PresenceAsk::Join(conn, is_listed) => {
                 let (name, user, info) = read_member(text);
-                let members_max = rules.get(rules.number_for(name)).presence_max;
+                let members_max = match is_listed {
+                    true => rules.get(rules.number_for(name)).presence_max,
+                    false => 0,
+                };
                 presence.join(name, at(conn), (user, info), members_max, now);
             }
             PresenceAsk::Leave(conn, linger_s) => presence.leave(text, at(conn), linger_s, now),
             PresenceAsk::Read(to, after) => {
                 let page = presence.read(text, after, MEMBERS_READ_MAX);
                 self.steps.add_bytes(page.changes.len());
-                lanes.tell(from, Tell::Presence(to, Box::new(page)));
+                lanes.tell_members(from, to, page);
             }
-            PresenceAsk::Watch(to, position) => presence.watch(text, (from, to), position),
-            PresenceAsk::Ready(to) => presence.is_ready(text, from, to),
+            PresenceAsk::Watch(to, position) => presence.watch(text, (from, to), position, now_ns),
+            PresenceAsk::Ready(to) => presence.is_ready(text, from, to, now_ns),
             PresenceAsk::Unwatch(to) => presence.unwatch(text, from, to, now),
         }
+        self.steps.add_bytes(presence.take_moved_bytes());
     }
 
     /// The members of a topic that came after a change, for the operator.
@@ -58,36 +66,53 @@ impl Home {
         presence.map_or_else(PresencePage::default, |it| it.read(name, after, most))
     }
 
-    /// Once a tick: members leave whose time has come.
-    pub(crate) fn end_absent_members(&mut self, now: Now) {
-        if let Some(presence) = &mut self.presence {
-            presence.end_absent(now, ENDS_PER_TICK);
-            presence.end_unwatched(now);
+    /// Once a turn: members leave whose time has come. Returns whether more must leave now.
+    #[inline]
+    pub(crate) fn end_absent_members(&mut self, now: Now) -> bool {
+        let Some(presence) = &mut self.presence else {
+            return false;
+        };
+        let more = presence.end_absent(now, ENDS_PER_TURN);
+        self.steps.add_bytes(presence.take_moved_bytes());
+        more | presence.end_unwatched(now, ENDS_PER_TURN)
+    }
+
+    /// Gives watchers what they lack, up to the limits of a turn.
+    #[inline]
+    pub(crate) fn tell_watchers(&mut self, lanes: &mut Lanes) {
+        while self.has_watch_news(lanes) {
+            let (Some(presence), steps) = (&mut self.presence, &self.steps) else {
+                return;
+            };
+            let (pages, bytes) = (&mut self.presence_pages, &mut self.presence_page_bytes);
+            let looks = presence.tell(lanes.stamp, PAGES_AT_ONCE, |shard, to, page| {
+                steps.add_bytes(page.changes.len());
+                *pages += 1;
+                *bytes += page.changes.len();
+                lanes.tell_members(shard, to, page);
+            });
+            steps.add(looks);
+            *pages += looks / 16;
         }
     }
 
-    /// Gives watchers what they lack. Returns whether more is due.
+    /// Whether watchers lack something of which this turn may tell them.
     #[inline]
-    pub(crate) fn tell_watchers(&mut self, lanes: &mut Lanes) -> bool {
-        match &mut self.presence {
-            Some(presence) if presence.has_due() || presence.waits() => {
-                let (now_ns, steps) = (lanes.stamp, &self.steps);
-                presence.tell(now_ns, PAGES_PER_TURN, |shard, to, page| {
-                    steps.add_bytes(page.changes.len());
-                    lanes.tell(shard, Tell::Presence(to, Box::new(page)));
-                })
-            }
-            _ => false,
-        }
+    pub(crate) fn has_watch_news(&self, lanes: &mut Lanes) -> bool {
+        let presence = self.presence.as_ref();
+        presence.is_some_and(|it| it.has_due(lanes.stamp))
+            && self.presence_pages < PAGES_PER_TURN
+            && self.presence_page_bytes < BYTES_PER_TURN
+            && lanes.may_tell_members()
     }
 
-    /// Whether watchers may lack something that they can take now.
+    /// The next turn may tell watchers more.
     #[inline]
-    pub(crate) fn has_watch_news(&self) -> bool {
-        self.presence.as_ref().is_some_and(|it| it.has_due())
+    pub(crate) fn end_turn_of_watchers(&mut self) {
+        (self.presence_pages, self.presence_page_bytes) = (0, 0);
     }
 
-    /// Whether watchers wait until changes may be told again.
+    /// Whether watchers wait until they may be told of changes.
     #[inline]
     pub(crate) fn watchers_wait(&self) -> bool {
         self.presence.as_ref().is_some_and(|it| it.waits())

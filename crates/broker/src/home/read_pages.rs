@@ -36,6 +36,7 @@ impl Home {
     /// Ends the turn: the next turn has a new budget for pages.
     pub fn end_turn(&mut self) {
         self.page_queue.end_turn(self.steps.count());
+        self.end_turn_of_watchers();
     }
 
     /// Reads the next page; returns false if none may be read now.

@@ -76,6 +76,8 @@ pub struct Frames {
     pub group_messages: usize,
     /// Bytes of the messages that are larger than a page, and so are the first message of their page.
     pub large_page_bytes: usize,
+    /// The bytes of pages of members.
+    pub member_bytes: usize,
     /// The number of subscribers that the carriers (the shards with subscribers) must visit, by the party that caused the visits.
     pub visits_by_group: VisitsByGroup,
 }
@@ -375,6 +377,7 @@ impl Frames {
         self.stamp = 0;
         self.group_messages = 0;
         self.large_page_bytes = 0;
+        self.member_bytes = 0;
         self.visits_by_group.clear();
     }
 

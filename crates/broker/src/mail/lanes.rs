@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,6 +20,7 @@ use crate::base::planted::{self, Fault};
 use crate::base::turn_limits::TurnLimits;
 use crate::budget::admission::valve::{StoppedGroups, Valve};
 use crate::mail::orders::Report;
+use crate::mail::presence::PresencePage;
 use crate::mail::{Ask, FRAMES_KEPT_BYTES, Frames, Mail, Record, ReplyTo, Tell};
 
 /// The buffers for asks of a shard to itself are kept for reuse up to this number of asks, and up to `ASK_BYTES_KEPT` bytes.
@@ -65,6 +67,9 @@ const GROUP_TURNS: usize = 2;
 /// Another large page (a page whose first message exceeds the page size) may be sent while those in flight have fewer bytes than this many
 /// full pages. A carrier needs 1 to 6 ms to encode a megabyte for its protocols, and the tells of other clients wait meanwhile.
 const LARGE_PAGES_MAX: usize = 8;
+
+/// Pages of members are sent to watchers while those in flight have fewer bytes than this many full pages.
+const MEMBER_PAGES_MAX: usize = 64;
 
 /// All lanes of a shard.
 pub struct Lanes {
@@ -181,6 +186,19 @@ impl Lanes {
             self.large_page_bytes = self.held().map(|frames| frames.large_page_bytes).sum();
         }
         self.large_page_bytes + self.frames.large_page_bytes < most
+    }
+
+    /// Sends a page of members to a reader or a watcher.
+    pub fn tell_members(&mut self, shard: ShardId, to: ReplyTo, page: PresencePage) {
+        self.frames().member_bytes += page.changes.len();
+        self.tell(shard, Tell::Presence(to, Box::new(page)));
+    }
+
+    /// Whether more pages of members may be sent to watchers: those in flight are bounded, as large pages are.
+    pub fn may_tell_members(&mut self) -> bool {
+        let most = MEMBER_PAGES_MAX * self.turn_limits.page_bytes;
+        let here = self.frames.member_bytes;
+        here < most && here + self.held().map(|it| it.member_bytes).sum::<usize>() < most
     }
 
     /// Counts a page of this turn whose first message has `bytes`.
@@ -348,9 +366,11 @@ impl Lanes {
         free
     }
 
-    /// Bytes of the frames that receivers still refer to, of waiting asks, and of this turn's frames beyond [`FRAMES_KEPT_BYTES`].
+    /// Bytes of the frames that receivers still refer to, with pages of members, of waiting asks, and of this turn's frames beyond
+    /// [`FRAMES_KEPT_BYTES`].
     pub fn own_bytes(&self) -> usize {
-        let held = self.held().map(Frames::own_bytes).sum::<usize>();
+        let held = self.held().map(|it| it.own_bytes() + it.member_bytes);
+        let held = held.sum::<usize>() + self.frames.member_bytes;
         let waiting = self.to.iter().flat_map(|lane| &lane.waiting);
         let asked =
             waiting.map(|asked| asked.bytes.capacity() + asked.asks.len() * size_of::<Ask>());

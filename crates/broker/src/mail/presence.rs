@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::base::ids::{ConnId, ShardId};
+use crate::base::position;
 use crate::mail::answer::ReplyTo;
 
 /// The connection of a member.
@@ -107,11 +108,17 @@ impl PresenceChanges {
     }
 }
 
+/// Whether a connection is to be listed, or only counted because memory is short.
+pub type IsListed = bool;
+
+/// The bytes of a member at its home, beside its user and its info, at most.
+pub const MEMBER_BYTES: usize = 120;
+
 /// A request about the members of one topic.
 #[derive(Clone, Copy, Debug)]
 pub enum PresenceAsk {
-    /// This connection is a member from now on. The text of the ask is that of [`write_member`].
-    Join(ConnId),
+    /// This connection is a member from now on, or is only counted. The text of the ask is that of [`write_member`].
+    Join(ConnId, IsListed),
     /// This connection is no member any more. If its connection broke, the member leaves only after these seconds.
     Leave(ConnId, u32),
     /// Send the members that came after a change.
@@ -162,6 +169,26 @@ pub struct PresencePosition {
     pub change: u64,
 }
 
+impl PresencePosition {
+    /// Appends the text of the position.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        position::write_hex(out, self.table);
+        out.push(b'-');
+        position::write_decimal(out, self.change);
+    }
+
+    /// Reads [`PresencePosition::write`].
+    pub fn parse(text: &[u8]) -> Option<PresencePosition> {
+        let (table, change) = text.split_at_checked(memchr::memchr(b'-', text)?)?;
+        let is_hex = table.iter().all(u8::is_ascii_hexdigit);
+        let table = core::str::from_utf8(table).ok().filter(|_| is_hex)?;
+        Some(PresencePosition {
+            table: u32::from_str_radix(table, 16).ok()?,
+            change: position::parse_decimal(&change[1..])?,
+        })
+    }
+}
+
 /// A page: a bounded part of what a reader or a watcher of a topic lacks.
 #[derive(Clone, Debug, Default)]
 pub struct PresencePage {
@@ -177,4 +204,37 @@ pub struct PresencePage {
     pub more: bool,
     /// For a watcher: where it stands after this page. For a reader: the last change of the topic.
     pub position: PresencePosition,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_as_they_were_written() {
+        for (table, change) in [(0, 0), (7, 1), (u32::MAX, u64::MAX)] {
+            let position = PresencePosition { table, change };
+            let mut text = Vec::new();
+            position.write(&mut text);
+            assert_eq!(PresencePosition::parse(&text), Some(position));
+        }
+        for wrong in [
+            &b""[..],
+            b"00000007",
+            b"00000007-",
+            b"00000007-x",
+            b"+0000007-1",
+            b"-1",
+            b"100000000-1",
+            b"00000007-18446744073709551616",
+            b"live",
+        ] {
+            assert_eq!(
+                PresencePosition::parse(wrong),
+                None,
+                "{}",
+                wrong.escape_ascii()
+            );
+        }
+    }
 }

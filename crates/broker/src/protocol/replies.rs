@@ -92,7 +92,9 @@ impl Front {
             Tell::SessionTaken(holder) => session_taken(clients, holder, io),
             Tell::Presence(to, _) if !clients.conns.is_asked(to) => {}
             Tell::Presence(to, ref page) => match clients.conns.get(to.slot).consumer.state {
-                State::Centrifugo => presence_answered(clients, &mut subs.lanes, to, page, io),
+                State::Centrifugo => {
+                    presence_answered(clients, &mut subs.lanes, queues, to, page, io);
+                }
                 _ => members_came(clients, queues, to, page, io),
             },
             Tell::Interest { to, ref news, part } => news_came(clients, queues, to, news, part, io),
@@ -148,7 +150,9 @@ impl Front {
         if !may_be_present(&clients.conns, slot) {
             return;
         }
-        for part in 0..parts(&clients.conns, slot) {
+        let parts = parts(&clients.conns, slot);
+        clients.meter.work.steps.add(parts as usize);
+        for part in 0..parts {
             let topic = topic_of(&clients.conns, slot, part);
             if topic != NONE && *flags_of(&mut clients.conns, slot, part) & COUNTED != 0 {
                 update_presence(clients, subs, slot, (topic, part));

@@ -51,7 +51,6 @@ impl Shard {
     pub(crate) fn tick<I: Io>(&mut self, io: &mut I) {
         if let Some(home) = &mut self.home {
             home.tick(self.commits.oldest_s(self.front.clients.ctx.now));
-            home.end_absent_members(self.front.clients.ctx.now);
         }
         move_due_clients(&mut self.draining, &mut self.front, io);
         self.commits.look_for_late(self.front.clients.ctx.now.s);
@@ -71,14 +70,21 @@ impl Shard {
             }
         }
         let end = self.front.clients.conns.end();
+        if self.review.looks_for_members() {
+            // A new budget: the turn's other work does not count against the members that are looked for.
+            self.front.clients.meter.work.begin();
+        }
         let rows = self.sweep.rows(rows_per_tick(&self.front.clients), end);
         self.front.clients.meter.work.steps.add(rows.len());
         let ends_most = self.front.clients.meter.work.turn_limits.ends_per_tick;
-        let mut until = rows.end;
+        let (first, last, mut until) = (rows.start, rows.end, rows.end);
         let watches_identities = !self.front.clients.conns.grants.is_empty();
         let is_cut_off = self.front.clients.ctx.is_cut_off();
         for slot in rows {
-            if self.front.clients.scratch.ends.len() >= ends_most {
+            let is_spent =
+                self.review.looks_for_members() && self.front.clients.meter.work.is_spent();
+            // The work that the members of a connection cause is not known before.
+            if self.front.clients.scratch.ends.len() >= ends_most || is_spent && slot > first {
                 until = slot;
                 break;
             }
@@ -113,7 +119,7 @@ impl Shard {
                 protocol_of!(AllProtocols, state, each_second(&mut self.front, slot, io));
             }
         }
-        self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most;
+        self.sweep.is_crowded = self.front.clients.scratch.ends.len() >= ends_most || until < last;
         self.sweep.advance(until, end);
     }
 }

@@ -322,6 +322,14 @@ fn tags_tell_whether_anything_has_changed() {
         assert_eq!((head.status, head.header("etag")), (200, Some(tag)));
     }
     let tag = get("/presence/room", "").header("etag").expect("a tag");
+    // The answer with counts only is another one, whichever was read first.
+    let of_counts = get("/presence/room?stats=1", &tag);
+    let of_counts = of_counts.header("etag").expect("another body, so a 200");
+    let whole = get("/presence/room", &of_counts);
+    assert_eq!(
+        (whole.status, whole.header("vary").as_deref()),
+        (200, Some("Origin, Accept"))
+    );
     // Another topic's members are no change of this one.
     let _other = sse(&server, "other", &[]);
     await_members(&server, "other", 1);
@@ -494,10 +502,19 @@ fn new_rules_make_and_unmake_members() {
         of_admin["next"].to_string(),
         members[0]["id"].as_str().expect("an id")
     );
+    let mut watcher = Watcher::open(&server, "room", &[]);
+    watcher.whole();
+    let mut ws = Ws::open(&server, "/presence/room", &[]);
+    ws.texts(4);
     server.reread(&format!("shards = 2\n{}", settings(false)));
     until("presence is off", || {
         once(&server, "GET", "/presence/room", &[], "").status == 404
     });
+    // Watchers are told that nothing more will come. Before it the members may leave.
+    assert_eq!(ws.closed(), Some(4404));
+    while let Some(event) = watcher.stream.event() {
+        assert_eq!(event.kind, "leave");
+    }
     publish(&server, "room", "x");
     server.reread(&format!("shards = 2\n{}", settings(true)));
     until("presence is on again", || {

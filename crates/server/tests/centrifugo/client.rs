@@ -72,6 +72,11 @@ impl Client {
         self.first(|item| item["id"] == id)
     }
 
+    /// What comes next.
+    pub fn next(&mut self) -> Value {
+        self.first(|_| true)
+    }
+
     /// The next push.
     pub fn push(&mut self) -> Value {
         self.first(|item| item.get("push").is_some())["push"].take()

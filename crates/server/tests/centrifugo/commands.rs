@@ -191,6 +191,45 @@ fn presence_tells_who_subscribes_and_presence_stats_how_many() {
 }
 
 #[test]
+fn presence_commands_are_answered_one_after_another() {
+    const MEMBERS: usize = 1_050;
+    let server = Server::with(&format!(
+        "[[rule]]\nmatch = 'room'\npresence = true\npresence_max = 2000\n{ON}[limits]\nconnections_max = 5000\n"
+    ));
+    let mut client = Client::connected(&server);
+    let all: Vec<Ws> = (0..MEMBERS)
+        .map(|_| Ws::open(&server, "/sub/room", &[]))
+        .collect();
+    until("all members", || {
+        let stats = client.ask("presence_stats", json!({"channel": "room"}));
+        stats["presence_stats"]["num_clients"] == MEMBERS
+    });
+    // The members need two pages of the home, and the counts need one.
+    let mut frame = String::new();
+    for at in 0..40 {
+        let request = ["presence", "presence_stats"][at % 2];
+        let command = client.command(request, json!({"channel": "room"}));
+        frame.push_str(&format!("{command}\n"));
+    }
+    client.frame(&frame);
+    let mut replies = Vec::new();
+    while replies.len() < 40 {
+        let reply = client.next();
+        match reply.get("presence") {
+            Some(members) => assert_eq!(
+                members["presence"].as_object().expect("members").len(),
+                MEMBERS
+            ),
+            None => assert_eq!(reply["presence_stats"]["num_clients"], MEMBERS),
+        }
+        replies.push(reply["id"].as_u64().expect("an id"));
+    }
+    assert!(replies.is_sorted(), "{replies:?}");
+    assert!(client.goes_on());
+    drop(all);
+}
+
+#[test]
 fn command_that_needs_a_backend_gets_not_available() {
     let server = server();
     let mut client = Client::connected(&server);

@@ -1,10 +1,11 @@
 //! A model of members and watchers, and the bytes of a member.
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::*;
+use crate::base::ids::ConnId;
+use crate::mail::presence::{MEMBER_BYTES, PresenceChange, PresenceCounts};
 
 const TOPIC: &[u8] = b"chat/1";
 const MAX: u32 = 1_000;
@@ -82,7 +83,7 @@ impl Known {
 /// Tells all watchers; each takes one page.
 fn tell(presence: &mut Presence, known: &mut BTreeMap<u32, Known>) -> usize {
     let mut pages = Vec::new();
-    while presence.tell(0, 3, |_, to, page| pages.push((to, page))) {}
+    while presence.tell(0, 3, |_, to, page| pages.push((to, page))) > 0 {}
     for (to, page) in &pages {
         known.entry(to.slot).or_default().take(page);
     }
@@ -94,12 +95,12 @@ fn counts(presence: &Presence) -> PresenceCounts {
 }
 
 fn watch(presence: &mut Presence, slot: u32, from: Option<PresencePosition>) {
-    presence.watch(TOPIC, (0, to(slot)), from);
+    presence.watch(TOPIC, (0, to(slot)), from, 0);
 }
 
 /// The number of changes in the watcher's next page. `None` if it gets none.
 fn next_changes(presence: &mut Presence, slot: u32) -> Option<usize> {
-    presence.is_ready(TOPIC, 0, to(slot));
+    presence.is_ready(TOPIC, 0, to(slot), 0);
     let mut changes = None;
     presence.tell(0, 99, |_, _, page| {
         changes = Some(page.changes.iter().count())
@@ -144,6 +145,14 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                         open.insert(next, user);
                     } else if open.len() + away.len() < max as usize {
                         open.insert(next, user);
+                    } else if open.len() < max as usize {
+                        // One that was away has given way: the first to leave.
+                        let still = |slot: &u32| presence.find_member(0, at(*slot)).is_some();
+                        let gone: Vec<u32> = away.keys().copied().filter(|it| !still(it)).collect();
+                        assert_eq!(gone.len(), 1, "seed {seed}");
+                        let (_, end) = away.remove(&gone[0]).unwrap();
+                        assert!(away.values().all(|(_, other)| *other >= end), "seed {seed}");
+                        open.insert(next, user);
                     } else {
                         unlisted.push(next);
                     }
@@ -157,7 +166,9 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                     let slot = *open.keys().nth(random(open.len() as u64) as usize).unwrap();
                     presence.leave(TOPIC, at(slot), 5, now(s));
                     let user = open.remove(&slot).unwrap();
-                    away.insert(slot, (user, s + 6));
+                    if !user.is_empty() {
+                        away.insert(slot, (user, s + 6));
+                    }
                 }
                 8 if !unlisted.is_empty() => {
                     let slot = unlisted.swap_remove(random(unlisted.len() as u64) as usize);
@@ -167,7 +178,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                     s += random(4) as u32;
                     while presence.end_absent(now(s), 1 + random(3) as usize) {}
                     away.retain(|_, (_, end)| *end > s);
-                    presence.end_unwatched(now(s));
+                    while presence.end_unwatched(now(s), 1) {}
                 }
                 10 => {
                     let slot = 900_000 + random(4) as u32;
@@ -185,7 +196,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
                 }
                 _ => {
                     let some = known.keys().copied().filter(|_| random(2) == 0);
-                    some.for_each(|slot| presence.is_ready(TOPIC, 0, to(slot)));
+                    some.for_each(|slot| presence.is_ready(TOPIC, 0, to(slot), 0));
                     tell(&mut presence, &mut known);
                 }
             }
@@ -207,7 +218,7 @@ fn watchers_end_at_the_true_members_whatever_happens() {
             let slots: Vec<u32> = known.keys().copied().collect();
             slots
                 .iter()
-                .for_each(|slot| presence.is_ready(TOPIC, 0, to(*slot)));
+                .for_each(|slot| presence.is_ready(TOPIC, 0, to(*slot), 0));
             if tell(&mut presence, &mut known) == 0 {
                 break;
             }
@@ -223,20 +234,22 @@ fn watchers_end_at_the_true_members_whatever_happens() {
             presence.leave(TOPIC, at(slot), 0, now(s));
         }
         while presence.end_absent(now(s + 99), 9) {}
-        presence.end_unwatched(now(s + 99));
+        while presence.end_unwatched(now(s + 99), 1) {}
         let Presence {
             topics,
             members,
             users,
             leaving,
             leaving_users,
+            leaving_topics,
             watched,
             due,
+            unwatched,
             ..
         } = &presence;
         assert_eq!((topics.len(), members.len(), watched.len()), (0, 0, 0));
         assert!(users.is_empty() && leaving.is_empty() && leaving_users.is_empty());
-        assert!(due.is_empty());
+        assert!(leaving_topics.is_empty() && due.is_empty() && unwatched.is_empty());
         assert_eq!(presence.watchers, 0);
         let bytes = (
             presence.text_bytes,
@@ -303,14 +316,26 @@ fn position_of_another_table_or_of_forgotten_changes_gets_a_snapshot() {
     assert_eq!(snapshots(&mut presence, other(1, 0)), 1, "another table");
     assert_eq!(snapshots(&mut presence, other(0, 1)), 1, "the future");
     for slot in 2..2_000 {
-        presence.join(TOPIC, at(slot), (b"", b""), MAX, now(1));
+        presence.join(TOPIC, at(slot), (b"", b""), 9_999, now(1));
+    }
+    // Another watcher knows them all when they leave.
+    watch(&mut presence, 11, None);
+    let mut others = BTreeMap::new();
+    while tell(&mut presence, &mut others) > 0 {
+        presence.is_ready(TOPIC, 0, to(11), 0);
+    }
+    for slot in 2..2_000 {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
     assert_eq!(snapshots(&mut presence, position), 1, "forgotten");
     // The slow watcher gets a new snapshot too, instead of changes that are not all known.
-    presence.is_ready(TOPIC, 0, to(9));
+    presence.is_ready(TOPIC, 0, to(9), 0);
     let known = known.get_mut(&9).unwrap();
-    presence.tell(0, 9, |_, _, page| known.take(&page));
+    presence.tell(0, 9, |_, to, page| {
+        if to.slot == 9 {
+            known.take(&page);
+        }
+    });
     assert_eq!((known.snapshots, known.members.len()), (2, 1));
 }
 
@@ -328,7 +353,7 @@ fn changes_within_the_interval_come_together() {
         if slot % 2 == 0 {
             presence.leave(TOPIC, at(slot), 0, now(5));
         }
-        presence.is_ready(TOPIC, 0, to(9));
+        presence.is_ready(TOPIC, 0, to(9), at_ms * ms);
         presence.tell(at_ms * ms, 9, |_, _, page| known.take(&page));
         assert!(known.members.len() == slot as usize / 2 + 1 || presence.waits());
     }
@@ -339,7 +364,7 @@ fn changes_within_the_interval_come_together() {
         known.changes, 500,
         "who came and left within the interval is not told"
     );
-    assert!(!presence.waits() && !presence.has_due());
+    assert!(!presence.waits());
 }
 
 #[test]
@@ -352,9 +377,238 @@ fn member_needs_at_most_120_bytes_beside_its_texts() {
     }
     let texts = members as usize * 8;
     let bytes = (presence.bytes() - texts) / members as usize;
-    assert!(bytes <= 120, "{bytes}");
+    assert!(bytes <= MEMBER_BYTES, "{bytes}");
     for slot in 0..members {
         presence.leave(TOPIC, at(slot), 0, now(1));
     }
     assert!(presence.bytes() < 200 << 10, "{}", presence.bytes());
+}
+
+const MS: u64 = 1_000_000;
+
+/// Tells all watchers what they may be told at this time; each is ready for its next page at once.
+fn tell_at(presence: &mut Presence, at_ms: u64, known: &mut BTreeMap<u32, Known>) {
+    for _ in 0..9 {
+        let mut slots = Vec::new();
+        presence.tell(at_ms * MS, 999, |_, to, page| {
+            known.entry(to.slot).or_default().take(&page);
+            slots.push(to.slot);
+        });
+        for slot in slots {
+            presence.is_ready(TOPIC, 0, to(slot), at_ms * MS);
+        }
+    }
+}
+
+fn join_all(presence: &mut Presence, slots: core::ops::Range<u32>) {
+    for slot in slots {
+        presence.join(TOPIC, at(slot), (b"u", b""), 100_000, now(1));
+    }
+}
+
+#[test]
+fn watcher_that_lacks_more_than_a_page_is_told_the_rest_though_nothing_changes() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    watch(&mut presence, 9, None);
+    tell_at(&mut presence, 1_000, &mut known);
+    join_all(&mut presence, 100..1_000);
+    tell_at(&mut presence, 1_101, &mut known);
+    assert_eq!(known[&9].members.len(), 900);
+    assert_eq!(known[&9].position.change, presence.changed);
+    // One that comes back after as many is told all of them too.
+    presence.unwatch(TOPIC, 0, to(9), now(1));
+    join_all(&mut presence, 1_000..2_000);
+    watch(&mut presence, 9, Some(known[&9].position));
+    tell_at(&mut presence, 1_102, &mut known);
+    assert_eq!((known[&9].members.len(), known[&9].snapshots), (1_900, 1));
+}
+
+#[test]
+fn watchers_that_wait_for_their_interval_are_not_looked_at() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    for slot in 0..1_000 {
+        watch(&mut presence, slot, None);
+    }
+    tell_at(&mut presence, 1_000, &mut known);
+    let mut look = |at_ms: u64| presence.tell(at_ms * MS, 2_000, |_, _, _| {});
+    assert_eq!(look(1_001), 0);
+    for slot in 5_000..5_050 {
+        presence.join(TOPIC, at(slot), (b"u", b""), MAX, now(1));
+        assert_eq!(presence.tell(1_050 * MS, 2_000, |_, _, _| {}), 0);
+        assert!(!presence.has_due(1_050 * MS) && presence.waits());
+    }
+    assert_eq!(presence.tell(1_101 * MS, 600, |_, _, _| {}), 600);
+    assert_eq!(presence.tell(1_101 * MS, 600, |_, _, _| {}), 400);
+    assert!(!presence.waits());
+}
+
+#[test]
+fn watcher_that_waits_longest_is_told_first_whatever_its_topic() {
+    let mut presence = begun();
+    for (at_ms, name) in [(5, b"b"), (3, b"c"), (4, b"a")] {
+        presence.watch(name, (0, to(at_ms as u32)), None, at_ms * MS);
+    }
+    let mut told = Vec::new();
+    while presence.tell(9 * MS, 1, |_, to, _| told.push(to.slot)) > 0 {}
+    assert_eq!(told, [3, 4, 5]);
+}
+
+#[test]
+fn those_who_come_and_go_between_two_pages_cost_no_watcher_its_position() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    watch(&mut presence, 9, None);
+    join_all(&mut presence, 0..100);
+    tell_at(&mut presence, 1_000, &mut known);
+    for slot in 100..5_000 {
+        join_all(&mut presence, slot..slot + 1);
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    assert_eq!(presence.gone_bytes, 0, "nobody knew them");
+    presence.leave(TOPIC, at(7), 0, now(1));
+    tell_at(&mut presence, 2_000, &mut known);
+    let known = &known[&9];
+    assert_eq!((known.snapshots, known.members.len()), (1, 99));
+}
+
+#[test]
+fn half_of_a_large_topic_leaves_without_a_new_snapshot() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    watch(&mut presence, 9, None);
+    join_all(&mut presence, 0..10_000);
+    for page in 0..9 {
+        tell_at(&mut presence, 1_000 + page, &mut known);
+    }
+    assert_eq!(known[&9].members.len(), 10_000);
+    for slot in 0..5_000 {
+        presence.leave(TOPIC, at(slot), 0, now(1));
+    }
+    for page in 0..9 {
+        tell_at(&mut presence, 2_000 + page, &mut known);
+    }
+    assert_eq!((known[&9].snapshots, known[&9].members.len()), (1, 5_000));
+}
+
+#[test]
+fn watcher_gets_at_most_one_new_snapshot_in_a_second() {
+    let mut presence = begun();
+    let mut known = BTreeMap::new();
+    watch(&mut presence, 9, None);
+    tell_at(&mut presence, 10_000, &mut known);
+    let mut slot = 0;
+    for round in 0..30 {
+        join_all(&mut presence, slot..slot + 3_000);
+        // Another watcher knows them, so they are remembered, and more than can be.
+        watch(&mut presence, 100 + round, None);
+        let at_ms = 10_000 + u64::from(round) * 100;
+        let mut pages = 0;
+        while presence.tell(at_ms * MS, 9, |_, to, page| match to.slot {
+            9 => known.get_mut(&9).unwrap().take(&page),
+            _ => pages += 1,
+        }) > 0
+        {
+            presence.is_ready(TOPIC, 0, to(100 + round), at_ms * MS);
+        }
+        assert!(pages > 9);
+        for slot in slot..slot + 3_000 {
+            presence.leave(TOPIC, at(slot), 0, now(1));
+        }
+        presence.unwatch(TOPIC, 0, to(100 + round), now(1));
+        presence.is_ready(TOPIC, 0, to(9), at_ms * MS);
+        slot += 3_000;
+    }
+    let snapshots = known[&9].snapshots;
+    assert!((2..=4).contains(&snapshots), "{snapshots} in 3 s");
+}
+
+#[test]
+fn members_that_are_away_give_way_when_the_list_is_full() {
+    let mut presence = begun();
+    for slot in 0..3 {
+        let user = alloc::format!("user{slot}");
+        presence.join(TOPIC, at(slot), (user.as_bytes(), b""), 3, now(1));
+    }
+    presence.leave(TOPIC, at(2), 15, now(2));
+    presence.leave(TOPIC, at(0), 15, now(3));
+    for slot in 3..5 {
+        presence.join(TOPIC, at(slot), (b"new", b""), 3, now(4));
+    }
+    let here = |slot: &u32| presence.find_member(0, at(*slot)).is_some();
+    assert_eq!((0..5).filter(here).collect::<Vec<u32>>(), [1, 3, 4]);
+    presence.join(TOPIC, at(5), (b"more", b""), 3, now(4));
+    let PresenceCounts {
+        clients, listed, ..
+    } = counts(&presence);
+    assert_eq!((clients, listed), (4, 3));
+}
+
+#[test]
+fn member_without_a_name_leaves_at_once() {
+    let mut presence = begun();
+    presence.join(TOPIC, at(1), (b"", b"1"), MAX, now(1));
+    presence.leave(TOPIC, at(1), 15, now(2));
+    assert!(presence.is_empty());
+}
+
+#[test]
+fn topic_where_nobody_was_is_forgotten_with_its_last_watcher_and_others_in_time() {
+    let mut presence = begun();
+    for slot in 0..5_000 {
+        let name = alloc::format!("new/{slot}");
+        presence.watch(name.as_bytes(), (0, to(slot)), None, 0);
+        presence.unwatch(name.as_bytes(), 0, to(slot), now(1));
+    }
+    assert!(presence.is_empty(), "{}", presence.topics.len());
+    for slot in 0..5_000 {
+        let name = alloc::format!("new/{slot}");
+        let name = name.as_bytes();
+        presence.watch(name, (0, to(slot)), None, 0);
+        presence.tell(0, 9, |_, _, _| {});
+        presence.join(name, at(slot), (b"u", b""), MAX, now(1));
+        presence.is_ready(name, 0, to(slot), 0);
+        presence.tell(0, 9, |_, _, _| {});
+        presence.leave(name, at(slot), 0, now(1));
+        presence.unwatch(name, 0, to(slot), now(1));
+    }
+    assert_eq!(presence.topics.len(), 5_000);
+    assert!(!presence.end_unwatched(now(60), 9_999));
+    assert!(presence.end_unwatched(now(61), 4_000), "more are due");
+    assert!(!presence.end_unwatched(now(61), 4_000));
+    assert!(presence.is_empty());
+}
+
+#[test]
+fn reader_is_told_that_a_member_has_another_connection() {
+    let mut presence = begun();
+    presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(1));
+    let before = presence.read(TOPIC, 0, 9).position;
+    presence.leave(TOPIC, at(1), 15, now(2));
+    assert_eq!(presence.read(TOPIC, 0, 9).position, before, "it is away");
+    presence.join(TOPIC, at(2), (b"ann", b""), MAX, now(3));
+    assert!(presence.read(TOPIC, 0, 9).position.change > before.change);
+}
+
+#[test]
+fn many_members_leave_in_bounded_steps() {
+    let mut presence = begun();
+    for slot in 0..100_000 {
+        presence.join(TOPIC, at(slot), (b"u", b""), 100_000, now(1));
+    }
+    presence.take_moved_bytes();
+    // The worst order: from the middle of the list.
+    for slot in 0..50_000 {
+        presence.leave(TOPIC, at(50_000 + slot), 5, now(2 + slot / 25_000));
+        presence.leave(TOPIC, at(49_999 - slot), 5, now(2 + slot / 25_000));
+    }
+    let mut calls = 0;
+    while presence.end_absent(now(99), 1_024) {
+        let moved = presence.take_moved_bytes();
+        assert!(moved <= (1 << 20) + 200_000, "{moved} bytes in one step");
+        calls += 1;
+    }
+    assert!(presence.is_empty());
+    assert!(calls > 97, "{calls}");
 }

@@ -1,8 +1,10 @@
 //! Tests of a flush: the mail it sends, the asks it holds back, and the buffers it reuses.
 
 use super::*;
+use crate::base::ids::ConnId;
 use crate::budget::admission::Party;
 use crate::mail::ReplyTo;
+use crate::mail::presence::{Member, MemberConn, PresenceChange};
 
 const SHARDS: usize = 3;
 const GONE: Tell = Tell::Gone {
@@ -30,6 +32,47 @@ fn flush(lanes: &mut Lanes) -> Vec<(ShardId, Mail)> {
 
 fn targets(posted: &[(ShardId, Mail)]) -> Vec<ShardId> {
     posted.iter().map(|(to, _)| *to).collect()
+}
+
+#[test]
+fn pages_of_members_in_flight_are_counted_and_bounded() {
+    let mut lanes = lanes();
+    let before = lanes.own_bytes();
+    let mut page = PresencePage::default();
+    let member = Member {
+        id: 1,
+        at: MemberConn {
+            shard: 0,
+            conn: ConnId {
+                slot: 0,
+                generation: 0,
+            },
+        },
+        since_s: 0,
+        user: b"",
+        info: &[b'1'; 1_000],
+    };
+    while page.changes.len() < lanes.turn_limits.page_bytes {
+        page.changes.push(&PresenceChange::Join(member));
+    }
+    let bytes = page.changes.len();
+    lanes.tell_members(0, NOBODY, page.clone());
+    let posted = flush(&mut lanes);
+    assert!(lanes.own_bytes() >= before + bytes);
+    drop(posted);
+    flush(&mut lanes);
+    assert!(lanes.own_bytes() < before + bytes);
+    let mut posted = Vec::new();
+    for _ in 0..2 * MEMBER_PAGES_MAX {
+        if !lanes.may_tell_members() {
+            break;
+        }
+        lanes.tell_members(0, NOBODY, page.clone());
+        posted.extend(flush(&mut lanes));
+    }
+    assert!(posted.len() <= MEMBER_PAGES_MAX, "{}", posted.len());
+    drop(posted);
+    assert!(lanes.may_tell_members(), "they have arrived");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
 use crate::protocol::centrifugo::lapse::end_not_granted;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
-use crate::protocol::centrifugo::presence::client_asks_presence;
+use crate::protocol::centrifugo::presence::{awaits_members, client_asks_presence};
 use crate::protocol::centrifugo::publish::client_publishes;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::is_connecting;
@@ -248,12 +248,24 @@ impl Front {
     ) -> After {
         let must_stall = match command.request {
             Request::Publish(_) => must_stall(&self.clients, &self.subs.lanes, slot),
-            Request::Subscribe(_) | Request::History(_) => waits_for_carriers(&self.clients, slot),
+            Request::Subscribe(_)
+            | Request::History(_)
+            | Request::Presence(_)
+            | Request::PresenceStats(_) => waits_for_carriers(&self.clients, slot),
             _ => false,
         };
         if must_stall {
             let (conns, stats) = (&mut self.clients.conns, &mut self.clients.meter.stats);
             self.queues.stall(conns, stats, slot, io);
+            return After::Later;
+        }
+        let asks_presence = matches!(
+            command.request,
+            Request::Presence(_) | Request::PresenceStats(_)
+        );
+        if asks_presence && awaits_members(&self.clients, slot) {
+            // The answer that it waits for resumes it.
+            stop_reading(&mut self.clients.conns, slot, io);
             return After::Later;
         }
         let is_connect = matches!(command.request, Request::Connect(_));

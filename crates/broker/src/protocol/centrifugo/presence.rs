@@ -1,8 +1,10 @@
 //! The commands presence and presence_stats: who subscribes to a channel, and how many do. They are questions to the topic's home (the part of a shard that
 //! keeps the topic).
 //!
-//! The protocol has one reply for all members, so the pages (bounded parts) of the home are collected up to a limit.
+//! The protocol has one reply for all members, so the pages (bounded parts) of the home are collected up to a limit. A connection has one such command under
+//! way; the next one waits for its answer.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -11,12 +13,14 @@ use crore_wire::centrifugo::{Answer, ClientInfo, Payload};
 
 use crate::base::access::Right;
 use crate::io::Io;
-use crate::mail::presence::{PresenceAsk, PresenceChange, PresencePage};
+use crate::mail::presence::{PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
-use crate::protocol::centrifugo::state::{Presence, client_id_text, state, state_mut};
+use crate::protocol::centrifugo::state::{
+    Presence, PresentClient, client_id_text, state, state_mut,
+};
 use crate::protocol::centrifugo::subscribe::check_name;
-use crate::protocol::front::{Clients, Lanes};
+use crate::protocol::front::{Clients, Lanes, Queues};
 
 /// The bytes of the members in one reply, about.
 const MEMBERS_BYTES_MAX: usize = 1 << 20;
@@ -42,24 +46,26 @@ pub(super) fn client_asks_presence(
     if !rules.get(rules.number_for(name)).presence {
         return Err(Refused::error(ErrorCode::NOT_AVAILABLE));
     }
-    let state = state_mut(&mut clients.conns, slot);
-    state.last_presence = state.last_presence.wrapping_add(1);
-    let number = state.last_presence;
-    state.presences.push(Presence {
-        number,
+    state_mut(&mut clients.conns, slot).presence = Some(Box::new(Presence {
         id,
         counts_only,
         name: name.into(),
         members: Vec::new(),
-    });
+        members_bytes: 0,
+    }));
     // Nobody came after the last number, so the counts come alone.
     let after = if counts_only { u64::MAX } else { 0 };
-    ask(clients, lanes, slot, (number, name), after);
+    ask(clients, lanes, slot, name, after);
     Ok(())
 }
 
-fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, (number, name): (u32, &[u8]), after: u64) {
-    let to = clients.conns.reply_to(slot, number);
+/// Whether a presence command of the connection is not answered.
+pub(super) fn awaits_members(clients: &Clients, slot: u32) -> bool {
+    state(&clients.conns, slot).is_some_and(|it| it.presence.is_some())
+}
+
+fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64) {
+    let to = clients.conns.reply_to(slot, 0);
     let (_, home) = clients.ctx.place_of(name);
     lanes.ask(home, |bytes| {
         Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
@@ -70,48 +76,50 @@ fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, (number, name): (u32, &[
 pub(crate) fn presence_answered<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
+    queues: &mut Queues,
     to: ReplyTo,
     page: &PresencePage,
     io: &mut I,
 ) {
     let slot = to.slot;
-    let asked = state(&clients.conns, slot).map_or(&[][..], |it| &it.presences);
-    let Some(at) = asked.iter().position(|asked| asked.number == to.part) else {
+    let Some(mut asked) = state_mut(&mut clients.conns, slot).presence.take() else {
         return;
     };
-    let mut asked = state_mut(&mut clients.conns, slot).presences.remove(at);
-    if asked.counts_only {
-        let counts = page.counts;
-        let (clients_count, users) = (counts.clients, counts.users);
-        let answer = Answer::PresenceStats {
-            clients: clients_count,
-            users,
-        };
-        write_reply(clients, slot, asked.id, answer);
-        return clients.send_reply(slot, io);
-    }
     let mut last = 0;
     for change in page.changes.iter() {
         if let PresenceChange::Join(member) = change {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let client = client_id_text(&clients.ctx.world, member.at);
-            asked
-                .members
-                .push((client, text(member.user), member.info.into()));
+            asked.push((client, text(member.user), member.info.into()));
             last = member.id;
         }
     }
-    if !page.more {
+    // Even members without user and info would be too many.
+    let least = page.counts.listed as usize * size_of::<PresentClient>();
+    if asked.counts_only {
+        let PresenceCounts {
+            clients: all,
+            users,
+            ..
+        } = page.counts;
+        let answer = Answer::PresenceStats {
+            clients: all,
+            users,
+        };
+        write_reply(clients, slot, asked.id, answer);
+    } else if !page.more {
         write_members(clients, slot, &asked);
-        return clients.send_reply(slot, io);
-    }
-    if asked.bytes() > MEMBERS_BYTES_MAX {
+    } else if asked.members_bytes.max(least) > MEMBERS_BYTES_MAX {
         let words = "so many clients do not fit into one answer; presence_stats counts them";
         write_error(clients, slot, asked.id, ErrorCode::LIMIT_EXCEEDED, words);
-        return clients.send_reply(slot, io);
+    } else {
+        ask(clients, lanes, slot, &asked.name, last);
+        state_mut(&mut clients.conns, slot).presence = Some(asked);
+        return;
     }
-    ask(clients, lanes, slot, (asked.number, &asked.name), last);
-    state_mut(&mut clients.conns, slot).presences.push(asked);
+    clients.send_reply(slot, io);
+    // Commands may wait for this answer.
+    queues.resume_later(clients, clients.conns.id_of(slot));
 }
 
 fn write_members(clients: &mut Clients, slot: u32, asked: &Presence) {

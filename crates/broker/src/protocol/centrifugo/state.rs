@@ -28,10 +28,8 @@ pub struct Centrifugo {
     pub subscribing: Vec<Subscribing>,
     /// History commands that no home has answered.
     pub histories: Vec<History>,
-    /// Presence commands that no home has answered.
-    pub presences: Vec<Presence>,
-    /// The number of the last presence command.
-    pub last_presence: u32,
+    /// The presence command that is not answered. The next one waits for it.
+    pub presence: Option<Box<Presence>>,
     /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
     pub granted: Vec<Granted>,
     /// Subscriptions of the server whose positions the homes have not told.
@@ -123,8 +121,6 @@ pub struct History {
 
 /// A presence command that waits for its members.
 pub struct Presence {
-    /// Its number at the connection.
-    pub number: u32,
     /// The id of the command.
     pub id: u32,
     /// Only how many there are.
@@ -132,16 +128,24 @@ pub struct Presence {
     /// The channel.
     pub name: Box<[u8]>,
     /// The members that have come: client id, user and info.
-    pub members: Vec<(String, String, Box<[u8]>)>,
+    pub members: Vec<PresentClient>,
+    /// The bytes of all of them.
+    pub members_bytes: usize,
 }
 
+/// A member for the answer: client id, user and info.
+pub type PresentClient = (String, String, Box<[u8]>);
+
 impl Presence {
-    /// The bytes of its heap.
-    pub fn bytes(&self) -> usize {
-        let texts = |(client, user, info): &(String, String, Box<[u8]>)| {
-            size_of::<(String, String, Box<[u8]>)>() + client.len() + user.len() + info.len()
-        };
-        self.name.len() + self.members.iter().map(texts).sum::<usize>()
+    /// Adds a member.
+    pub fn push(&mut self, member: PresentClient) {
+        let (client, user, info) = &member;
+        self.members_bytes += size_of::<PresentClient>() + client.len() + user.len() + info.len();
+        self.members.push(member);
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Presence>() + self.name.len() + self.members_bytes
     }
 }
 
@@ -158,7 +162,7 @@ impl Centrifugo {
             && self.asked.is_none()
             && self.subscribing.is_empty()
             && self.histories.is_empty()
-            && self.presences.is_empty()
+            && self.presence.is_none()
             && self.granted.is_empty()
             && self.beginning.is_empty()
             && self.connect.is_none()
@@ -169,8 +173,7 @@ impl Centrifugo {
         size_of::<Centrifugo>()
             + self.subscribing.capacity() * size_of::<Subscribing>()
             + self.histories.capacity() * size_of::<History>()
-            + self.presences.capacity() * size_of::<Presence>()
-            + self.presences.iter().map(Presence::bytes).sum::<usize>()
+            + self.presence.as_ref().map_or(0, |it| it.bytes())
             + self.granted.capacity() * size_of::<Granted>()
             + self.beginning.capacity() * size_of::<Beginning>()
             + self.beginning.iter().map(Beginning::bytes).sum::<usize>()

@@ -85,12 +85,11 @@ pub(crate) fn presence_read<I: Io>(
         return clients.broken(slot);
     };
     let mut tag = Vec::with_capacity(48);
-    position::write_hex(&mut tag, page.position.table);
-    for number in [page.position.change, request.after] {
-        tag.push(b'-');
-        position::write_decimal(&mut tag, number);
-    }
-    tag.extend_from_slice(if request.counts_only { b"-stats" } else { b"" });
+    // In front: what follows a tag may be a proxy's suffix.
+    tag.extend_from_slice(if request.counts_only { b"stats." } else { b"" });
+    page.position.write(&mut tag);
+    tag.push(b'-');
+    position::write_decimal(&mut tag, request.after);
     let is_known = etag::entity_tags(&request.tags).any(|known| is_tag(known, &tag));
     let mut body = Vec::new();
     if !is_known {
@@ -104,7 +103,7 @@ pub(crate) fn presence_read<I: Io>(
     head = head
         .header_parts("ETag", &[b"\"", &tag, b"\""])
         .header(CACHE_CONTROL, b"private, no-cache")
-        .header("Vary", b"Origin");
+        .header("Vary", b"Origin, Accept");
     if page.more && !request.counts_only {
         head = head.header("Crore-More", b"true");
     }

@@ -267,7 +267,7 @@ fn encode_whole(conns: &Connections, slot: u32, topics: u64, out: &mut Vec<u8>) 
     }
 }
 
-/// Checks whether the credentials still allow this follower or watcher. Ok if the connection is no follower.
+/// Checks whether the credentials and the rules still allow this follower or watcher. Ok if the connection is no follower.
 pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
     let extra = clients.conns.find_extra(slot);
     let follow = extra.and_then(|extra| extra.own.follow.as_ref());
@@ -276,7 +276,12 @@ pub(crate) fn may_follow(clients: &Clients, slot: u32) -> Result<(), Reason> {
             true => Right::Presence,
             false => Right::Interest,
         };
-        clients.may(slot, right, &follow.filter)
+        clients.may(slot, right, &follow.filter)?;
+        let rules = &clients.ctx.world.rules;
+        match !follow.watches || rules.get(rules.number_for(&follow.filter)).presence {
+            true => Ok(()),
+            false => Err(Reason::PresenceOff),
+        }
     })
 }
 

@@ -13,7 +13,6 @@ use crore_wire::http::head::Head;
 use crore_wire::websocket::frame::{self, Opcode};
 use crore_wire::{form, sse};
 
-use crate::base::position;
 use crate::base::reason::Reason;
 use crate::client::row::State;
 use crate::io::Io;
@@ -111,23 +110,7 @@ fn position_in(head: &Head<'_>) -> Result<Option<PresencePosition>, ()> {
         }
         (None, None) => return Ok(None),
     };
-    parse_position(text).map(Some).ok_or(())
-}
-
-fn parse_position(text: &[u8]) -> Option<PresencePosition> {
-    let (table, change) = text.split_at_checked(memchr::memchr(b'-', text)?)?;
-    let is_hex = table.iter().all(u8::is_ascii_hexdigit);
-    let table = core::str::from_utf8(table).ok().filter(|_| is_hex)?;
-    Some(PresencePosition {
-        table: u32::from_str_radix(table, 16).ok()?,
-        change: position::parse_decimal(&change[1..])?,
-    })
-}
-
-fn write_position(out: &mut Vec<u8>, position: &PresencePosition) {
-    position::write_hex(out, position.table);
-    out.push(b'-');
-    position::write_decimal(out, position.change);
+    PresencePosition::parse(text).map(Some).ok_or(())
 }
 
 /// A page of a home has come, for a watcher or for a request.
@@ -212,7 +195,7 @@ fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
     }
     let mut id = Vec::new();
     if !page.more {
-        write_position(&mut id, &page.position);
+        page.position.write(&mut id);
     }
     let row = clients.conns.get(slot);
     let (mut out, mut text) = (Vec::new(), Vec::new());
@@ -235,32 +218,4 @@ fn encode_page(clients: &Clients, slot: u32, page: &PresencePage) -> Vec<u8> {
         write_part(row, &text, &mut out);
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_are_read_as_they_were_written() {
-        for (table, change) in [(0, 0), (7, 1), (u32::MAX, u64::MAX)] {
-            let position = PresencePosition { table, change };
-            let mut text = Vec::new();
-            write_position(&mut text, &position);
-            assert_eq!(parse_position(&text), Some(position));
-        }
-        for wrong in [
-            &b""[..],
-            b"00000007",
-            b"00000007-",
-            b"00000007-x",
-            b"+0000007-1",
-            b"-1",
-            b"100000000-1",
-            b"00000007-18446744073709551616",
-            b"live",
-        ] {
-            assert_eq!(parse_position(wrong), None, "{}", wrong.escape_ascii());
-        }
-    }
 }
