@@ -47,7 +47,7 @@ mod planned_rules;
 mod presence;
 mod present;
 mod publish;
-mod qos_retention;
+pub(crate) mod qos_retention;
 mod qos_subscriptions;
 mod read_pages;
 mod reload;

@@ -5,6 +5,7 @@
 //! of a turn, is bounded (see `work.rs`). No input from the network causes a panic.
 
 pub(crate) mod asks;
+mod catch_up;
 mod cluster;
 mod cluster_view;
 mod commits;

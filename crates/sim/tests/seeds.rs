@@ -269,6 +269,21 @@ const FOUND: &[(&str, u64, usize)] = &[
         864_691_128_457_135_590,
         5000,
     ),
+    (
+        "a node that was paused read the messages of a topic before the record of the session that needs them, and kept only the last one",
+        864_691_128_457_138_639,
+        5000,
+    ),
+    (
+        "the same with other partitions",
+        864_691_128_457_138_893,
+        5000,
+    ),
+    (
+        "the same, after a node had been cut off",
+        864_691_128_455_141_926,
+        1200,
+    ),
 ];
 
 /// Seeds of the fixed set, and their steps.

@@ -13,6 +13,7 @@
 mod client;
 mod disk;
 pub mod holdings;
+mod interruptions;
 pub mod keys;
 mod party;
 mod rate;
@@ -56,6 +57,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub use client::Client;
 use client::CountsByClient;
 use disk::Disk;
+use interruptions::Interruptions;
 use keys::Keys;
 pub use party::Party;
 use rate::{Buckets, Rate};
@@ -68,6 +70,8 @@ use crate::budget::totals::Totals;
 
 /// A node of a cluster is not ready if it has not read one of its own heartbeats from the log for this time.
 pub const CUT_OFF_S: u32 = 5;
+/// If the node's own heartbeats arrive further apart than this, the node may have missed heartbeats of others.
+pub(crate) const HEARTBEAT_GAP_S: u32 = 2;
 /// Publishers wait this long for room in the full log of a cluster before they are refused. A checkpoint takes less.
 const WAITS_S: u32 = 5;
 /// The number of hashes in [`RecentNames`]: 16 KiB.
@@ -114,6 +118,8 @@ pub struct Counts {
     /// MQTT clients of a cluster whose sessions are shorter than they asked for, and which the operator's log has named recently.
     pub short_sessions: RecentNames,
     engine: EngineState,
+    /// Times in which this node of a cluster did not read the log.
+    pub interruptions: Interruptions,
     seed: u64,
 }
 
@@ -243,6 +249,7 @@ impl Admission {
             valve: Valve::default(),
             short_sessions: RecentNames::default(),
             engine: EngineState::default(),
+            interruptions: Interruptions::default(),
             seed,
         };
         counts.change(settings);
@@ -584,6 +591,11 @@ impl Counts {
     /// Whether this node may be cut off from the log: it has not read a heartbeat of its own for `CUT_OFF_S`, or never.
     pub fn is_cut_off(&self, unix_s: u32) -> bool {
         unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) >= CUT_OFF_S
+    }
+
+    /// Whether more time has passed since the node's last heartbeat in the log than between two heartbeats.
+    pub(crate) fn misses_heartbeats(&self, unix_s: u32) -> bool {
+        unix_s.saturating_sub(self.engine.heartbeat_s.load(Relaxed)) > HEARTBEAT_GAP_S
     }
 
     /// Counts a message of this client that the log begins to keep.

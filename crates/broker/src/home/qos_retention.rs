@@ -14,6 +14,9 @@ use crate::base::rules::Rules;
 use crate::base::time::Now;
 use crate::store::slab::NONE;
 
+/// The filter of all topics.
+pub(crate) const EVERYTHING: &[u8] = b"#";
+
 impl Home {
     /// Adds (`on`) or removes a subscription that needs the messages of a topic, or of all topics that match a filter, to be kept. Each
     /// shard with subscribers removes exactly the subscriptions that it added, even if the home refused the subscription itself.

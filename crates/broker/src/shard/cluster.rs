@@ -18,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::OFFSETS_PER_BATCH;
+use crate::budget::admission::HEARTBEAT_GAP_S;
 use crate::commit::batch::StoredHeader;
 use crate::commit::queue::CommitQueues;
 use crate::commit::record::{Heartbeat, Note};
@@ -33,8 +34,6 @@ use crate::shard::pending_request::PendingRequest;
 const HEARTBEAT_PARTITION: u16 = 0;
 /// A node is declared dead after this many seconds without a heartbeat.
 const SILENT_S: u32 = 5;
-/// If the node's own heartbeats arrive further apart than this, the node may have missed heartbeats of others.
-const HEARTBEAT_GAP_S: u32 = 2;
 /// The steward writes a mark into a partition that has had no record for this long. The reason: idempotency keys expire by the log's clock,
 /// which advances only with records.
 const IDLE_S: u32 = 60;
@@ -45,10 +44,10 @@ const NODES_MAX: usize = 256;
 
 /// The parts of a cluster node's shard that write and apply notes.
 pub(super) struct NodeContext<'a> {
-    cluster: &'a mut ClusterView,
+    pub cluster: &'a mut ClusterView,
     commits: &'a mut CommitQueues<PendingRequest>,
-    home: &'a mut Home,
-    ctx: &'a Context,
+    pub home: &'a mut Home,
+    pub ctx: &'a Context,
     lanes: &'a mut Lanes,
 }
 
@@ -122,6 +121,7 @@ impl NodeContext<'_> {
     pub(super) fn tick(&mut self) {
         let placement = self.ctx.world.placement();
         let me = self.ctx.me;
+        self.write_marks_of_interruption();
         for (at, _) in placement.of_home(me).enumerate() {
             self.write_missing_death(at);
             self.offer_steward(at);
@@ -252,7 +252,7 @@ impl NodeContext<'_> {
     }
 
     /// Writes a note, unless one of its kind is in flight.
-    fn write_note(&mut self, at: usize, note: &Note<'_>) {
+    pub(super) fn write_note(&mut self, at: usize, note: &Note<'_>) {
         let partition = &mut self.cluster.partitions[at];
         if partition.notes_in_flight & kind_bit(note) != 0 {
             return;
@@ -278,6 +278,9 @@ impl NodeContext<'_> {
         if note_applied && matches!(note, Note::Mark(_)) && partition.waiting_page > 0 {
             let waits = core::mem::take(&mut partition.waiting_page);
             self.home.give_up_positions(at, waits);
+        }
+        if note_applied && matches!(note, Note::Mark(_)) {
+            self.mark_of_interruption_applied(at);
         }
     }
 

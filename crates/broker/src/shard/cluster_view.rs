@@ -30,6 +30,11 @@ pub(super) struct ClusterView {
     pub partitions: Vec<Partition>,
     /// Whether the log was read, so that the homes know which messages the sessions need. Then they are told of each change.
     pub counts_needs: bool,
+    /// The second in which this home last looked whether the node was interrupted, and the newest interruption that it knows (`catch_up.rs`).
+    pub looked_s: u32,
+    pub interruption: u64,
+    /// Whether all messages are kept, since some home of the node has not read to the end of the log.
+    pub keeps_everything: bool,
 }
 
 /// A partition of the home.
@@ -41,6 +46,19 @@ pub(super) struct Partition {
     pub applied_s: u32,
     /// The number of the newest page that waited for the log when the mark in flight was written; 0 if none waited.
     pub waiting_page: u64,
+    pub read_to: ReadTo,
+}
+
+/// How far a home has read a partition since the last interruption.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum ReadTo {
+    /// To the mark that was written after the interruption.
+    #[default]
+    End,
+    /// That mark is in flight.
+    MarkInFlight,
+    /// That mark is not written yet.
+    Unknown,
 }
 
 /// The bit of this kind of note in `Partition::notes_in_flight`.

@@ -40,6 +40,7 @@ impl Shard {
 
     /// Carries out requests that the engine has committed, until the turn's budget is spent. Returns whether there were any.
     pub(crate) fn continue_commits(&mut self) -> bool {
+        self.look_for_interruption();
         let mut any = false;
         while !self.front.clients.meter.work.is_spent() || !any {
             if lacks_room(&mut self.home, &self.front.clients.ctx) {

@@ -17,12 +17,10 @@ use crate::base::time::Now;
 use crate::budget::admission::Party;
 use crate::budget::world::World;
 use crate::home::Home;
+use crate::home::qos_retention::EVERYTHING;
 use crate::home::sessions::SessionsAtHome;
 use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
 use crate::shard::Shard;
-
-/// The filter of all topics.
-const EVERYTHING: &[u8] = b"#";
 
 /// What the sessions of all homes need after a log was read.
 #[derive(Default)]

@@ -1,0 +1,90 @@
+//! Lets a node of a cluster that has fallen behind the log keep all messages, until it has read to the end.
+//!
+//! The record of a session and the messages that the session needs are mostly in different partitions. A node that was paused, or cut off from the log,
+//! may read the messages first. It would remove them, since it knows of nobody who needs them, and the session would miss them at this node without a
+//! notice. So all homes of the node keep messages as for a subscription to everything, until each of them has read a mark (a record without content) in
+//! each of its partitions that was written after the interruption.
+//!
+//! A *home* is the part of a shard that keeps partitions.
+//!
+//! Not covered: the log of one partition that is read seconds later than the others, while the node reads its own heartbeats in time.
+
+use crate::budget::admission::HEARTBEAT_GAP_S;
+use crate::commit::record::Note;
+use crate::home::qos_retention::EVERYTHING;
+use crate::shard::Shard;
+use crate::shard::cluster::NodeContext;
+use crate::shard::cluster_view::{ReadTo, kind_bit};
+
+impl Shard {
+    /// Notices that the node has been interrupted, before it applies what the log has got meanwhile.
+    pub(super) fn look_for_interruption(&mut self) {
+        if let Some(mut node) = self.node_context() {
+            node.look_for_interruption();
+        }
+    }
+}
+
+impl NodeContext<'_> {
+    fn look_for_interruption(&mut self) {
+        let (cluster, ctx) = (&mut *self.cluster, self.ctx);
+        if !cluster.counts_needs {
+            return;
+        }
+        let interruptions = &ctx.world.admission.interruptions;
+        let looked_s = core::mem::replace(&mut cluster.looked_s, ctx.now.s);
+        if ctx.now.s.saturating_sub(looked_s) > HEARTBEAT_GAP_S {
+            interruptions.begin(ctx.now.s);
+        }
+        let newest = interruptions.newest();
+        if cluster.interruption != newest {
+            cluster.interruption = newest;
+            for partition in &mut cluster.partitions {
+                partition.read_to = ReadTo::Unknown;
+            }
+            if !cluster.keeps_everything {
+                cluster.keeps_everything = true;
+                self.home
+                    .count_qos_subscription(0, EVERYTHING, true, ctx.now);
+            }
+        } else if cluster.keeps_everything && interruptions.is_over(newest, ctx.world.homes) {
+            cluster.keeps_everything = false;
+            self.home
+                .count_qos_subscription(0, EVERYTHING, false, ctx.now);
+        }
+    }
+
+    /// Writes the marks up to which this home has to read. Called once a second.
+    pub(super) fn write_marks_of_interruption(&mut self) {
+        let (admission, now) = (&self.ctx.world.admission, self.ctx.now);
+        if self.cluster.counts_needs && admission.misses_heartbeats(now.unix_s) {
+            admission.interruptions.begin(now.s);
+        }
+        self.look_for_interruption();
+        for at in 0..self.cluster.partitions.len() {
+            let partition = self.cluster.partitions[at];
+            let in_flight = partition.notes_in_flight & kind_bit(&Note::Mark(0)) != 0;
+            if partition.read_to == ReadTo::Unknown && !in_flight {
+                self.cluster.partitions[at].read_to = ReadTo::MarkInFlight;
+                self.write_note(at, &Note::Mark(0));
+            }
+        }
+    }
+
+    /// This home has read its own mark in partition `at`.
+    pub(super) fn mark_of_interruption_applied(&mut self, at: usize) {
+        let cluster = &mut *self.cluster;
+        if cluster.partitions[at].read_to != ReadTo::MarkInFlight {
+            return;
+        }
+        cluster.partitions[at].read_to = ReadTo::End;
+        if cluster
+            .partitions
+            .iter()
+            .all(|it| it.read_to == ReadTo::End)
+        {
+            let interruptions = &self.ctx.world.admission.interruptions;
+            interruptions.has_read_to_end(cluster.interruption);
+        }
+    }
+}
