@@ -14,7 +14,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::mqtt::{self, Packet};
+use crore_wire::mqtt::{self, Packet, Properties, Property};
 use crore_wire::topic;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -472,19 +472,29 @@ fn of_waiting(it: &StoredMessage<'_>) -> Entry {
 }
 
 /// A hash of a message. Its packet is encoded anew each time it is sent, with the rest of its time to live, so the hash has the content and not the bytes.
+/// The properties count too: two requests may differ in nothing else.
 fn content(it: &StoredMessage<'_>, without: u8) -> u64 {
     let flags = u64::from(it.packet.first().copied().unwrap_or(0) & !without);
     let kind = flags << 1 | u64::from(it.is_released);
     let publish = || {
         let (header, length) = mqtt::fixed_header(&it.packet, usize::MAX).ok()??;
         match mqtt::decode(it.version, header, &it.packet[length..]).ok()? {
-            Packet::Publish(publish) => Some((publish.topic.as_bytes(), publish.payload)),
+            Packet::Publish(publish) => Some(publish),
             _ => None,
         }
     };
-    let (topic, payload) = publish().unwrap_or((&it.packet, b""));
+    let (topic, properties, payload) = match publish() {
+        Some(it) => (it.topic.as_bytes(), it.properties, it.payload),
+        None => (&*it.packet, Properties::NONE, &b""[..]),
+    };
     let payload = it.payload.as_deref().unwrap_or(payload);
-    let hash = mixed(kind, it.end_s.unwrap_or(u64::MAX));
+    let lasting = properties
+        .iter()
+        .filter(|(property, _)| *property != Property::MessageExpiryInterval);
+    let hash = lasting.fold(
+        mixed(kind, it.end_s.unwrap_or(u64::MAX)),
+        |hash, (_, property)| mixed(hash, xxh3_64(property)),
+    );
     mixed(mixed(hash, xxh3_64(topic)), xxh3_64(payload))
 }
 
@@ -687,6 +697,34 @@ mod tests {
             let bytes = patch(&before, after).changes.bytes.len();
             assert!(bytes <= most, "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn a_waiting_message_with_other_properties_is_another_one() {
+        // PUBLISH with QoS 1 to "t", with this time to live and this correlation data.
+        let message = |expiry: u8, correlation: u8| StoredMessage {
+            packet_id: 1,
+            is_released: false,
+            version: mqtt::Version::V5,
+            end_s: Some(90),
+            packet: [
+                &b"\x32\x11\0\x01t\0\x01\x09\x02\0\0\0"[..],
+                &[expiry],
+                b"\x09\0\x01",
+                &[correlation],
+                b"{}",
+            ]
+            .concat()
+            .into(),
+            payload: None,
+        };
+        let waits = |expiry, correlation| StoredSession {
+            waiting: alloc::vec![message(expiry, correlation)],
+            ..StoredSession::default()
+        };
+        assert_patched(&waits(9, b'1'), &waits(9, b'2'), 1);
+        let kept = patch(&waits(9, b'1'), &waits(5, b'1')).changes.bytes;
+        assert!(!kept.windows(2).any(|it| it == b"{}"), "{kept:?}");
     }
 
     #[test]
