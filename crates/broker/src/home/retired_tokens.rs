@@ -13,6 +13,7 @@ use alloc::collections::VecDeque;
 
 use crate::base::ids::PartitionId;
 use crate::base::snapshot::{Block, Damaged, FieldReader, kind};
+use crate::budget::admission::{Counts, Party};
 use crate::mail::session::Will;
 
 /// Seconds after the end until the steward releases.
@@ -30,6 +31,8 @@ struct Retired {
     token: u64,
     /// The will, if the steward has to publish it.
     will: Option<Box<Will>>,
+    /// The party of its session, and the bytes that it is charged. `None` after a start: a snapshot does not say whose it was.
+    charged: Option<(Party, usize)>,
 }
 
 /// What a node has to do for a token.
@@ -64,21 +67,41 @@ impl RetiredTokens {
     }
 
     /// The session or the will with this token (0: none) has ended in second `end_s` of the log.
-    pub fn insert(&mut self, token: u64, will: Option<Box<Will>>, end_s: u32) {
+    /// The party of its session pays for the will, and for `key_bytes` of its keys, until they are released.
+    pub fn insert(
+        &mut self,
+        (token, will): (u64, Option<Box<Will>>),
+        end_s: u32,
+        payer: Option<(Party, usize)>,
+        counts: &Counts,
+    ) {
         let is_old = |it: &Retired| it.end_s.saturating_add(FORGOTTEN_S) <= end_s;
         while !self.releases && self.all.front().is_some_and(is_old) {
-            self.pop();
+            self.pop(counts);
         }
         if token != 0 || will.is_some() {
-            let retired = Retired { end_s, token, will };
-            self.will_bytes += retired.will_bytes();
+            let mut retired = Retired {
+                end_s,
+                token,
+                will,
+                charged: None,
+            };
+            let will_bytes = retired.will_bytes();
+            self.will_bytes += will_bytes;
+            retired.charged = payer.map(|(party, key_bytes)| (party, will_bytes + key_bytes));
+            if let Some((party, bytes)) = retired.charged {
+                counts.change_absent(party, 0, bytes);
+            }
             self.all.push_back(retired);
         }
     }
 
-    fn pop(&mut self) -> Option<Retired> {
+    fn pop(&mut self, counts: &Counts) -> Option<Retired> {
         let first = self.all.pop_front()?;
         self.will_bytes -= first.will_bytes();
+        if let Some((party, bytes)) = first.charged {
+            counts.change_absent(party, bytes, 0);
+        }
         self.published = self.published.saturating_sub(1);
         if self.all.is_empty() {
             self.all = VecDeque::new();
@@ -101,10 +124,15 @@ impl RetiredTokens {
     }
 
     /// What this node has to do next; `None` if nothing is due. The steward looks at each of them, and has nothing to do for most.
-    pub fn next_due(&mut self, is_steward: bool, now_s: u32) -> Option<Option<DueToken>> {
+    pub fn next_due(
+        &mut self,
+        is_steward: bool,
+        now_s: u32,
+        counts: &Counts,
+    ) -> Option<Option<DueToken>> {
         let first = self.all.front()?;
         if first.end_s.saturating_add(release_s(is_steward)) <= now_s {
-            let first = self.pop();
+            let first = self.pop(counts);
             return Some(first.map(|first| DueToken::Release(first.token)));
         }
         if !is_steward {

@@ -13,6 +13,7 @@ use crore_wire::mqtt::ReasonCode;
 use crate::base::ids::ShardId;
 use crate::base::time::Now;
 use crate::budget::admission::Client;
+use crate::client::relief::has_memory_for_absent;
 use crate::commit::batch::StoredHeader;
 use crate::home::retired_tokens::DueToken;
 use crate::home::session_terms::{Consequences, DueInLog, LogPlace};
@@ -22,7 +23,7 @@ use crate::mail::session::record::{
 };
 use crate::mail::session::stored::{StoredSession, token_of};
 use crate::mail::session::{EncodedSession, SavedSession};
-use crate::mail::{Ask, ClosingSession, ReplyTo, SessionReply, Tell};
+use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::Front;
 use crate::protocol::mqtt::access::session_named;
 use crate::protocol::mqtt::retention::{count_needs, release_needs, release_token};
@@ -78,6 +79,7 @@ impl Shard {
                         client,
                         *owner,
                     )
+                    || !self.has_memory_for_will(client, *owner, recorded.as_deref())
                 {
                     return Err(NoRecord::Full);
                 }
@@ -123,6 +125,23 @@ impl Shard {
             }
             _ => Err(NoRecord::Fenced),
         }
+    }
+
+    /// Whether the client may bring this will. All nodes keep the will of a session that a claim ends for a minute longer, so a client that holds much gets
+    /// no connection with a will while memory is short.
+    fn has_memory_for_will(
+        &self,
+        name: &[u8],
+        owner: Client,
+        claim: Option<&RecordedClaim>,
+    ) -> bool {
+        let Front {
+            clients, census, ..
+        } = &self.front;
+        let party = clients.ctx.world.admission.party_of_session(name, owner);
+        claim
+            .and_then(|claim| claim.will.as_ref())
+            .is_none_or(|will| has_memory_for_absent(clients, census, party, will.bytes()))
     }
 
     fn place_of_session(&self, name: &[u8]) -> usize {
@@ -251,11 +270,12 @@ impl Shard {
     /// of the turn's budget is spent.
     pub(super) fn end_replicated_sessions(&mut self) {
         let now = self.front.clients.ctx.now;
+        let world = self.front.clients.ctx.world.clone();
         while self.has_session_due()
             && let Some(at) = self.sessions.due_at(now)
         {
             self.front.clients.meter.work.steps.add(1);
-            match self.sessions.next_due_in_log(at, now) {
+            match self.sessions.next_due_in_log(at, now, &world.admission) {
                 Some(DueInLog::Will(name, will)) => {
                     self.publish_will_once(name, Some(0), Some(will))
                 }

@@ -414,7 +414,12 @@ fn retention_bytes(state: &[u8], homes: usize) -> usize {
     };
     let all = subscriptions(state);
     let all: usize = all.filter(StoredSubscription::needs_log).map(of).sum();
-    all + unreleased(state) * ENTRY_BYTES
+    all + key_bytes(state)
+}
+
+/// Bytes that the homes of topics need for the keys of the QoS 2 messages of a stored session that are not released.
+pub(super) fn key_bytes(state: &[u8]) -> usize {
+    unreleased(state) * ENTRY_BYTES
 }
 
 #[cfg(test)]

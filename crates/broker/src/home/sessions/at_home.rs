@@ -13,7 +13,7 @@ use crate::base::ids::{ConnId, ShardId};
 use crate::base::placement::Placement;
 use crate::base::snapshot::{Block, Damaged, FieldReader, Origin, kind};
 use crate::base::time::Now;
-use crate::budget::admission::Admission;
+use crate::budget::admission::{Admission, Counts};
 use crate::budget::stats::Accounts;
 use crate::budget::world::World;
 use crate::home::retired_tokens::RetiredTokens;
@@ -279,8 +279,13 @@ impl SessionsAtHome {
     }
 
     /// The next work that is due in partition `at`.
-    pub(crate) fn next_due_in_log(&mut self, at: usize, now: Now) -> Option<DueInLog> {
-        self.change(at, |it| it.next_due_in_log(now))
+    pub(crate) fn next_due_in_log(
+        &mut self,
+        at: usize,
+        now: Now,
+        counts: &Counts,
+    ) -> Option<DueInLog> {
+        self.change(at, |it| it.next_due_in_log(now, counts))
     }
 
     /// The change that the steward records for this session.
@@ -501,7 +506,7 @@ impl SessionsAtHome {
         }
         if self.placement.home_of(partition) == self.me {
             let at = self.placement.place_at_home(partition);
-            self.change(at, |it| it.restore_retired(token, will, end_s));
+            self.change(at, |it| it.restore_retired((token, will), end_s, world));
         }
         Ok(())
     }

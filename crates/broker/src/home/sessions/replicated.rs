@@ -14,11 +14,13 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::absent::key_bytes;
 use super::snapshot::{checked_session, patched_session};
 use super::{Away, Delayed, FOREVER_S, Sessions, end_s};
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::snapshot::Block;
 use crate::base::time::Now;
+use crate::budget::admission::{Counts, Party};
 use crate::budget::world::World;
 use crate::home::session_terms::{Consequences, DeadHolder, DueInLog, Held, LogPlace, Replica};
 use crate::mail::session::record::{
@@ -98,14 +100,18 @@ impl Sessions {
                 };
             let (kept, former_will, former_owner) = self.take_away(id, counts, now);
             (after.fenced, after.is_takeover) = (former.holder, former.held.is_some());
+            let party = counts.party_of_session(record.name, former_owner);
             match former_will {
-                Some(will) if ends || will.delay_s == 0 => self.retire_will(will, now),
-                Some(will) => self.retire(will.token, now),
+                Some(will) if ends || will.delay_s == 0 => {
+                    self.retire((will.token, Some(will)), (party, 0), world, now);
+                }
+                Some(will) => self.retire((will.token, None), (party, 0), world, now),
                 None => {}
             }
             let bytes = &kept.state.bytes;
             if ends {
-                self.retire(token_of(bytes), now);
+                let keys = (party, key_bytes(bytes));
+                self.retire((token_of(bytes), None), keys, world, now);
                 after.needed = former.holder.is_none().then(|| bytes.clone());
                 self.forget(id);
                 counts.leave_session(former_owner, record.name);
@@ -115,7 +121,9 @@ impl Sessions {
                 going_on = Some((id, kept.state));
             }
         }
-        let will = will.clone().map(|will| {
+        let will = will.clone().map(|mut will| {
+            // A record does not name the client of the will: it is the session's.
+            will.client = owner;
             Box::new(Delayed {
                 will,
                 due_s: FOREVER_S,
@@ -216,14 +224,17 @@ impl Sessions {
         let (former, former_will, former_owner) = self.take_away(id, counts, now);
         let token_of_will = |will: &Option<Box<Will>>| will.as_ref().map_or(0, |will| will.token);
         if token_of_will(&former_will) != token_of_will(&terms.will) {
-            self.retire(token_of_will(&former_will), now);
+            let name = self.clients.get(self.rows.get(id).client);
+            let party = counts.party_of_session(name, former_owner);
+            self.retire((token_of_will(&former_will), None), (party, 0), world, now);
         }
         let is_held = by == ChangedBy::Holder;
         if !self.has_holder_here(id) && !has_same_needs(&former.state.bytes, &session.bytes) {
             (after.needed, after.needs) = (Some(former.state.bytes), Some(session.bytes.clone()));
         }
         counts.move_session(former_owner, terms.owner);
-        let will = terms.will.map(|will| {
+        let will = terms.will.map(|mut will| {
+            will.client = terms.owner;
             let due_s = match (is_held, will.delay_s) {
                 (true, _) => FOREVER_S,
                 (false, delay_s) => due_s(now, delay_s),
@@ -268,12 +279,16 @@ impl Sessions {
     fn end_replica(&mut self, id: u32, by: ChangedBy, world: &World, now: Now) -> Consequences {
         let former = self.remove_replica(id);
         let (kept, will, owner) = self.take_away(id, &world.admission, now);
+        let name = self.clients.get(self.rows.get(id).client);
+        let party = world.admission.party_of_session(name, owner);
         self.leave(id, owner, &world.admission);
-        self.retire(token_of(&kept.state.bytes), now);
-        match will {
-            // Nobody has published it.
-            Some(will) if by == ChangedBy::Operator => self.retire_will(will, now),
-            will => self.retire(will.map_or(0, |will| will.token), now),
+        let keys = (party, key_bytes(&kept.state.bytes));
+        self.retire((token_of(&kept.state.bytes), None), keys, world, now);
+        if let Some(will) = will {
+            // Nobody has published it if an operator ends the session.
+            let is_due = by == ChangedBy::Operator;
+            let retired = (will.token, is_due.then_some(will));
+            self.retire(retired, (party, 0), world, now);
         }
         Consequences {
             // A connection that ends has released what it needed.
@@ -402,12 +417,13 @@ impl Sessions {
     }
 
     /// What this node has to do next, of what is due now. A session stays in the table until its record is applied.
-    pub(super) fn next_due_in_log(&mut self, now: Now) -> Option<DueInLog> {
+    pub(super) fn next_due_in_log(&mut self, now: Now, counts: &Counts) -> Option<DueInLog> {
         if let Some((visited, after)) = self.release_some() {
             return Some(DueInLog::Released(visited, after));
         }
         let replicas = self.replicas.as_mut()?;
-        if let Some(due) = replicas.retired.next_due(replicas.is_steward, now.unix_s) {
+        let is_steward = replicas.is_steward;
+        if let Some(due) = (replicas.retired).next_due(is_steward, now.unix_s, counts) {
             return due.map(DueInLog::Retired);
         }
         if !replicas.is_steward {
@@ -544,9 +560,15 @@ impl Sessions {
     }
 
     /// Restores a token from a snapshot. They come in the order of their ends.
-    pub(super) fn restore_retired(&mut self, token: u64, will: Option<Box<Will>>, end_s: u32) {
+    pub(super) fn restore_retired(
+        &mut self,
+        retired: (u64, Option<Box<Will>>),
+        end_s: u32,
+        world: &World,
+    ) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.retired.insert(token, will, end_s);
+            let (all, counts) = (&mut replicas.retired, &world.admission);
+            all.insert(retired, end_s, None, counts);
         }
     }
 
@@ -575,16 +597,17 @@ impl Sessions {
         })
     }
 
-    fn retire(&mut self, token: u64, now: Now) {
+    /// Retires a token, with the will if the steward has to publish it. `payer` is the party of the session, and the bytes of its keys.
+    fn retire(
+        &mut self,
+        retired: (u64, Option<Box<Will>>),
+        payer: (Party, usize),
+        world: &World,
+        now: Now,
+    ) {
         if let Some(replicas) = &mut self.replicas {
-            replicas.retired.insert(token, None, now.unix_s);
-        }
-    }
-
-    /// Retires a will that the steward has to publish.
-    fn retire_will(&mut self, will: Box<Will>, now: Now) {
-        if let Some(replicas) = &mut self.replicas {
-            replicas.retired.insert(will.token, Some(will), now.unix_s);
+            let (all, counts) = (&mut replicas.retired, &world.admission);
+            all.insert(retired, now.unix_s, Some(payer), counts);
         }
     }
 

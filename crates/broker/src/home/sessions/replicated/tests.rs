@@ -41,6 +41,8 @@ impl Table {
         let mut settings = Settings::default();
         settings.mqtt.durable_sessions = true;
         settings.mqtt.sessions_per_user_max = 2;
+        // So that bytes count by party.
+        settings.limits.memory_bytes = 64 << 20;
         Table {
             world: World::for_tests(settings, 1),
             sessions: Sessions::new(0, 1, true),
@@ -130,11 +132,16 @@ impl Table {
         assert!(!after.is_void);
     }
 
+    fn next_due(&mut self) -> Option<DueInLog> {
+        let now = self.now();
+        self.sessions.next_due_in_log(now, &self.world.admission)
+    }
+
     /// What is due now, until nothing is.
     fn due(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while self.sessions.next_due_s() <= self.now_s {
-            all.extend(self.sessions.next_due_in_log(self.now()).map(told));
+            all.extend(self.next_due().map(told));
         }
         all
     }
@@ -272,6 +279,96 @@ fn keys_of_what_has_ended_are_released_a_minute_later_and_at_other_nodes_too() {
 }
 
 #[test]
+fn party_of_a_session_pays_for_its_retired_will_and_keys_until_their_release() {
+    let mut table = Table::new();
+    let world = table.world.clone();
+    let owner = Client::from_address([10, 0, 0, 1].into(), world.seed);
+    let party = world.admission.party_of_session(b"sensor", owner);
+    let charged = || world.admission.absent_bytes(party);
+    let mut last_words = will(77, 0);
+    last_words.data = [b'x'; 5000].into();
+    let claim = |table: &mut Table, will: Option<Will>| {
+        let change = SessionChange::Claim {
+            clean: true,
+            expiry_s: 100,
+            owner,
+            token: table.offset + 1,
+            will: will.map(Box::new),
+        };
+        table.apply("sensor", ME, change, None);
+    };
+    claim(&mut table, Some(last_words));
+    // The client has not released these QoS 2 messages.
+    let session = StoredSession {
+        token: 1,
+        received: (1..=100).collect(),
+        ..StoredSession::default()
+    };
+    let hash = xxh3_64_with_seed(b"sensor", world.seed) as u32;
+    let patch = Outline::of_new(1).patch(&session, &Outline::from_session(&session));
+    let by = Fence {
+        claim: 1,
+        by: ChangedBy::Holder,
+    };
+    let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
+    assert!(!table.apply("sensor", ME, parts, Some(by)).is_void);
+    // The clean start ends the session.
+    claim(&mut table, None);
+    let id = table.sessions.find(hash, b"sensor").expect("a new session");
+    let (_, alone) = table.sessions.charged(id, &world.admission);
+    let retired = charged() - alone;
+    assert!(retired >= 5000 + 100 * 48, "{retired} bytes");
+    table.now_s += 90;
+    table.due();
+    assert_eq!(charged(), alone, "the keys are released");
+}
+
+#[test]
+fn will_of_a_record_belongs_to_the_client_of_its_session() {
+    let mut table = Table::new();
+    let owner = Client::from_address([10, 0, 0, 1].into(), table.world.seed);
+    for name in ["taken", "left"] {
+        let change = SessionChange::Claim {
+            clean: true,
+            expiry_s: 100,
+            owner,
+            token: table.offset + 1,
+            will: Some(Box::new(will(77, 0))),
+        };
+        table.apply(name, ME, change, None);
+    }
+    let session = StoredSession {
+        token: 2,
+        ..StoredSession::default()
+    }
+    .encode();
+    let terms = Terms {
+        owner,
+        is_held: false,
+        expiry_s: 100,
+        will: Some(Box::new(will(78, 0))),
+    };
+    let fence = Some(Fence {
+        claim: 2,
+        by: ChangedBy::Closing,
+    });
+    let state = SessionChange::State(RecordedState::new(&session, terms));
+    table.apply("left", ME, state, fence);
+    table.claim("taken", OTHER, true, None);
+    table.sessions.set_steward(true);
+    let mut wills = 0;
+    while table.sessions.next_due_s() <= table.now_s {
+        if let Some(DueInLog::Will(_, will) | DueInLog::Retired(DueToken::Publish(will))) =
+            table.next_due()
+        {
+            assert_eq!(will.client, owner, "will {}", will.token);
+            wills += 1;
+        }
+    }
+    assert_eq!(wills, 2);
+}
+
+#[test]
 fn next_steward_publishes_a_claimed_will_again() {
     let mut table = Table::new();
     table.claim("sensor", ME, true, Some(will(77, 0)));
@@ -311,7 +408,7 @@ fn sessions_of_a_dead_node_are_released_in_pieces_and_count_as_released_at_once(
     assert_eq!(token_of(state), before + 1);
     for _ in 0..2 {
         let before = held(&table);
-        table.sessions.next_due_in_log(table.now());
+        table.next_due();
         assert_eq!(before - held(&table), ROWS_PER_PIECE);
     }
     let pieces = 1 + (1000 / ROWS_PER_PIECE);
