@@ -78,6 +78,7 @@ pub fn http2(data: &[u8]) {
             settings: 4,
             pings: 3,
             empty_frames: 4,
+            small_frames: 4,
             window_updates: 5,
             ..limits
         };

@@ -28,6 +28,7 @@ const CONTINUATION: u8 = 9;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+const WITH_PRIORITY: u8 = 0x20;
 
 /// Error codes (RFC 9113 section 7).
 const PROTOCOL_ERROR: u32 = 1;
@@ -399,6 +400,10 @@ fn attacks_on_a_connection_end_it_with_their_code() {
         [request(stream, &GET), reset].concat()
     });
     let open = |stream| frame(HEADERS, END_HEADERS, stream, &block(&GET));
+    // An entry of the dynamic table with a long value, and bytes that each stand for it.
+    let mut bomb = [&block(&GET)[..], b"\x40\x01a\x7f\xa1\x1e", &[b'x'; 4_000]].concat();
+    bomb.resize(16_000, 0xbe);
+    let byte_for_each = [1, 3].map(|stream| frame(DATA, 0, stream, b"x")).concat();
     let attacks: Vec<(&str, Vec<u8>, u32)> = vec![
         ("rapid reset", rapid_reset.collect(), ENHANCE_YOUR_CALM),
         (
@@ -423,6 +428,16 @@ fn attacks_on_a_connection_end_it_with_their_code() {
         (
             "empty frames",
             [open(1), frame(DATA, 0, 1, b"").repeat(5_000)].concat(),
+            ENHANCE_YOUR_CALM,
+        ),
+        (
+            "an index bomb",
+            frame(HEADERS, END_HEADERS | END_STREAM, 1, &bomb),
+            ENHANCE_YOUR_CALM,
+        ),
+        (
+            "bytes for one body after another",
+            [open(1), open(3), byte_for_each.repeat(2_000)].concat(),
             ENHANCE_YOUR_CALM,
         ),
         (
@@ -483,6 +498,10 @@ fn requests_that_break_a_rule_end_their_stream_only() {
         ("two hosts", with("host", "elsewhere")),
         ("a field of the connection", with("connection", "close")),
         ("a transfer coding", with("transfer-encoding", "chunked")),
+        ("a connection that is kept", with("keep-alive", "timeout=5")),
+        ("an old field", with("proxy-connection", "keep-alive")),
+        ("an upgrade", with("upgrade", "websocket")),
+        ("other codings of trailers", with("te", "gzip")),
         ("a name in upper case", with("X-A", "b")),
         ("a line in a value", with("x-a", "b\r\nx-c: d")),
         ("a body that does not come", with("content-length", "5")),
@@ -500,8 +519,107 @@ fn requests_that_break_a_rule_end_their_stream_only() {
     let stream = client.begin("POST", "/pub/a", &[("content-length", "2")], 0);
     client.send(&frame(DATA, END_STREAM, stream, b"three"));
     assert_eq!(client.reset(stream), PROTOCOL_ERROR, "a longer body");
+    let stream = client.begin("POST", "/pub/a", &[("content-length", "9")], 0);
+    client.send(&frame(DATA, END_STREAM, stream, b"short"));
+    assert_eq!(client.reset(stream), PROTOCOL_ERROR, "a shorter body");
+    let stream = client.begin("POST", "/pub/a", &[], 0);
+    let most = 0x7fff_ffff_u32.to_be_bytes();
+    client.send(&frame(WINDOW_UPDATE, 0, stream, &most));
+    assert_eq!(client.reset(stream), FLOW_CONTROL_ERROR, "a window");
     let stream = client.post("/pub/a", b"well");
     assert_eq!(client.answer(stream).0, 202);
+}
+
+#[test]
+fn a_stream_opened_after_goaway_is_not_served() {
+    let server = Server::with(&format!("{ON}[limits]\nconnections_per_address_max = 2\n"));
+    let mut first = Http2::open(&server);
+    first.events("a");
+    // This connection is turned away with the answer to its first request.
+    let mut second = Http2::open(&server);
+    let post = |stream| {
+        let fields = [
+            &[(":method", "POST"), (":path", "/pub/b")][..],
+            &GET[1..2],
+            &GET[3..],
+        ];
+        let head = frame(HEADERS, END_HEADERS, stream, &block(&fields.concat()));
+        [head, frame(DATA, END_STREAM, stream, b"late")].concat()
+    };
+    second.send(&[request(1, &GET), post(3)].concat());
+    let mut frames = Vec::new();
+    while let Some(frame) = second.read() {
+        frames.push(frame);
+    }
+    let last = frames.iter().find(|it| it.kind == GOAWAY);
+    assert_eq!(last.map(|it| &it.payload[..4]), Some(&[0, 0, 0, 1][..]));
+    let answer = frames.iter().find(|it| it.stream == 1).expect("an answer");
+    assert_eq!(status(&answer.payload), 429);
+    assert!(frames.iter().all(|it| it.stream != 3), "{frames:?}");
+    let history = first.get("/history/b?since=oldest", &[]);
+    // Its own address has no room either, so the answer is a refusal until its first stream has ended.
+    assert_eq!(first.answer(history).0, 429);
+    first.send(&frame(RST_STREAM, 0, 1, &8_u32.to_be_bytes()));
+    server.await_subscribers("a", 0);
+    let history = first.get("/history/b?since=oldest", &[]);
+    let (_, text) = first.answer(history);
+    assert!(!text.contains("late"), "{text}");
+}
+
+#[test]
+fn a_window_of_one_byte_brings_the_whole_answer() {
+    let server = Server::with(ON);
+    let mut client = Http2::with(&server, &[(INITIAL_WINDOW, 1)]);
+    let stream = client.get("/nowhere", &[]);
+    assert_eq!(status(&client.of(stream).payload), 404);
+    let mut body: Vec<u8> = Vec::new();
+    loop {
+        let data = client.of(stream);
+        assert!(data.kind == DATA && data.payload.len() <= 1, "{data:?}");
+        body.extend(&data.payload);
+        if data.flags & END_STREAM != 0 {
+            break;
+        }
+        client.send(&frame(WINDOW_UPDATE, 0, stream, &1_u32.to_be_bytes()));
+    }
+    let http1 = once(&server, "GET", "/nowhere", &[], "");
+    assert_eq!(body, http1.text().as_bytes());
+}
+
+#[test]
+fn a_body_in_frames_of_one_byte_is_a_body_like_any() {
+    let server = Server::with(ON);
+    let mut client = Http2::open(&server);
+    let waiting = client.get("/sub/news", &[]);
+    server.await_subscribers("news", 1);
+    let stream = client.begin("POST", "/pub/news", &[("content-length", "2000")], 0);
+    let byte = |n: usize| vec![b'a' + (n % 26) as u8];
+    let frames = (0..1_999).flat_map(|n| frame(DATA, 0, stream, &byte(n)));
+    let last = frame(DATA, END_STREAM, stream, &byte(1_999));
+    client.send(&frames.chain(last).collect::<Vec<u8>>());
+    assert_eq!(client.answer(stream).0, 201);
+    let whole = (0..2_000).flat_map(byte).collect();
+    let whole = String::from_utf8(whole).expect("letters");
+    assert_eq!(client.answer(waiting), (200, whole));
+}
+
+#[test]
+fn made_up_dependencies_change_nothing() {
+    let server = Server::with(ON);
+    let mut client = Http2::open(&server);
+    // Streams that depend on each other in a circle, alone on one that does not exist, and on one that is not open yet.
+    for (stream, parent) in [(1, 3), (3, 1), (5, 0x8000_0000 | 9_999), (101, 7)] {
+        let payload = [&u32::to_be_bytes(parent)[..], &[255]].concat();
+        client.send(&frame(PRIORITY, 0, stream, &payload));
+    }
+    for parent in [3, 0x8000_0000 | 77, 0x7fff_ffff] {
+        let stream = client.next;
+        client.next += 2;
+        let payload = [&u32::to_be_bytes(parent)[..], &[0], &block(&GET)].concat();
+        let flags = END_HEADERS | END_STREAM | WITH_PRIORITY;
+        client.send(&frame(HEADERS, flags, stream, &payload));
+        assert_eq!(client.answer(stream).0, 200);
+    }
 }
 
 #[test]

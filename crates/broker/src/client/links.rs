@@ -21,19 +21,26 @@ use crate::store::slab::{Slab, Vacant};
 
 /// In [`SocketId`]: the number is that of a stream. Transports count their sockets from 0.
 const STREAM: u32 = 1 << 31;
-/// So many bytes of frames are given to the socket before the end of the turn.
+/// So many bytes of frames are given to the socket before the next frame of the same body.
 const FLUSH_BYTES: usize = 64 << 10;
+/// Frames of more bytes than this do not wait for the end of the turn: each link of a fan-out would have its own copy of a large message.
+const KEPT_BYTES: usize = 16 << 10;
 /// The longest payload of a frame of DATA that is written here.
 const FRAME_BYTES: usize = crore_wire::http2::frame::PAYLOAD_MAX;
 /// The bytes of a frame's header.
 const HEADER_BYTES: usize = crore_wire::http2::frame::HEADER_BYTES;
 
 impl SocketId {
+    /// Whether it is a stream's.
+    #[inline]
+    pub(crate) fn is_stream(self) -> bool {
+        (STREAM..NO_SOCKET.0).contains(&self.0)
+    }
+
     /// The number of the stream, if this is one.
     #[inline]
     fn stream(self) -> Option<u32> {
-        let is_stream = self.0 & STREAM != 0 && self != NO_SOCKET;
-        is_stream.then_some(self.0 & !STREAM)
+        self.is_stream().then_some(self.0 & !STREAM)
     }
 }
 
@@ -88,6 +95,10 @@ impl SharedLink {
         let sent = io.send(socket, &[OutputPart::Bytes(&self.out)]);
         self.is_full = sent < self.out.len();
         self.out.drain(..sent);
+        if self.out.is_empty() {
+            // Only the links that write need room.
+            self.out = Vec::new();
+        }
     }
 
     /// Writes as much of a body as the client's windows and the socket take.
@@ -106,6 +117,9 @@ impl SharedLink {
             }
             self.last = (id, self.out.len() - sent - HEADER_BYTES);
             taken += sent;
+        }
+        if self.out.len() > KEPT_BYTES && !self.is_full {
+            self.flush(socket, io);
         }
         taken
     }
@@ -315,5 +329,65 @@ impl Links {
     fn find(&mut self, stream: SocketId) -> Option<(u32, &mut SharedLink)> {
         let &Stream { link, id } = self.streams.get(stream.stream()?);
         (id != 0).then_some(id).zip(self.get_mut(link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{ConnId, ShardId};
+    use crate::mail::Mail;
+    use crore_wire::http2::frame::{END_HEADERS, END_STREAM, Header, Kind, PREFACE};
+
+    /// A socket that takes all bytes, and their number.
+    struct Socket(usize);
+
+    impl Io for Socket {
+        fn open(&mut self, _: SocketId, _: ConnId) {}
+        fn send(&mut self, _: SocketId, parts: &[OutputPart<'_>]) -> usize {
+            self.0 += len_of(parts);
+            len_of(parts)
+        }
+        fn interest(&mut self, _: SocketId, _: ConnId, _: bool, _: bool) {}
+        fn close(&mut self, _: SocketId, _: Close) {}
+        fn post(&mut self, _: ShardId, _: Mail) {}
+    }
+
+    #[test]
+    fn a_large_message_does_not_wait_in_each_link_for_the_end_of_the_turn() {
+        let (mut links, limits, mut io) = (Links::default(), Limits::default(), Socket(0));
+        links.begin(7, &limits);
+        let block = b"\x82\x86\x84\x01\x09localhost";
+        let frame = |kind, flags, stream, payload: &[u8]| {
+            [
+                &Header::new(kind, flags, stream, payload.len()).bytes()[..],
+                payload,
+            ]
+            .concat()
+        };
+        let hello = [
+            PREFACE.to_vec(),
+            frame(Kind::Settings, 0, 0, &[]),
+            frame(Kind::Headers, END_HEADERS | END_STREAM, 1, block),
+        ]
+        .concat();
+        let link = links.get_mut(7).expect("it was begun");
+        let (codec, out) = (&mut link.codec, &mut link.out);
+        let mut scratch = Scratch::default();
+        let received = codec.receive(&hello, 1, &limits, &mut scratch, out);
+        assert!(received.is_ok_and(|received| received.event.is_some()));
+        let stream = links.add(7, 1);
+        let mut write = |links: &mut Links, bytes: &[u8]| {
+            let parts = [OutputPart::Bytes(bytes)];
+            assert_eq!(
+                links.write(stream, &parts, SocketId(3), &mut io),
+                bytes.len()
+            );
+            io.0
+        };
+        assert_eq!(write(&mut links, b"HTTP/1.1 200 OK\r\n\r\n"), 0);
+        assert_eq!(write(&mut links, &[b'x'; 100]), 0);
+        assert!(write(&mut links, &[b'x'; 60_000]) > 60_000);
+        assert_eq!(links.get(7).map(|link| link.out.capacity()), Some(0));
     }
 }

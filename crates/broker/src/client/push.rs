@@ -139,9 +139,10 @@ fn send_joined<P: ProtocolTypes, I: Io>(
         "it was sent its last bytes"
     );
     row.link.sent_s = clients.ctx.now.s;
+    let socket = row.link.socket;
     let part = run.joined(parcel.encoding, parcel.messages.clone(), parcel.frames);
     let len = part.as_ref().len();
-    let sent = clients.conns.write(parcel.slot, &[part], io);
+    let sent = clients.conns.write(socket, &[part], io);
     if sent < len {
         return keep_rest(clients, subs, run, parcel, sent, io);
     }
@@ -258,6 +259,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         }
         return conns.write_rope(parcel.slot, &rope, io);
     }
+    let socket = conns.get(parcel.slot).link.socket;
     let (records, end) = (run.records(), parcel.messages.end);
     let mut parts = [OutputPart::Bytes(&[]); PARTS_MAX];
     let (mut used, mut first, mut sent, mut total) = (0, parcel.messages.start, 0, 0);
@@ -269,7 +271,7 @@ fn send_parts<P: ProtocolTypes, I: Io>(
         total += parts[used].as_ref().len();
         (used, first) = (used + 1, n + 1);
         if used == PARTS_MAX || first == end {
-            sent += conns.write(parcel.slot, &parts[..used], io);
+            sent += conns.write(socket, &parts[..used], io);
             used = 0;
             if sent < total {
                 break;

@@ -105,7 +105,8 @@ impl<P: ProtocolTypes> Clients<P> {
         if row.link.outbox != NONE {
             return self.conns.add_to_outbox(slot, |queue| queue.push(bytes));
         }
-        let sent = self.conns.write(slot, &[OutputPart::Bytes(bytes)], io);
+        let socket = row.link.socket;
+        let sent = self.conns.write(socket, &[OutputPart::Bytes(bytes)], io);
         if sent < bytes.len() {
             self.queue_rest(slot, |queue| queue.push(&bytes[sent..]), io);
         }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crore_wire::http2::frame::{HEADER_BYTES, Header, Kind, PAYLOAD_MAX};
 use crore_wire::mqtt::{Packet, Version, decode, fixed_header};
 use crore_wire::websocket::receive::{Config, Event, Partial, Role, next};
 
@@ -33,6 +34,8 @@ enum State {
     UntilEnd,
     WebSocket(WebSocket),
     Mqtt(Mqtt),
+    /// Frames. Whether the server's preface has come.
+    Http2(bool),
     /// An answer said that the connection ends.
     Over,
     Unjudged,
@@ -58,6 +61,7 @@ impl Answers {
         Answers {
             state: match protocol {
                 Protocol::Http => State::Head,
+                Protocol::Http2 => State::Http2(false),
                 Protocol::Mqtt(version) => State::Mqtt(Mqtt::new(version)),
                 Protocol::Noise => State::Unjudged,
             },
@@ -86,6 +90,11 @@ impl Answers {
                 self.state = State::Head;
                 self.held.extend_from_slice(bytes);
             }
+            // It may refuse a client of HTTP/2 in that way too.
+            State::Http2(false) if self.held.is_empty() && bytes.first() == Some(&b'H') => {
+                self.state = State::Unjudged;
+                return Ok(());
+            }
             State::Mqtt(mqtt) => return mqtt.take(bytes, &mut self.count),
             _ => self.held.extend_from_slice(bytes),
         }
@@ -103,6 +112,7 @@ impl Answers {
         }
         match &mut self.state {
             State::Head => return self.head(),
+            State::Http2(_) => return self.frame(),
             State::Body(left) | State::ChunkData(left) => {
                 let now = (self.held.len() as u64).min(*left);
                 self.held.drain(..now as usize);
@@ -142,6 +152,27 @@ impl Answers {
                 return Ok(false);
             }
         }
+        Ok(true)
+    }
+
+    /// Reads a frame of HTTP/2.
+    fn frame(&mut self) -> Result<bool, String> {
+        let Some(header) = Header::read(&self.held) else {
+            return Ok(false);
+        };
+        if header.payload_bytes() > PAYLOAD_MAX {
+            return Err(format!("a frame that is too long: {header:?}"));
+        }
+        if matches!(self.state, State::Http2(false)) && header.kind != Kind::Settings as u8 {
+            return Err(format!("frames that begin with {header:?}"));
+        }
+        let len = HEADER_BYTES + header.payload_bytes();
+        if self.held.len() < len {
+            return Ok(false);
+        }
+        self.held.drain(..len);
+        self.state = State::Http2(true);
+        self.count += 1;
         Ok(true)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::random::Random;
 use crate::script::{Script, TlsStart};
-use crate::{absent, crowds, hostile, http, mqtt, places, websocket, work};
+use crate::{absent, crowds, hostile, http, http2, mqtt, places, websocket, work};
 
 /// Makes a script of a random number generator.
 type Generator = fn(&mut Random) -> Script;
@@ -55,6 +55,11 @@ const ALL: &[(&str, usize, Generator)] = &[
     ("made-up-tokens", 1, places::made_up_tokens),
     ("admin-strangers", 2, places::admin_strangers),
     ("long-origins", 2, work::long_origins),
+    ("h2-rapid-reset", 2, http2::rapid_reset),
+    ("h2-continuations", 2, http2::continuations),
+    ("h2-small-frames", 2, http2::small_frames),
+    ("h2-shut-windows", 2, http2::shut_windows),
+    ("h2-small-data", 2, http2::small_data),
 ];
 
 /// The kinds of attackers that are played.

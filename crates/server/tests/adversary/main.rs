@@ -23,6 +23,7 @@ mod each;
 mod honest;
 mod hostile;
 mod http;
+mod http2;
 mod judge;
 mod kinds;
 mod mqtt;

@@ -133,3 +133,14 @@ fn malformed_packets_are_seen_and_others_are_not() {
         assert!(mqtt(&wrong).is_some(), "{wrong:02x?}");
     }
 }
+
+#[test]
+fn malformed_frames_of_http_2_are_seen() {
+    let http2 = |bytes: &[u8]| judged(Protocol::Http2, &[], bytes);
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let ping = b"\0\0\x08\x06\x01\0\0\0\012345678";
+    assert_eq!(http2(&[&settings[..], ping].concat()), None);
+    assert_eq!(http2(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), None);
+    assert!(http2(ping).is_some());
+    assert!(http2(&[&settings[..], b"\0\x40\x01\0\0\0\0\0\x01"].concat()).is_some());
+}

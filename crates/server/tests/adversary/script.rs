@@ -50,6 +50,7 @@ pub struct TlsStart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Http,
+    Http2,
     Mqtt(Version),
     /// The bytes that were sent are no protocol: any answer is fine.
     Noise,

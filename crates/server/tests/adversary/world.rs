@@ -160,6 +160,9 @@ session_messages = 100
 sys_interval_s = 1
 session_expiry_max_s = "##;
 
+/// Settings of `[http]` that let the attackers speak HTTP/2.
+const HTTP2: &str = "h2_cleartext = true\nh2 = true\n";
+
 /// The secret that signs tokens. The attackers do not know it.
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -194,8 +197,13 @@ impl World {
             true => memory,
             false => before,
         };
+        // Older builds do not speak HTTP/2.
+        let http = match knows(&format!("[http]\n{HTTP2}"), &certificates) {
+            true => SETTINGS.replace("[http]\n", &format!("[http]\n{HTTP2}")),
+            false => SETTINGS.to_string(),
+        };
         let settings = format!(
-            "{memory}{}{SETTINGS}{}\n{}\n{}",
+            "{memory}{}{http}{}\n{}\n{}",
             room.limits(),
             room.session_expiry_s(),
             room.access(),

@@ -35,6 +35,8 @@ pub struct Connection {
     /// The highest stream that the server ended before the client did. The client may not know yet, so frames of it and of lower
     /// streams without a row may be in flight, and are ignored.
     pub(super) last_cut: u32,
+    /// The stream of the last frame of DATA.
+    pub(super) last_data: u32,
     pub(super) partial: Partial,
     pub(super) phase: Phase,
     pub(super) is_acknowledged: bool,
@@ -103,6 +105,7 @@ impl Connection {
             last_stream: 0,
             last_served: MAX_31,
             last_cut: 0,
+            last_data: 0,
             partial: Partial::None,
             phase: Phase::Preface,
             is_acknowledged: false,

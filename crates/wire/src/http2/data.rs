@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::connection::{Connection, Partial};
 use super::event::{Call, Found};
 use super::frame::{END_STREAM, HEADER_BYTES, Header, PADDED};
-use super::limits::Rate;
+use super::limits::{Rate, SMALL_DATA_BYTES};
 use super::streams::{State, UNKNOWN_LENGTH};
 use super::violation::{Fault, Violation};
 
@@ -99,8 +99,15 @@ impl Connection {
             }
         }
         let slot = row.slot;
+        let is_back = self.last_data != stream;
+        self.last_data = stream;
         if data == 0 && !ends {
             self.rates.count(Rate::EmptyFrames, call.limits)?;
+        } else if data < SMALL_DATA_BYTES && !ends && !row.is_tunnel {
+            // The server joins successive frames of a stream. A proxy sends the small bodies of many clients, but each of them once.
+            if core::mem::replace(&mut row.has_small, true) && is_back {
+                self.rates.count(Rate::SmallFrames, call.limits)?;
+            }
         }
         Ok(Some(slot))
     }

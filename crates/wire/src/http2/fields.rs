@@ -108,6 +108,7 @@ impl Connection {
             },
             is_tunnel,
             has_head: false,
+            has_small: false,
         });
         Ok(found)
     }

@@ -26,6 +26,8 @@ pub struct Limits {
     pub pings: u16,
     /// Frames that do nothing: DATA without data, PRIORITY, frames of unknown types, and of streams that have ended.
     pub empty_frames: u16,
+    /// Frames with little of a body ([`SMALL_DATA_BYTES`]) that come back to a stream after data of another one.
+    pub small_frames: u16,
     /// WINDOW_UPDATE frames beyond two for each DATA frame that the server sent.
     pub window_updates: u16,
 }
@@ -43,10 +45,14 @@ impl Default for Limits {
             settings: 50,
             pings: 200,
             empty_frames: 500,
+            small_frames: 1_000,
             window_updates: 1_000,
         }
     }
 }
+
+/// A frame of DATA with less than this that does not end its request costs more than it brings.
+pub const SMALL_DATA_BYTES: u32 = 64;
 
 /// The time in which a full rate is granted again.
 pub const PERIOD_S: u32 = 10;
@@ -58,6 +64,7 @@ pub(super) enum Rate {
     Settings,
     Pings,
     EmptyFrames,
+    SmallFrames,
     WindowUpdates,
 }
 
@@ -66,7 +73,7 @@ pub(super) enum Rate {
 pub(super) struct Rates {
     /// The second up to which the counts have fallen.
     at_s: u32,
-    counts: [u16; 5],
+    counts: [u16; 6],
 }
 
 impl Rates {
@@ -106,12 +113,13 @@ impl Rates {
 }
 
 /// The limit of each rate, and its violation, in the order of [`Rate`].
-fn rows(limits: &Limits) -> [(u16, Violation); 5] {
+fn rows(limits: &Limits) -> [(u16, Violation); 6] {
     [
         (limits.resets, Violation::ResetFlood),
         (limits.settings, Violation::SettingsFlood),
         (limits.pings, Violation::PingFlood),
         (limits.empty_frames, Violation::EmptyFlood),
+        (limits.small_frames, Violation::SmallFlood),
         (limits.window_updates, Violation::UpdateFlood),
     ]
 }

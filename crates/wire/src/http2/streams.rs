@@ -28,6 +28,8 @@ pub(super) struct Stream {
     pub is_tunnel: bool,
     /// The head of the answer was written.
     pub has_head: bool,
+    /// A frame with little of the body has come.
+    pub has_small: bool,
 }
 
 /// Which directions of a stream have ended.

@@ -94,6 +94,8 @@ pub enum Violation {
     PingFlood,
     /// Too many frames that do nothing.
     EmptyFlood,
+    /// Too many frames that bring a few bytes to one body after another.
+    SmallFlood,
     /// Too many window updates.
     UpdateFlood,
 
@@ -150,6 +152,7 @@ impl Violation {
             | Violation::SettingsFlood
             | Violation::PingFlood
             | Violation::EmptyFlood
+            | Violation::SmallFlood
             | Violation::UpdateFlood => ErrorCode::EnhanceYourCalm,
             _ => ErrorCode::Protocol,
         }

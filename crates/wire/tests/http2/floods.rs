@@ -1,6 +1,6 @@
 //! What each attack costs: the connection, after a bounded number of frames. An honest client may do as much again after a while.
 
-use crore_wire::http2::frame::{ACK, END_HEADERS, Kind};
+use crore_wire::http2::frame::{ACK, END_HEADERS, END_STREAM, Kind};
 use crore_wire::http2::{ErrorCode, Limits, PERIOD_S, Violation};
 
 use crate::peer::{Got, Peer, block, frame, get, headers, post, request, settings};
@@ -198,4 +198,34 @@ fn bytes_that_stand_for_a_large_field_end_the_connection() {
     // Each byte is a trailer field of 4,001 bytes.
     let got = peer.feed(&headers(1, true, &[0xbe; 16_000]));
     assert_eq!(got, [Got::Ended(Violation::BlockTooLong)]);
+}
+
+#[test]
+fn small_parts_of_one_body_after_another_end_the_connection() {
+    let mut peer = Peer::new();
+    peer.post(1);
+    peer.post(3);
+    let small = flood(&mut peer, |n| frame(Kind::Data, 0, 1 + 2 * (n % 2), b"x"));
+    assert_eq!(small, (1_002, Violation::SmallFlood));
+}
+
+#[test]
+fn small_bodies_of_many_requests_and_larger_parts_are_free() {
+    let mut peer = Peer::new();
+    for n in 0..2_000 {
+        let streams = [4 * n + 1, 4 * n + 3];
+        streams.map(|stream| peer.post(stream));
+        // As a proxy sends them that does not know yet where a body ends.
+        for (flags, part) in [(0, &b"x"[..]), (0, &[b'x'; 64]), (END_STREAM, b"")] {
+            for stream in streams {
+                let got = peer.send(Kind::Data, flags, stream, part);
+                assert!(matches!(got[..], [Got::Data { .. }]), "{got:?}");
+                peer.connection.release_all(stream, &mut peer.out);
+            }
+        }
+        for stream in streams {
+            let answer = b"HTTP/1.1 202 Accepted\r\n\r\n";
+            peer.connection.respond(stream, answer, true, &mut peer.out);
+        }
+    }
 }
