@@ -138,7 +138,7 @@ fn malformed_packets_are_seen_and_others_are_not() {
 fn malformed_frames_of_http_2_are_seen() {
     let http2 = |bytes: &[u8]| judged(Protocol::Http2, &[], bytes);
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    let ping = b"\0\0\x08\x06\x01\0\0\0\012345678";
+    let ping = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";
     assert_eq!(http2(&[&settings[..], ping].concat()), None);
     assert_eq!(http2(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), None);
     assert!(http2(ping).is_some());
