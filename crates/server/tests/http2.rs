@@ -672,6 +672,23 @@ fn a_client_that_closes_its_side_gets_the_answers_that_are_due() {
 }
 
 #[test]
+fn a_client_that_closes_its_side_gets_the_rest_of_a_large_answer() {
+    let server = Server::with(&format!(
+        "{ON}[[rule]]\nmatch = \"#\"\nlog_bytes = \"4 MiB\"\n"
+    ));
+    let large = "x".repeat(1_000_000);
+    publish(&server, "news", large.clone());
+    let mut client = Http2::with(&server, &[(INITIAL_WINDOW, 1 << 30)]);
+    let more = 1_u32 << 30;
+    client.send(&frame(WINDOW_UPDATE, 0, 0, &more.to_be_bytes()));
+    // More than the buffers of the sockets hold.
+    let stream = client.get("/history/news?since=oldest", &[]);
+    client.socket.shutdown(Shutdown::Write).expect("open");
+    let (status, history) = client.answer(stream);
+    assert!(status == 200 && history.contains(&large), "{status}");
+}
+
+#[test]
 fn streams_past_the_limit_of_an_address_are_refused_and_take_few_places() {
     let server = Server::with(&format!("{ON}[limits]\nconnections_per_address_max = 3\n"));
     let mut client = Http2::open(&server);
