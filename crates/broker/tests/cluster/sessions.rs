@@ -3,7 +3,8 @@
 use crore_broker::settings::Settings;
 use crore_broker::{PartitionId, SessionNeeds};
 use crore_wire::mqtt::{
-    self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, Version, encode,
+    self, Ack, Connect, Packet, PacketId, Properties, PropertyBuf, Publish, Qos, Version, Will,
+    encode,
 };
 
 use super::support::NOW;
@@ -23,7 +24,10 @@ fn name_in(partition: PartitionId, prefix: &str) -> String {
 
 /// Nodes with durable sessions.
 fn nodes(count: usize) -> Nodes {
-    let mut settings = Settings::default();
+    nodes_with(count, Settings::default())
+}
+
+fn nodes_with(count: usize, mut settings: Settings) -> Nodes {
     settings.mqtt.durable_sessions = true;
     let mut nodes = Nodes::with(count, &settings);
     for node in &mut nodes.all {
@@ -44,17 +48,28 @@ struct Client {
 impl Client {
     /// Connects, and goes on with the session.
     fn connect(nodes: &mut Nodes, node: usize) -> Client {
+        Client::connect_with(nodes, node, None)
+    }
+
+    /// Connects with this will, and begins a new session if there is one.
+    fn connect_with(nodes: &mut Nodes, node: usize, will: Option<&[u8]>) -> Client {
         let mut set = PropertyBuf::new();
         set.session_expiry_interval_s(60);
         let client_id = name_in(OF_SESSION, "client");
         let connect = Connect {
             version: Version::V5,
             bridge: false,
-            clean_start: false,
+            clean_start: will.is_some(),
             keep_alive_s: 0,
             properties: set.properties(),
             client_id: &client_id,
-            will: None,
+            will: will.map(|payload| Will {
+                topic: "last/words",
+                payload,
+                qos: Qos::AtMostOnce,
+                retain: false,
+                properties: Properties::NONE,
+            }),
             user_name: None,
             password: None,
         };
@@ -238,4 +253,26 @@ fn clients_that_fight_over_an_id_at_two_nodes_are_slowed_down_until_a_second_has
         assert_eq!(connect(&mut nodes, node), "connack true 0x0");
     }
     assert_eq!(nodes.digest(0), nodes.digest(1));
+}
+
+#[test]
+fn client_that_leaves_many_wills_gets_no_connection_with_one_while_memory_is_short() {
+    let mut settings = Settings::default();
+    settings.limits.memory_bytes = 8 << 20;
+    settings.mqtt.takeovers_per_minute = 1000;
+    let mut nodes = nodes_with(2, settings);
+    let words = vec![b'x'; 60_000];
+    let mut connect = |will: Option<&[u8]>| {
+        let client = Client::connect_with(&mut nodes, 0, will);
+        let received = client.received(&mut nodes);
+        received.first().cloned().unwrap_or_default()
+    };
+    let answers: Vec<String> = (0..200).map(|_| connect(Some(&words))).collect();
+    let taken = answers
+        .iter()
+        .take_while(|it| *it == "connack false 0x0")
+        .count();
+    assert!((10..190).contains(&taken), "{taken} {:?}", answers.last());
+    assert!(answers[taken..].iter().all(|it| it == "connack false 0x97"));
+    assert_eq!(connect(None), "connack true 0x0");
 }
