@@ -144,7 +144,7 @@ impl Delivery {
 }
 
 /// A message for one connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Addressee {
     pub slot: u32,
     /// The number of the message in the run.
@@ -160,6 +160,11 @@ impl Addressee {
             message,
             part: member.part,
         }
+    }
+
+    /// The order of delivery: by connection, then by message. It is one number, because sorting compares numbers in half the time.
+    pub fn order(&self) -> u128 {
+        u128::from(self.slot) << 64 | u128::from(self.message) << 32 | u128::from(self.part)
     }
 }
 

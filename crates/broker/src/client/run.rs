@@ -93,12 +93,18 @@ impl Encoded {
     }
 }
 
+fn are_adjacent(records: &[Record]) -> bool {
+    records.windows(2).all(|pair| pair[0].touches(&pair[1]))
+}
+
 /// Live messages that are delivered together.
 #[derive(Default)]
 pub struct Run {
     records: Vec<Record>,
     /// The number of first messages that the next subscribers have received already. Messages are numbered from the one after them.
     passed: usize,
+    /// Whether each message is adjacent to the next one in memory. It is known once for all subscribers.
+    is_adjacent: bool,
     encoded: Vec<Encoded>,
     /// The encodings that may have been made since the run began, one bit each.
     made: u32,
@@ -123,6 +129,7 @@ impl Run {
         self.records.clear();
         self.records.extend(records);
         self.passed = 0;
+        self.is_adjacent = are_adjacent(&self.records);
         self.bytes = self.records.iter().map(Record::frame_bytes).sum();
         while self.made != 0 {
             self.encoded[self.made.trailing_zeros() as usize].clear();
@@ -159,9 +166,8 @@ impl Run {
     /// Whether these messages are adjacent in memory.
     #[inline]
     pub(crate) fn is_joined(&self, encoding: impl Encodings, messages: Range<usize>) -> bool {
-        let touches = |pair: &[Record]| pair[0].touches(&pair[1]);
         match encoding.is_frame() {
-            true => self.records()[messages].windows(2).all(touches),
+            true => self.is_adjacent || are_adjacent(&self.records()[messages]),
             false => !self.encoded[encoding.number()].is_shared(),
         }
     }

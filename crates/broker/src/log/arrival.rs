@@ -22,10 +22,11 @@ impl Arrival {
     }
 }
 
-/// The position of a reader: the next entry of each list with its offset, and the last loss that was read.
+/// The position of a reader: the next entry of each list with its offset, and the next loss (offset, topic row, number). The log must not
+/// change while a cursor exists.
 pub struct ArrivalCursor {
     heads: Vec<(u64, u32)>,
-    lost: u64,
+    next_loss: Option<(u64, u32, u64)>,
 }
 
 /// An item in the order of arrival.
@@ -70,7 +71,7 @@ impl Log {
         });
         ArrivalCursor {
             heads: heads.collect(),
-            lost,
+            next_loss: self.losses.next(lost),
         }
     }
 
@@ -78,10 +79,10 @@ impl Log {
     pub fn next_arrival(&self, at: &mut ArrivalCursor) -> Option<Arrival> {
         // If a message is in two lists, the copy of the first list is returned first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
-        if let Some((offset, topic, number)) = self.losses.next(at.lost)
+        if let Some((offset, topic, number)) = at.next_loss
             && kept.is_none_or(|n| offset < at.heads[n].0)
         {
-            at.lost = offset;
+            at.next_loss = self.losses.next(offset);
             return Some(Arrival::Lost {
                 offset,
                 topic,

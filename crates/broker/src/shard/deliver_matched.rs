@@ -227,7 +227,7 @@ fn begin_run(clients: &Clients, matching: &mut Matching, delivery: &mut Delivery
             break;
         }
     }
-    run.visits.sort_unstable();
+    run.visits.sort_unstable_by_key(Addressee::order);
     delivery.run = run;
 }
 
