@@ -53,6 +53,16 @@ pub enum Encoding {
     PushJson,
     /// The same in protobuf, in binary frames.
     PushProtobuf,
+    /// Pushes of Centrifugo's protocol for transports that only go to the client, in text frames.
+    OneWayFrame,
+    /// The same as events, in chunks.
+    OneWayEvents,
+    /// The same as events, in a body that ends with the connection.
+    OneWayEventsToEnd,
+    /// The same as lines, in chunks.
+    OneWayLines,
+    /// The same as lines, in a body that ends with the connection.
+    OneWayLinesToEnd,
 }
 
 impl Encoding {
@@ -107,12 +117,17 @@ impl Encoding {
                 // They have the offset alone.
                 | Encoding::PushJson
                 | Encoding::PushProtobuf
+                | Encoding::OneWayFrame
+                | Encoding::OneWayEvents
+                | Encoding::OneWayEventsToEnd
+                | Encoding::OneWayLines
+                | Encoding::OneWayLinesToEnd
         )
     }
 }
 
 impl Encodings for Encoding {
-    const COUNT: usize = 14;
+    const COUNT: usize = 19;
 
     fn number(self) -> usize {
         self as usize
@@ -185,13 +200,14 @@ impl Message<'_> {
                 self.packet(encoding == Encoding::FramedPacket5, out);
                 frame_rope(out, start, Opcode::Binary);
             }
-            Encoding::PushJson | Encoding::PushProtobuf => {
-                let (format, opcode) = match encoding {
-                    Encoding::PushJson => (Format::Json, Opcode::Text),
-                    _ => (Format::Protobuf, Opcode::Binary),
-                };
-                publication::write(format, self.topic, (record, frames), &mut out.own);
-                frame_rope(out, start, opcode);
+            Encoding::PushJson
+            | Encoding::PushProtobuf
+            | Encoding::OneWayFrame
+            | Encoding::OneWayEvents
+            | Encoding::OneWayEventsToEnd
+            | Encoding::OneWayLines
+            | Encoding::OneWayLinesToEnd => {
+                write_push(encoding, self.topic, (record, frames), out);
             }
             Encoding::Events | Encoding::EventsToEnd => {
                 self.event_name(out);
@@ -315,6 +331,35 @@ fn exact_bytes(write: impl FnOnce(&mut Vec<u8>)) -> Box<[u8]> {
 pub fn meta_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     for part in [name, b": ", value, b"\n"] {
         out.extend_from_slice(part);
+    }
+}
+
+/// Appends a message as a push of Centrifugo's protocol.
+pub(crate) fn write_push(
+    encoding: Encoding,
+    topic: &[u8],
+    (record, frames): (&Record, &Frames),
+    out: &mut Rope,
+) {
+    let start = out.mark();
+    let format = match encoding {
+        Encoding::PushProtobuf => Format::Protobuf,
+        _ => Format::Json,
+    };
+    let is_one_way = !matches!(encoding, Encoding::PushJson | Encoding::PushProtobuf);
+    publication::write(format, is_one_way, topic, (record, frames), &mut out.own);
+    match encoding {
+        Encoding::PushProtobuf => return frame_rope(out, start, Opcode::Binary),
+        Encoding::OneWayEvents | Encoding::OneWayEventsToEnd => {
+            // JSON contains no line ends, so it is one line of data.
+            out.prepend(start, b"data: ");
+            out.own.extend_from_slice(b"\n\n");
+        }
+        Encoding::OneWayLines | Encoding::OneWayLinesToEnd => out.own.push(b'\n'),
+        _ => return frame_rope(out, start, Opcode::Text),
+    }
+    if matches!(encoding, Encoding::OneWayEvents | Encoding::OneWayLines) {
+        chunk_rope(out, start);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads requests, carries them out, answers them, and changes a connection to another protocol. The folder `http` calls no protocol that runs over HTTP, so
 //! the requests that begin streams, polls, MQTT and Centrifugo's protocol are here.
 
-use crore_wire::http::head::Head;
+use crore_wire::http::head::{Head, Method};
 
 use crate::base::ids::ConnId;
 use crate::base::reason::{Closed, Reason};
@@ -17,6 +17,7 @@ use crate::home::Home;
 use crate::io::{Close, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
+use crate::protocol::centrifugo::one_way::begin_body;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
@@ -295,7 +296,14 @@ impl Requests for AllProtocols {
     ) -> Flow {
         let (clients, subs, _, queues) = front.parts();
         match task {
-            Task::Upgrade => upgrade(clients, slot, head, io),
+            Task::Upgrade => match commands::place_of(&clients.ctx, head.path) {
+                Some(place @ (Place::OneWayEvents | Place::OneWayLines))
+                    if !head.is_websocket_upgrade() =>
+                {
+                    begin_body(front, slot, (head, body), place, home, io)
+                }
+                place => upgrade(clients, slot, head, place, io),
+            },
             Task::Follow { upgrade } => follow(clients, &mut subs.lanes, slot, head, upgrade),
             Task::Presence { name, upgrade } => {
                 presence(clients, &mut subs.lanes, slot, head, (&name, upgrade), io)
@@ -343,15 +351,26 @@ impl Requests for AllProtocols {
             return Some(Ok(Task::Upgrade));
         }
         Some(match commands::place_of(ctx, head.path)? {
-            Place::WebSocket if upgrade => Ok(Task::Upgrade),
-            Place::WebSocket => Err(Reason::NoUpgrade),
+            Place::WebSocket | Place::OneWayWebSocket if upgrade => Ok(Task::Upgrade),
+            Place::WebSocket | Place::OneWayWebSocket => Err(Reason::NoUpgrade),
+            Place::OneWayEvents | Place::OneWayLines if upgrade => Err(Reason::CentrifugoPath),
+            Place::OneWayEvents | Place::OneWayLines => match head.method {
+                Method::Get | Method::Post => Ok(Task::Upgrade),
+                _ => Err(Reason::Method),
+            },
             Place::Nowhere(reason) => Err(reason),
         })
     }
 }
 
 /// Upgrades to a WebSocket that carries another protocol.
-fn upgrade<I: Io>(clients: &mut Clients, slot: u32, head: &Head<'_>, io: &mut I) -> Flow {
+fn upgrade<I: Io>(
+    clients: &mut Clients,
+    slot: u32,
+    head: &Head<'_>,
+    place: Option<Place>,
+    io: &mut I,
+) -> Flow {
     let is_mqtt = packets::speaks_mqtt(head);
     let chosen = match is_mqtt {
         true => Some(packets::SUBPROTOCOL),
@@ -363,7 +382,7 @@ fn upgrade<I: Io>(clients: &mut Clients, slot: u32, head: &Head<'_>, io: &mut I)
     }
     match is_mqtt {
         true => begin_framed(clients, slot),
-        false => begin_centrifugo(clients, slot, commands::speaks_protobuf(head)),
+        false => begin_centrifugo(clients, slot, commands::options_of(place, head)),
     }
     clients.send_reply(slot, io);
     Flow::Wait

@@ -19,7 +19,7 @@ fn a_protocol_that_is_off_answers_404_with_the_setting() {
 }
 
 #[test]
-fn only_the_websocket_is_built() {
+fn other_transports_are_not_built() {
     let server = server();
     let mut conn = Conn::open(&server);
     let answer = conn.get("/connection/sse", &[]);

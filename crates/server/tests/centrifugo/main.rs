@@ -8,6 +8,7 @@ mod client;
 mod commands;
 mod doors;
 mod messages;
+mod one_way;
 mod recovery;
 mod refusals;
 mod rights;

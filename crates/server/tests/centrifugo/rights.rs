@@ -86,7 +86,7 @@ fn a_bad_token_ends_the_connection_and_an_expired_one_gets_109() {
     ];
     client.frame(&commands.map(|command| command.to_string()).join("\n"));
     assert_eq!(client.reply(1)["error"]["code"], 109);
-    assert_eq!(client.closed().0, 3000);
+    assert_eq!(client.closed().0, 3005);
 }
 
 #[test]

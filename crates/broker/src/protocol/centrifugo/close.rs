@@ -1,13 +1,15 @@
 //! Ends connections. The close frame has the code and the text.
 
+use crore_wire::centrifugo::Push;
 use crore_wire::centrifugo::codes::Disconnect;
 
 use crate::base::reason::{Closed, Reason};
 use crate::io::{Close, Io};
 use crate::protocol::centrifugo::reasons::disconnect_of;
+use crate::protocol::centrifugo::reply::write_push;
 use crate::protocol::centrifugo::state::state_mut;
 use crate::protocol::front::Clients;
-use crate::protocol::http::stream_end::end_stream_with_code;
+use crate::protocol::http::stream_end::{end_stream_with_code, has_frames};
 
 /// Ends a connection for a reason of this server.
 pub(super) fn centrifugo_end<I: Io>(clients: &mut Clients, slot: u32, reason: Reason, io: &mut I) {
@@ -61,6 +63,17 @@ fn end_by<I: Io>(
     io: &mut I,
 ) {
     clients.note_end_reason(words);
+    if !has_frames(clients, slot) {
+        // A body has no close frame.
+        let push = Push::Disconnect {
+            code: code.into(),
+            reason: words,
+            reconnect: Disconnect::reconnects(code.into()),
+        };
+        clients.send_reply(slot, io);
+        write_push(clients, slot, &push);
+        clients.send_reply(slot, io);
+    }
     end_stream_with_code(clients, slot, closed, code, words, io);
 }
 

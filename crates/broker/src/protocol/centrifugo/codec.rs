@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crore_wire::centrifugo::{Answer, Format, Payload, Publication, SubscribeResult};
-use crore_wire::websocket::frame::Opcode;
+use crore_wire::centrifugo::{Answer, Payload, Publication, SubscribeResult};
 
 use crate::base::ids::PartitionId;
 use crate::base::position::Position;
@@ -15,14 +14,14 @@ use crate::client::send;
 use crate::io::Io;
 use crate::mail::{Frames, Page, Record};
 use crate::protocol::centrifugo::options::{format_of, pushes_of};
-use crate::protocol::centrifugo::publication::{self, Data};
+use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::begins_now;
 use crate::protocol::centrifugo::state::epoch_text;
 use crate::protocol::centrifugo::subscribe::{
     is_subscribing, leave_part, messages_lost, note_lost, take_subscribing,
 };
-use crate::protocol::encode::{Encoding, frame_rope};
+use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};
 use crate::store::slab::NONE;
 
@@ -106,19 +105,14 @@ impl Codec<AllProtocols> for CentrifugoCodec {
     ) -> Offered {
         let (record, frames) = (message.record, message.frames);
         let row = clients.conns.get(slot);
-        let (waits, format) = (row.link.outbox != NONE, format_of(row));
+        let (waits, encoding) = (row.link.outbox != NONE, pushes_of(row));
         let bytes = out.bytes.len() + frames.frame(record).len();
         let bounds = || clients.ctx.bounds_of(message.name).after(out.ends.len());
         if record.latest && waits || !send::fits(&clients.conns, slot, bytes, bounds) {
             return Offered::Full;
         }
-        let (start, before) = (out.bytes.mark(), out.bytes.len());
-        publication::write(format, message.name, (record, frames), &mut out.bytes.own);
-        let opcode = match format {
-            Format::Json => Opcode::Text,
-            Format::Protobuf => Opcode::Binary,
-        };
-        frame_rope(&mut out.bytes, start, opcode);
+        let before = out.bytes.len();
+        write_push(encoding, message.name, (record, frames), &mut out.bytes);
         clients.meter.stats.sent(1, out.bytes.len() - before);
         if clients.ctx.world.rules.count_waiting() {
             out.ends.push(out.bytes.len());

@@ -19,7 +19,7 @@ use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
 use crate::protocol::centrifugo::lapse::end_not_granted;
-use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, PROTOBUF, format_of};
+use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::{awaits_members, client_asks_presence};
 use crate::protocol::centrifugo::publish::client_publishes;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
@@ -32,6 +32,7 @@ use crate::protocol::centrifugo::tokens::{
     client_refreshes, is_asked_for, take_verdict, waits_for_verdict,
 };
 use crate::protocol::front::{Clients, Connections, Context, Front};
+use crate::protocol::http::options::UPGRADE;
 use crate::protocol::http::parameters::parameter;
 use crate::store::slab::NONE;
 
@@ -45,6 +46,12 @@ const HEADERS_MAX: usize = 64;
 pub(crate) enum Place {
     /// To the WebSocket.
     WebSocket,
+    /// To the WebSocket that only goes to the client.
+    OneWayWebSocket,
+    /// To the event stream.
+    OneWayEvents,
+    /// To the stream of lines.
+    OneWayLines,
     /// Nowhere, for this reason.
     Nowhere(Reason),
 }
@@ -57,6 +64,9 @@ pub(crate) fn place_of(ctx: &Context, path: &[u8]) -> Option<Place> {
     Some(match (settings.enabled, rest) {
         (false, _) => Place::Nowhere(Reason::CentrifugoOff),
         (true, b"websocket") => Place::WebSocket,
+        (true, b"uni_websocket") => Place::OneWayWebSocket,
+        (true, b"uni_sse") => Place::OneWayEvents,
+        (true, b"uni_http_stream") => Place::OneWayLines,
         (true, _) => Place::Nowhere(Reason::CentrifugoPath),
     })
 }
@@ -67,19 +77,24 @@ pub(crate) fn subprotocol_of(head: &Head<'_>) -> Option<&'static str> {
     choose_subprotocol(offered, &[PROTOBUF_PROTOCOL]).map(|_| PROTOBUF_PROTOCOL)
 }
 
-/// Whether the client wants its frames as protobuf.
-pub(crate) fn speaks_protobuf(head: &Head<'_>) -> bool {
+/// The options of a WebSocket at this place.
+pub(crate) fn options_of(place: Option<Place>, head: &Head<'_>) -> u32 {
     let named = parameter(head.query, b"cf_protocol");
-    subprotocol_of(head).is_some() || named.is_some_and(|name| *name == *b"protobuf")
+    let is_protobuf =
+        subprotocol_of(head).is_some() || named.is_some_and(|name| *name == *b"protobuf");
+    match place {
+        Some(Place::OneWayWebSocket) => ONE_WAY,
+        _ => PROTOBUF * u32::from(is_protobuf),
+    }
 }
 
-/// The connection speaks this protocol from now on, in the frames of a WebSocket.
-pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, is_protobuf: bool) {
+/// The connection speaks this protocol from now on, with these options.
+pub(crate) fn begin_centrifugo(clients: &mut Clients, slot: u32, options: u32) {
     let head_s = clients.ctx.world.settings.timeouts.head_s;
     let row = clients.conns.get_mut(slot);
     // The options of the request have no meaning any more.
     row.consumer.options &= !OWN;
-    row.consumer.options |= PROTOBUF * u32::from(is_protobuf);
+    row.consumer.options |= options;
     row.consumer.state = State::Centrifugo;
     row.consumer.place = clients.ctx.now.s + head_s;
     row.link.deadline_s = 0;
@@ -162,7 +177,7 @@ impl Front {
             }
         }
         let row = self.clients.conns.get(slot);
-        if row.link.spill != NONE {
+        if row.link.spill != NONE && row.wants(UPGRADE) {
             self.frames_received(slot, &mut [], home, io);
         }
         if self.clients.conns.get(slot).consumer.state == State::Centrifugo {
@@ -282,8 +297,11 @@ impl Front {
                     return After::Next;
                 }
                 // The commands behind it would be wrong without a connect, which is not the client's fault. It comes back.
-                let code = Disconnect::CONNECTION_CLOSED;
-                end_saying(&mut self.clients, slot, code, code.text, io);
+                let end = match code {
+                    ErrorCode::TOKEN_EXPIRED => Disconnect::EXPIRED,
+                    _ => Disconnect::CONNECTION_CLOSED,
+                };
+                end_saying(&mut self.clients, slot, end, &words, io);
                 After::End
             }
             Err(Refused::End(code, words)) => {

@@ -16,14 +16,16 @@ use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
 use crate::protocol::centrifugo::history::{history_answered, question_of};
 use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all};
-use crate::protocol::centrifugo::options::pushes_of;
+use crate::protocol::centrifugo::one_way::one_way_frame;
+use crate::protocol::centrifugo::options::{ONE_WAY, pushes_of};
 use crate::protocol::centrifugo::ping::centrifugo_second;
 use crate::protocol::centrifugo::publish::centrifugo_outcome;
 use crate::protocol::centrifugo::server_side::position_told;
 use crate::protocol::centrifugo::tokens::centrifugo_verdict;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Front, Queues};
+use crate::protocol::http::options::UPGRADE;
 
-/// Centrifugo's client protocol, in the frames of a WebSocket.
+/// Centrifugo's client protocol, in the frames of a WebSocket or in the body of an answer.
 pub(crate) struct Centrifugo;
 
 impl Protocol<AllProtocols> for Centrifugo {
@@ -33,8 +35,8 @@ impl Protocol<AllProtocols> for Centrifugo {
         Transport::Centrifugo
     }
 
-    fn has_frames(_row: &Row) -> bool {
-        true
+    fn has_frames(row: &Row) -> bool {
+        row.wants(UPGRADE)
     }
 
     fn received<I: Io>(
@@ -44,7 +46,10 @@ impl Protocol<AllProtocols> for Centrifugo {
         home: &mut Option<Home>,
         io: &mut I,
     ) {
-        front.frames_received(slot, bytes, home, io);
+        // The body of a request came before, and nothing more is due.
+        if front.clients.conns.get(slot).wants(UPGRADE) {
+            front.frames_received(slot, bytes, home, io);
+        }
     }
 
     fn handle_frame<I: Io>(
@@ -55,7 +60,10 @@ impl Protocol<AllProtocols> for Centrifugo {
         home: &mut Option<Home>,
         io: &mut I,
     ) -> bool {
-        front.centrifugo_frame(slot, data, home, io)
+        match front.clients.conns.get(slot).wants(ONE_WAY) {
+            true => one_way_frame(front, slot, data, home, io),
+            false => front.centrifugo_frame(slot, data, home, io),
+        }
     }
 
     fn frame_overhead_bytes(clients: &Clients) -> usize {

@@ -1,9 +1,10 @@
-//! Centrifugo's client protocol, version 2, over WebSocket. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
+//! Centrifugo's client protocol, version 2, over WebSocket and one way over HTTP. `crore_wire::centrifugo` reads its commands and writes its replies. A channel is a topic
 //! of the same name. `docs/CENTRIFUGO.md` says what is built.
 //!
 //! `commands` takes the commands of a frame one after another, and holds those that must wait. `connect` (with `welcome`), `subscribe`, `publish`,
-//! `history` and `presence` carry them out. `server_side` has the subscriptions that the server begins, and `orders` what its API does with single
-//! connections. `codec` answers a subscribe with the home's first page (a bounded run of past messages), and sends messages. `ping` watches the client.
+//! `history` and `presence` carry them out. `one_way` has the transports that only go to the client. `server_side` has the subscriptions that the
+//! server begins, and `orders` what its API does with single connections. `codec` answers a subscribe with the home's first page (a bounded run of past
+//! messages), and sends messages. `ping` watches the client.
 //!
 //! Invariants:
 //! * Nothing is done for a client before its connect command.
@@ -19,6 +20,7 @@ mod connect;
 pub(crate) mod contract;
 mod history;
 mod lapse;
+pub(crate) mod one_way;
 mod options;
 pub(crate) mod orders;
 mod ping;

@@ -4,7 +4,10 @@ use crore_wire::centrifugo::Format;
 
 use crate::client::row::{OWN_SHIFT, Row};
 use crate::protocol::encode::Encoding;
+use crate::protocol::http::options::{EVENTS, HTTP10, UPGRADE};
 
+/// The transport only goes to the client, whose connect command came with the request or in the first frame. A bit that no request uses.
+pub(super) const ONE_WAY: u32 = 1 << 20;
 /// Its frames are protobuf, not JSON.
 pub(super) const PROTOBUF: u32 = 1 << OWN_SHIFT;
 /// The connect command has been carried out.
@@ -34,6 +37,15 @@ pub(crate) fn format_of(row: &Row) -> Format {
 /// The encoding of the messages that it gets.
 #[inline]
 pub(crate) fn pushes_of(row: &Row) -> Encoding {
+    if row.wants(ONE_WAY) {
+        return match (row.wants(UPGRADE), row.wants(EVENTS), row.wants(HTTP10)) {
+            (true, ..) => Encoding::OneWayFrame,
+            (_, true, false) => Encoding::OneWayEvents,
+            (_, true, true) => Encoding::OneWayEventsToEnd,
+            (_, false, false) => Encoding::OneWayLines,
+            (_, false, true) => Encoding::OneWayLinesToEnd,
+        };
+    }
     match row.wants(PROTOBUF) {
         true => Encoding::PushProtobuf,
         false => Encoding::PushJson,

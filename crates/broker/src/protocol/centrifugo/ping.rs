@@ -9,7 +9,7 @@ use crate::client::list::collapse;
 use crate::client::row::PAUSED;
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
-use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ODD_PING};
+use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ODD_PING, ONE_WAY};
 use crate::protocol::centrifugo::reply::write_ping;
 use crate::protocol::front::Clients;
 use crate::store::slab::NONE;
@@ -61,8 +61,8 @@ pub(super) fn centrifugo_second<I: Io>(clients: &mut Clients, slot: u32, io: &mu
     }
     if is_due {
         set_odd(clients, slot, is_odd);
-        // A ping that comes late in its interval would leave too little time for its pong.
-        if since_s <= ON_TIME_S {
+        // A ping that comes late in its interval would leave too little time for its pong. A client that only listens has none.
+        if since_s <= ON_TIME_S && !clients.conns.get(slot).wants(ONE_WAY) {
             clients.conns.get_mut(slot).consumer.options |= AWAITS_PONG;
         }
         write_ping(clients, slot);

@@ -58,6 +58,7 @@ impl<'a> Data<'a> {
 /// Appends the push of a message, which is the same for every subscriber of a form.
 pub(crate) fn write(
     format: Format,
+    is_one_way: bool,
     topic: &[u8],
     (record, frames): (&Record, &Frames),
     out: &mut Vec<u8>,
@@ -66,5 +67,9 @@ pub(crate) fn write(
     let topic = core::str::from_utf8(topic).unwrap_or_default();
     let data = Data::of(format, frames.data(record));
     let push = Push::Publication(topic, data.publication(record.offset));
-    encode::push(format, &push, out).expect("`Data` is what the form can have");
+    let written = match is_one_way {
+        true => encode::bare_push(format, &push, out),
+        false => encode::push(format, &push, out),
+    };
+    written.expect("`Data` is what the form can have");
 }

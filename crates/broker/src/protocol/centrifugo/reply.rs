@@ -1,16 +1,19 @@
-//! Writes replies and pushes, each in a frame of its own. Those of a turn are one write.
+//! Writes replies and pushes, each in a frame, an event or a line of its own. Those of a turn are one write.
 
 use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
 use crore_wire::centrifugo::codes::{Disconnect, ErrorCode};
-use crore_wire::centrifugo::{Answer, ErrorReply, Push, Reply, encode};
+use crore_wire::centrifugo::{Answer, ErrorReply, Format, Push, Reply, encode};
 use crore_wire::websocket::frame::Opcode;
 
 use crate::base::reason::Reason;
-use crate::protocol::centrifugo::options::{PROTOBUF, format_of};
+use crate::protocol::centrifugo::options::{ONE_WAY, format_of, pushes_of};
 use crate::protocol::centrifugo::reasons::error_of;
-use crate::protocol::encode::frame_from;
+use crate::protocol::encode::{Encoding, frame_from};
 use crate::protocol::front::Clients;
+use crate::protocol::http::body::write_part;
+use crate::protocol::http::options::EVENTS;
 
 /// Why a command is not carried out.
 pub(super) enum Refused {
@@ -39,35 +42,54 @@ impl Refused {
     }
 }
 
-/// Appends the reply to a command to the bytes that are sent next.
+/// Appends the reply to a command to the bytes that are sent next. A client that sends no commands gets the reply to its connect as a push.
 pub(super) fn write_reply(clients: &mut Clients, slot: u32, id: u32, answer: Answer<'_>) {
-    let row = clients.conns.get(slot);
-    let (format, opcode) = (format_of(row), opcode_of(row.wants(PROTOBUF)));
-    let out = &mut clients.scratch.reply;
-    let start = out.len();
-    let written = encode::reply(format, &Reply { id, answer }, out);
-    written.expect("the data is what the form can have");
-    frame_from(out, start, opcode);
+    if clients.conns.get(slot).wants(ONE_WAY) {
+        if let Answer::Connect(result) = answer {
+            write_push(clients, slot, &Push::Connect(result));
+        }
+        return;
+    }
+    write_item(clients, slot, |format, out| {
+        let written = encode::reply(format, &Reply { id, answer }, out);
+        written.expect("the data is what the form can have");
+    });
 }
 
 /// Appends a push.
 pub(super) fn write_push(clients: &mut Clients, slot: u32, push: &Push<'_>) {
-    let row = clients.conns.get(slot);
-    let (format, opcode) = (format_of(row), opcode_of(row.wants(PROTOBUF)));
-    let out = &mut clients.scratch.reply;
-    let start = out.len();
-    encode::push(format, push, out).expect("the data is what the form can have");
-    frame_from(out, start, opcode);
+    let is_one_way = clients.conns.get(slot).wants(ONE_WAY);
+    write_item(clients, slot, |format, out| {
+        let written = match is_one_way {
+            true => encode::bare_push(format, push, out),
+            false => encode::push(format, push, out),
+        };
+        written.expect("the data is what the form can have");
+    });
 }
 
 /// Appends a ping.
 pub(super) fn write_ping(clients: &mut Clients, slot: u32) {
-    let row = clients.conns.get(slot);
-    let (format, opcode) = (format_of(row), opcode_of(row.wants(PROTOBUF)));
-    let out = &mut clients.scratch.reply;
+    write_item(clients, slot, encode::ping);
+}
+
+/// Appends what `write` writes, in the form of the connection's transport.
+fn write_item(clients: &mut Clients, slot: u32, write: impl FnOnce(Format, &mut Vec<u8>)) {
+    let (row, out) = (clients.conns.get(slot), &mut clients.scratch.reply);
     let start = out.len();
-    encode::ping(format, out);
-    frame_from(out, start, opcode);
+    write(format_of(row), out);
+    match pushes_of(row) {
+        Encoding::PushProtobuf => frame_from(out, start, Opcode::Binary),
+        Encoding::PushJson | Encoding::OneWayFrame => frame_from(out, start, Opcode::Text),
+        _ => {
+            let item = out.split_off(start);
+            let part = match row.wants(EVENTS) {
+                true => [b"data: ", &item[..], b"\n\n"].concat(),
+                false => [&item[..], b"\n"].concat(),
+            };
+            write_part(row, &part, out);
+        }
+    }
 }
 
 /// Appends the error for a command.
@@ -77,11 +99,4 @@ pub(super) fn write_error(clients: &mut Clients, slot: u32, id: u32, code: Error
         ..code.into()
     };
     write_reply(clients, slot, id, Answer::Error(error));
-}
-
-fn opcode_of(is_protobuf: bool) -> Opcode {
-    match is_protobuf {
-        true => Opcode::Binary,
-        false => Opcode::Text,
-    }
 }

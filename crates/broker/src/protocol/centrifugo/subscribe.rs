@@ -179,11 +179,13 @@ pub(super) fn take_subscribing(clients: &mut Clients, slot: u32, part: u32) -> O
     let name = part_name(&clients.conns, slot, part);
     let waiting = &state(&clients.conns, slot)?.subscribing;
     let at = waiting.iter().position(|waits| waits.part == name)?;
-    Some(
-        state_mut(&mut clients.conns, slot)
-            .subscribing
-            .swap_remove(at),
-    )
+    let waiting = &mut state_mut(&mut clients.conns, slot).subscribing;
+    let waits = waiting.swap_remove(at);
+    if waiting.is_empty() {
+        // Many subscribe at once and then never again.
+        waiting.shrink_to_fit();
+    }
+    Some(waits)
 }
 
 /// Whether the subscription with this index waits for its first page.

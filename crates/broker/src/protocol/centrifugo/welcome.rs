@@ -3,7 +3,7 @@
 use crore_wire::centrifugo::{Answer, ConnectResult, Payload, SubscribeResult};
 
 use crate::base::journal::EventKind;
-use crate::protocol::centrifugo::options::{CONNECTED, VERSION};
+use crate::protocol::centrifugo::options::{CONNECTED, ONE_WAY, VERSION};
 use crate::protocol::centrifugo::ping::begin_pings;
 use crate::protocol::centrifugo::reply::write_reply;
 use crate::protocol::centrifugo::state::client_id;
@@ -18,6 +18,7 @@ pub(super) fn finish_connect(
     subs: &[(&str, SubscribeResult<'_>)],
 ) {
     let row = clients.conns.get_mut(slot);
+    let sends = !row.wants(ONE_WAY);
     row.consumer.options |= CONNECTED;
     begin_pings(clients, slot);
     let client = client_id(clients, slot);
@@ -30,7 +31,7 @@ pub(super) fn finish_connect(
         data: Payload::Value(b""),
         subs,
         ping: ping_s,
-        pong: ping_s > 0,
+        pong: sends && ping_s > 0,
         session: "",
         node: "",
     };

@@ -381,6 +381,23 @@ impl Clients {
     }
 }
 
+/// Writes the head of a stream of this content type into `reply`.
+pub(crate) fn stream_head(clients: &mut Clients, slot: u32, content_type: &[u8]) {
+    let http10 = clients.conns.get(slot).wants(HTTP10);
+    if http10 {
+        clients.conns.get_mut(slot).consumer.options &= !KEEP;
+    }
+    let mut answer = clients
+        .head_without_cache_rule(slot, 200)
+        .header("Content-Type", content_type)
+        .header(CACHE_CONTROL, b"no-cache, no-transform")
+        .header("X-Accel-Buffering", b"no");
+    if !http10 {
+        answer = answer.header("Transfer-Encoding", b"chunked");
+    }
+    answer.end();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ pub(crate) mod close;
 pub(crate) mod credentials;
 pub mod headers;
 pub(crate) mod history;
-mod judge;
+pub(crate) mod judge;
 pub(crate) mod names;
 pub(crate) mod opening;
 pub(crate) mod options;

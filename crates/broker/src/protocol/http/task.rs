@@ -57,7 +57,7 @@ pub(crate) struct Answered;
 
 /// What an accepted request demands.
 pub(crate) enum Task {
-    /// An upgrade to a WebSocket that carries another protocol.
+    /// A change to another protocol: an upgrade to a WebSocket that carries it, or an answer that does not end.
     Upgrade,
     /// Follow which topics have subscribers.
     Follow { upgrade: bool },

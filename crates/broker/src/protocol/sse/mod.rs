@@ -8,9 +8,9 @@ use crore_wire::sse;
 use crate::client::row::Row;
 use crate::io::Io;
 use crate::protocol::front::{Clients, Deliveries, Matching};
-use crate::protocol::http::answer::CACHE_CONTROL;
+use crate::protocol::http::answer::stream_head;
 use crate::protocol::http::body::write_part;
-use crate::protocol::http::options::{HEAD, HTTP10, KEEP};
+use crate::protocol::http::options::HEAD;
 
 /// A comment of an event stream. Without an empty line after it, since some readers would take that for an event.
 const COMMENT: &[u8] = b":\n";
@@ -37,19 +37,7 @@ pub(crate) fn comment_if_quiet<I: Io>(clients: &mut Clients, slot: u32, io: &mut
 pub(crate) fn events_head(clients: &mut Clients, slot: u32, name: &[u8]) {
     let rules = &clients.ctx.world.rules;
     let retry_ms = rules.get(rules.number_for(name)).sse_retry_ms;
-    let http10 = clients.conns.get(slot).wants(HTTP10);
-    if http10 {
-        clients.conns.get_mut(slot).consumer.options &= !KEEP;
-    }
-    let mut answer = clients
-        .head_without_cache_rule(slot, 200)
-        .header("Content-Type", b"text/event-stream")
-        .header(CACHE_CONTROL, b"no-cache, no-transform")
-        .header("X-Accel-Buffering", b"no");
-    if !http10 {
-        answer = answer.header("Transfer-Encoding", b"chunked");
-    }
-    answer.end();
+    stream_head(clients, slot, b"text/event-stream");
     if clients.conns.get(slot).wants(HEAD) {
         return;
     }

@@ -1,0 +1,95 @@
+//! Transports that only go to the client: an event stream, a stream of lines, and a WebSocket. The connect command comes with the request, or in the first
+//! frame, without an id; everything that the server sends is a push. The server begins all subscriptions.
+//!
+//! The command is carried out as that of any other client, so it waits for verdicts and credit in the same way.
+
+use alloc::vec::Vec;
+
+use crore_wire::centrifugo::codes::Disconnect;
+use crore_wire::http::head::Head;
+use crore_wire::json::is_json;
+
+use crate::home::Home;
+use crate::io::Io;
+use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::commands::{Place, begin_centrifugo};
+use crate::protocol::centrifugo::options::{CONNECTED, ONE_WAY};
+use crate::protocol::centrifugo::server_side::is_connecting;
+use crate::protocol::centrifugo::state::state;
+use crate::protocol::front::Front;
+use crate::protocol::http::answer::stream_head;
+use crate::protocol::http::judge::note_reader;
+use crate::protocol::http::options::EVENTS;
+use crate::protocol::http::parameters::parameter;
+use crate::protocol::http::task::Flow;
+
+/// Begins an answer that does not end, and connects the client. The body of the request, or the parameter `cf_connect`, is the connect command.
+pub(crate) fn begin_body<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    (head, body): (&Head<'_>, &[u8]),
+    place: Place,
+    home: &mut Option<Home>,
+    io: &mut I,
+) -> Flow {
+    let (content_type, options): (&[u8], u32) = match place {
+        Place::OneWayEvents => (b"text/event-stream", ONE_WAY | EVENTS),
+        _ => (b"application/x-ndjson", ONE_WAY),
+    };
+    note_reader(&mut front.clients, slot, head);
+    stream_head(&mut front.clients, slot, content_type);
+    begin_centrifugo(&mut front.clients, slot, options);
+    let named = parameter(head.query, b"cf_connect");
+    let connect = match body {
+        b"" => named.as_deref().unwrap_or_default(),
+        body => body,
+    };
+    connect_as(front, slot, connect, home, io);
+    Flow::Wait
+}
+
+/// The first frame connects the client, and others say nothing. False if the connection takes no more frames.
+pub(super) fn one_way_frame<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    data: &[u8],
+    home: &mut Option<Home>,
+    io: &mut I,
+) -> bool {
+    let conns = &front.clients.conns;
+    let is_held = state(conns, slot).is_some_and(|it| !it.held.is_empty());
+    if conns.get(slot).wants(CONNECTED) || is_held || is_connecting(&front.clients, slot) {
+        return true;
+    }
+    connect_as(front, slot, data, home, io)
+}
+
+fn connect_as<I: Io>(
+    front: &mut Front,
+    slot: u32,
+    connect: &[u8],
+    home: &mut Option<Home>,
+    io: &mut I,
+) -> bool {
+    let connect = match connect {
+        b"" => b"{}",
+        connect => connect,
+    };
+    if !is_json(connect) {
+        let words = "the connect command is not valid JSON";
+        end_saying(&mut front.clients, slot, Disconnect::BAD_REQUEST, words, io);
+        return false;
+    }
+    // In valid JSON, line ends are between values only. In a frame of commands they are between commands.
+    let one_line = connect.iter().map(|byte| match byte {
+        b'\n' | b'\r' => b' ',
+        byte => *byte,
+    });
+    let command: Vec<u8> = b"{\"id\":1,\"connect\":"
+        .iter()
+        .copied()
+        .chain(one_line)
+        .chain(*b"}")
+        .collect();
+    front.centrifugo_frame(slot, &command, home, io)
+}
