@@ -31,7 +31,7 @@ use crate::base::ids::ShardId;
 pub use answer::{AttachOutcome, Outcome, RemoteSubscribers, ReplyTo, TopicInfo, WantedAnswer};
 pub use ask::{
     Ask, Attach, AttachFilters, ClosingSession, LeaveGroup, RecordSession, RecordedClaim,
-    SessionNews, TopicRequest, Unacked,
+    ReleaseAt, SessionNews, TopicRequest, Unacked,
 };
 pub use fact::{Change, Fact};
 pub use frames::{FRAMES_KEPT_BYTES, Frames, NO_CLIENT, ORIGIN_BYTES, Record};

@@ -79,11 +79,15 @@ impl Home {
         fact: &Fact<'_>,
         context: &HomeContext<'_>,
     ) -> Result<Reserved, Outcome> {
-        if fact.makes() {
-            let (_, _, client) = fact.topic();
-            self.admission
-                .may_write(client, context.now.unix_s)
-                .map_err(Outcome::NoRoom)?;
+        let (_, _, client) = fact.topic();
+        if fact.makes()
+            && let Err(reached) = self.admission.may_write(client, context.now.unix_s)
+        {
+            // A copy of a message that is in the log needs no room.
+            match fact {
+                Fact::Publish(message) => self.admit_copy(message, context, reached)?,
+                Fact::Topic { .. } => return Err(Outcome::NoRoom(reached)),
+            }
         }
         let admitted = self.admit(fact, context)?;
         if let Some(key) = &admitted.key
@@ -114,6 +118,27 @@ impl Home {
             kept: (client, bytes),
             key: admitted.key.map(|key| key.group as u8),
         })
+    }
+
+    /// Admits only a copy of a message, since the limit `reached` refuses all others.
+    ///
+    /// # Errors
+    /// The outcome, if the message is refused, or known as a copy already.
+    #[cold]
+    fn admit_copy(
+        &mut self,
+        message: &Publish<'_>,
+        context: &HomeContext<'_>,
+        reached: Reason,
+    ) -> Result<(), Outcome> {
+        match self.recognise(message, context.settings, context.now, 0) {
+            // The log decides (see `admit`).
+            Err(Outcome::Replayed(_)) if self.logs.is_replicated() && is_of_session(message) => {
+                Ok(())
+            }
+            Err(known) => Err(known),
+            Ok(_) => Err(Outcome::NoRoom(reached)),
+        }
     }
 
     /// Releases the reservation of a fact that is applied now.

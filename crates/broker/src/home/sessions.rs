@@ -242,6 +242,18 @@ impl Sessions {
         self.find(hash, client).is_some()
     }
 
+    /// Whether a claim of this client id goes on with a session. One that has expired may wait for its end.
+    pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
+        let found = self.find(hash, client);
+        found.is_some_and(|id| !self.has_expired(id, now))
+    }
+
+    /// Whether the session in this row is away and has expired.
+    fn has_expired(&self, id: u32, now: Now) -> bool {
+        let away = self.away(id);
+        away.is_some_and(|row| self.states.rows.get(row.holder).expires_s <= now.unix_s)
+    }
+
     /// Whether this client id has a session that a connection holds.
     pub fn is_held(&self, hash: u32, client: &[u8]) -> bool {
         let found = self.find(hash, client);
@@ -279,8 +291,13 @@ impl Sessions {
             self.index.insert(&mut self.rows, id);
             return self.hand_over(id, &claim, None, None);
         };
+        let has_expired = self.has_expired(id, now);
         let row = self.rows.get_mut(id);
         if row.held == Hold::Away {
+            let claim = Claim {
+                clean: claim.clean || has_expired,
+                ..claim
+            };
             let (kept, will, owner) = self.take_away(id, counts, now);
             counts.move_session(owner, claim.owner);
             return self.hand_over(id, &claim, Some(kept), will);

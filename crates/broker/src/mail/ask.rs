@@ -15,6 +15,7 @@ use crate::mail::fact::Change;
 use crate::mail::message::{DedupKey, Headers, SessionKey};
 use crate::mail::presence::PresenceAsk;
 use crate::mail::session::record::{RecordedParts, RecordedState, SessionChange, Terms};
+use crate::mail::session::stored::StoredSession;
 use crate::mail::session::{EncodedSession, SavedSession, SessionId, SessionPatch, Will};
 use crate::mail::span::Span;
 
@@ -115,9 +116,8 @@ pub enum Ask {
         key: SessionKey,
         /// The claim of the connection that releases them (`mail/message.rs`); 0 for all messages of a session.
         claim: u64,
-        /// Whether the release goes to all partitions. This is necessary if the message came over an earlier connection, perhaps at another node of
-        /// a cluster: then this home may not have read the message yet.
-        everywhere: bool,
+        /// The partitions to which the release goes.
+        at: ReleaseAt,
         /// The connection that waits for the answer.
         to: Option<ReplyTo>,
     },
@@ -302,6 +302,18 @@ impl RecordSession {
     }
 }
 
+/// The partitions of a home to which the release of a QoS 2 message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseAt {
+    /// Those that have the message.
+    Known,
+    /// All. This is necessary if the message came over an earlier connection, perhaps at another node of a cluster: then this home may not have read the
+    /// message yet.
+    Everywhere,
+    /// None: the connection only asks whether this home knows the message.
+    Nowhere,
+}
+
 /// The state that an MQTT connection gives back when it ends.
 #[derive(Debug)]
 pub struct ClosingSession {
@@ -350,6 +362,15 @@ impl ClosingSession {
             recorded_for: None,
             charge,
         })
+    }
+
+    /// The stored form in which a session that ends stays in the log until its will is published: without subscriptions and messages.
+    pub(crate) fn without_state(&self) -> EncodedSession {
+        let session = StoredSession {
+            token: self.token,
+            ..StoredSession::default()
+        };
+        session.encode()
     }
 
     /// The change to record: the session has the state `kept` and these terms.

@@ -14,9 +14,11 @@ use crate::home::{GroupJoin, Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::lanes::WaitingAsks;
 use crate::mail::message::{DedupKey, Publish, Release};
 use crate::mail::orders::Report;
+use crate::mail::session::stored::token_of;
 use crate::mail::{Ask, Fact, Outcome, Tell, TopicRequest, WantedAnswer};
 use crate::protocol::front::{Clients, Lanes, Matching, Subscriptions};
 use crate::shard::Shard;
+use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::{end_if_memory_is_short, refuse_session};
 
 impl Shard {
@@ -213,21 +215,34 @@ impl Shard {
             // The record of its end has closed the session already.
             Ask::SessionClose(_) if self.front.clients.ctx.world.replicates_sessions() => {}
             Ask::SessionClose(session) if self.sessions.claim_to(session.id).is_some() => {
+                // If it ends, the record of the claim says so.
+                let ended = session.kept.as_ref().map_or(session.token, |_| 0);
                 self.session_close(*session);
+                self.release_tokens([ended, 0]);
             }
             Ask::SessionClose(mut session) => {
                 let front = &mut self.front;
                 let (clients, lanes) = (&mut front.clients, &mut front.subs.lanes);
-                let (was_kept, token) = (session.kept.is_some(), session.token);
+                let was_kept = session.kept.is_some();
+                let kept = session.kept.as_ref();
+                let token = kept.map_or(session.token, |kept| token_of(&kept.state.bytes));
                 end_if_memory_is_short(clients, lanes, &front.census, &self.sessions, &mut session);
-                let ends = was_kept && session.kept.is_none();
-                let name = match ends && self.front.clients.ctx.world.records_sessions() {
+                let records_sessions = self.front.clients.ctx.world.records_sessions();
+                let name: Option<Box<[u8]>> = match was_kept && records_sessions {
                     true => self.sessions.name_of(session.id).map(Box::from),
-                    false => None::<Box<[u8]>>,
+                    false => None,
                 };
+                let left = LeftSession {
+                    token,
+                    has_ended: session.kept.is_none(),
+                };
+                // With a will it ends in the log when the will is there.
+                let ends = left.has_ended && session.will.is_none();
                 self.session_close(*session);
-                if let Some(name) = name {
-                    self.record_state_or_end(&name, Some(token), 0);
+                match name {
+                    Some(name) if ends => self.record_state_or_end(&name, Some(left), 0),
+                    None if ends => self.release_tokens([left.token, 0]),
+                    _ => {}
                 }
             }
             Ask::SessionRecord(session) => {

@@ -25,7 +25,6 @@ use crate::home::{Home, ONLY_HOMES_ARE_ASKED};
 use crate::mail::session::record::SessionRecord;
 use crate::mail::{Ask, Fact, Outcome, Tell, WantedAnswer};
 use crate::protocol::front::Front;
-use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::asks::reply;
 use crate::shard::pending_request::{PendingRequest, Request};
@@ -92,7 +91,7 @@ impl Shard {
                     }
                     _ => continue,
                 },
-                Request::Answered | Request::WillRecorded(_) => continue,
+                Request::Answered | Request::EndRecorded(_) => continue,
             };
             reply(clients, lanes, *from, answer, Outcome::Unknown);
         }
@@ -128,12 +127,11 @@ impl Shard {
                 }
                 return;
             }
-            Request::WillRecorded(will) => {
+            Request::EndRecorded(tokens) => {
                 if let Some(record) = &record {
                     self.note_own_record(record);
                 }
-                let Front { clients, subs, .. } = &mut self.front;
-                return release_published(&mut subs.lanes, &clients.ctx, will);
+                return self.release_tokens(tokens);
             }
         };
         let now = self.front.clients.ctx.now;

@@ -38,8 +38,9 @@ pub(crate) enum Request {
     Ask(Box<(Ask, Vec<u8>)>),
     /// A request that waited so long that it was already answered: its outcome is unknown.
     Answered,
-    /// The record of a session whose will was published. Homes forget the will with this token then; 0: there was none.
-    WillRecorded(u64),
+    /// The record of a session that has ended, or whose will was published. Then homes forget the QoS 2 messages of the session, and the will, with these
+    /// tokens; 0: there is none.
+    EndRecorded([u64; 2]),
     /// A change of a topic, such as a message.
     Fact {
         /// The encoded change, if the topic is not durable, so that the engine does not store the change.

@@ -2,15 +2,36 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::base::ids::ShardId;
+use crate::mail::Ask;
 
 /// A will whose message was sent to the home of its topic.
 pub(super) struct PublishedWill {
     /// The name of the session.
     pub name: Box<[u8]>,
-    /// The token of the session, if it may have ended.
-    pub session: Option<u64>,
+    /// The session, unless another connection holds it now.
+    pub session: Option<LeftSession>,
     /// The token of the will.
     pub will: u64,
+}
+
+/// A session whose connection has ended.
+#[derive(Clone, Copy, Default)]
+pub(super) struct LeftSession {
+    /// Its token.
+    pub token: u64,
+    /// The session has ended, too.
+    pub has_ended: bool,
+}
+
+/// Claims to a session that wait until a will is published, in their order.
+pub(super) struct WaitingClaims {
+    /// The token of the will.
+    pub will: u64,
+    /// The claims.
+    pub claims: Vec<(ShardId, Ask)>,
 }
 
 /// The wills whose messages are not in the log yet, by number.
@@ -18,4 +39,6 @@ pub(super) struct PublishedWill {
 pub(super) struct PublishedWills {
     pub last: u32,
     pub waiting: BTreeMap<u32, PublishedWill>,
+    /// Claims to sessions that wait for these wills, by the name of the session.
+    pub claims: BTreeMap<Box<[u8]>, WaitingClaims>,
 }

@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::base::ids::ShardId;
+use crate::base::time::Now;
 use crate::budget::admission::Client;
 use crate::commit::queue::Scope;
 use crate::commit::record::{GroupPosition, Note};
@@ -18,26 +19,31 @@ use crate::home::sessions::{Claim, SessionsAtHome};
 use crate::home::{DuePosition, ONLY_HOMES_ARE_ASKED};
 use crate::mail::message::Release;
 use crate::mail::session::record::{
-    ChangeAtHome, EncodedRecord, SessionChange, SessionRecord, Terms,
+    ChangeAtHome, EncodedRecord, RecordedState, SessionChange, SessionRecord, Terms,
 };
-use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, Tell};
-use crate::protocol::front::Context;
+use crate::mail::session::{EncodedSession, Will};
+use crate::mail::{Ask, ClosingSession, RecordedClaim, ReleaseAt, ReplyTo, Tell};
+use crate::protocol::front::{Context, Front};
 use crate::protocol::mqtt::retention::release_published;
 use crate::shard::Shard;
 use crate::shard::enqueue::is_outdated;
 use crate::shard::pending_request::{PendingRequest, Request};
+use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::refuse_session;
 
 use crore_wire::mqtt::ReasonCode;
 
 impl Shard {
     /// Takes a request for a session. Writes the record that the request needs, and carries the request out when the record is committed.
-    pub(super) fn handle_session_request(&mut self, from: ShardId, mut ask: Ask) {
+    pub(super) fn handle_session_request(&mut self, from: ShardId, ask: Ask) {
+        let Some(mut ask) = self.wait_for_will(from, ask) else {
+            return;
+        };
         if let Some(to) = self.refused_for_room(&ask) {
             let lanes = &mut self.front.subs.lanes;
             return refuse_session(lanes, from, to, ReasonCode::QUOTA_EXCEEDED);
         }
-        note_what_is_recorded(&mut self.sessions, &mut ask);
+        note_what_is_recorded(&mut self.sessions, &mut ask, self.front.clients.ctx.now);
         let Some((name, record)) = record_of(&self.sessions, &ask) else {
             return self.carry_out(from, ask, &[]);
         };
@@ -70,7 +76,10 @@ impl Shard {
                 recorded: Some(_),
                 begins: None,
                 ..
-            } if !self.sessions.has(*hash, client) => {
+            } if !self
+                .sessions
+                .goes_on(*hash, client, self.front.clients.ctx.now) =>
+            {
                 let ctx = &self.front.clients.ctx;
                 let may_write = ctx.world.admission.may_write(*owner, ctx.now.unix_s);
                 may_write.is_err().then_some(*to)
@@ -82,7 +91,8 @@ impl Shard {
     /// Whether a request has another effect now than its record in the log says, since other requests for the session took effect meanwhile. It is
     /// recorded again then, before it takes effect. Otherwise the client could lose what it was promised in a crash.
     pub(super) fn must_record_again(&self, ask: &Ask) -> bool {
-        let (sessions, world) = (&self.sessions, &self.front.clients.ctx.world);
+        let ctx = &self.front.clients.ctx;
+        let (sessions, world) = (&self.sessions, &ctx.world);
         match ask {
             Ask::SessionOpen {
                 hash,
@@ -92,7 +102,7 @@ impl Shard {
                 ..
             } => {
                 // A session that is held is recorded when its holder gives it back.
-                *begins != begins_session(sessions, *clean, *hash, client)
+                *begins != begins_session(sessions, *clean, (*hash, client), ctx.now)
                     && !sessions.is_held(*hash, client)
             }
             Ask::SessionClose(session) => {
@@ -125,13 +135,7 @@ impl Shard {
     /// Takes the release of QoS 2 messages: writes a record to each log that has one of them, and answers when the records are committed. A home that does
     /// not know the message answers at once.
     pub(super) fn take_release(&mut self, from: ShardId, ask: Ask) {
-        let Ask::Release {
-            key,
-            claim,
-            everywhere,
-            to,
-        } = ask
-        else {
+        let Ask::Release { key, claim, at, to } = ask else {
             return;
         };
         if to.is_some() && is_outdated(&self.front) {
@@ -139,10 +143,17 @@ impl Shard {
             return self.refuse_session_ask(from, ask, ReasonCode::SERVER_UNAVAILABLE);
         }
         let home = self.home.as_ref().expect(ONLY_HOMES_ARE_ASKED);
-        let places = match everywhere {
-            true => home.places(),
-            false => home.places_of_release(key),
+        let places = match at {
+            ReleaseAt::Everywhere => home.places(),
+            ReleaseAt::Known | ReleaseAt::Nowhere => home.places_of_release(key),
         };
+        if at == ReleaseAt::Nowhere {
+            let is_known = !places.is_empty();
+            let lanes = &mut self.front.subs.lanes;
+            return to
+                .into_iter()
+                .for_each(|to| lanes.tell(from, Tell::Released(to, is_known)));
+        }
         let note = Note::Release(Release { key, claim });
         let write = |shard: &mut Shard, at, waiting| {
             shard.write_record(at, waiting, |out, offset_delta| {
@@ -164,32 +175,49 @@ impl Shard {
         }
     }
 
-    /// Writes to the log what is left of a session's will and time, or that the session has ended, which had the token `ended`. Called after the
-    /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will when the record is
-    /// committed.
-    pub(super) fn record_state_or_end(&mut self, name: &[u8], ended: Option<u64>, will: u64) {
+    /// Writes to the log what is left of a session's will and time, or that the session has ended. Called after the
+    /// will was published, or after the session ended. No request waits for this record. The homes of topics forget the will, and the QoS 2 messages of a
+    /// session that has ended, when the record is committed: a crash before that brings the session back.
+    pub(super) fn record_state_or_end(
+        &mut self,
+        name: &[u8],
+        session: Option<LeftSession>,
+        will: u64,
+    ) {
         if self.front.clients.ctx.world.replicates_sessions() {
             // Otherwise the record of the claim that made the will due has replaced it.
-            if ended.is_some() {
+            if session.is_some() {
                 self.record_as_steward(name, will);
             }
             return;
         }
-        let waiting = PendingRequest::new(self.front.clients.ctx.me, Request::WillRecorded(will));
         let ctx = &self.front.clients.ctx;
         let (hash, _) = ctx.place_of(name);
+        let ended = session.filter(|session| session.has_ended);
+        let tokens = [ended.map_or(0, |session| session.token), will];
         if self.sessions.claims_in_flight(name) > 0 {
             // The record of the claim replaces the will. If a new session begins instead, the claim is recorded again.
-            return release_published(&mut self.front.subs.lanes, ctx, will);
+            return self.release_tokens(tokens);
         }
-        let change = match (self.sessions.recorded((hash, name), ctx.now), ended) {
+        let change = match (self.sessions.recorded((hash, name), ctx.now), session) {
             (Some((patch, terms)), _) => ChangeAtHome::Terms(patch, terms),
-            (None, Some(token)) if !self.sessions.has(hash, name) => ChangeAtHome::End(token),
+            (None, Some(session)) if !self.sessions.has(hash, name) => {
+                ChangeAtHome::End(session.token)
+            }
             // A connection holds the session, and records it with its own will.
-            (None, _) => return release_published(&mut self.front.subs.lanes, ctx, will),
+            (None, _) => return self.release_tokens(tokens),
         };
+        let waiting = PendingRequest::new(ctx.me, Request::EndRecorded(tokens));
         let record = change.encode(name, None);
         self.write_session_record(place_of(ctx, name), waiting, &record);
+    }
+
+    /// Homes forget the messages of these sessions and wills.
+    pub(super) fn release_tokens(&mut self, tokens: [u64; 2]) {
+        let Front { clients, subs, .. } = &mut self.front;
+        for token in tokens {
+            release_published(&mut subs.lanes, &clients.ctx, token);
+        }
     }
 
     /// Records the positions of shared subscriptions that have begun or ended, and with `moved` of some whose position has moved.
@@ -251,8 +279,17 @@ fn place_of(ctx: &Context, name: &[u8]) -> usize {
 }
 
 /// Whether a claim begins a session.
-fn begins_session(sessions: &SessionsAtHome, clean: bool, hash: u32, name: &[u8]) -> bool {
-    clean || !sessions.has(hash, name)
+fn begins_session(
+    sessions: &SessionsAtHome,
+    clean: bool,
+    (hash, name): (u32, &[u8]),
+    now: Now,
+) -> bool {
+    clean || !sessions.goes_on(hash, name, now)
+}
+
+fn has_token(will: &Will) -> bool {
+    will.token != 0
 }
 
 /// The connection that waits for the session that is given back.
@@ -262,7 +299,7 @@ fn claimant_of(sessions: &SessionsAtHome, session: &ClosingSession) -> Option<(S
 }
 
 /// Notes in a request what its next record says.
-fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask) {
+fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask, now: Now) {
     match ask {
         Ask::SessionOpen {
             hash,
@@ -280,7 +317,7 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask) {
             // Another claim that is on its way to the log begins the session, so this one goes on with it. Otherwise the log would ignore what the
             // other connection records meanwhile.
             let others = sessions.claims_in_flight(client) - u32::from(is_again);
-            let begun = others == 0 && begins_session(sessions, false, *hash, client);
+            let begun = others == 0 && begins_session(sessions, false, (*hash, client), now);
             *begins = Some(*clean || begun);
             if !is_again {
                 sessions.note_claim(client);
@@ -304,6 +341,7 @@ fn note_what_is_recorded(sessions: &mut SessionsAtHome, ask: &mut Ask) {
 /// nothing that is logged. The result is `None` if the request does not concern a session, or if the connection that sent it no longer
 /// holds the session.
 fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<EncodedRecord>)> {
+    let empty;
     let (name, change) = match ask {
         Ask::SessionOpen {
             client,
@@ -322,10 +360,9 @@ fn record_of(sessions: &SessionsAtHome, ask: &Ask) -> Option<(Box<[u8]>, Option<
         }
         Ask::SessionClose(session) => {
             let name = sessions.name_of(session.id)?;
-            (
-                name,
-                change_at_close(session, sessions.claim_to(session.id)),
-            )
+            let claim = sessions.claim_to(session.id);
+            empty = session.without_state();
+            (name, change_at_close(session, claim, &empty))
         }
         _ => return None,
     };
@@ -357,10 +394,11 @@ fn change_by_claim<'a>(
 }
 
 /// The change to record when a connection gives its session back. If another connection waits for the session, the record gives the session
-/// to that one: in the log, the records of the former connection may follow the record of the claim.
+/// to that one: in the log, the records of the former connection may follow the record of the claim. `empty`: see [`ClosingSession::without_state`].
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     claim: Option<&Claim>,
+    empty: &'a EncodedSession,
 ) -> Option<SessionChange<'a>> {
     match (claim, &session.kept) {
         (Some(claim), Some(kept)) if !claim.clean => {
@@ -390,6 +428,16 @@ fn change_at_close<'a>(
                 will: session.will.clone(),
             },
         )),
+        // The same holds if the session ends. It has expired, so no claim goes on with it. A will without a token could be published twice.
+        (None, None) if session.is_recorded && session.will.as_deref().is_some_and(has_token) => {
+            let terms = Terms {
+                owner: session.owner,
+                is_held: false,
+                expiry_s: 0,
+                will: session.will.clone(),
+            };
+            Some(SessionChange::State(RecordedState::new(empty, terms)))
+        }
         (None, None) => session.is_recorded.then_some(SessionChange::End {
             token: session.token,
         }),

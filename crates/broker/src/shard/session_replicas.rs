@@ -21,7 +21,7 @@ use crate::mail::orders::{Ended, SessionName};
 use crate::mail::session::record::{
     ChangedBy, EncodedRecord, RecordedState, SessionChange, SessionRecord, Terms,
 };
-use crate::mail::session::stored::{StoredSession, token_of};
+use crate::mail::session::stored::token_of;
 use crate::mail::session::{EncodedSession, SavedSession};
 use crate::mail::{Ask, ClosingSession, RecordedClaim, ReplyTo, SessionReply, Tell};
 use crate::protocol::front::Front;
@@ -29,6 +29,7 @@ use crate::protocol::mqtt::access::session_named;
 use crate::protocol::mqtt::retention::{count_needs, release_needs, release_token};
 use crate::shard::Shard;
 use crate::shard::pending_request::{PendingRequest, Request};
+use crate::shard::published_wills::LeftSession;
 use crate::shard::sessions::{count_held_bytes, may_open, refuse_session};
 
 /// Why a request for a session is refused.
@@ -110,11 +111,7 @@ impl Shard {
             Ask::SessionClose(session) => {
                 let name = sessions.name_of(session.id).ok_or(NoRecord::Fenced)?;
                 let fence = sessions.fence_of(session.id, ChangedBy::Closing);
-                let empty = StoredSession {
-                    token: session.token,
-                    ..StoredSession::default()
-                }
-                .encode();
+                let empty = session.without_state();
                 let change = change_at_close(session, &empty);
                 let record = SessionRecord {
                     name,
@@ -277,7 +274,7 @@ impl Shard {
             self.front.clients.meter.work.steps.add(1);
             match self.sessions.next_due_in_log(at, now, &world.admission) {
                 Some(DueInLog::Will(name, will)) => {
-                    self.publish_will_once(name, Some(0), Some(will))
+                    self.publish_will_once(name, Some(LeftSession::default()), Some(will))
                 }
                 Some(DueInLog::End(name)) => self.record_as_steward(&name, 0),
                 Some(DueInLog::Retired(DueToken::Publish(will))) => {
@@ -316,7 +313,7 @@ impl Shard {
             return;
         };
         let record = change.encode(name, Some(fence));
-        let waiting = PendingRequest::new(ctx.me, Request::WillRecorded(will));
+        let waiting = PendingRequest::new(ctx.me, Request::EndRecorded([0, will]));
         self.write_session_record(self.place_of_session(name), waiting, &record);
     }
 
@@ -346,8 +343,8 @@ impl Shard {
     }
 }
 
-/// The change to record when the connection that holds a session ends. `empty` is the stored form of a session without subscriptions: a session that ends
-/// with its connection stays until its will is published.
+/// The change to record when the connection that holds a session ends. A session that ends with its connection stays until its will is published, with the
+/// stored form `empty`.
 fn change_at_close<'a>(
     session: &'a ClosingSession,
     empty: &'a EncodedSession,

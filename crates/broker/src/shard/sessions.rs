@@ -22,6 +22,7 @@ use crate::protocol::front::{Census, Clients, Front, Lanes, Subscriptions};
 use crate::protocol::mqtt::access::client_id_in;
 use crate::protocol::mqtt::retention::{release_published, session_ended};
 use crate::shard::Shard;
+use crate::shard::published_wills::LeftSession;
 
 use crore_wire::mqtt::ReasonCode;
 
@@ -51,7 +52,8 @@ impl Shard {
         self.publish_will_once(client.1.into(), None, will);
         if let Some(token) = token.filter(|_| is_refused) {
             // The record of the claim has already begun a session in the log, so the log must end it.
-            self.record_state_or_end(client.1, Some(token), 0);
+            let has_ended = true;
+            self.record_state_or_end(client.1, Some(LeftSession { token, has_ended }), 0);
         }
     }
 
@@ -87,7 +89,11 @@ impl Shard {
     pub(crate) fn session_close(&mut self, session: ClosingSession) {
         let (Front { clients, subs, .. }, sessions) = (&mut self.front, &mut self.sessions);
         let name = Box::from(sessions.name_of(session.id).unwrap_or_default());
-        let recorded = session.is_recorded.then_some(session.token);
+        let left = LeftSession {
+            token: session.token,
+            has_ended: session.kept.is_none(),
+        };
+        let recorded = session.is_recorded.then_some(left);
         let before = sessions.len();
         let admission = &clients.ctx.world.admission;
         let closing = sessions.close(session, admission, clients.ctx.now);
@@ -115,11 +121,11 @@ impl Shard {
                 true => self.sessions.next_due_name(at).map(Box::from),
                 false => None,
             };
-            let (will, token) = end_session(clients, subs, &mut self.sessions, at);
+            let (will, left) = end_session(clients, subs, &mut self.sessions, at);
             match (recorded, will) {
-                (Some(name), None) => self.record_state_or_end(&name, Some(token), 0),
+                (Some(name), None) => self.record_state_or_end(&name, Some(left), 0),
                 (name, will) => {
-                    self.publish_will_once(name.unwrap_or_default(), Some(token), will);
+                    self.publish_will_once(name.unwrap_or_default(), Some(left), will);
                 }
             }
             if self.front.clients.meter.work.is_half_spent() {
@@ -195,7 +201,10 @@ fn opened(
             will,
             dropped_will,
         } => {
-            release_published(&mut subs.lanes, &clients.ctx, dropped_will);
+            let token = ended.as_ref().map_or(0, |it| token_of(&it.state.bytes));
+            for token in [token, dropped_will] {
+                release_published(&mut subs.lanes, &clients.ctx, token);
+            }
             session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
             let given = Box::new(SessionReply::Yes {
                 id,
@@ -227,23 +236,27 @@ pub(super) fn refuse_session(lanes: &mut Lanes, shard: ShardId, to: ReplyTo, rea
     lanes.tell(shard, Tell::Session(to, given));
 }
 
-/// Handles the next session of partition `at` that is due. Returns the will to publish, and the token of the session if it has ended.
+/// Handles the next session of partition `at` that is due. Returns the will to publish, and what has become of the session.
 fn end_session(
     clients: &mut Clients,
     subs: &mut Subscriptions,
     sessions: &mut SessionsAtHome,
     at: usize,
-) -> (Option<Box<Will>>, u64) {
+) -> (Option<Box<Will>>, LeftSession) {
     let before = sessions.len();
     let admission = &clients.ctx.world.admission;
     let Some((will, ended)) = sessions.end_due(at, admission, clients.ctx.now) else {
-        return (None, 0);
+        let (token, has_ended) = (0, false);
+        return (None, LeftSession { token, has_ended });
     };
-    let token = ended.as_ref().map_or(0, |it| token_of(&it.state.bytes));
+    let left = LeftSession {
+        token: ended.as_ref().map_or(0, |it| token_of(&it.state.bytes)),
+        has_ended: ended.is_some(),
+    };
     count_sessions(clients, sessions, before);
     clients.meter.stats.sessions_expired += u64::from(ended.is_some());
     session_ended(&mut subs.lanes, &clients.meter.work, &clients.ctx, ended);
-    (will, token)
+    (will, left)
 }
 
 /// Publishes a will; `to` gets the outcome. The home of the topic recognises a repeated will by its token, and publishes it only once.

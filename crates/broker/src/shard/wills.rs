@@ -4,20 +4,22 @@
 //! Deliberately not here: when a will is due (`home/sessions/absent.rs`), and wills of sessions that are not recorded (`shard/sessions.rs`).
 
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 
-use crate::mail::ReplyTo;
+use crate::base::ids::ShardId;
 use crate::mail::session::Will;
+use crate::mail::{Ask, ReplyTo};
 use crate::shard::Shard;
-use crate::shard::published_wills::PublishedWill;
+use crate::shard::published_wills::{LeftSession, PublishedWill, WaitingClaims};
 use crate::shard::sessions::publish_will;
 
 impl Shard {
     /// Publishes the will of the session with this name. A recorded session is [recorded](Shard::record_state_or_end) again without the will, once the log
-    /// has the message. `session` is its token, unless another connection holds it now.
+    /// has the message. `session` is `None` if another connection holds it now.
     pub(super) fn publish_will_once(
         &mut self,
         name: Box<[u8]>,
-        session: Option<u64>,
+        session: Option<LeftSession>,
         will: Option<Box<Will>>,
     ) {
         let Some(will) = will else { return };
@@ -43,6 +45,39 @@ impl Shard {
         publish_will(&mut front.clients, &mut front.subs, &will, Some(to));
     }
 
+    /// Publishes the will that a claim makes due, before the record of the claim removes it from the log. Until then the claim waits, and later claims to the
+    /// session wait behind it. Returns a request that does not wait.
+    pub(super) fn wait_for_will(&mut self, from: ShardId, ask: Ask) -> Option<Ask> {
+        let Ask::SessionOpen {
+            hash,
+            client,
+            clean,
+            begins: None,
+            ..
+        } = &ask
+        else {
+            return Some(ask);
+        };
+        if let Some(waiting) = self.wills.claims.get_mut(client) {
+            waiting.claims.push((from, ask));
+            return None;
+        }
+        let ctx = &self.front.clients.ctx;
+        let (counts, now) = (&ctx.world.admission, ctx.now);
+        let session = (*hash, &client[..]);
+        let Some(will) = self.sessions.take_will(session, *clean, counts, now) else {
+            return Some(ask);
+        };
+        let name = client.clone();
+        let waiting = WaitingClaims {
+            will: will.token,
+            claims: alloc::vec![(from, ask)],
+        };
+        self.wills.claims.insert(name.clone(), waiting);
+        self.publish_will_once(name, None, Some(will));
+        None
+    }
+
     /// Records the sessions whose wills are in the log now.
     pub(super) fn finish_wills(&mut self) {
         for (part, is_unknown) in core::mem::take(&mut self.front.clients.own.published_wills) {
@@ -60,6 +95,13 @@ impl Shard {
                 continue;
             }
             self.record_state_or_end(&name, session, will);
+            if let Entry::Occupied(waiting) = self.wills.claims.entry(name)
+                && waiting.get().will == will
+            {
+                for (from, ask) in waiting.remove().claims {
+                    self.handle_session_request(from, ask);
+                }
+            }
         }
     }
 }

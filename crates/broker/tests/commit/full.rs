@@ -5,6 +5,25 @@ use crore_wire::mqtt::{Connect, Properties, Publish, Qos, Version, encode};
 
 use super::{TestServer, message, near_and_far, subscribe};
 
+/// Otherwise its publisher would take a message that is in the log for one that is refused, and its key or packet id would go on standing for that message.
+#[test]
+fn copy_of_a_message_in_the_log_is_recognised_while_the_disk_is_full() {
+    for topic in near_and_far() {
+        let world = TestServer::world(2, |_| {});
+        let mut server = TestServer::of(&world);
+        let post = |server: &mut TestServer, key: &str| {
+            let key = format!("Idempotency-Key: \"{key}\"\r\n");
+            let conn = server.ask(&format!("POST /pub/{topic}"), &key, "x");
+            server.commit();
+            server.statuses(conn)
+        };
+        assert_eq!(post(&mut server, "known"), [202]);
+        world.admission.set_disk_full(true);
+        assert_eq!(post(&mut server, "known"), [202]);
+        assert_eq!(post(&mut server, "unknown"), [503]);
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_publishes_until_there_is_room() {
     for topic in near_and_far() {

@@ -1,13 +1,15 @@
 //! Tests MQTT clients over a slow engine (the writer of the log).
 
+use crore_broker::Note;
 use crore_broker::account::MemoryPart;
 use crore_broker::batch::{self, Entry};
-use crore_broker::mail::session_record::SessionChange;
+use crore_broker::mail::session_record::{RecordedParts, RecordedState, SessionChange};
 use crore_wire::mqtt::{
-    Ack, PacketId, Properties, Publish, Qos, ReasonCode, SubscribeOptions, Version, encode,
+    Ack, Connect, Disconnect, PacketId, Properties, PropertyBuf, Publish, Qos, ReasonCode,
+    SubscribeOptions, Version, Will, encode,
 };
 
-use super::support::connect;
+use super::support::{connect, connect_clean};
 use super::{TestServer, message, near_and_far, subscribe};
 
 #[test]
@@ -265,4 +267,141 @@ fn second_of_two_claims_that_are_on_their_way_begins_no_session() {
         assert!(read.is_ok());
     }
     assert_eq!(claims, [true, false]);
+}
+
+/// What the engine appends for sessions, wills and releases while everything that is possible happens, in this order.
+fn appended(server: &mut TestServer) -> Vec<String> {
+    let mut all = Vec::new();
+    server.settle();
+    while server.0.io.iter().any(|io| !io.batches.is_empty()) {
+        for waiting in server.0.io.iter().flat_map(|io| &io.batches) {
+            let read = batch::read(&waiting.bytes, |_, entry| {
+                all.push(match entry {
+                    Entry::Fact(_) => "message".to_string(),
+                    Entry::Session(session) => match &session.change {
+                        SessionChange::Claim { clean, .. } => format!("claim {clean}"),
+                        SessionChange::End { .. } => "end".to_string(),
+                        SessionChange::State(RecordedState { terms, .. })
+                        | SessionChange::Parts(RecordedParts {
+                            terms: Some(terms), ..
+                        }) => format!("{} {}", terms.expiry_s, terms.will.is_some()),
+                        SessionChange::Parts(_) => "parts".to_string(),
+                    },
+                    Entry::Note(Note::Release(_)) => "release".to_string(),
+                    Entry::Note(_) => return,
+                });
+            });
+            assert!(read.is_ok());
+        }
+        server.0.decide(&mut || true);
+        server.settle();
+    }
+    all
+}
+
+/// A client with a durable session and a will, which comes after this delay.
+fn with_will(server: &mut TestServer, delay_s: u32) -> usize {
+    let mut lasting = PropertyBuf::new();
+    lasting.session_expiry_interval_s(600);
+    let mut delayed = PropertyBuf::new();
+    delayed.will_delay_interval_s(delay_s);
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: false,
+        keep_alive_s: 0,
+        client_id: "it",
+        properties: lasting.properties(),
+        will: Some(Will {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            topic: "gone",
+            properties: delayed.properties(),
+            payload: b"x",
+        }),
+        user_name: None,
+        password: None,
+    };
+    let mut out = Vec::new();
+    encode::connect(&mut out, &connect);
+    let conn = server.open();
+    server.0.say(conn, out);
+    server.commit();
+    assert_eq!(server.told(conn).len(), 1);
+    conn
+}
+
+/// Otherwise a crash would lose the will.
+#[test]
+fn session_that_ends_stays_in_the_log_until_its_will_is_there() {
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    let client = with_will(&mut server, 0);
+    let mut out = Vec::new();
+    let mut ends = PropertyBuf::new();
+    ends.session_expiry_interval_s(0);
+    let disconnect = Disconnect {
+        reason: ReasonCode::DISCONNECT_WITH_WILL,
+        properties: ends.properties(),
+    };
+    encode::disconnect(&mut out, Version::V5, &disconnect);
+    server.0.say(client, out);
+    let all = appended(&mut server);
+    assert_eq!(all[..3], ["0 true", "message", "end"], "{all:?}");
+}
+
+#[test]
+fn session_with_a_will_ends_with_a_clean_start_after_the_will_is_in_the_log() {
+    let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+    let client = with_will(&mut server, 100);
+    server.0.cut(client);
+    server.commit();
+    let [first, second] = [(); 2].map(|()| {
+        let client = server.open();
+        server.0.say(client, connect_clean("it", 600));
+        client
+    });
+    let all = appended(&mut server);
+    assert_eq!(all[..3], ["message", "600 false", "claim true"], "{all:?}");
+    assert_eq!(all.iter().filter(|it| *it == "message").count(), 1);
+    // The newer claim took over the session, whose first holder has got nothing yet.
+    assert_eq!(server.told(first), [""; 0]);
+    assert!(server.told(second)[0].starts_with("connack"));
+}
+
+/// Otherwise a session that a crash brings back would publish a message again.
+#[test]
+fn qos_2_messages_of_a_session_are_forgotten_after_its_end_is_in_the_log() {
+    for ends_by_expiry in [false, true] {
+        let mut server = TestServer::new(2, |settings| settings.mqtt.durable_sessions = true);
+        let client = server.mqtt("it", 600);
+        let mut out = Vec::new();
+        let publish = Publish {
+            dup: false,
+            qos: Qos::ExactlyOnce,
+            retain: false,
+            topic: &near_and_far()[1],
+            packet_id: PacketId::new(1),
+            properties: Properties::NONE,
+            payload: b"x",
+        };
+        encode::publish(&mut out, Version::V5, &publish);
+        server.0.say(client, out);
+        server.commit();
+        if ends_by_expiry {
+            server.0.cut(client);
+            server.commit();
+            server.0.tick_s(700);
+        } else {
+            let mut out = Vec::new();
+            let mut ends = PropertyBuf::new();
+            ends.session_expiry_interval_s(0);
+            let disconnect = Disconnect {
+                reason: ReasonCode::SUCCESS,
+                properties: ends.properties(),
+            };
+            encode::disconnect(&mut out, Version::V5, &disconnect);
+            server.0.say(client, out);
+        }
+        assert_eq!(appended(&mut server), ["end", "release"]);
+    }
 }

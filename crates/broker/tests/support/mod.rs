@@ -386,13 +386,23 @@ pub fn committed(batch: &Batch) -> Committed {
 
 /// A CONNECT of MQTT 5 with this session expiry.
 pub fn connect(client: &str, expiry_s: u32) -> Vec<u8> {
+    connect_as(client, expiry_s, false)
+}
+
+/// The same with Clean Start.
+#[allow(dead_code, reason = "not each test file needs it")]
+pub fn connect_clean(client: &str, expiry_s: u32) -> Vec<u8> {
+    connect_as(client, expiry_s, true)
+}
+
+fn connect_as(client: &str, expiry_s: u32, clean_start: bool) -> Vec<u8> {
     let mut set = mqtt::PropertyBuf::new();
     set.session_expiry_interval_s(expiry_s);
     let mut out = Vec::new();
     let connect = mqtt::Connect {
         version: mqtt::Version::V5,
         bridge: false,
-        clean_start: false,
+        clean_start,
         keep_alive_s: 0,
         properties: set.properties(),
         client_id: client,

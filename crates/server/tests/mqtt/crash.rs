@@ -14,11 +14,20 @@ pub fn start(state: &State) -> Option<Broker> {
     start_with(state, true)
 }
 
-fn start_with(state: &State, durable_sessions: bool) -> Option<Broker> {
+pub fn start_with(state: &State, durable_sessions: bool) -> Option<Broker> {
+    start_with_limit(state, durable_sessions, 8192)
+}
+
+/// `message_bytes`: of the longest message that is accepted.
+pub fn start_with_limit(
+    state: &State,
+    durable_sessions: bool,
+    message_bytes: usize,
+) -> Option<Broker> {
     let settings = state.settings();
     // A checkpoint is made soon, although little is written.
     Broker::ours(&format!(
-        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = 8192\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
+        "{settings}\nerase_within_s = 1\n[limits]\nmessage_bytes = {message_bytes}\nbatch_bytes = 8192\n[mqtt]\ndurable_sessions = {durable_sessions}\n\n[[rule]]\nmatch = \"none/#\"\nlog_messages = 0\n\n[[rule]]\nmatch = \"two/#\"\nlog_messages = 2\n"
     ))
 }
 
@@ -196,6 +205,21 @@ fn session_of_a_clean_stop_is_restored_after_a_crash_of_the_server_that_goes_on_
         assert!(present, "{recorded}");
         assert_eq!(take(&mut conn), "one");
     }
+}
+
+#[test]
+fn session_that_was_to_end_with_its_connection_ends_with_a_crash() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (conn, _) = connect(&broker, Version::V5, "it");
+    conn.cut();
+    let mut conn = Conn::open(&broker, Version::V5);
+    let mut without_expiry = plain(Version::V5, "it");
+    without_expiry.clean_start = false;
+    assert!(conn.connect(&without_expiry));
+    let broker = crash(&state, broker);
+    let (_, present) = connect(&broker, Version::V5, "it");
+    assert!(!present);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crore_rng::Rng;
 use crore_wire::mqtt::{Packet, PacketType, Publish, ReasonCode, Version};
 
-use crate::crash::{crash, is_in_the_log, start};
+use crate::crash::{crash, is_in_the_log, start, start_with, start_with_limit};
 use crate::support::broker::Broker;
 use crate::support::mqtt::{Conn, message};
 use crate::support::state::State;
@@ -92,6 +92,70 @@ fn qos_2_message_is_recognised_when_only_a_checkpoint_has_it() {
     let released = conn.packet().ack(PacketType::PubComp);
     assert_eq!(released, (7, ReasonCode::SUCCESS));
     let (mut watcher, _) = connect(&broker, "watcher");
+    let mut publisher = Conn::connected(&broker, Version::V5, "");
+    watcher.expect_nothing_from(&mut publisher);
+}
+
+/// A message that the server would refuse now, but has published already, has the answer that its client did not get. Its packet id is free after that.
+#[test]
+fn qos_2_message_that_is_in_the_log_is_acknowledged_although_the_limits_are_lower_now() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut watcher, _) = connect(&broker, "watcher");
+    watcher.subscribe("t", 1);
+    watcher.leave();
+    let (mut conn, _) = connect(&broker, "publisher");
+    let [known, unknown] = [b'a', b'b'].map(|byte| vec![byte; 2_000]);
+    conn.publish(&message("t", 2, 7, &known));
+    assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+    broker.kill();
+    let broker = start_with_limit(&state, true, 1_000).expect("a server of ours");
+    let (mut conn, _) = connect(&broker, "publisher");
+    for (id, payload, expected) in [
+        (7, &known, ReasonCode::SUCCESS),
+        (8, &unknown, ReasonCode::QUOTA_EXCEEDED),
+    ] {
+        let again = message("t", 2, id, payload);
+        conn.publish(&Publish { dup: true, ..again });
+        assert_eq!(conn.packet().ack(PacketType::PubRec), (id, expected));
+    }
+    conn.acknowledge(PacketType::PubRel, 7);
+    let released = conn.packet().ack(PacketType::PubComp);
+    assert_eq!(released, (7, ReasonCode::SUCCESS));
+    for id in [7, 8] {
+        conn.deliver(&message("t", 2, id, b"new"));
+    }
+    let (mut watcher, _) = connect(&broker, "watcher");
+    let mut lengths = [(); 3].map(|()| {
+        let (id, _, text) = payload(&mut watcher);
+        watcher.acknowledge(PacketType::PubAck, id);
+        text.len()
+    });
+    lengths.sort();
+    assert_eq!(lengths, [3, 3, 2_000]);
+}
+
+#[test]
+fn qos_2_message_is_recognised_by_a_server_that_goes_on_without_records() {
+    let state = State::new();
+    let Some(broker) = start(&state) else { return };
+    let (mut watcher, _) = connect(&broker, "watcher");
+    watcher.subscribe("t", 1);
+    watcher.leave();
+    let (mut conn, _) = connect(&broker, "publisher");
+    let one = message("t", 2, 7, b"one");
+    conn.publish(&one);
+    assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+    conn.cut();
+    broker.stop();
+    let broker = start_with(&state, false).expect("a server of ours");
+    let (mut conn, present) = connect(&broker, "publisher");
+    assert!(present);
+    conn.publish(&Publish { dup: true, ..one });
+    assert_eq!(conn.packet().ack(PacketType::PubRec).0, 7);
+    let (mut watcher, _) = connect(&broker, "watcher");
+    let (id, _, _) = payload(&mut watcher);
+    watcher.acknowledge(PacketType::PubAck, id);
     let mut publisher = Conn::connected(&broker, Version::V5, "");
     watcher.expect_nothing_from(&mut publisher);
 }

@@ -205,10 +205,7 @@ impl Sessions {
         };
         self.states.blobs.remove(away.state);
         self.give_back();
-        let expiry_s = match away.expires_s {
-            FOREVER_S => FOREVER_S,
-            expires_s => expires_s.saturating_sub(now.unix_s + 1),
-        };
+        let expiry_s = left_s(away.expires_s, now);
         let will = away.will.map(|delayed| delayed.will);
         (SavedSession { expiry_s, state }, will, away.owner)
     }
@@ -365,6 +362,30 @@ impl Sessions {
         Some(self.clients.get(self.rows.get(*id).client))
     }
 
+    /// The will that a claim to this session would make due, if a record has it. The session, which is away, goes on without it.
+    pub(super) fn take_will(
+        &mut self,
+        (hash, client): (u32, &[u8]),
+        clean: bool,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<Box<Will>> {
+        let id = self.find(hash, client)?;
+        let row = self.away(id).filter(|_| !self.evicted.has(id))?;
+        let away = self.states.rows.get(row.holder);
+        let will = &away.will.as_ref()?.will;
+        let is_due = clean || will.delay_s == 0 || away.expires_s <= now.unix_s;
+        if !is_due || will.token == 0 {
+            return None;
+        }
+        let (party, before) = self.charged(id, counts);
+        let mut will = None;
+        self.reschedule(id, |away| will = away.will.take());
+        let (_, after) = self.charged(id, counts);
+        counts.change_absent(party, before, after);
+        will.map(|delayed| delayed.will)
+    }
+
     /// Takes what is due first, which is due now: the will of a session, and its state if it has expired.
     pub fn next_due(
         &mut self,
@@ -398,6 +419,15 @@ impl Sessions {
         {
             (self.states.blobs, self.states.rows) = (Blobs::default(), Side::default());
         }
+    }
+}
+
+/// The time to live that a session has if it expires in this second. It is 0 only if the session has expired, since the log takes 0 for its end.
+pub(super) fn left_s(expires_s: u32, now: Now) -> u32 {
+    match expires_s {
+        FOREVER_S => FOREVER_S,
+        expires_s if expires_s <= now.unix_s => 0,
+        expires_s => expires_s.saturating_sub(now.unix_s + 1).max(1),
     }
 }
 

@@ -329,6 +329,23 @@ impl SessionsAtHome {
         self.partitions[self.place_of_client(client)].has(hash, client)
     }
 
+    /// Whether a claim of this client id goes on with a session.
+    pub fn goes_on(&self, hash: u32, client: &[u8], now: Now) -> bool {
+        self.partitions[self.place_of_client(client)].goes_on(hash, client, now)
+    }
+
+    /// The will that a claim to this session would make due, if a record has it. The session goes on without it.
+    pub(crate) fn take_will(
+        &mut self,
+        client: (u32, &[u8]),
+        clean: bool,
+        counts: &Admission,
+        now: Now,
+    ) -> Option<Box<Will>> {
+        let at = self.place_here(client.1)?;
+        self.change(at, |it| it.take_will(client, clean, counts, now))
+    }
+
     /// A client connects. `counts` limits the number of sessions.
     pub fn open(
         &mut self,

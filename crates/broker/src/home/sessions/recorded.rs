@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::snapshot::{checked_session, patched_session};
-use super::{Away, Delayed, FOREVER_S, Row, Sessions, end_s};
+use super::{Away, Delayed, FOREVER_S, Row, Sessions, absent, end_s};
 use crate::base::time::Now;
 use crate::budget::admission::Admission;
 use crate::budget::world::World;
@@ -23,6 +23,9 @@ use crate::store::slab::{NONE, Vacant as _};
 
 /// Bytes of the records of a partition that are not applied. With more of them all are.
 const UNAPPLIED_BYTES_MAX: usize = 4 << 20;
+
+/// The second in which a session expires that has ended with its connection.
+pub(super) const ENDED_S: u32 = 0;
 
 /// A record with its second.
 type Waiting = (u32, Box<[u8]>);
@@ -68,7 +71,7 @@ impl Sessions {
         let hash = xxh3_64_with_seed(record.name, world.seed) as u32;
         let found = self.find(hash, record.name);
         let waits = match &record.change {
-            SessionChange::Claim { clean: false, .. } => found,
+            SessionChange::Claim { clean: false, .. } => found.filter(|id| !self.has_ended(*id)),
             SessionChange::Parts(parts) => found.filter(|id| self.token(*id) == parts.token),
             _ => None,
         };
@@ -107,7 +110,7 @@ impl Sessions {
                 ref will,
             } => {
                 match found {
-                    Some(id) if !clean => {
+                    Some(id) if !clean && !self.has_ended(id) => {
                         self.set_held(id, expiry_s, will.clone(), &world.admission);
                         return true;
                     }
@@ -186,13 +189,16 @@ impl Sessions {
         let terms = Terms {
             owner: away.owner,
             is_held: false,
-            expiry_s: match away.expires_s {
-                FOREVER_S => FOREVER_S,
-                expires_s => left_s(expires_s),
-            },
+            expiry_s: absent::left_s(away.expires_s, now),
             will,
         };
         Some((SessionPatch::nothing(&self.copy_of_state(id))?, terms))
+    }
+
+    /// Whether the log says that the session in this row has ended: it only waits for its will. No claim goes on with it.
+    fn has_ended(&self, id: u32) -> bool {
+        let away = self.states.rows.get(self.rows.get(id).holder);
+        away.expires_s == ENDED_S
     }
 
     /// The token of the session in this row, which is away; 0 if it has none.
@@ -221,8 +227,8 @@ impl Sessions {
         set_epoch(&mut session.bytes, world.epoch);
         let terms = &state.terms;
         let expires_s = match (terms.is_held, terms.expiry_s) {
-            (true, _) | (_, FOREVER_S) => FOREVER_S,
-            (false, expiry_s) => end_s(now, expiry_s),
+            (true, _) => FOREVER_S,
+            (false, expiry_s) => expires_s(now, expiry_s),
         };
         let will = terms.will.clone().map(|will| match terms.is_held {
             true => Box::new(Delayed {
@@ -303,9 +309,7 @@ impl Sessions {
     pub(super) fn release_held(&mut self, now: Now) {
         for (id, expiry_s) in core::mem::take(&mut self.held) {
             self.reschedule(id, |away| {
-                if expiry_s != FOREVER_S {
-                    away.expires_s = end_s(now, expiry_s);
-                }
+                away.expires_s = expires_s(now, expiry_s);
                 if let Some(delayed) = &mut away.will {
                     delayed.due_s = end_s(now, delayed.will.delay_s);
                 }
@@ -324,6 +328,15 @@ impl Sessions {
         if due_s != FOREVER_S {
             self.due.insert((due_s, id));
         }
+    }
+}
+
+/// When a session expires that is away from `now` on, and outlives its connection by `expiry_s`.
+fn expires_s(now: Now, expiry_s: u32) -> u32 {
+    match expiry_s {
+        0 => ENDED_S,
+        FOREVER_S => FOREVER_S,
+        expiry_s => end_s(now, expiry_s),
     }
 }
 
@@ -371,6 +384,61 @@ mod tests {
             expiry_s: 60,
             will: None,
         }
+    }
+
+    #[test]
+    fn session_that_was_to_end_with_its_connection_ends_with_the_process() {
+        let mut table = Table::new();
+        let claim = |clean, expiry_s, token| SessionChange::Claim {
+            clean,
+            expiry_s,
+            owner: Client::NOBODY,
+            token,
+            will: None,
+        };
+        assert!(table.fold(b"it", claim(true, 60, 9)));
+        assert!(table.fold(b"it", claim(false, 0, 0)));
+        let now = Now { s: 1, unix_s: 1 };
+        table.0.release_held(now);
+        let hash = xxh3_64_with_seed(b"it", table.1.seed) as u32;
+        assert!(table.0.has(hash, b"it") && !table.0.goes_on(hash, b"it", now));
+        // The next records find that it has ended, too.
+        assert!(table.fold(b"it", claim(false, 60, 8)));
+        assert_eq!((table.0.len(), table.0.token(0)), (1, 8));
+    }
+
+    /// The records of the new session come before its claim would be applied, if that waited.
+    #[test]
+    fn claim_behind_a_session_that_only_waits_for_its_will_begins_another_one() {
+        let mut table = Table::new();
+        let states = [9, 8].map(|token| StoredSession {
+            token,
+            ..StoredSession::default()
+        });
+        let ended = states[0].encode();
+        let terms = Terms {
+            is_held: false,
+            expiry_s: 0,
+            ..terms()
+        };
+        let ended = SessionChange::State(RecordedState::new(&ended, terms));
+        assert!(table.push(b"it", ended));
+        let claim = SessionChange::Claim {
+            clean: false,
+            expiry_s: 60,
+            owner: Client::NOBODY,
+            token: 8,
+            will: None,
+        };
+        assert!(table.push(b"it", claim));
+        let after = StoredSession {
+            received: alloc::vec![1],
+            ..states[1].clone()
+        };
+        let patch = Outline::from_session(&states[1]).patch(&after, &Outline::from_session(&after));
+        let parts = SessionChange::Parts(RecordedParts::new(&patch, None));
+        assert!(table.fold(b"it", parts));
+        assert_eq!(unreleased(table.0.state_of(0)), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::recorded::ENDED_S;
 use super::{Away, Delayed, FOREVER_S, Hold, Row, Sessions};
 use crate::base::snapshot::{Block, Damaged, FieldReader, FieldWriter, kind};
 use crate::base::time::Now;
@@ -195,6 +196,10 @@ impl Sessions {
             expires_s: saved.left_s.map_or(FOREVER_S, due),
             owner: saved.owner,
         };
+        if saved.claim.is_none() && saved.left_s == Some(0) {
+            // The records behind the snapshot must find that it has ended.
+            away.expires_s = ENDED_S;
+        }
         if saved.is_held {
             away.expires_s = FOREVER_S;
             away.will.iter_mut().for_each(|will| will.due_s = FOREVER_S);

@@ -21,7 +21,6 @@ use crate::protocol::front::{Clients, Context, Front, Lanes};
 use crate::protocol::mqtt::client::home_of_session;
 use crate::protocol::mqtt::publish::{RELEASED, answered, reason_of};
 use crate::protocol::mqtt::record::{RECORDED, session_recorded};
-use crate::protocol::mqtt::retention::release_published;
 
 /// Stands for the answer to a fence among those to publishes: no packet id is 0.
 const FENCE: u32 = 0;
@@ -91,9 +90,6 @@ pub(super) fn give_back(
 }
 
 fn send_home(lanes: &mut Lanes, ctx: &Context, session: Box<ClosingSession>) {
-    if session.kept.is_none() {
-        release_published(lanes, ctx, session.token);
-    }
     let home = home_of_session(ctx, session.id);
     lanes.ask(home, |_| Ask::SessionClose(session));
 }

@@ -1,6 +1,7 @@
 //! Handles CONNECT, opens its session, and ends both (MQTT 5.0 sections 3.1, 3.2, 3.14).
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -84,11 +85,16 @@ impl Front {
             let state = mqtt_state(&mut clients.conns, slot);
             (expiry_s, will) = (state.expiry_s, state.will.take());
             needs_told = state.needs_told;
+            let refused = state.releasing.iter().filter(|it| it.refused.is_some());
+            let refused: BTreeSet<u16> = refused.map(|it| it.packet_id).collect();
+            let is_refused = |it: &Answer| it.exactly_once && refused.contains(&it.packet_id);
             let answers = state.answers.iter();
-            let asked = answers.filter(|answer| answer.reason.is_none() && !answer.again);
+            let asked = answers.filter(|it| it.reason.is_none() && !it.again && !is_refused(it));
             due.extend(asked.map(Answer::part));
             given = state.connecting.take().and_then(|it| it.given);
-            is_recorded = state.recording.is_some() || matches!(given, Some(Some(_)));
+            // The claim of a connection with a token is in the log, also before its session is opened.
+            is_recorded =
+                state.token != 0 || state.recording.is_some() || matches!(given, Some(Some(_)));
             // A session that was given but not opened has the token of an earlier connection.
             let earlier = given.as_ref().and_then(Option::as_ref);
             token = earlier.map_or(state.token, |it| token_of(&it.bytes));

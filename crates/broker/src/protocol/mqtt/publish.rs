@@ -23,7 +23,7 @@ use crate::mail::message::{
 use crate::mail::properties::{
     CLIENT_ATTRIBUTES_BYTES_MAX, CLIENT_PROPERTIES_MAX, EVENT, KEY, PUBLISHER,
 };
-use crate::mail::{self, Ask, Outcome, ReplyTo};
+use crate::mail::{self, Ask, Outcome, ReleaseAt, ReplyTo};
 use crate::protocol::front::{Clients, Front, Lanes, Queues, Subscriptions};
 use crate::protocol::mqtt::client::{self, SENT_PER_STEP, is_bridge, mqtt_state, next_answer};
 use crate::protocol::mqtt::close::{mqtt_end_saying, mqtt_end_wrong};
@@ -147,7 +147,13 @@ pub(super) fn client_published(
             let reason = reason_code_of(clients, slot, outcome);
             answer_publish(clients, slot, part, reason)?;
         }
-        Err(reason) => answer_publish(clients, slot, part, reason)?,
+        Err(reason) => match clients.session_party(slot) {
+            // A client that does not wait for the PUBCOMP before it uses an id again gets the refusal itself.
+            Some(sender) if publish.qos == Qos::ExactlyOnce && !is_releasing(clients, slot, id) => {
+                clients.refuse_unless_known(&mut subs.lanes, slot, sender, id, reason);
+            }
+            _ => answer_publish(clients, slot, part, reason)?,
+        },
     }
     clients.own.name = name;
     Ok(())
@@ -343,6 +349,12 @@ fn came_before(clients: &mut Clients, slot: u32, id: u16, qos: Qos) -> bool {
     true
 }
 
+/// Whether homes are asked to release this packet id.
+fn is_releasing(clients: &Clients, slot: u32, id: u16) -> bool {
+    let mqtt = client::mqtt(&clients.conns, slot);
+    mqtt.is_some_and(|mqtt| mqtt.releasing.iter().any(|it| it.packet_id == id))
+}
+
 impl Clients {
     /// Writes the answers up to the first one that is not known yet.
     fn write_answers(&mut self, slot: u32) {
@@ -384,15 +396,18 @@ pub(super) fn client_released(
     }
     let known = mqtt.received.remove(&id.get());
     mqtt.received_before.remove(&id.get());
-    let everywhere = !known && mqtt.releases_before > 0;
-    mqtt.releases_before -= u16::from(everywhere);
+    let at = match !known && mqtt.releases_before > 0 {
+        true => ReleaseAt::Everywhere,
+        false => ReleaseAt::Known,
+    };
+    mqtt.releases_before -= u16::from(at == ReleaseAt::Everywhere);
     if known && mqtt.past_maximum.is_some() {
         let is_past = mqtt.received.len() >= most;
         mqtt.past_maximum = is_past.then(|| PastMaximum::released(now_s));
     }
     clients.meter.work.steps.add(seen / SENT_PER_STEP);
     match clients.session_party(slot) {
-        Some(sender) => clients.release(lanes, slot, sender, (id, known), everywhere),
+        Some(sender) => clients.release(lanes, slot, sender, (id, known), at),
         None => clients.write_pubcomp(slot, id, known),
     }
     Ok(())
@@ -412,31 +427,58 @@ impl Clients {
         slot: u32,
         (session, claim): (Party, u64),
         (id, is_known): (PacketId, bool),
-        everywhere: bool,
+        at: ReleaseAt,
     ) {
-        let homes = self.ctx.world.homes;
+        let releasing = Releasing {
+            packet_id: id.get(),
+            waiting: self.ctx.world.homes,
+            is_known,
+            refused: None,
+        };
+        self.ask_for_release(lanes, slot, (session, claim), releasing, at);
+    }
+
+    /// A QoS 2 message is refused. It may be a copy of one that was published on a former connection, before a limit or a right changed: that one is
+    /// acknowledged. Otherwise the client could use its packet id for another message, and homes would take that for a copy.
+    fn refuse_unless_known(
+        &mut self,
+        lanes: &mut Lanes,
+        slot: u32,
+        sender: (Party, u64),
+        packet_id: u16,
+        reason: ReasonCode,
+    ) {
+        let releasing = Releasing {
+            packet_id,
+            waiting: self.ctx.world.homes,
+            is_known: false,
+            refused: Some(reason),
+        };
+        self.ask_for_release(lanes, slot, sender, releasing, ReleaseAt::Nowhere);
+    }
+
+    fn ask_for_release(
+        &mut self,
+        lanes: &mut Lanes,
+        slot: u32,
+        (session, claim): (Party, u64),
+        release: Releasing,
+        at: ReleaseAt,
+    ) {
+        let packet_id = release.packet_id;
         let releasing = &mut mqtt_state(&mut self.conns, slot).releasing;
-        if releasing.iter().any(|it| it.packet_id == id.get()) {
+        if releasing.iter().any(|it| it.packet_id == packet_id) {
             // The client has sent the PUBREL twice. One PUBCOMP answers both.
             return;
         }
-        releasing.push(Releasing {
-            packet_id: id.get(),
-            waiting: homes,
-            is_known,
-        });
+        releasing.push(release);
         self.meter.work.steps.add(releasing.len() / SENT_PER_STEP);
-        let packet_id = id.get();
         let key = SessionKey { session, packet_id };
         let to = self.conns.reply_to(slot, RELEASED | u32::from(packet_id));
+        let homes = self.ctx.world.homes;
         for home in 0..homes {
             let to = Some(to);
-            lanes.ask(home, |_| Ask::Release {
-                key,
-                claim,
-                everywhere,
-                to,
-            });
+            lanes.ask(home, |_| Ask::Release { key, claim, at, to });
         }
     }
 
@@ -476,11 +518,26 @@ pub(crate) fn mqtt_released<I: Io>(
     if release.waiting > 0 {
         return;
     }
-    let is_known = releasing.remove(at).is_known;
+    let Releasing {
+        is_known, refused, ..
+    } = releasing.remove(at);
     if clients.conns.get(slot).link.has(CLOSING) {
         return;
     }
-    clients.write_pubcomp(slot, id, is_known);
+    match refused {
+        None => clients.write_pubcomp(slot, id, is_known),
+        Some(reason) => {
+            let reason = match is_known {
+                true => ReasonCode::SUCCESS,
+                false => reason,
+            };
+            let part = part_of(packet_id, Qos::ExactlyOnce);
+            if let Err(reason) = answer_publish(clients, slot, part, reason) {
+                clients.scratch.reply.clear();
+                return mqtt_end_saying(clients, slot, reason, reason.name(), io);
+            }
+        }
+    }
     clients.send_reply(slot, io);
     if waited {
         queues.resume_later(clients, clients.conns.id_of(slot));

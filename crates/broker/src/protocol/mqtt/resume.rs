@@ -74,7 +74,8 @@ pub(super) fn resume_session<I: Io>(
     match token {
         0 => mqtt.received = received,
         _ if records_sessions => mqtt.received_before = received,
-        _ => {}
+        // A clean stop came between, so all of them were published.
+        _ => mqtt.received = received,
     }
     match token {
         // The log has no state of this session yet.

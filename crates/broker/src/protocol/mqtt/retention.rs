@@ -13,8 +13,8 @@ use crate::client::list::{self, count_asked_pages, filter_of, is_vacant, list_of
 use crate::client::row::MULTI;
 use crate::mail::message::SessionKey;
 use crate::mail::session::SavedSession;
-use crate::mail::session::stored::{StoredSubscription, subscriptions, token_of};
-use crate::mail::{Ask, Span};
+use crate::mail::session::stored::{StoredSubscription, subscriptions};
+use crate::mail::{Ask, ReleaseAt, Span};
 use crate::protocol::front::{Clients, Context, Lanes, Sub, Subscriptions, Work};
 use crate::protocol::mqtt::client::{self, mqtt_state};
 use crate::protocol::mqtt::options::{QOS_SHIFT, qos};
@@ -108,7 +108,8 @@ pub(crate) fn homes_of(ctx: &Context, filter: &[u8]) -> core::ops::Range<ShardId
     home..home + 1
 }
 
-/// A session ends: homes need not keep messages for its subscriptions any more.
+/// A session ends: homes need not keep messages for its subscriptions any more. Its QoS 2 messages are [released](release_published) when its end is in
+/// the log.
 pub(crate) fn session_ended(
     lanes: &mut Lanes,
     work: &Work,
@@ -118,7 +119,6 @@ pub(crate) fn session_ended(
     let Some(ended) = ended else { return };
     let bytes = &ended.state.bytes;
     work.steps.add_bytes(bytes.len());
-    release_published(lanes, ctx, token_of(bytes));
     release_needs(lanes, work, ctx, bytes);
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn release_token(lanes: &mut Lanes, ctx: &Context, token: u64) {
         lanes.ask(home, |_| Ask::Release {
             key,
             claim: 0,
-            everywhere: false,
+            at: ReleaseAt::Known,
             to: None,
         });
     }

@@ -154,6 +154,8 @@ pub struct Releasing {
     pub waiting: u16,
     /// Whether a home, or this connection, knew the message.
     pub is_known: bool,
+    /// The message itself is refused with this reason, unless a home knows it from a former connection.
+    pub refused: Option<ReasonCode>,
 }
 
 /// The records of a session in the log.
