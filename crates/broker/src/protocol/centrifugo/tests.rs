@@ -12,6 +12,7 @@ use crate::base::time::Now;
 use crate::budget::world::World;
 use crate::client::row::{COUNTED, LIVE};
 use crate::io::{Input, Recorded};
+use crate::protocol::centrifugo::lapse::end_not_granted;
 use crate::protocol::centrifugo::reasons::{disconnect_of, error_of};
 use crate::protocol::centrifugo::state::{ByServer, Granted, state_mut};
 use crate::shard::Shard;
@@ -157,6 +158,29 @@ fn search_in_a_long_list_is_counted_as_work() {
     receive(&mut shard, &unsubscribe, NOW, &mut io);
     let steps = shard.front().clients.meter.work.steps.count() - before;
     assert!(steps >= 100, "{steps}");
+}
+
+#[test]
+fn look_at_all_subscriptions_after_a_refresh_is_counted_as_work() {
+    let mut io = Recorded::default();
+    let mut shard = upgraded(&mut io);
+    receive(&mut shard, &frame(CONNECT), NOW, &mut io);
+    for n in 0..200 {
+        let command = format!("{{\"id\":2,\"subscribe\":{{\"channel\":\"c{n}\"}}}}");
+        receive(&mut shard, &frame(&command), NOW, &mut io);
+    }
+    let front = shard.front();
+    let granted = (0..200).map(|part| Granted {
+        part,
+        until_unix_s: u32::MAX,
+        token: None,
+        by_server: ByServer::No,
+    });
+    (state_mut(&mut front.clients.conns, 0).granted).extend(granted);
+    let before = front.clients.meter.work.steps.count();
+    end_not_granted(&mut front.clients, &mut front.subs, 0);
+    let steps = front.clients.meter.work.steps.count() - before;
+    assert!(steps >= 400, "{steps}");
 }
 
 #[test]
