@@ -285,6 +285,11 @@ impl Presence {
             return false;
         };
         let member = *member;
+        if (self.watched.get(&topic)).is_some_and(Watched::tells_connections) {
+            // The new connection is another member for them, and so for all.
+            self.take_out(member);
+            return false;
+        }
         self.stays(member);
         self.member_index.remove(&mut self.members, member);
         self.members.get_mut(member).move_to(at);
@@ -453,12 +458,9 @@ impl Presence {
         from: Option<PresencePosition>,
         now_ns: u64,
     ) {
-        let topic = self.open(name);
-        let (table, changed) = (self.table, self.changed);
-        let watched = (self.watched.entry(topic)).or_insert_with(|| Watched::new(changed));
-        if watched.is_unwatched() {
-            self.unwatched.remove(&(watched.ends_s, topic));
-        }
+        let (topic, changed) = self.open_watched(name);
+        let (table, watched) = (self.table, self.watched.get_mut(&topic));
+        let watched = watched.expect("it was opened");
         let known = |it: &PresencePosition| {
             it.table == table && it.change >= watched.floor && it.change <= changed
         };
@@ -466,6 +468,26 @@ impl Presence {
         watched.add(shard, Watcher::new(to, from, changed), now_ns);
         self.watchers += 1;
         self.plan(topic);
+    }
+
+    /// Adds a watcher that is told of what changes from now on, connection by connection.
+    pub fn watch_changes(&mut self, name: &[u8], (shard, to): (ShardId, ReplyTo), now_ns: u64) {
+        let (topic, changed) = self.open_watched(name);
+        let watched = self.watched.get_mut(&topic).expect("it was opened");
+        watched.add(shard, Watcher::of_changes(to, changed), now_ns);
+        self.watchers += 1;
+        self.plan(topic);
+    }
+
+    /// The row of a topic that is watched from now on, and the last change.
+    fn open_watched(&mut self, name: &[u8]) -> (u32, u64) {
+        let topic = self.open(name);
+        let changed = self.changed;
+        let watched = (self.watched.entry(topic)).or_insert_with(|| Watched::new(changed));
+        if watched.is_unwatched() {
+            self.unwatched.remove(&(watched.ends_s, topic));
+        }
+        (topic, changed)
     }
 
     /// A watcher can take another page.

@@ -54,6 +54,7 @@ impl Home {
                 lanes.tell_members(from, to, page);
             }
             PresenceAsk::Watch(to, position) => presence.watch(text, (from, to), position, now_ns),
+            PresenceAsk::WatchChanges(to) => presence.watch_changes(text, (from, to), now_ns),
             PresenceAsk::Ready(to) => presence.is_ready(text, from, to, now_ns),
             PresenceAsk::Unwatch(to) => presence.unwatch(text, from, to, now),
         }

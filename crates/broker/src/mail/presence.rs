@@ -125,6 +125,8 @@ pub enum PresenceAsk {
     Read(ReplyTo, u64),
     /// Tell this connection the members, or what has changed since a position, and then each change.
     Watch(ReplyTo, Option<PresencePosition>),
+    /// Tell this connection each change from now on. A member that returns with another connection leaves and comes again for it.
+    WatchChanges(ReplyTo),
     /// The watcher can take another page.
     Ready(ReplyTo),
     /// The watcher has ended.

@@ -13,6 +13,7 @@ use crate::io::Close;
 use crate::mail::Frames;
 use crate::protocol::centrifugo::close::drop_held;
 use crate::protocol::centrifugo::contract::Centrifugo;
+use crate::protocol::centrifugo::join_leave::end_all_pushes;
 use crate::protocol::encode::Encoding;
 use crate::protocol::front::{AllProtocols, Clients, Front, SubscriptionState};
 use crate::protocol::http::options::FOLLOWS;
@@ -66,6 +67,7 @@ impl Protocols for AllProtocols {
             row.consumer.options &= !FOLLOWS;
             unfollow(&mut front.clients, &mut front.subs.lanes, slot);
         }
+        end_all_pushes(&mut front.clients, &mut front.subs.lanes, slot);
         drop_partial(&mut front.clients, slot);
         drop_held(&mut front.clients, slot);
     }

@@ -24,11 +24,12 @@ for (const kind of ["connected", "connecting", "disconnected"]) {
 }
 client.on("error", ({ error }) => say({ kind: "trouble", ...error }));
 const subscribe = (channel) => {
-  const subscription = client.getSubscription(channel) ?? client.newSubscription(channel, { minResubscribeDelay: 50 });
+  const subscription = client.getSubscription(channel) ?? client.newSubscription(channel, { minResubscribeDelay: 50, joinLeave: true });
   subscription.removeAllListeners();
   subscription.on("publication", ({ data, offset }) => say({ kind: "message", channel, data: value(data), offset }));
   subscription.on("subscribed", ({ recovered, wasRecovering }) => say({ kind: "subscribed", channel, recovered, wasRecovering }));
   subscription.on("unsubscribed", ({ code, reason }) => say({ kind: "unsubscribed", channel, code, reason }));
+  for (const kind of ["join", "leave"]) subscription.on(kind, ({ info }) => say({ kind, channel, client: info.client }));
   subscription.on("error", ({ error }) => say({ kind: "refused", channel, code: error.code }));
   subscription.subscribe();
 };

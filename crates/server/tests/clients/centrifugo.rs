@@ -52,6 +52,24 @@ fn centrifuge_js_subscribes_publishes_and_asks_for_history() {
 
 #[test]
 #[ignore = "needs what `cargo xtask test` prepares"]
+fn centrifuge_js_is_told_of_joins_and_leaves() {
+    let presence = "[[rule]]\nmatch = '#'\npresence = true\n[presence]\nleave_s = 0\n";
+    let server = Server::with(&format!("{presence}{ON}"));
+    for form in ["json", "protobuf"] {
+        let room = format!("{form}/room");
+        let client = start(&server, form, &[&room]);
+        let own = client.next("join")["client"].take();
+        let mut other = start(&server, form, &[&room]);
+        let id = client.next("join")["client"].take();
+        assert_ne!(id, own);
+        assert_eq!(other.next("join")["client"], id, "its own");
+        other.tell(&json!({"unsubscribe": room}));
+        assert_eq!(client.next("leave")["client"], id);
+    }
+}
+
+#[test]
+#[ignore = "needs what `cargo xtask test` prepares"]
 fn centrifuge_js_recovers_from_a_crash_without_a_loss() {
     let state = State::new();
     let settings = format!("{ON}{}", state.settings());

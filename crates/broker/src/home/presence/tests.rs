@@ -592,6 +592,41 @@ fn reader_is_told_that_a_member_has_another_connection() {
 }
 
 #[test]
+fn watcher_of_changes_is_told_each_connection_from_then_on() {
+    let mut presence = begun();
+    presence.join(TOPIC, at(1), (b"ann", b""), MAX, now(1));
+    presence.watch_changes(TOPIC, (0, to(9)), MS);
+    assert!(!presence.waits(), "who was there before is not told");
+    let told = |presence: &mut Presence| {
+        let mut changes = Vec::new();
+        presence.tell(0, 9, |_, _, page| {
+            assert!(!page.resets && !page.more);
+            changes.extend(page.changes.iter().map(|change| match change {
+                PresenceChange::Join(member) => (true, member.at.conn.slot),
+                PresenceChange::Leave(member) => (false, member.at.conn.slot),
+            }));
+        });
+        presence.is_ready(TOPIC, 0, to(9), 0);
+        changes
+    };
+    presence.join(TOPIC, at(2), (b"bob", b""), MAX, now(1));
+    assert_eq!(told(&mut presence), [(true, 2)]);
+    presence.leave(TOPIC, at(1), 15, now(2));
+    assert_eq!(told(&mut presence), []);
+    presence.join(TOPIC, at(3), (b"ann", b""), MAX, now(3));
+    assert_eq!(told(&mut presence), [(false, 1), (true, 3)]);
+    presence.unwatch(TOPIC, 0, to(9), now(4));
+    // Without such a watcher a member goes on with its new connection.
+    let before = counts(&presence);
+    let changed = presence.read(TOPIC, 0, 9).changes.iter().count();
+    presence.leave(TOPIC, at(3), 15, now(4));
+    presence.join(TOPIC, at(4), (b"ann", b""), MAX, now(5));
+    assert_eq!((counts(&presence), changed), (before, 2));
+    assert!(presence.find_member(0, at(4)).is_some());
+    assert!(presence.leaving.is_empty());
+}
+
+#[test]
 fn many_members_leave_in_bounded_steps() {
     let mut presence = begun();
     for slot in 0..100_000 {

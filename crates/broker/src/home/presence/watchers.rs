@@ -37,6 +37,8 @@ pub(super) struct Watcher {
     pub(super) is_whole: bool,
     /// It gets its next page even if nothing has changed.
     pub(super) is_due: bool,
+    /// It is told of each connection, so members do not go on with another one.
+    by_connection: bool,
     /// It can take a page, and is in one of the two sets.
     is_ready: bool,
     /// The unlisted connections that it was told of.
@@ -57,10 +59,20 @@ impl Watcher {
             begins: from.is_none(),
             is_whole: from.is_some(),
             is_due: true,
+            by_connection: false,
             is_ready: false,
             unlisted: 0,
             next_ns: 0,
             reset_ns: 0,
+        }
+    }
+
+    /// A watcher that is told what changes after change `changed`, connection by connection.
+    pub(super) fn of_changes(to: ReplyTo, changed: u64) -> Watcher {
+        Watcher {
+            by_connection: true,
+            is_due: false,
+            ..Watcher::new(to, Some(changed), changed)
         }
     }
 
@@ -74,6 +86,8 @@ impl Watcher {
 #[derive(Default)]
 pub(super) struct Watched {
     watchers: BTreeMap<WatcherKey, Watcher>,
+    /// Those that are told of each connection.
+    by_connection: usize,
     lacking: BTreeSet<(u64, WatcherKey)>,
     content: BTreeSet<(u64, WatcherKey)>,
     /// The members that have left, in order.
@@ -107,6 +121,11 @@ impl Watched {
         self.watchers.is_empty()
     }
 
+    /// Whether a watcher is told of each connection.
+    pub(super) fn tells_connections(&self) -> bool {
+        self.by_connection > 0
+    }
+
     /// When the next watcher may be told that lacks something.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.lacking.first().map(|(at_ns, _)| *at_ns)
@@ -114,11 +133,13 @@ impl Watched {
 
     /// Adds a watcher, which can take a page.
     pub(super) fn add(&mut self, shard: ShardId, watcher: Watcher, now_ns: u64) {
+        self.by_connection += usize::from(watcher.by_connection);
+        let changed = watcher.left;
         let key = key_of(shard, watcher.to);
         self.known = self.known.max(watcher.joined);
         let former = self.watchers.insert(key, watcher);
         debug_assert!(former.is_none(), "a connection watches once");
-        self.is_ready(key, (0, now_ns));
+        self.is_ready(key, (changed, now_ns));
     }
 
     /// Removes a watcher. Returns whether it was there.
@@ -126,6 +147,7 @@ impl Watched {
         let Some(watcher) = self.watchers.remove(&key) else {
             return false;
         };
+        self.by_connection -= usize::from(watcher.by_connection);
         if watcher.is_ready {
             let entry = (watcher.next_ns, key);
             let _ = self.lacking.remove(&entry) || self.content.remove(&entry);

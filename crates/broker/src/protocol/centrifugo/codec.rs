@@ -17,9 +17,9 @@ use crate::protocol::centrifugo::options::{format_of, pushes_of};
 use crate::protocol::centrifugo::publication::Data;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::server_side::begins_now;
-use crate::protocol::centrifugo::state::epoch_text;
+use crate::protocol::centrifugo::state::{epoch_text, is_subscribing};
 use crate::protocol::centrifugo::subscribe::{
-    is_subscribing, leave_part, messages_lost, note_lost, take_subscribing,
+    leave_part, messages_lost, note_lost, take_subscribing,
 };
 use crate::protocol::encode::{Encoding, write_push};
 use crate::protocol::front::{AllProtocols, Clients, Deliveries, Queues, Subscriptions};

@@ -18,6 +18,7 @@ use crate::protocol::centrifugo::close::end_saying;
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::connect::client_connects;
 use crate::protocol::centrifugo::history::client_asks_history;
+use crate::protocol::centrifugo::join_leave::ask_for_changes;
 use crate::protocol::centrifugo::lapse::end_not_granted;
 use crate::protocol::centrifugo::options::{AWAITS_PONG, CONNECTED, ONE_WAY, PROTOBUF, format_of};
 use crate::protocol::centrifugo::presence::{awaits_members, client_asks_presence};
@@ -182,6 +183,7 @@ impl Front {
         }
         if self.clients.conns.get(slot).consumer.state == State::Centrifugo {
             catch_up::<CentrifugoCodec, _>(&mut self.clients, &mut self.subs, slot);
+            ask_for_changes(&mut self.clients, &mut self.subs.lanes, slot);
         }
     }
 

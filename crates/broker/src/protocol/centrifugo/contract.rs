@@ -15,6 +15,7 @@ use crate::protocol::centrifugo::close::{centrifugo_end, stays_after};
 use crate::protocol::centrifugo::codec::CentrifugoCodec;
 use crate::protocol::centrifugo::commands::held_bytes;
 use crate::protocol::centrifugo::history::{history_answered, question_of};
+use crate::protocol::centrifugo::join_leave::review_pushes;
 use crate::protocol::centrifugo::lapse::{end_passed, end_revoked, may_keep_all};
 use crate::protocol::centrifugo::one_way::one_way_frame;
 use crate::protocol::centrifugo::options::{ONE_WAY, pushes_of};
@@ -98,6 +99,7 @@ impl Protocol<AllProtocols> for Centrifugo {
 
     fn settings_changed<I: Io>(front: &mut Front, slot: u32, io: &mut I) -> bool {
         end_revoked(&mut front.clients, &mut front.subs, slot, io);
+        review_pushes(&mut front.clients, &mut front.subs.lanes, slot);
         let may = may_keep_all(&front.clients, &front.subs, slot);
         may.is_err_and(|denied| Self::end_for_reason(front, slot, denied, io))
     }

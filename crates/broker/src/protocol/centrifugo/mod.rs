@@ -19,6 +19,7 @@ pub(crate) mod commands;
 mod connect;
 pub(crate) mod contract;
 mod history;
+pub(crate) mod join_leave;
 mod lapse;
 pub(crate) mod one_way;
 mod options;

@@ -15,6 +15,7 @@ use crate::base::access::Right;
 use crate::io::Io;
 use crate::mail::presence::{PresenceAsk, PresenceChange, PresenceCounts, PresencePage};
 use crate::mail::{Ask, ReplyTo, Span};
+use crate::protocol::centrifugo::join_leave::changes_came;
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_reply};
 use crate::protocol::centrifugo::state::{
     Presence, PresentClient, client_id_text, state, state_mut,
@@ -22,6 +23,8 @@ use crate::protocol::centrifugo::state::{
 use crate::protocol::centrifugo::subscribe::check_name;
 use crate::protocol::front::{Clients, Lanes, Queues};
 
+/// Marks an answer to a command: no subscription has this name.
+const COMMAND: u32 = u32::MAX;
 /// The bytes of the members in one reply, about.
 const MEMBERS_BYTES_MAX: usize = 1 << 20;
 
@@ -65,14 +68,14 @@ pub(super) fn awaits_members(clients: &Clients, slot: u32) -> bool {
 }
 
 fn ask(clients: &Clients, lanes: &mut Lanes, slot: u32, name: &[u8], after: u64) {
-    let to = clients.conns.reply_to(slot, 0);
+    let to = clients.conns.reply_to(slot, COMMAND);
     let (_, home) = clients.ctx.place_of(name);
     lanes.ask(home, |bytes| {
         Ask::Presence(PresenceAsk::Read(to, after), Span::append(bytes, name))
     });
 }
 
-/// A page of members has come.
+/// A page of members has come, for a command, or of changes for a subscription.
 pub(crate) fn presence_answered<I: Io>(
     clients: &mut Clients,
     lanes: &mut Lanes,
@@ -81,6 +84,9 @@ pub(crate) fn presence_answered<I: Io>(
     page: &PresencePage,
     io: &mut I,
 ) {
+    if to.part != COMMAND {
+        return changes_came(clients, lanes, to, page, io);
+    }
     let slot = to.slot;
     let Some(mut asked) = state_mut(&mut clients.conns, slot).presence.take() else {
         return;

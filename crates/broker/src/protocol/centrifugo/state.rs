@@ -12,7 +12,9 @@ use crate::base::access::Grants;
 use crate::base::ids::{ConnId, ShardId};
 use crate::base::position::{Position, Since};
 use crate::base::verdict::Identity;
+use crate::budget::admission::Client;
 use crate::budget::world::World;
+use crate::client::list::part_name;
 use crate::mail::presence::MemberConn;
 use crate::mail::spill_buffer::SpillBuffer;
 use crate::protocol::front::{Clients, Connections};
@@ -30,6 +32,8 @@ pub struct Centrifugo {
     pub histories: Vec<History>,
     /// The presence command that is not answered. The next one waits for it.
     pub presence: Option<Box<Presence>>,
+    /// Subscriptions that are told of joins and leaves.
+    pub watching: Vec<Watching>,
     /// Subscriptions that the rights of the connection do not grant: by tokens of their own, or because the server began them.
     pub granted: Vec<Granted>,
     /// Subscriptions of the server whose positions the homes have not told.
@@ -119,6 +123,20 @@ pub struct History {
     pub since: bool,
 }
 
+/// A subscription that is told who comes to its channel, and who leaves.
+pub struct Watching {
+    /// Its index with its serial number ([`part_name`](crate::client::list::part_name)).
+    pub part: u32,
+    /// The channel.
+    pub topic: Box<[u8]>,
+    /// The client that is counted as a watcher.
+    pub client: Client,
+    /// The next page may come when the socket has accepted the last one.
+    pub waits: bool,
+    /// The next changes are a snapshot, which is no news.
+    pub skips: bool,
+}
+
 /// A presence command that waits for its members.
 pub struct Presence {
     /// The id of the command.
@@ -163,6 +181,7 @@ impl Centrifugo {
             && self.subscribing.is_empty()
             && self.histories.is_empty()
             && self.presence.is_none()
+            && self.watching.is_empty()
             && self.granted.is_empty()
             && self.beginning.is_empty()
             && self.connect.is_none()
@@ -173,6 +192,8 @@ impl Centrifugo {
         size_of::<Centrifugo>()
             + self.subscribing.capacity() * size_of::<Subscribing>()
             + self.histories.capacity() * size_of::<History>()
+            + self.watching.capacity() * size_of::<Watching>()
+            + self.watching.iter().map(|it| it.topic.len()).sum::<usize>()
             + self.presence.as_ref().map_or(0, |it| it.bytes())
             + self.granted.capacity() * size_of::<Granted>()
             + self.beginning.capacity() * size_of::<Beginning>()
@@ -188,6 +209,13 @@ pub(super) fn state(conns: &Connections, slot: u32) -> Option<&Centrifugo> {
 /// The state of a connection, made if necessary.
 pub(super) fn state_mut(conns: &mut Connections, slot: u32) -> &mut Centrifugo {
     conns.extra(slot).own.centrifugo.get_or_insert_default()
+}
+
+/// Whether the subscription with this index waits for its first page.
+pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
+    let name = part_name(&clients.conns, slot, part);
+    let state = state(&clients.conns, slot);
+    state.is_some_and(|it| it.subscribing.iter().any(|waits| waits.part == name))
 }
 
 /// The text of an epoch.

@@ -13,6 +13,7 @@ use crate::client::list::{has_room, leave, name_of, part_name, part_of_topic};
 use crate::client::subscribing::{First, Kind, Names, Wanted, subscribe};
 use crate::io::Io;
 use crate::protocol::centrifugo::close::end_saying;
+use crate::protocol::centrifugo::join_leave::{begin_pushes, end_pushes};
 use crate::protocol::centrifugo::reply::{Refused, write_error, write_push, write_reply};
 use crate::protocol::centrifugo::state::{ByServer, Granted, Subscribing, state, state_mut};
 use crate::protocol::centrifugo::tokens::{check_subscription_token, ttl_of};
@@ -98,6 +99,9 @@ pub(super) fn client_subscribes(
         ttl,
     };
     state_mut(&mut clients.conns, slot).subscribing.push(waits);
+    if wanted.join_leave {
+        begin_pushes(clients, &mut subs.lanes, slot, (part, name));
+    }
     clients.note(slot, EventKind::Subscribed, name);
     Ok(())
 }
@@ -138,6 +142,7 @@ pub(super) fn leave_part(clients: &mut Clients, subs: &mut Subscriptions, slot: 
         let granted = &mut state_mut(&mut clients.conns, slot).granted;
         granted.retain(|granted| granted.part != part);
     }
+    end_pushes(clients, &mut subs.lanes, slot, part);
     leave(clients, subs, slot, part);
 }
 
@@ -186,13 +191,6 @@ pub(super) fn take_subscribing(clients: &mut Clients, slot: u32, part: u32) -> O
         waiting.shrink_to_fit();
     }
     Some(waits)
-}
-
-/// Whether the subscription with this index waits for its first page.
-pub(super) fn is_subscribing(clients: &Clients, slot: u32, part: u32) -> bool {
-    let name = part_name(&clients.conns, slot, part);
-    let state = state(&clients.conns, slot);
-    state.is_some_and(|it| it.subscribing.iter().any(|waits| waits.part == name))
 }
 
 /// Notes that messages after the position of an unanswered subscribe are lost, for its reply. False if there is no such subscribe.

@@ -1,0 +1,125 @@
+//! Tests the pushes of joins and leaves: who gets them, for whom, and when they end.
+
+use serde_json::{Value, json};
+
+use crate::client::{Client, ON};
+use crate::rights::{LATER_S, SECRET, token};
+use crate::support::ws::Ws;
+use crate::support::{Server, until};
+
+const RULES: &str = "[[rule]]\nmatch = 'plain'\n[[rule]]\nmatch = '#'\npresence = true\n";
+
+fn ask_for_pushes(client: &mut Client, channel: &str) {
+    let body = json!({"channel": channel, "join_leave": true});
+    let reply = client.ask("subscribe", body);
+    assert!(reply.get("subscribe").is_some(), "{reply}");
+}
+
+/// The next push, which must be of this kind: the channel, the user and the client.
+fn next(client: &mut Client, kind: &str) -> (Value, String, String) {
+    let push = client.push();
+    let info = &push[kind]["info"];
+    let text = |name: &str| info[name].as_str().unwrap_or_default().to_string();
+    let (user, id) = (text("user"), text("client"));
+    assert!(!id.is_empty(), "{push} is no {kind}");
+    (push["channel"].clone(), user, id)
+}
+
+/// Waits until the home of `room` lists this many. A subscription may be counted before its member is listed.
+fn await_members(client: &mut Client, count: u64) {
+    until("the members", || {
+        let stats = client.ask("presence_stats", json!({"channel": "room"}));
+        stats["presence_stats"]["num_clients"] == count
+    });
+}
+
+#[test]
+fn subscription_is_told_who_comes_and_who_leaves_if_it_asks() {
+    let server = Server::with(&format!("{RULES}{ON}[presence]\nleave_s = 0\n"));
+    let _before = Ws::open(&server, "/sub/room", &[]);
+    let mut client = Client::connected(&server);
+    await_members(&mut client, 1);
+    client.subscribe("other");
+    for channel in ["room", "plain"] {
+        ask_for_pushes(&mut client, channel);
+    }
+    // The first is the client's own, as in Centrifugo. Who was there before is not told.
+    let own = next(&mut client, "join");
+    assert_eq!(own.0, "room");
+    let mut second = Client::connected(&server);
+    for channel in ["other", "plain", "room"] {
+        second.subscribe(channel);
+    }
+    let (channel, _, id) = next(&mut client, "join");
+    assert_eq!(channel, "room");
+    assert_ne!(id, own.2);
+    second.ask("unsubscribe", json!({"channel": "room"}));
+    assert_eq!(next(&mut client, "leave").2, id);
+    let ws = Ws::open(&server, "/sub/room", &[]);
+    let third = next(&mut client, "join");
+    drop(ws);
+    assert_eq!(next(&mut client, "leave"), third);
+    // After the subscription nothing is told, and a new one begins anew.
+    client.ask("unsubscribe", json!({"channel": "room"}));
+    second.subscribe("room");
+    await_members(&mut client, 2);
+    ask_for_pushes(&mut client, "room");
+    assert_eq!(next(&mut client, "join").2, own.2);
+    drop(second);
+    assert_eq!(next(&mut client, "leave").2, id);
+    // A subscription that does not ask is told nothing.
+    let mut silent = Client::connected(&server);
+    silent.subscribe("room");
+    next(&mut client, "join");
+    silent.publish("room", json!(1));
+    assert_eq!(silent.data("room"), json!(1));
+}
+
+#[test]
+fn user_that_comes_back_leaves_and_joins_for_those_who_are_told_of_clients() {
+    let rights = "[[rule]]\nmatch = '#'\npresence = true\n[access.anonymous]\ninfo = ['#']\n";
+    let server = Server::with(&format!(
+        "{ON}{rights}[[access.key]]\nalg = 'HS256'\nsecret = '{SECRET}'\n"
+    ));
+    let ann = token(&json!({"sub": "ann", "exp": LATER_S, "subscribe": ["#"], "presence": ["#"]}));
+    let bob = token(&json!({"sub": "bob", "exp": LATER_S, "subscribe": ["#"], "publish": ["#"]}));
+    let mut client = Client::with_token(&server, &ann);
+    ask_for_pushes(&mut client, "room");
+    next(&mut client, "join");
+    let mut other = Client::with_token(&server, &bob);
+    // Without the right to presence it is told nothing.
+    ask_for_pushes(&mut other, "room");
+    let first = next(&mut client, "join");
+    assert_eq!(first.1, "bob");
+    drop(other);
+    server.await_subscribers("room", 1);
+    let mut other = Client::with_token(&server, &bob);
+    ask_for_pushes(&mut other, "room");
+    assert_eq!(next(&mut client, "leave"), first);
+    let second = next(&mut client, "join");
+    assert_eq!(second.1, "bob");
+    assert_ne!(second.2, first.2);
+    other.publish("room", json!(1));
+    assert_eq!(other.data("room"), json!(1), "no join before");
+}
+
+#[test]
+fn watchers_of_this_protocol_count_and_end_with_their_connections() {
+    let server = Server::with(&format!("{RULES}{ON}[presence]\nwatchers_max = 1\n"));
+    let mut first = Client::connected(&server);
+    ask_for_pushes(&mut first, "room");
+    next(&mut first, "join");
+    // There is no room for another watcher, so its subscription is told nothing.
+    let mut second = Client::connected(&server);
+    ask_for_pushes(&mut second, "room");
+    next(&mut first, "join");
+    drop(first);
+    until("the place of the first is free", || {
+        let mut third = Client::connected(&server);
+        ask_for_pushes(&mut third, "free");
+        third.publish("free", json!(1));
+        third.push().get("join").is_some()
+    });
+    second.publish("room", json!(1));
+    assert_eq!(second.data("room"), json!(1), "no join before");
+}
