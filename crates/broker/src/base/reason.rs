@@ -219,6 +219,7 @@ reasons! {
         TokenSignature, 401, 0, NOT_AUTHORIZED, Refused, "the token is not signed by a key that this server knows", "the issuer's key must stand in [[access.key]]";
         TokenExpired, 401, 0, NOT_AUTHORIZED, Refused, "the token has expired", "the client must get a new token; compare the clocks";
         TokenNotYet, 401, 0, NOT_AUTHORIZED, Refused, "the token is not valid yet", "compare the clocks, or raise access.leeway_s";
+        TokenOfSubscription, 401, 0, NOT_AUTHORIZED, Refused, "the token is for a subscription: it names a channel", "the client must connect with a token that names none";
         TokenForOthers, 401, 0, NOT_AUTHORIZED, Refused, "the token was made for another audience or by another issuer", "compare with access.audience and access.issuer";
         CredentialsRevoked, 401, 0, NOT_AUTHORIZED, Refused, "the token or the user has been revoked", "`crore admin revoke` lists what is revoked, and until when";
         TokenClaims, 401, 0, NOT_AUTHORIZED, Refused, "a claim of the token is not valid", "docs/ACCESS.md lists the claims and their forms";

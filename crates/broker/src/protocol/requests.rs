@@ -18,12 +18,13 @@ use crate::io::{Close, Io};
 use crate::mail::{AttachOutcome, Frames, Outcome, ReplyTo};
 use crate::protocol::centrifugo::commands::{self, Place, begin_centrifugo};
 use crate::protocol::centrifugo::one_way::begin_body;
+use crate::protocol::centrifugo::tokens::names_channel;
 use crate::protocol::front::{AllProtocols, Clients, Connections, Context, Front, Queues};
 use crate::protocol::http::answer::answer_reason;
 use crate::protocol::http::close::{
     awaits_verdict, end_http, end_waiting, is_subscribing, move_idle,
 };
-use crate::protocol::http::credentials::http_verdict;
+use crate::protocol::http::credentials::{http_verdict, is_token};
 use crate::protocol::http::history::{history, history_page};
 use crate::protocol::http::options::{HISTORY, KEEP};
 use crate::protocol::http::pipelined::{forget_pipelined, hold_pipelined};
@@ -351,6 +352,8 @@ impl Requests for AllProtocols {
             return Some(Ok(Task::Upgrade));
         }
         Some(match commands::place_of(ctx, head.path)? {
+            Place::Nowhere(reason) => Err(reason),
+            _ if is_token(ctx, head, names_channel) => Err(Reason::TokenOfSubscription),
             Place::WebSocket | Place::OneWayWebSocket if upgrade => Ok(Task::Upgrade),
             Place::WebSocket | Place::OneWayWebSocket => Err(Reason::NoUpgrade),
             Place::OneWayEvents | Place::OneWayLines if upgrade => Err(Reason::CentrifugoPath),
@@ -358,7 +361,6 @@ impl Requests for AllProtocols {
                 Method::Get | Method::Post => Ok(Task::Upgrade),
                 _ => Err(Reason::Method),
             },
-            Place::Nowhere(reason) => Err(reason),
         })
     }
 }

@@ -5,8 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
-use crate::client::{Client, ON};
+use crate::client::{Client, ON, PATH};
 use crate::support::Server;
+use crate::support::http::once;
 use crate::support::port::ask;
 
 pub const SECRET: &str = "a secret that only this test and its server know";
@@ -100,6 +101,11 @@ fn token_of_a_subscription_is_no_token_of_a_connection() {
     let mut client = Client::with_token(&server, &own);
     client.send("refresh", json!({"token": of_subscription}));
     assert_eq!(client.closed().0, 3500);
+    // Nor as the credential of the WebSocket's request, with which a client connects without a token.
+    let bearer = format!("Bearer {of_subscription}");
+    let response = once(&server, "GET", PATH, &[("Authorization", &bearer)], "");
+    assert_eq!(response.status, 401);
+    assert!(response.text().contains("it names a channel"));
 }
 
 #[test]

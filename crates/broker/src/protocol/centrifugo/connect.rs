@@ -10,7 +10,7 @@ use crate::protocol::centrifugo::options::CONNECTED;
 use crate::protocol::centrifugo::reasons::error_of;
 use crate::protocol::centrifugo::reply::Refused;
 use crate::protocol::centrifugo::server_side::begin_by_token;
-use crate::protocol::centrifugo::tokens::{SUBSCRIPTION_TOKEN, names_channel};
+use crate::protocol::centrifugo::tokens::names_channel;
 use crate::protocol::centrifugo::welcome::finish_connect;
 use crate::protocol::front::{Clients, Subscriptions};
 
@@ -30,7 +30,7 @@ pub(super) fn client_connects(
         if who.is_ok() && names_channel(connect.token) {
             return Err(Refused::End(
                 Disconnect::INVALID_TOKEN,
-                SUBSCRIPTION_TOKEN.into(),
+                Reason::TokenOfSubscription.text().into(),
             ));
         }
         let entered = clients.enter_as(slot, Some(who));

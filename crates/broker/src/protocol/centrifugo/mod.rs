@@ -35,5 +35,5 @@ pub(crate) mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
-mod tokens;
+pub(crate) mod tokens;
 mod welcome;

@@ -25,9 +25,6 @@ use crate::protocol::front::{Clients, Front, Queues};
 /// A client renews its token so many seconds before the end, or after half of the time.
 const RENEWS_EARLY_S: u32 = 10;
 
-/// Why a token of a subscription is refused for a connection.
-pub(super) const SUBSCRIPTION_TOKEN: &str = "the token is for a subscription: it names a channel";
-
 /// The token of a command; empty without one.
 fn token_of<'a>(request: &Request<'a>) -> &'a str {
     match request {
@@ -137,7 +134,10 @@ pub(super) fn client_refreshes(
         ));
     }
     if who.is_ok() && names_channel(token) {
-        return Err(end_with(Disconnect::INVALID_TOKEN, SUBSCRIPTION_TOKEN));
+        return Err(end_with(
+            Disconnect::INVALID_TOKEN,
+            Reason::TokenOfSubscription.text(),
+        ));
     }
     clients
         .enter_as(slot, Some(who))
@@ -205,7 +205,7 @@ fn is_for(clients: &Clients, known: &Known, token: &str, channel: &str) -> bool 
 }
 
 /// Whether this is the token of a subscription, which must not be taken for a connection's.
-pub(super) fn names_channel(token: &str) -> bool {
+pub(crate) fn names_channel(token: &str) -> bool {
     has_channel(token, |named| !named.is_empty())
 }
 

@@ -107,6 +107,14 @@ pub(crate) fn deny(clients: &mut Clients, slot: u32, denied: Reason, path: &[u8]
     Answered
 }
 
+/// Whether the credential of a request is a token of this kind.
+pub(crate) fn is_token(ctx: &Context, head: &Head<'_>, is: impl FnOnce(&str) -> bool) -> bool {
+    match credential(ctx, head) {
+        Ok(Some(ParsedCredential::Token(token))) => core::str::from_utf8(&token).is_ok_and(is),
+        _ => false,
+    }
+}
+
 /// The request's credential: from the header, else the query, else a cookie.
 fn credential(ctx: &Context, head: &Head<'_>) -> Result<Option<ParsedCredential>, Reason> {
     let access = &ctx.world.settings.access;
