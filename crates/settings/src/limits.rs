@@ -171,7 +171,7 @@ pub struct Limits {
     /// Bytes that the kernel keeps unsent for one connection (`TCP_NOTSENT_LOWAT`). More bytes wait in the process.
     ///
     /// The kernel may take up to 64 KiB more. If a client has taken nothing for two seconds, both count as held by it
-    /// ([outboxes](#what-clients-make-the-server-hold)). Bytes on their way to the client do not count, so a fast connection is not slowed
+    /// ([kernel_buffers](#what-clients-make-the-server-hold)). Bytes on their way to the client do not count, so a fast connection is not slowed
     /// down. Without a limit, the kernel keeps up to 4 MB for each connection that does not read (the last number of `net.ipv4.tcp_wmem`): some
     /// hundred of them use up `net.ipv4.tcp_mem`, and then the kernel drops packets of all other connections.
     #[default(128 << 10)]

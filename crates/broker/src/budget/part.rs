@@ -7,6 +7,7 @@ words! {
     pub enum MemoryPart {
         Received, "received", "received bytes that wait for more: requests, frames, packets";
         Outboxes, "outboxes", "bytes that sockets refused";
+        KernelBuffers, "kernel_buffers", "what the kernel holds for clients that have taken nothing for two seconds; the process does not hold it";
         Messages, "messages", "large messages that are no longer in a log, and are still being written or waited for";
         Turns, "turns", "turns that shards have written for each other and for themselves, and the answers that homes still owe";
         Connections, "states", "responses that wait for homes, and state that few connections need: lists, filters, aliases, unacknowledged messages, addresses behind proxies";

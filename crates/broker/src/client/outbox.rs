@@ -79,16 +79,28 @@ impl Bounds {
     }
 }
 
+/// Bytes of an outbox before and now.
+pub(crate) struct Weighed {
+    /// What only this outbox holds.
+    pub own: (usize, usize),
+    /// What the kernel holds for the client.
+    pub kernel: (usize, usize),
+    /// What waits for the socket.
+    pub waiting: (usize, usize),
+}
+
 /// Bytes that the socket refused.
 #[derive(Default)]
 pub struct Outbox {
     pub queue: Queue,
     /// Bytes assumed to be in the kernel's socket buffer: its size, once the client has read nothing for some time.
     kernel_bytes: u32,
-    /// The charge for this outbox, including `kernel_bytes`.
+    /// The charge for this outbox without `kernel_bytes`.
     charged_bytes: u32,
+    /// The charge for `kernel_bytes`.
+    charged_kernel_bytes: u32,
     /// The waiting bytes, as the shard's `outbox_bytes` counts them.
-    counted_bytes: usize,
+    counted_bytes: u32,
     /// Where the waiting messages end, if a rule bounds their number.
     counted: Option<Box<Counted>>,
 }
@@ -117,7 +129,7 @@ impl Outbox {
         self.waiting_bytes() + bytes <= bounds.bytes && self.waiting_messages() < bounds.messages
     }
 
-    /// Sets the bytes that the kernel holds for a client that has read nothing for some time. No table of the server counts them.
+    /// Sets the bytes that the kernel holds for a client that has read nothing for some time.
     pub(crate) fn set_kernel_bytes(&mut self, kernel_bytes: usize) {
         self.kernel_bytes = u32::try_from(kernel_bytes).unwrap_or(u32::MAX);
     }
@@ -127,14 +139,17 @@ impl Outbox {
         self.queue.weight() + self.kernel_bytes as usize
     }
 
-    /// Updates the charge. Returns the charged bytes before and now, then the waiting bytes before and now.
-    pub(crate) fn weigh(&mut self) -> ((usize, usize), (usize, usize)) {
-        let charged = self.queue.own_bytes() + self.kernel_bytes as usize;
-        let charged = u32::try_from(charged).unwrap_or(u32::MAX);
-        let before = core::mem::replace(&mut self.charged_bytes, charged) as usize;
-        let counted = self.waiting_bytes();
-        let counted_before = core::mem::replace(&mut self.counted_bytes, counted);
-        ((before, charged as usize), (counted_before, counted))
+    /// Updates the charges.
+    pub(crate) fn weigh(&mut self) -> Weighed {
+        let replace = |charge: &mut u32, bytes: usize| {
+            let now = u32::try_from(bytes).unwrap_or(u32::MAX);
+            (core::mem::replace(charge, now) as usize, now as usize)
+        };
+        Weighed {
+            own: replace(&mut self.charged_bytes, self.queue.own_bytes()),
+            kernel: replace(&mut self.charged_kernel_bytes, self.kernel_bytes as usize),
+            waiting: replace(&mut self.counted_bytes, self.queue.waiting_bytes()),
+        }
     }
 
     /// Sends at most `most` bytes, as many as `write` accepts. Returns their number.

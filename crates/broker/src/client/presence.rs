@@ -1,6 +1,6 @@
 //! Presence: tells homes (the parts of shards that keep topics) which connections are members of topics whose rules ask for it.
 //!
-//! A subscription is a member from the home's first answer until its end. The flag [`MEMBER`](crate::client::row::MEMBER) of the subscription records it, so
+//! A subscription is a member from the home's first answer until its end. The flag [`MEMBER`] of the subscription records it, so
 //! a home is told of each join and each end once, whatever happens to the rules meanwhile (`subscriptions.rs`). Long-polls are no members.
 
 use alloc::vec::Vec;

@@ -239,6 +239,7 @@ fn purpose(part: MemoryPart) -> &'static str {
     match part {
         MemoryPart::Received => "requests and packets that have come in part",
         MemoryPart::Outboxes => "messages that wait for slow clients",
+        MemoryPart::KernelBuffers => "the kernel's buffers of clients that read nothing",
         MemoryPart::Messages => "large messages that are still being sent",
         MemoryPart::Turns => "messages between the server's threads",
         MemoryPart::Connections => "unanswered requests, and state of connections",

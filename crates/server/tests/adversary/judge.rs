@@ -16,8 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory that no other limit counts: tables, buffers of the shards, sessions, retained messages, and memory that the allocator does not
 /// use at the moment.
 const REST_BYTES: u64 = 96 << 20;
-/// The metrics in which the server reports the memory that it holds.
-const HELD: &[&str] = &["crore_table_memory_bytes"];
+/// The metric in which the server reports the memory that it holds, by table.
+const HELD: &str = "crore_table_memory_bytes";
+/// What the kernel holds beside the process.
+const HELD_BY_KERNEL: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}";
 /// By how much the server's figure and the kernel's may differ: this many percent of the server's figure, or this many bytes, whichever is
 /// more.
 const BESIDE_PERCENT: u64 = 15;
@@ -38,7 +40,7 @@ const EMPTY: &[(&str, f64)] = &[
     ("crore_filters", 2.0 * honest::CONNECTIONS as f64),
 ];
 
-/// The values of `/metrics` by name. The series of one name are added up.
+/// The values of `/metrics`, of each series and of each name: the sum of its series.
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
@@ -50,8 +52,11 @@ impl Metrics {
             let Some((series, value)) = line.rsplit_once(' ') else {
                 continue;
             };
-            let name = series.split('{').next().unwrap_or(series);
-            *all.entry(name.to_string()).or_insert(0.0) += value.parse().unwrap_or(0.0);
+            let value = value.parse().unwrap_or(0.0);
+            all.insert(series.to_string(), value);
+            if let Some((name, _)) = series.split_once('{') {
+                *all.entry(name.to_string()).or_insert(0.0) += value;
+            }
         }
         Some(Metrics(all))
     }
@@ -63,9 +68,9 @@ impl Metrics {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// The memory that the server says it holds, in bytes.
+    /// The memory that the server says its process holds, in bytes.
     fn named_bytes(&self) -> u64 {
-        HELD.iter().map(|name| self.get(name)).sum::<f64>() as u64
+        (self.get(HELD) - self.get(HELD_BY_KERNEL)) as u64
     }
 
     fn get(&self, name: &str) -> f64 {

@@ -224,23 +224,23 @@ fn deaf(server: &Server, count: usize) -> Vec<Conn> {
     held
 }
 
-const OUTBOXES: &str = "crore_table_memory_bytes{table=\"outboxes\"}";
+const KERNEL_BUFFERS: &str = "crore_table_memory_bytes{table=\"kernel_buffers\"}";
 
 #[test]
 fn client_that_does_not_read_is_charged_for_what_the_kernel_holds() {
     let server = Server::with_admin("[timeouts]\nbody_s = 600\n");
-    let outboxes = || metric(server.admin(), OUTBOXES).expect("a metric");
+    let charge = || metric(server.admin(), KERNEL_BUFFERS).expect("a metric");
     let held = deaf(&server, 40);
     // For each connection 128 KiB, and a piece of 64 KiB.
     let kernel = f64::from(40 * (192 << 10));
-    until("the charge", || outboxes() >= kernel);
-    assert!(outboxes() < 2.0 * kernel, "{}", outboxes());
+    until("the charge", || charge() >= kernel);
+    assert!(charge() < 2.0 * kernel, "{}", charge());
     // A client that reads again is no longer charged.
     let readers: Vec<_> = held
         .into_iter()
         .map(|mut conn| std::thread::spawn(move || drop(conn.rest())))
         .collect();
-    until("no charge", || outboxes() < kernel / 40.0);
+    until("no charge", || charge() < kernel / 40.0);
     drop(server);
     readers
         .into_iter()
@@ -264,7 +264,7 @@ fn kernel_buffers_of_one_address_leave_memory_for_others() {
         201
     );
     assert_eq!(honest.message().text(), "still here");
-    let charged = metric(server.admin(), OUTBOXES).expect("a metric");
+    let charged = metric(server.admin(), KERNEL_BUFFERS).expect("a metric");
     assert!(charged <= f64::from(16 << 20), "{charged}");
 }
 

@@ -26,7 +26,7 @@ pub struct Limits {
     pub pings: u16,
     /// Frames that do nothing: DATA without data, PRIORITY, frames of unknown types, and of streams that have ended.
     pub empty_frames: u16,
-    /// Frames with little of a body ([`SMALL_DATA_BYTES`]) that come back to a stream after data of another one.
+    /// Frames with little of a body (`SMALL_DATA_BYTES`) that come back to a stream after data of another one.
     pub small_frames: u16,
     /// WINDOW_UPDATE frames beyond two for each DATA frame that the server sent.
     pub window_updates: u16,

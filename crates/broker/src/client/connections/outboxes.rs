@@ -3,7 +3,7 @@
 use crate::base::ids::SocketId;
 use crate::budget::account::MemoryPart;
 use crate::client::connections::Connections;
-use crate::client::outbox::{Outbox, PARTS_MAX, len_of};
+use crate::client::outbox::{Outbox, PARTS_MAX, Weighed, len_of};
 use crate::client::row::{Link, NO_SOCKET};
 use crate::client::types::ProtocolTypes;
 use crate::io::{Close, Io};
@@ -120,13 +120,18 @@ impl<P: ProtocolTypes> Connections<P> {
         }
     }
 
-    /// Updates the charge for the bytes that only this outbox holds.
+    /// Updates the charges for the bytes that only this outbox holds, and for those that the kernel holds for its client.
     pub(crate) fn weigh_outbox(&mut self, slot: u32) {
         let outbox = self.outboxes.get_mut(self.rows.get(slot).link.outbox);
-        let (charged, counted) = outbox.weigh();
-        self.account
-            .change(MemoryPart::Outboxes, charged.0, charged.1);
-        self.outbox_bytes = self.outbox_bytes - counted.0 + counted.1;
+        let Weighed {
+            own,
+            kernel,
+            waiting,
+        } = outbox.weigh();
+        let account = &mut self.account;
+        account.change(MemoryPart::Outboxes, own.0, own.1);
+        account.change(MemoryPart::KernelBuffers, kernel.0, kernel.1);
+        self.outbox_bytes = self.outbox_bytes - waiting.0 + waiting.1;
     }
 
     /// Drops the outbox, if there is one.
@@ -134,9 +139,11 @@ impl<P: ProtocolTypes> Connections<P> {
         let row = self.rows.get_mut(slot);
         let outbox = core::mem::replace(&mut row.link.outbox, NONE);
         if outbox != NONE {
-            let (charged, counted) = self.outboxes.remove(outbox).weigh();
-            self.account.release(MemoryPart::Outboxes, charged.0);
-            self.outbox_bytes -= counted.0;
+            let weighed = self.outboxes.remove(outbox).weigh();
+            let account = &mut self.account;
+            account.release(MemoryPart::Outboxes, weighed.own.0);
+            account.release(MemoryPart::KernelBuffers, weighed.kernel.0);
+            self.outbox_bytes -= weighed.waiting.0;
         }
     }
 }

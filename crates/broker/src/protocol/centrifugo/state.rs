@@ -55,7 +55,7 @@ pub enum Asked {
 /// A subscribe command that waits for its first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribing {
-    /// The index of the subscription with its serial number ([`part_name`](crate::client::list::part_name)).
+    /// The index of the subscription with its serial number ([`part_name`]).
     pub part: u32,
     /// The id of the command.
     pub id: u32,
@@ -125,7 +125,7 @@ pub struct History {
 
 /// A subscription that is told who comes to its channel, and who leaves.
 pub struct Watching {
-    /// Its index with its serial number ([`part_name`](crate::client::list::part_name)).
+    /// Its index with its serial number ([`part_name`]).
     pub part: u32,
     /// The channel.
     pub topic: Box<[u8]>,
