@@ -1,23 +1,23 @@
-//! Describes the places where batches of a log were lost.
+//! Describes the positions at which a log lost batches.
 
 use std::fmt;
 
 /// How batches were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// The bytes between two intact groups are not those that were written.
+    /// The bytes between two intact groups are not the ones that were written.
     Bytes,
     /// The header of a segment is unreadable, so the whole segment is lost.
     Header,
     /// Segments before this one are missing.
     Missing,
-    /// The group or segment names another previous group than the one found before it, so it is from another history of the log.
+    /// A group or segment refers to another previous group than the scan found. So it is from another history of the log.
     Chain,
     /// The log ends here, but it was longer.
     End,
 }
 
-/// A place where batches were lost.
+/// A loss of batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The kind of damage.

@@ -1,6 +1,6 @@
-//! The storage that a server uses: the files of one directory, which is locked for this process.
+//! The storage of a server: the files of one directory, which is locked for this process.
 //!
-//! File names are relative to the open directory, so the directory may be moved while it is in use. Symbolic links are not followed.
+//! File names are relative to the open directory, so the directory can be moved while it is in use. Symbolic links are not followed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct Directory {
     directory: OwnedFd,
-    /// The lock file; the lock lasts while this is open. None for a reader.
+    /// The open lock file, which holds the lock. `None` for a reader.
     _lock: Option<OwnedFd>,
 }
 
@@ -36,8 +36,8 @@ pub enum OpenError {
 }
 
 impl Directory {
-    /// Opens a directory for writing and locks it until the `Directory` is dropped or the process ends. Creates a missing directory, which
-    /// only this user can access.
+    /// Opens a directory for writing. The lock lasts until the `Directory` is dropped or the process ends. A missing directory is created,
+    /// and only this user can access it.
     ///
     /// # Errors
     /// If the directory cannot be opened, or another process has locked it.
@@ -45,7 +45,7 @@ impl Directory {
         let failed = |error: rustix::io::Errno| OpenError::Io(path.to_path_buf(), error.into());
         match fs::mkdir(path, Mode::RWXU) {
             Ok(()) => {
-                // The directory's own name must be on disk before files in it can survive a power cut.
+                // Files in the directory survive a power cut only if the directory's name is on disk.
                 let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
                 let parent = open_directory(parent.unwrap_or(Path::new(".")));
                 parent.and_then(fs::fsync).map_err(failed)?;
@@ -95,11 +95,10 @@ pub fn may_write(directory: &Path) -> io::Result<()> {
     Ok(fs::accessat(fs::CWD, directory, access, AtFlags::EACCESS)?)
 }
 
-/// Gives the file `from` the name `to`, and the file `to` the name `from`, in one step. Both must exist. On a file system that cannot
-/// exchange files, `from` replaces `to`.
+/// Exchanges the names of two files in one step. Both files must exist. If the file system cannot exchange names, `from` replaces `to`.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn exchange(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::io::Errno;
     match fs::renameat_with(fs::CWD, from, fs::CWD, to, fs::RenameFlags::EXCHANGE) {
@@ -108,11 +107,11 @@ pub fn exchange(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a file this length, with room for all of it; creates it if it does not exist. The room that it has is never given up meanwhile.
-/// If `is_used`, its content is overwritten.
+/// Gives a file this length and allocates disk space for all of it. Creates a missing file. Space that the file already has is not freed in
+/// between. If `is_used`, the content is overwritten with zeros.
 ///
 /// # Errors
-/// Those of the file system. If there is no room, the file is shorter.
+/// Errors of the file system. On a full disk the file is then shorter.
 pub fn reserve(path: &Path, bytes: u64, is_used: bool) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = std::fs::File::from(fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
@@ -126,7 +125,7 @@ pub fn reserve(path: &Path, bytes: u64, is_used: bool) -> io::Result<()> {
     allocate(&file, bytes)
 }
 
-/// The space of a file system.
+/// The size and the free space of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSystem {
     /// Bytes free for this user.
@@ -136,16 +135,16 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// The file system of a file or directory.
+    /// The file system that contains a file or directory.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn of(path: &Path) -> io::Result<FileSystem> {
         Ok(FileSystem::from(&fs::statvfs(path)?))
     }
 
     fn from(stat: &fs::StatVfs) -> FileSystem {
-        // Some file systems, mainly FUSE ones, report a size of 0 for "unknown".
+        // Some file systems, mainly FUSE ones, report the size 0 if they do not know it.
         let bytes = |blocks: u64| match stat.f_blocks {
             0 => u64::MAX,
             _ => blocks.saturating_mul(stat.f_frsize),
@@ -160,13 +159,12 @@ impl FileSystem {
 /// Allocates the first bytes of a file.
 fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     match fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        // Some file systems do not know this.
+        // Some file systems cannot allocate space.
         Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, bytes),
         allocated => Ok(allocated?),
     }
 }
 
-/// Overwrites the first bytes of a file.
 fn write_zeros(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut done = 0;
@@ -195,7 +193,8 @@ impl Storage for Directory {
             }
             let stat = match fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                // The file was removed meanwhile, or its name is not UTF-8. A file of the log has an ASCII name, so this one is skipped.
+                // Another program removed the file in the meantime, or its name is not UTF-8. Names of the log's files are ASCII, so the
+                // entry is skipped.
                 Err(rustix::io::Errno::NOENT) => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -270,7 +269,7 @@ impl File for std::fs::File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Only the data must reach the disk: the length of the file never changes.
+        // The length of the file never changes, so only the data must reach the disk.
         self.sync_data()
     }
 }

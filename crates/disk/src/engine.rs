@@ -1,8 +1,5 @@
-//! The engine: the thread that commits batches to the log. While it writes and syncs one group of batches, the batches of the next group
-//! gather in a queue.
-//!
-//! A batch that arrives alone waits for one sync; batches that arrive together share one. Batches are acknowledged in the order of their
-//! arrival.
+//! The engine: the thread that commits batches to the log. While it writes and syncs one group, the batches of the next group gather in a
+//! queue. So batches that arrive together share one sync. Batches are acknowledged in the order of their arrival.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -16,10 +13,10 @@ use crate::storage::Storage;
 const POISONED: &str = "the lock of the log's queue is not poisoned";
 /// Interval at which the engine looks for free space while the disk is full.
 const RETRY: Duration = Duration::from_secs(1);
-/// The maximum time that a checkpoint or a stop waits for the thread, because a disk can hang.
+/// The maximum time that a caller waits for [`Engine::seal`] or [`Engine::release`], because a disk can hang.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The engine of one log. Dropping the engine commits all queued batches (unless the disk is full), and then stops the thread.
+/// The engine of one log. Dropping it commits all queued batches (unless the disk is full) and stops the thread.
 pub struct Engine<B> {
     shared: Arc<Shared<B>>,
     thread: Option<JoinHandle<()>>,
@@ -28,13 +25,13 @@ pub struct Engine<B> {
 struct Shared<B> {
     queue: Mutex<Queue<B>>,
     filled: Condvar,
-    /// Notified after the thread carried out requests.
+    /// Notified after the thread has handled requests.
     done: Condvar,
 }
 
 struct Queue<B> {
     waiting: VecDeque<B>,
-    /// The thread sleeps, so the caller that adds a batch must wake it. While the thread is awake, adding a batch costs no system call.
+    /// The thread sleeps, so the caller that adds a batch must wake it. Adding a batch while the thread is awake costs no system call.
     sleeps: bool,
     /// The end of the log after the last synced group.
     end: End,
@@ -42,7 +39,7 @@ struct Queue<B> {
     state: State,
     /// Requests besides commits.
     requests: Requests,
-    /// `requests` has changed since the thread last read it.
+    /// `requests` has changed since the thread last read them.
     requested: bool,
     ends: bool,
 }
@@ -67,14 +64,14 @@ struct Requests {
 pub struct State {
     /// The space that the log occupies.
     pub figures: LogUsage,
-    /// There is no space for another spare file. Clients should send less, before the rest of the space is used up too.
+    /// There is no space for another spare file. Clients should send less before the spare files are used up too.
     pub is_full: bool,
     /// Number of committed groups; each takes one sync.
     pub syncs: u64,
-    /// Total time of all commits: writes and syncs, without waits for space.
+    /// Total time of all commits: writes and syncs, without the waits for disk space.
     pub sync_time: Duration,
     /// Number of commits by duration: class `n` counts durations from 2^(n-1) up to 2^n microseconds. The last class also counts all longer
-    /// ones.
+    /// durations.
     pub sync_counts: [u64; SYNC_TIMES],
     /// Number of synced batches.
     pub batches: u64,
@@ -120,8 +117,8 @@ impl<B> Shared<B> {
 }
 
 impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
-    /// Starts the thread. The thread calls `committed` with the batches of each group after the sync of that group, `room` when the log's
-    /// space has changed, and `failed` once if the log fails. After `failed` nothing is committed, and the process should end.
+    /// Starts the thread. It calls `committed` with the batches of each group after the group's sync, `room` with the space of the log
+    /// after each turn of its loop, and `failed` once if the log fails. After `failed` nothing is committed, and the process should end.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -164,7 +161,7 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         })
     }
 
-    /// Appends batches after all earlier ones. Batches that fit into one group share a sync.
+    /// Queues batches after all earlier ones. Batches that fit into one group share a sync.
     pub fn append_all(&self, batches: impl IntoIterator<Item = B>) {
         let mut queue = self.shared.lock();
         queue.waiting.extend(batches);
@@ -185,8 +182,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.lock().state
     }
 
-    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. From then on, `other_bytes` (the size of the
-    /// caller's other files) counts towards [`Options::bytes_max`](crate::Options::bytes_max).
+    /// Requests the removal of the segments before this one; see [`Log::remove_before`]. `other_bytes` is the size of the caller's other
+    /// files. From now on it counts towards [`Options::bytes_max`](crate::Options::bytes_max).
     pub fn remove_before(&self, segment: u64, other_bytes: u64) {
         let mut queue = self.shared.lock();
         (queue.requests.remove_before, queue.requests.other_bytes) = (segment, other_bytes);
@@ -195,8 +192,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
-    /// Keeps space of the file system free for the next checkpoint: `bytes`, plus the bytes that the log has written since
-    /// [`LogUsage::written`] was `from`. With less free space the log counts as full ([`State::is_full`]), but can still commit into its
+    /// Sets how much of the file system stays free for the next checkpoint: `bytes`, plus the bytes written to the log since
+    /// [`LogUsage::written`] was `from`. With less free space the log counts as full ([`State::is_full`]), but it can still commit into its
     /// spare files.
     pub fn reserve(&self, bytes: u64, from: u64) {
         let mut queue = self.shared.lock();
@@ -206,8 +203,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
         self.shared.filled.notify_one();
     }
 
-    /// Seals the open segment, if it has groups, and waits until that is done. A checkpoint can then replace everything that was synced
-    /// before. Returns false if the segment stays open, because spare files are missing or the disk does not answer in time.
+    /// Seals the open segment if it has groups, and waits for that. A checkpoint can then replace all groups synced before. Returns false
+    /// if the segment stays open, because spare files are missing or the disk does not answer in time.
     pub fn seal(&self) -> bool {
         let queue = self.shared.lock();
         if queue.state.figures.open_bytes == 0 {
@@ -220,8 +217,8 @@ impl<B: AsRef<[u8]> + Send + 'static> Engine<B> {
             > before
     }
 
-    /// Removes the spare files, and waits until that is done, so that the final checkpoint can use their space. Call this at the end of the
-    /// process, when nothing more will be committed.
+    /// Removes the spare files and waits for that, so that the final checkpoint can use their space. Call this at the end of the process,
+    /// when nothing more will be committed.
     pub fn release(&self) {
         let queue = self.shared.lock();
         drop(self.request(queue, |requests| requests.release = true));
@@ -256,7 +253,7 @@ impl<B> Drop for Engine<B> {
 }
 
 impl<B: AsRef<[u8]>> Shared<B> {
-    /// The loop of the thread: commits until the engine ends.
+    /// The loop of the thread.
     fn run<S: Storage>(
         &self,
         mut log: Log<S>,
@@ -265,7 +262,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
     ) -> io::Result<()> {
         let mut full_since: Option<Instant> = None;
         loop {
-            // While the disk is full, the clients send nothing, so no batch wakes the thread: it must look for space by itself.
+            // While the disk is full, clients send nothing and no batch wakes the thread. So it must look for space itself.
             let is_prepared = log.is_prepared() && full_since.is_none();
             let Some(NextWork { requests, group }) = self.next(log.group_bytes(), is_prepared)
             else {
@@ -282,13 +279,13 @@ impl<B: AsRef<[u8]>> Shared<B> {
                         Err(CommitError::Failed(error)) => return Err(error),
                         Err(CommitError::Full) => {}
                     }
-                    // The log can be full although the spare files exist: a batch that is longer than a spare file needs a larger file.
+                    // The log can be full although the spare files exist: a batch longer than a spare file needs a larger file.
                     if full_since.replace(Instant::now()).is_none() {
                         room(LogSpace::of(&log, true));
                         self.publish_state(&log, |state| state.is_full = true);
                     }
                     match self.request_within(RETRY) {
-                        // The process ends: the batches are dropped without an acknowledgement, as if they had never arrived.
+                        // The process ends. The queued batches are dropped without an acknowledgement, as if they had never arrived.
                         WakeReason::Ends => return log.mark_end(),
                         WakeReason::Requested(requests) => self.carry_out(&mut log, requests)?,
                         WakeReason::TimedOut => {}
@@ -303,8 +300,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
                 });
                 committed(group);
             }
-            // Makes spare files after the acknowledgements, so that no client waits for it. While the disk is full, tries once per `RETRY`
-            // and not after every group.
+            // Spare files are made after the acknowledgements, so that no client waits for them. While the disk is full, the attempt is
+            // made once per `RETRY` and not after every group.
             let is_due = full_since.is_none_or(|since| since.elapsed() >= RETRY);
             if requests.is_some() || is_due && (full_since.is_some() || !log.is_prepared()) {
                 full_since = (!log.prepare()?).then(Instant::now);
@@ -314,7 +311,6 @@ impl<B: AsRef<[u8]>> Shared<B> {
         }
     }
 
-    /// Carries out the requests.
     fn carry_out<S: Storage>(&self, log: &mut Log<S>, requests: Requests) -> io::Result<()> {
         log.set_other_bytes(requests.other_bytes);
         log.reserve(requests.reserve.bytes, requests.reserve.from);
@@ -324,7 +320,7 @@ impl<B: AsRef<[u8]>> Shared<B> {
         if requests.seal {
             log.prepare()?;
         }
-        // Seals only if the spare files exist. Otherwise there might be no space for the next commit.
+        // Without spare files there might be no space for the next commit, so the segment then stays open.
         if requests.seal && log.is_prepared() {
             match log.begin_segment() {
                 Ok(()) | Err(CommitError::Full) => {}
@@ -344,7 +340,6 @@ impl<B: AsRef<[u8]>> Shared<B> {
         Ok(())
     }
 
-    /// Publishes the state of the log.
     fn publish_state<S: Storage>(&self, log: &Log<S>, change: impl FnOnce(&mut State)) {
         let mut queue = self.lock();
         queue.end = log.end();
@@ -365,8 +360,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
         }
     }
 
-    /// Waits for batches or requests; without spare files at most for `RETRY`, so that the thread looks for space. Takes batches up to
-    /// `bytes_max` bytes, or a single longer one. Returns `None` when the engine ends and no batch is left.
+    /// Waits for batches or requests. If spare files are missing, waits at most for `RETRY`, so that the thread looks for space. Takes
+    /// batches up to `bytes_max` bytes, or a single longer one. Returns `None` when the engine ends and no batch is left.
     fn next(&self, bytes_max: usize, is_prepared: bool) -> Option<NextWork<B>> {
         let mut queue = self.lock();
         while queue.waiting.is_empty() && !queue.requested {
@@ -401,11 +396,8 @@ impl<B: AsRef<[u8]>> Shared<B> {
     }
 }
 
-/// Why the wait for a request has ended.
 enum WakeReason {
-    /// The engine ends.
     Ends,
     Requested(Requests),
-    /// No request arrived in time.
     TimedOut,
 }

@@ -6,27 +6,26 @@ use crate::planted::{self, Fault};
 /// The version of the format that this build reads and writes.
 pub const VERSION: u32 = 2;
 
-/// The offset of the first group in a segment. The header has a page of its own, so that writing a group never writes the header's page
-/// again.
+/// The offset of the first group in a segment. The header has its own page, so writing a group never rewrites the header.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 /// Bytes of a group's header.
 pub(crate) const GROUP_HEADER: usize = 32;
-/// The offsets in a group's header of the previous group's checksum and of the second copy of the group's length.
+/// Offsets in a group's header: of the previous group's checksum, and of the second copy of the group's length.
 pub(crate) const PREVIOUS_CRC: usize = 24;
 const LENGTH_AGAIN: usize = 28;
 /// Bytes of the length before each batch.
 pub(crate) const BATCH_HEADER: usize = 4;
-/// Groups begin at multiples of this.
+/// Groups begin at multiples of this number.
 pub(crate) const ALIGNMENT: u64 = 8;
 
 const MAGIC: &[u8; 8] = b"CRORELOG";
 /// Used bytes of a segment's header.
 pub(crate) const SEGMENT_HEADER: usize = 64;
 
-/// The numbers that all segments of a log have in common.
+/// The numbers that are the same in all segments of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Random, drawn when the log was created. It distinguishes segments of different logs.
+    /// A random number, chosen when the log was created. It distinguishes the segments of different logs.
     pub log: u64,
     /// The seed of the hashes in the batches. The log only stores it.
     pub seed: u64,
@@ -35,12 +34,12 @@ pub struct Identity {
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// The seed of the checksums of this segment's groups. It differs for each segment, so groups that the file held before it became this
-    /// segment are not accepted.
+    /// The seed of the checksums of this segment's groups. Each segment has another seed. So a group from an earlier use of the same file
+    /// is not accepted.
     pub salt: u32,
     /// 1, 2, 3, ...
     pub number: u64,
-    /// The number of its first group.
+    /// The number of the segment's first group.
     pub first_group: u64,
     /// The checksum of the last group before this segment; 0 if there is none.
     pub previous_crc: u32,
@@ -49,12 +48,12 @@ pub(crate) struct SegmentHeader {
     pub identity: Identity,
 }
 
-/// Why bytes cannot be read as a segment's header.
+/// Why bytes are not a valid segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoSegment {
     /// The bytes differ from those that were written.
     Damaged,
-    /// The bytes are a header in this other version of the format.
+    /// The header has this other version of the format.
     Version(u32),
 }
 
@@ -97,7 +96,7 @@ impl SegmentHeader {
     }
 }
 
-/// The secret numbers that go into the groups of a segment.
+/// The secret numbers with which the groups of a segment are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Salts {
     /// The seed of the group checksums.
@@ -135,14 +134,12 @@ impl<'a> Group<'a> {
         occupied(self.batches.len())
     }
 
-    /// Begins a group: clears the buffer and reserves the header. `push` adds batches, [`seal`](Self::seal) completes the
-    /// group.
+    /// Begins a group: clears the buffer and leaves space for the header. `push` adds batches, [`seal`](Self::seal) completes the group.
     pub fn begin(out: &mut Vec<u8>) {
         out.clear();
         out.resize(GROUP_HEADER, 0);
     }
 
-    /// Adds a batch to the group.
     pub fn push(out: &mut Vec<u8>, batch: &[u8]) {
         let len = u32::try_from(batch.len()).expect("a batch is shorter than a segment");
         out.extend_from_slice(&len.to_le_bytes());
@@ -170,11 +167,11 @@ impl<'a> Group<'a> {
         crc
     }
 
-    /// Decodes the group at the beginning of these bytes, which reach to the end of the segment; `None` if there is no intact group.
+    /// Decodes the group at the beginning of these bytes, which must reach to the end of the segment; `None` if there is no intact group.
     pub fn decode(bytes: &'a [u8], salts: Salts) -> Option<Group<'a>> {
         let len = read_u32(bytes.get(..GROUP_HEADER)?, 0);
-        // The second copy of the length is masked with a number of the log that clients do not know. So a client cannot fake a group header
-        // inside a batch, and a search for groups in a damaged segment computes no checksums for faked headers.
+        // The second copy of the length is masked with a number that clients do not know. So no client can fake a group header in a batch,
+        // and the search for groups in a damaged segment does not compute checksums of faked groups.
         if len == 0 || len ^ salts.length != read_u32(bytes, LENGTH_AGAIN) {
             return None;
         }
@@ -203,7 +200,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Bytes that a group occupies. `batches` is the size of its batches and their lengths.
+/// Bytes that a group occupies. `batches` is the size of its batches, lengths included.
 pub(crate) fn occupied(batches: usize) -> u64 {
     (GROUP_HEADER as u64 + batches as u64).next_multiple_of(ALIGNMENT)
 }

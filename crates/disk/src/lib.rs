@@ -8,12 +8,12 @@
 //! Invariants:
 //! * A batch is acknowledged only after the sync that covers it.
 //! * A group is written only after the group before it is synced.
-//! * A group is recovered as a whole or not at all.
+//! * A group is recovered completely or not at all.
 //! * Bytes that the log did not write are never returned as a batch.
 //! * After a failed write or sync the log accepts nothing more, because the kernel may have dropped the bytes.
 //!
-//! Deliberately not here: the meaning of a batch, and checkpoints. A caller whose checkpoint contains the batches of old segments removes
-//! these segments. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
+//! Deliberately not here: the meaning of a batch, and checkpoints. The caller removes old segments when a checkpoint contains their
+//! batches. `docs/internals/LOG-FORMAT.md` describes the format byte by byte.
 #![forbid(unsafe_code)]
 
 mod damage;

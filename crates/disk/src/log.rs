@@ -1,8 +1,8 @@
 //! The log: appends groups of batches to the newest segment, with one sync for each group.
 //!
 //! Invariants:
-//! * The header of a segment is on disk before the file is renamed to the segment's name.
-//! * Before the first group of a segment is written, the segment's name is on disk, and so are all groups of the previous segment.
+//! * A segment's header is on disk before its file is renamed to the segment's name.
+//! * Before the first group of a segment is written, the segment's name and all groups of the previous segment are on disk.
 
 mod files;
 
@@ -23,23 +23,23 @@ pub(crate) use files::Reserve;
 pub use files::{CommitError, Options};
 use files::{Files, is_disk_full};
 
-/// The maximum size of a group, which takes a few milliseconds to write. A single longer batch becomes a group of its own.
+/// The maximum size of a group. Writing this many bytes takes a few milliseconds. A single longer batch becomes a group of its own.
 const GROUP_BYTES_MAX: u64 = 8 << 20;
-/// If less than 1/16 of a segment is left, a group of several batches goes to the next segment.
+/// If at most 1/16 of a segment is left, the next group may be larger than this rest. It then goes to the next segment.
 const REST_PART: u64 = 16;
 
 /// Zeros that are written ahead of the groups. The first write to an allocated but unwritten block changes metadata, which the next sync
-/// must write too: such a sync took three times as long. Fewer zeros at a time would save less; with more zeros, the publish that has to
-/// wait for them would wait longer than a few milliseconds.
+/// must write too: such a sync took three times as long. Fewer zeros would save less. With more zeros, a publish would wait for them longer
+/// than a few milliseconds.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
-/// After a group larger than 1/4 of `ZEROS` no zeros are written: they would save nothing.
+/// After a group larger than 1/4 of `ZEROS` no zeros are written, because they would save nothing.
 const ZEROS_PART: usize = 4;
 
-/// The end of a log. A checkpoint records the end of the log that it contains.
+/// The end of a log. A checkpoint stores this value to record which groups it contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
     /// The first segment that can still get groups: the open segment, or the next one if none is open. A checkpoint of the whole log
-    /// replaces all segments before this one.
+    /// replaces all earlier segments.
     pub segment: u64,
     /// The number of the log's last group; 0 if it has none.
     pub group: u64,
@@ -50,7 +50,7 @@ pub struct End {
 pub struct LogUsage {
     /// Bytes of all files.
     pub bytes: u64,
-    /// The number of the last sealed segment, to which nothing more is written; 0 if there is none.
+    /// The number of the last sealed segment, which is never written again; 0 if there is none.
     pub sealed: u64,
     /// Bytes of the files of all sealed segments.
     pub sealed_bytes: u64,
@@ -60,17 +60,17 @@ pub struct LogUsage {
     pub written: u64,
 }
 
-/// The open segment, to which groups are written.
+/// The segment to which groups are written.
 struct Segment<F> {
     file: F,
     header: SegmentHeader,
     /// The offset of the next group.
     offset: u64,
-    /// Everything up to this offset has been written before, as groups or zeros.
+    /// All bytes before this offset were written once, as groups or zeros.
     zeroed: u64,
 }
 
-/// What the next group's header needs to know about the groups before it.
+/// The data about earlier groups that the next group's header contains.
 struct GroupTail {
     next_group: u64,
     /// Number of batches in all groups.
@@ -89,9 +89,9 @@ pub struct Log<S: Storage> {
     /// The number of the newest segment.
     segments: u64,
     tail: GroupTail,
-    /// The file that records where the log ends (see `mark`); none if there was no space for it.
+    /// The file that records where the log ends (see `mark`). `None` if there was no space for it.
     mark: Option<MarkFile<S::File>>,
-    /// The end of the log was lost, and the caller has not yet written a checkpoint of the rest.
+    /// The end of the log was lost, and no checkpoint of the rest has been written yet.
     end_is_lost: bool,
     /// The buffer for the group being written.
     group: Vec<u8>,
@@ -100,12 +100,12 @@ pub struct Log<S: Storage> {
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads the log in this storage and continues it; cuts off a torn group at its end. If there is no log, creates one with the identity
-    /// `new`. Passes each batch and each loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
+    /// Reads the log in this storage and continues it. If there is no log, creates one with the identity `new`. Passes each batch and each
+    /// loss to `each`, in order. Removes segments before [`Options::first_segment`] without reading them.
     ///
     /// # Errors
-    /// If a file cannot be read or has a format that this build does not know: then nothing was changed. Or if the disk fails while the log
-    /// is made ready for writing.
+    /// If a file cannot be read or has a format that this build does not know; then nothing was changed. Also if the disk fails while the
+    /// log is prepared for writing.
     pub fn open(
         storage: S,
         options: Options,
@@ -155,7 +155,7 @@ impl<S: Storage> Log<S> {
                     log.files.bytes += entry.bytes;
                     log.sealed.push_back((number, entry.bytes));
                 }
-                // A symbolic link, directory or device is not removed.
+                // Symbolic links, directories and devices are not removed.
                 _ if !entry.is_file => {}
                 None if !is_spare(&entry.name) => {}
                 Some(_) | None => {
@@ -175,21 +175,21 @@ impl<S: Storage> Log<S> {
             false => log.mark_end(),
         };
         marked.map_err(|error| failed(mark::NAME, error))?;
-        // If this fails, the first commit tries again to make a file.
+        // If this fails, the first commit tries again.
         let _ = log.files.prepare();
         Ok((log, found))
     }
 
-    /// Records the end in the mark, so that a later start notices if the log has become shorter. Everything must be synced already. A lost
-    /// end stays marked as lost.
+    /// Records the end in the mark, so that a later start notices if the log has become shorter. The caller must have synced everything. A
+    /// lost end stays marked as lost.
     ///
     /// # Errors
-    /// Those of the disk. After one, the log must not be written any more.
+    /// Errors of the disk. After an error the log must not be written any more.
     pub(crate) fn mark_end(&mut self) -> io::Result<()> {
         match self.end_is_lost {
             true => Ok(()),
             false => match self.mark(self.segments, self.tail.next_group - 1) {
-                // A copy-on-write file system needs space even to overwrite. The previous mark is older, but still true.
+                // A copy-on-write file system needs free space even to overwrite. The previous mark is older, but still true.
                 Err(error) if is_disk_full(&error) => Ok(()),
                 marked => marked,
             },
@@ -210,8 +210,8 @@ impl<S: Storage> Log<S> {
             .map_or(Ok(()), |mark| mark.write(log, segment, group))
     }
 
-    /// Continues after the last group of the last segment. If the previous process was killed between a write and its sync, or if a sync
-    /// failed, the kernel may have the group in its memory only. So the last group is written again, and everything is synced.
+    /// Continues after the last group of the last segment. After a kill between a write and its sync, or after a failed sync, this group
+    /// may be only in the kernel's memory. So it is written again, and everything is synced.
     fn resume(&mut self, end: ScanEnd) -> Result<(), ScanError> {
         (self.segments, self.tail.next_group) = (end.segment, end.next_group);
         self.tail.batches = end.batches;
@@ -220,7 +220,7 @@ impl<S: Storage> Log<S> {
         }
         let name = segment_name(end.segment);
         let failed = |error| ScanError::Io(name.clone(), error);
-        // If the header of the last segment is damaged, nothing is appended to it: a new segment begins.
+        // A new segment begins if the header of the last one is damaged, or if the end of the log is lost.
         if let Some(header) = end.header {
             let file = self.files.storage.open(&name).map_err(failed)?;
             let mut last = vec![0; (end.offset - end.last) as usize];
@@ -238,7 +238,7 @@ impl<S: Storage> Log<S> {
         self.files.storage.sync_names().map_err(failed)
     }
 
-    /// Begins a new segment. After that, the caller can remove the earlier ones, once a checkpoint contains their batches.
+    /// Begins a new segment. The caller can then remove the earlier segments, once a checkpoint contains their batches.
     ///
     /// # Errors
     /// Those of [`commit`](Self::commit).
@@ -246,7 +246,7 @@ impl<S: Storage> Log<S> {
         self.next_segment(0)
     }
 
-    /// Seals the open segment, if there is one. This needs no space; the next commit begins a segment.
+    /// Seals the open segment, if there is one. This needs no disk space, because only the next commit begins a new segment.
     pub fn seal(&mut self) {
         let open = self.segment.take();
         let sealed = open.map(|open| (open.header.number, open.header.bytes));
@@ -277,7 +277,7 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The number of the oldest segment; of the next one if there is none.
+    /// The number of the oldest segment. If there is none, the number of the next one.
     pub(crate) fn first_segment(&self) -> u64 {
         let sealed = self.sealed.front().map(|(number, _)| *number);
         sealed.unwrap_or(self.end().segment)
@@ -288,8 +288,8 @@ impl<S: Storage> Log<S> {
         self.files.other_bytes = bytes;
     }
 
-    /// Keeps free bytes of the file system for a checkpoint: `bytes`, plus the bytes written since [`LogUsage::written`] was `from`; see
-    /// [`prepare`](Self::prepare).
+    /// Sets how much of the file system stays free for a checkpoint: `bytes`, plus the bytes written since [`LogUsage::written`] was
+    /// `from`; see [`prepare`](Self::prepare).
     pub fn reserve(&mut self, bytes: u64, from: u64) {
         self.files.reserve = Reserve { bytes, from };
     }
@@ -297,22 +297,22 @@ impl<S: Storage> Log<S> {
     /// Removes the spare files. No new ones are made.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub(crate) fn release(&mut self) -> io::Result<()> {
         self.files.release()
     }
 
-    /// Removes the sealed segments before this one. A checkpoint on disk must contain their batches and the number of the first segment
-    /// that is left, because removed segments may reappear after a power cut. From then on a lost end is no longer reported.
+    /// Removes the sealed segments before this one. Removed segments may reappear after a power cut, so a checkpoint on disk must contain
+    /// their batches and the number of the first segment that is left. After the removal a lost end is no longer reported.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn remove_before(&mut self, segment: u64) -> io::Result<()> {
         while let Some((number, bytes)) = self.sealed.front().copied()
             && number < segment
         {
             match self.files.storage.remove(&segment_name(number)) {
-                // Another program has removed the file already.
+                // Another program has already removed the file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
@@ -323,15 +323,15 @@ impl<S: Storage> Log<S> {
         self.mark_end()
     }
 
-    /// Bytes of groups that can certainly be committed, even if other programs fill the disk.
+    /// Bytes of groups that can be committed for certain, even if other programs fill the disk.
     pub fn room_bytes(&self) -> u64 {
         let here = self.segment.as_ref().map_or(0, Segment::room_bytes);
         let spare = self.files.options.segment_bytes - DATA_BEGIN;
         here + self.files.spares.len() as u64 * spare
     }
 
-    /// Two numbers: the bytes that can be written until there is no space for another spare file (within [`Options::bytes_max`] and the
-    /// file system), and `bytes_max`.
+    /// Returns two numbers: the bytes that can be written before there is no space for another spare file (in [`Options::bytes_max`] and in
+    /// the file system), and `bytes_max`.
     pub(crate) fn free_bytes(&self) -> (u64, u64) {
         let Options {
             bytes_max,
@@ -339,7 +339,7 @@ impl<S: Storage> Log<S> {
             ..
         } = self.files.options;
         let taken = self.files.bytes.saturating_add(self.files.other_bytes);
-        // When a spare file becomes a segment, the next spare file takes its full size at once.
+        // The full size of the next spare file is taken as soon as a spare file becomes a segment.
         let more = bytes_max
             .saturating_sub(taken)
             .min(self.files.beyond_reserve())
@@ -365,8 +365,8 @@ impl<S: Storage> Log<S> {
         self.files.is_prepared()
     }
 
-    /// Makes the missing spare files, as far as there is space. Returns true if all spare files exist and the file system also has the
-    /// reserve free.
+    /// Makes the missing spare files, as far as there is space. Returns whether all spare files exist and the reserve of the file system is
+    /// free.
     ///
     /// # Errors
     /// If a file cannot be made for a reason other than lack of space. The log can still use its existing files.
@@ -458,7 +458,7 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// The seed of the checksums of a segment. In practice it differs between all segments of all logs.
+    /// The seed of the checksums of a segment. Different segments, also of other logs, almost certainly have different seeds.
     fn salt(&self, number: u64) -> u32 {
         let mut seed = self.identity.log.to_le_bytes().to_vec();
         if !planted::is(Fault::Recycled) {
@@ -475,7 +475,7 @@ impl<F> Segment<F> {
 }
 
 impl<F: File> Segment<F> {
-    /// Appends a group, and writes zeros ahead of it when the previous zeros are used up.
+    /// Appends a group, and writes more zeros ahead of it when the earlier zeros are used up.
     fn write(&mut self, group: &[u8]) -> io::Result<()> {
         self.file.write_at(group, self.offset)?;
         let end = self.offset + group.len() as u64;

@@ -1,13 +1,13 @@
-//! The mark: a small file that records where the log ended. The segments alone cannot show that: if the newest segment is deleted, or lost
-//! by the file system, the other segments look like a shorter, complete log.
+//! The mark: a small file that records where the log ended. If the newest segment is deleted, or lost by the file system, the remaining
+//! segments look like a shorter, complete log. Only the mark shows the loss.
 //!
 //! The log writes the mark when it is opened, when a segment begins, when old segments are removed, and at a planned stop. Invariants:
 //! * Everything up to the mark was synced before the mark was written. So a log that ends before its mark has lost something.
-//! * A power cut while a mark is written leaves the previous mark, because marks are written to two places in turn.
+//! * Marks are written alternately to two slots, so a power cut during the write leaves the previous mark.
 //! * A missing or damaged mark proves nothing.
 //!
-//! If the log has lost its end, every start must report the loss until the caller has written a checkpoint of the rest, because the process
-//! may be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
+//! If the end of the log is lost, every start must report it until the caller has written a checkpoint of the rest, because the process may
+//! be killed before that. Until then the mark has the value [`LOST`], which no log reaches.
 
 use std::io;
 
@@ -20,11 +20,11 @@ const MAGIC: &[u8; 8] = b"CROREEND";
 const VERSION: u32 = 1;
 /// Bytes of a mark.
 const BYTES: usize = 48;
-/// Distance between the two places: more than a disk writes at once.
+/// Distance between the two slots. It is more than a disk writes at once.
 const PLACE: u64 = 4096;
 const PLACES: u64 = 2;
 
-/// A mark with this number as its segment and its group records that the end is lost.
+/// A mark with this segment number and group number records that the end is lost.
 pub(crate) const LOST: u64 = u64::MAX;
 
 /// Where a log ended.
@@ -101,7 +101,7 @@ impl<F: File> MarkFile<F> {
     /// Opens or creates the file.
     ///
     /// # Errors
-    /// Those of the file system, including a full disk.
+    /// Errors of the file system, including a full disk.
     pub fn open<S: Storage<File = F>>(storage: &S) -> io::Result<MarkFile<F>> {
         let file = match storage.open(NAME) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -113,10 +113,10 @@ impl<F: File> MarkFile<F> {
         Ok(MarkFile { file, number })
     }
 
-    /// Writes and syncs the next mark: the log with this identity ends with this group, in this segment.
+    /// Writes and syncs the next mark: the log with this identity ends in this segment, with this group.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     pub fn write(&mut self, log: u64, segment: u64, group: u64) -> io::Result<()> {
         let number = self.number + 1;
         let mark = EndMark {

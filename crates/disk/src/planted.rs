@@ -1,9 +1,9 @@
 //! Faults that tests switch on to show that the simulator finds them. Without the feature `planted` every check is the constant `false`, so
-//! the product contains none of these faults.
+//! a released server contains none of these faults.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A fault. Only one at a time is on, for the whole process.
+/// A fault. At most one is switched on in the whole process.
 #[cfg_attr(feature = "planted", derive(strum::VariantArray))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -12,9 +12,9 @@ pub enum Fault {
     NoSync = 1,
     /// A group is accepted even if its checksum is wrong.
     NoChecksum,
-    /// A reopened log forgets the checksum of its last group, so the next group does not refer to the last one.
+    /// A reopened log forgets the checksum of its last group. So the next group does not refer to that group.
     NoChain,
-    /// Groups that were in the file before it became this segment are accepted.
+    /// A group from an earlier use of the segment's file is accepted.
     Recycled,
     /// A removed segment that reappears is accepted.
     Returned,
@@ -22,10 +22,10 @@ pub enum Fault {
     LostEnd,
 }
 
-/// The fault that is on; 0 if none is.
+/// The fault that is switched on; 0 for none.
 static PLANTED: AtomicU8 = AtomicU8::new(0);
 
-/// Switches this fault on, and every other one off.
+/// Switches this fault on and all others off.
 #[cfg(feature = "planted")]
 pub fn plant(fault: Option<Fault>) {
     PLANTED.store(fault.map_or(0, |fault| fault as u8), Ordering::SeqCst);

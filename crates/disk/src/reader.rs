@@ -1,7 +1,7 @@
-//! Reads single batches again, at the places where a scan has found them. So a caller that needs batches in another order has to keep only
-//! their places.
+//! Reads single batches again at the positions that a scan has found. So a caller that needs batches in another order stores only their
+//! positions.
 //!
-//! Deliberately not here: checksums. The scan has verified them. Because a disk may read other bytes the second time, the caller compares.
+//! Checksums are deliberately not verified again. A disk may return other bytes the second time, so the caller compares.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use crate::format::BATCH_HEADER;
 use crate::scan::{Place, segment_name};
 use crate::storage::{File, Storage};
 
-/// Bytes of one read. Larger than most batches, so that one read serves neighbouring batches too.
+/// Bytes of one read. Most batches are shorter, so one read also serves neighbouring batches.
 const WINDOW_BYTES: usize = 64 << 10;
 
-/// Reads batches in any order; ascending order costs the fewest reads.
+/// Reads batches in any order. Ascending order costs the fewest reads.
 pub struct Reader<S: Storage> {
     storage: S,
     /// The open segment, with its number.
@@ -37,7 +37,7 @@ impl<S: Storage> Reader<S> {
     /// The batch at this segment and offset ([`Place::of_batch`]).
     ///
     /// # Errors
-    /// Those of the disk; `InvalidData` if there is no batch.
+    /// Errors of the disk; `InvalidData` if there is no batch.
     pub fn batch(&mut self, (segment, offset): (u64, u64)) -> io::Result<&[u8]> {
         if (self.file.as_ref()).is_none_or(|(number, _)| *number != segment) {
             self.window.clear();

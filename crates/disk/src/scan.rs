@@ -1,14 +1,14 @@
-//! Reads a log: every batch in order, and every place where batches were lost. A log is a sequence of segment files. A segment has groups,
-//! and a group has the batches that were written and synced together.
+//! Reads a log: returns every batch in order, and reports every position at which batches were lost. A log is a sequence of segment files.
+//! A segment contains groups. A group contains the batches that were written and synced together.
 //!
 //! A group with a wrong checksum has one of two causes:
-//! * At the end of the log the group is *torn*: the power failed while it was written. None of its batches was acknowledged, so it is cut
-//!   off.
+//! * At the end of the log the group is *torn*: the power failed while it was written. None of its batches was acknowledged, so the scan
+//!   ignores it, and the next group overwrites it.
 //! * Anywhere else the group is *damaged*: it was intact once, because the next group was written only after this one was synced. The scan
 //!   reports the damage between the batches before it and the batches after it.
 //!
-//! If the newest segment is deleted or cut, the end of the log is lost. That is damage, too. The scan finds it in two ways: by the [mark],
-//! which records where the log ended, and by a file that is shorter than the length in its header.
+//! If the newest segment is deleted or truncated, the end of the log is lost. The scan notices this in two ways: the [mark] records
+//! where the log ended, and the header of a segment records the length of the file.
 
 use std::io;
 
@@ -27,7 +27,6 @@ const SUFFIX: &str = ".log";
 /// The name of a spare file is this prefix and a number. Spare files become the next segments.
 const SPARE: &str = "spare-";
 
-/// The name of the segment with this number.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{PREFIX}{number:010}{SUFFIX}")
 }
@@ -39,12 +38,10 @@ pub fn number_of(name: &str) -> Option<u64> {
     ((1..u64::MAX).contains(&number) && segment_name(number) == name).then_some(number)
 }
 
-/// The name of a spare file with this number.
 pub(crate) fn spare_name(number: u64) -> String {
     format!("{SPARE}{number}")
 }
 
-/// Whether a file with this name is a spare file.
 pub(crate) fn is_spare(name: &str) -> bool {
     let number = name.strip_prefix(SPARE).and_then(|it| it.parse().ok());
     number.is_some_and(|number| spare_name(number) == name)
@@ -68,7 +65,7 @@ pub struct Place {
 pub enum ScanEvent<'a> {
     /// A batch.
     Batch(Place, &'a [u8]),
-    /// A place where batches are or may be missing.
+    /// A range of the log from which batches are missing, or may be missing.
     Damage(Damage),
 }
 
@@ -98,22 +95,22 @@ pub struct Recovered {
     pub bytes: u64,
     /// The torn group at the end, if there is one.
     pub torn: Option<TornGroup>,
-    /// Places where batches were lost, in the order of the log.
+    /// The losses, in the order of the log.
     pub damages: Vec<Damage>,
-    /// There is no segment to read, but nothing is lost. A checkpoint contains all segments before the first one to read, and the mark
-    /// shows that the log ended in one of these segments.
+    /// The log has no segment to read, but nothing is lost: a checkpoint replaces all segments before the first one to read, and the mark
+    /// shows that the log ended in one of them.
     pub is_replaced: bool,
-    /// Files in the directory that do not belong to the log. The log does not touch them.
+    /// Files in the directory that are not files of the log. The log does not touch them.
     pub foreign: Vec<String>,
 }
 
 /// Why a log cannot be read. The scan has changed nothing on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// The disk or the file system failed when this file was read.
+    /// Reading this file failed.
     #[error("{0}: {1}")]
     Io(String, io::Error),
-    /// A segment has a format that this build does not know.
+    /// The segment has a format version that this build does not know.
     #[error(
         "{name} has version {found} of the log's format, and this program reads version {VERSION}: \
          start the version of crore that wrote it, or move the directory away to begin a new log"
@@ -124,7 +121,7 @@ pub enum ScanError {
         /// The version of the file's format.
         found: u32,
     },
-    /// Two segments belong to different logs.
+    /// The segment belongs to another log than the segments before it.
     #[error(
         "{0} belongs to another log than the segments before it: move the files of one of the two logs away"
     )]
@@ -137,17 +134,17 @@ pub enum ScanError {
     NoFile(String),
 }
 
-/// The end of a log, with everything that is needed to write the next group.
+/// The end of a log, with all that the writer of the next group needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanEnd {
-    /// The header of the last segment. `None` if the header is damaged or the end of the log is lost: then the log continues in a new
+    /// The header of the last segment. `None` if the header is damaged or the end of the log is lost. The log then continues in a new
     /// segment.
     pub header: Option<SegmentHeader>,
     /// Whether the segment's file is shorter than its header says.
     pub is_cut: bool,
     /// The number of the last segment.
     pub segment: u64,
-    /// The offset of the segment's last group. 0, the offset of the segment's header, if the segment has no group.
+    /// The offset of the segment's last group. If the segment has no group: 0, the offset of the segment's header.
     pub last: u64,
     /// The offset at which the next group will be written: after the last group, or after the header.
     pub offset: u64,
@@ -158,8 +155,8 @@ pub(crate) struct ScanEnd {
     pub crc: u32,
 }
 
-/// Added to the count of batches if it is unknown how many batches were lost. Each group stores the count of the batches before it. A real
-/// count is never this high. So a later scan recognizes the sum, and does not compute a number of lost batches from it.
+/// Added to the count of batches if the number of lost batches is unknown. Each group stores the count of batches before it, and a real
+/// count is never this high. So a later scan recognizes the sum and does not compute a number of lost batches from it.
 const UNKNOWN: u64 = 1 << 40;
 
 /// The identity of the log in this storage, from the first segment with an intact header.
@@ -179,9 +176,8 @@ pub fn identity<S: Storage>(storage: &S) -> Result<Option<Identity>, ScanError> 
 /// The first and the last segment to read; `None` means no bound.
 pub type Segments = (Option<u64>, Option<u64>);
 
-/// Reads these segments of a log without changing them, and calls `each` with everything that it finds. If the first segment to read is
-/// missing, that is damage. After the last segment to read, the scan reads only the header of the following segment, and checks that the
-/// header refers to the last group.
+/// Reads these segments of a log without changing them, and calls `each` with every batch and every loss. A missing first segment is
+/// damage. If `segments` has an upper bound, the scan also checks that the header of the following segment refers to the last group.
 ///
 /// # Errors
 /// If a file cannot be read or has a format that this build does not know.
@@ -201,8 +197,8 @@ pub(crate) fn scan_to_end<S: Storage>(
 ) -> Result<(Recovered, Option<ScanEnd>), ScanError> {
     let mut scan = Scan::new(each);
     let follower = last.and_then(|last| last.checked_add(1));
-    // The mark is read before the segments are listed. In the other order, a running server could begin a segment in between and write
-    // its mark, and the segment would seem to be lost.
+    // The mark must be read before the segments are listed. Otherwise a running server could begin a segment and write its mark in between,
+    // and that segment would seem to be lost.
     let mark = match last {
         None => EndMark::read(storage).map_err(|error| ScanError::Io(mark::NAME.into(), error))?,
         Some(_) => None,
@@ -260,7 +256,6 @@ pub(crate) fn scan_to_end<S: Storage>(
     Ok((scan.found, end))
 }
 
-/// Reads all bytes of a segment.
 fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Result<(), ScanError> {
     let failed = |error| ScanError::Io(name.to_string(), error);
     let file = storage.open(name).map_err(failed)?;
@@ -272,19 +267,19 @@ fn read_whole<S: Storage>(storage: &S, name: &str, bytes: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// A scan in progress.
 struct Scan<E> {
     each: E,
     found: Recovered,
-    /// The number that the next group must have; `None` before the first segment is read.
+    /// The number of the next group; `None` before the first segment is read.
     expected: Option<u64>,
     /// The checksum of the last group.
     crc: u32,
-    /// A loss that is reported before the next group, which shows how many batches were lost, or at the end of the scan.
+    /// A loss that is not reported yet. The next group shows how many batches were lost, so the report waits for it, or for the end of the
+    /// scan.
     loss: Option<Damage>,
-    /// Number of batches in the log so far. `None` before the first group, if the scan does not start at the beginning of the log.
+    /// Number of batches in the log so far. `None` before the first group of a scan that does not start at the beginning of the log.
     batches: Option<u64>,
-    /// The offset of the last group that was read in this segment. 0, the offset of the segment's header, before the first group.
+    /// The offset of the last group that was read in this segment. Before the first group: 0, the offset of the segment's header.
     last: u64,
 }
 
@@ -301,7 +296,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         }
     }
 
-    /// Lists the numbers of the segments to read in ascending order, and records the files that do not belong to the log.
+    /// Lists the numbers of the segments to read in ascending order, and records the foreign files.
     fn list_segments<S: Storage>(
         &mut self,
         storage: &S,
@@ -324,7 +319,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         Ok(numbers)
     }
 
-    /// Reads the header of a segment; `None` if the header is damaged. Checks that all headers belong to the same log.
+    /// Reads the header of a segment; `None` if the header is damaged. Checks that the segment belongs to the same log as the earlier ones.
     fn read_header<S: Storage>(
         &mut self,
         storage: &S,
@@ -349,7 +344,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         Ok(Some(header))
     }
 
-    /// Records a loss. If several are recorded before the next group, only the first one is reported.
+    /// Records a loss. Of several losses before the same group, only the first one is reported.
     fn record_loss(&mut self, kind: DamageKind, segment: u64, offset: u64) {
         self.loss.get_or_insert(Damage {
             kind,
@@ -420,8 +415,8 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         });
     }
 
-    /// Checks whether the log was longer, by the length of the last segment's file and by the mark. If the log was longer, records that its
-    /// end is lost. The log then continues in a new segment.
+    /// Checks by the length of the last segment's file and by the mark whether the log was longer. If it was, records that the end is lost.
+    /// The log then continues in a new segment.
     fn check_end(&mut self, mark: Option<EndMark>, end: &mut Option<ScanEnd>) {
         if planted::is(Fault::LostEnd) {
             return;
@@ -442,7 +437,7 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
         }
     }
 
-    /// Checks that no group is missing between this segment and the next one. The last group of this segment ends at `offset`.
+    /// Checks that no group is missing between this segment, whose last group ends at `offset`, and the next segment.
     fn check_next(&mut self, header: &SegmentHeader, offset: u64, next: Option<&SegmentHeader>) {
         let ends = (self.expected, self.crc);
         let follows = |next: &SegmentHeader| (Some(next.first_group), next.previous_crc) == ends;
@@ -455,7 +450,8 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     fn take_group(&mut self, segment: u64, offset: u64, group: &Group<'_>) {
         let before = group.batches_before;
         let lost = self.batches.and_then(|known| before.checked_sub(known));
-        // A loss of no batches, or of fewer, means that the group belongs to another history of the log. Then the number is unknown.
+        // If batches were lost but the count did not grow, the group is from another history of the log. The number of lost batches is then
+        // unknown.
         self.report(lost.filter(|lost| (1..UNKNOWN).contains(lost)));
         self.last = offset;
         self.crc = group.crc;
@@ -476,14 +472,14 @@ impl<E: FnMut(ScanEvent<'_>)> Scan<E> {
     }
 }
 
-/// The zeros that the search for a group skips at once. Their number is a multiple of the alignment of groups.
+/// The search for a group skips this many zeros at once. The number is a multiple of the alignment of groups.
 const ZEROS: [u8; 4096] = [0; 4096];
 
 /// Searches after `offset` for the next intact group whose number is at least `expected`. Returns the offset and the number of the group.
 fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<(u64, u64)> {
     let mut at = offset + ALIGNMENT;
     while let Some(rest) = bytes.get(at as usize..).filter(|rest| !rest.is_empty()) {
-        // The unused rest of a segment is zeros. No group begins with zeros, so they are skipped.
+        // The unused rest of a segment is zeros, and no group begins with zeros.
         if rest.starts_with(&ZEROS) {
             at += ZEROS.len() as u64;
             continue;
@@ -497,7 +493,7 @@ fn find_later(bytes: &[u8], offset: u64, salts: Salts, expected: u64) -> Option<
     None
 }
 
-/// Whether a part of the group after the last one was written at `offset`.
+/// Whether the bytes at `offset` begin like the next group.
 fn is_torn(bytes: &[u8], offset: u64, expected: u64, crc: u32) -> bool {
     let header = bytes.get(offset as usize..).unwrap_or_default();
     let begins = |at: usize, wanted: &[u8]| header.get(at..at + wanted.len()) == Some(wanted);

@@ -1,6 +1,6 @@
-//! A disk in memory that simulates power cuts, for tests and the simulator: after a cut it has only some of the bytes that were not synced.
+//! A disk in memory that simulates power cuts, for tests and the simulator. After a cut, any part of the unsynced bytes may be lost.
 //!
-//! Deliberately not here: faults within a sector, and damage to synced bytes, except by [`Disk::damage`], `truncate` and `copy_from`.
+//! Deliberately not simulated: partly written sectors, and damage to synced bytes, except by [`Disk::damage`], `truncate` and `copy_from`.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ struct Inner {
     names: BTreeMap<String, Shared>,
     /// The names on the disk.
     kept: BTreeMap<String, Shared>,
-    /// The changes of names since the last sync of the names, in order.
+    /// The changes of names since the last sync of the directory, in order.
     changes: Vec<DirectoryChange>,
     /// Capacity for files in bytes.
     room: usize,
@@ -74,7 +74,7 @@ fn apply(names: &mut BTreeMap<String, Shared>, change: &DirectoryChange) {
 pub struct Disk(Rc<RefCell<Inner>>);
 
 impl Disk {
-    /// An empty disk. The seed decides which unsynced bytes a power cut loses.
+    /// An empty disk. The seed determines which unsynced bytes a power cut loses.
     pub fn new(seed: u64, fault: Fault) -> Disk {
         Disk(Rc::new(RefCell::new(Inner {
             names: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl Disk {
         })))
     }
 
-    /// The power fails after this many calls: all later calls fail.
+    /// Makes the power fail after this many calls. All later calls fail.
     pub fn power_goes_after(&self, calls: usize) {
         self.0.borrow_mut().calls_left = calls;
     }
@@ -105,12 +105,12 @@ impl Disk {
             .sum()
     }
 
-    /// The process was killed and starts again: no byte is lost, because the kernel's memory has them all.
+    /// The process was killed and starts again. Nothing is lost, because the kernel's memory has all bytes.
     pub fn process_restarts(&self) {
         self.0.borrow_mut().calls_left = usize::MAX;
     }
 
-    /// The power returns. Any unsynced sectors may be lost, and so may the latest unsynced changes of names.
+    /// The power returns. Any unsynced sectors may be lost, and also the last unsynced changes of names.
     pub fn power_returns(&self) {
         let mut inner = self.0.borrow_mut();
         let Inner {
@@ -130,7 +130,7 @@ impl Disk {
         for content in all {
             let mut content = content.borrow_mut();
             let Content { now, kept, dirty } = &mut *content;
-            // Which dirty sectors survive: all, none, the first ones, or random ones.
+            // The dirty sectors that survive: all, none, the first ones, or random ones.
             let manner = rng.below(4);
             let first = rng.below(dirty.len() + 1);
             for (n, sector) in core::mem::take(dirty).into_iter().enumerate() {
@@ -177,7 +177,7 @@ impl Disk {
         content.dirty.clear();
     }
 
-    /// Replaces the bytes of a file with those of the file of the same name on another disk.
+    /// Replaces the bytes of a file with those of the same file on another disk.
     pub fn copy_from(&self, other: &Disk, name: &str) {
         let bytes = other.0.borrow().names[name].borrow().now.clone();
         let inner = self.0.borrow();
@@ -227,7 +227,7 @@ impl Storage for Disk {
         if used + bytes > inner.room {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // The content of a new file is undefined: it may be that of another file.
+        // The content of a new file is undefined, so it may be the content of another file.
         let others: Vec<Shared> = inner.names.values().cloned().collect();
         let mut now = match inner.rng.below(others.len() + 1) {
             0 => Vec::new(),
@@ -235,7 +235,7 @@ impl Storage for Disk {
         };
         now.resize(bytes, 0);
         let dirty = (0..bytes.div_ceil(SECTOR)).collect();
-        // The length of the file, too, reaches the disk only with the first sync.
+        // The length of the file, too, reaches the disk only with the first sync of the file.
         let kept = Vec::new();
         let content = Rc::new(RefCell::new(Content { now, kept, dirty }));
         let change = DirectoryChange::Add(name.to_string(), content.clone());
@@ -305,7 +305,7 @@ impl File for Open {
         if content.now.len() < end {
             content.now.resize(end, 0);
         }
-        // The write takes place before the power can fail, so that sectors of the last write can survive the power cut.
+        // The bytes are written before the power can fail, so that sectors of the last write can survive the power cut.
         content.now[at..end].copy_from_slice(bytes);
         content.dirty.extend(at / SECTOR..end.div_ceil(SECTOR));
         self.0.call().map(drop)

@@ -1,5 +1,4 @@
-//! The interface to the file system: the operations on a directory that the log needs. Tests implement it in memory and simulate power
-//! cuts.
+//! The operations of the file system that the log needs. Tests implement them in memory and simulate power cuts.
 
 use std::io;
 
@@ -8,9 +7,9 @@ use std::io;
 pub struct Entry {
     /// The name of the file.
     pub name: String,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Whether it is a regular file and not a symbolic link, a directory or a device.
+    /// Whether the entry is a regular file, not a symbolic link, directory or device.
     pub is_file: bool,
 }
 
@@ -31,7 +30,7 @@ pub trait Storage {
     /// If it does not exist, or is no regular file.
     fn open(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Creates a file of this length and allocates space for all of it. Its content is undefined.
+    /// Creates a file of this length and allocates disk space for all of it. The content is undefined.
     ///
     /// # Errors
     /// `StorageFull` or `QuotaExceeded` if there is no space. Then the file does not exist.
@@ -40,51 +39,51 @@ pub trait Storage {
     /// Bytes of the file system free for this user.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn free_bytes(&self) -> io::Result<u64>;
 
     /// Renames a file. No file may have the new name.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Syncs the directory: returns once all creations, renames and removals are on disk.
+    /// Syncs the directory. All creations, renames and removals are then on disk.
     ///
     /// # Errors
-    /// Those of the disk. After one, the log must not be written any more.
+    /// Errors of the disk. After an error the log must not be written any more.
     fn sync_names(&self) -> io::Result<()>;
 }
 
 /// An open file.
 pub trait File {
-    /// Its length in bytes.
+    /// The length in bytes.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     fn bytes(&self) -> io::Result<u64>;
 
-    /// Reads at this offset until the buffer is full or the file ends. Returns the number of bytes.
+    /// Reads at this offset until the buffer is full or the file ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Errors of the disk.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all bytes at this offset.
     ///
     /// # Errors
-    /// Those of the file system. After one, the log must not be written any more.
+    /// Errors of the file system. After an error the log must not be written any more.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Returns once everything written is on disk.
+    /// Syncs the file. Everything written is then on disk.
     ///
     /// # Errors
-    /// Those of the disk. After one, the log must not be written any more.
+    /// Errors of the disk. After an error the log must not be written any more.
     fn sync(&self) -> io::Result<()>;
 }

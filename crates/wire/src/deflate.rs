@@ -1,10 +1,9 @@
-//! Compresses and inflates messages of permessage-deflate without context takeover (RFC 7692 §7.2). Every message is a raw DEFLATE stream
-//! of its own that ends in a sync flush, without the flush's last four bytes.
+//! Compresses and inflates messages for permessage-deflate without context takeover (RFC 7692 §7.2). Every message is a separate raw
+//! DEFLATE stream. It ends in a sync flush, without the last four bytes of the flush.
 //!
-//! Invariants: an inflated message is never longer than its limit. For any message, inflating pauses when the work that the caller allows
-//! is done.
+//! Invariants: an inflated message is never longer than its limit. Inflating always pauses when the work that the caller allows is done.
 //!
-//! Context takeover is deliberately not supported: contexts cost memory for idle connections, and a broadcast could not be compressed
+//! Context takeover is deliberately not supported: a context would cost memory on idle connections, and a message could not be compressed
 //! once for all subscribers.
 
 use alloc::boxed::Box;
@@ -23,8 +22,8 @@ use miniz_oxide::inflate::core::{DecompressorOxide, decompress};
 /// The end of a sync flush. Senders remove it and receivers append it (RFC 7692 §7.2.1, §7.2.2).
 const FLUSH_TAIL: [u8; 4] = [0x00, 0x00, 0xFF, 0xFF];
 
-/// The bytes that the inflater appends to a message: the end of the flush and an empty final block. They end the stream only if the message
-/// ends at the boundary of a block, so a truncated message is detected.
+/// The inflater appends these bytes to a message: the end of the flush and an empty final block. They end the stream only after the
+/// boundary of a block, so a truncated message is detected.
 const END: [u8; 9] = [0x00, 0x00, 0xFF, 0xFF, 0x01, 0x00, 0x00, 0xFF, 0xFF];
 
 /// The compressed form of an empty message (RFC 7692 §7.2.3.6).
@@ -33,17 +32,17 @@ const EMPTY: u8 = 0x00;
 /// DEFLATE's largest window, 2^15 bytes.
 const WINDOW_BITS: u8 = 15;
 
-/// The work of building the tables of a block, as a number of bytes that cost as much.
+/// The work of building the tables of a block, as the number of bytes with the same cost.
 const BLOCK_WORK: usize = 8 << 10;
 
-/// Limit of the output bytes of one step.
+/// The maximum number of output bytes of one step.
 const OUTPUT_AT_ONCE: usize = 32 << 10;
 
-/// The first size of the buffer for an inflated message, in bytes. The buffer doubles when it is full.
+/// The first size in bytes of the buffer for an inflated message. A full buffer doubles.
 const INFLATE_START: usize = 512;
 
-/// Compresses messages, each on its own. The first message allocates tables of about 300 KB, which are kept. One compressor for each
-/// shard is enough.
+/// Compresses messages separately. The first message allocates tables of about 300 KB, which stay allocated. One compressor for each shard
+/// is enough.
 #[derive(Default)]
 pub struct Compressor {
     state: Option<State>,
@@ -102,16 +101,16 @@ impl core::fmt::Debug for Compressor {
     }
 }
 
-/// Why a message did not inflate.
+/// Why a message was not inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InflateError {
     /// The message would be longer than the limit.
     TooBig,
-    /// The message is not DEFLATE data, or is cut off.
+    /// The message is not DEFLATE data, or is truncated.
     Malformed,
 }
 
-/// Inflates a whole message into `out`, at most `limit` bytes.
+/// Inflates a whole message of at most `limit` inflated bytes into `out`.
 ///
 /// # Errors
 ///
@@ -128,14 +127,14 @@ pub fn inflate(data: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), Infla
 /// Inflates a message in steps. A message may have several blocks, and several final blocks (RFC 7692 §7.2.3.4, §7.2.3.5).
 pub struct Inflater {
     state: Box<DecompressorOxide>,
-    /// The inflated bytes, and zeros after them, which will be overwritten.
+    /// The inflated bytes, followed by zeros that the next output overwrites.
     out: Vec<u8>,
     /// The end of the inflated bytes in `out`.
     filled: usize,
     limit: usize,
-    /// Number of bytes read, of the message and of [`END`] after it.
+    /// Number of bytes read of the message and of [`END`] after it.
     read: usize,
-    /// The last block read was a final one.
+    /// The last block read was a final block.
     ended: bool,
 }
 
@@ -177,9 +176,9 @@ impl Inflater {
         size_of::<DecompressorOxide>() + self.out.capacity()
     }
 
-    /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in every call.
-    /// The bytes of input and output are subtracted from `work`, and `BLOCK_WORK` for each block, since even an empty block costs as much as
-    /// thousands of bytes. A call may exceed `work` by one block or `OUTPUT_AT_ONCE`.
+    /// Continues until the message is inflated (true) or `work` is used up (false). `data` must be the whole compressed message in every
+    /// call. Subtracted from `work` are the bytes of input and output, and `BLOCK_WORK` for each block, because even an empty block costs
+    /// as much as thousands of bytes. A call may exceed `work` by one block or `OUTPUT_AT_ONCE`.
     ///
     /// # Errors
     ///
@@ -211,7 +210,7 @@ impl Inflater {
         }
     }
 
-    /// Inflates a part of the input; returns the work done.
+    /// Inflates a piece of the input; returns the work done.
     fn inflate_some(&mut self, input: &[u8]) -> Result<usize, InflateError> {
         const FLAGS: u32 = TINFL_FLAG_HAS_MORE_INPUT
             | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF
@@ -239,7 +238,7 @@ impl Inflater {
         Ok(work)
     }
 
-    /// Makes room for more output, up to one byte over the limit. That byte shows that a message is too long.
+    /// Enlarges the output buffer, up to one byte over the limit. This byte shows that a message is too long.
     fn grow(&mut self) -> Result<(), InflateError> {
         if self.filled > self.limit {
             return Err(InflateError::TooBig);

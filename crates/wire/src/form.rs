@@ -1,7 +1,7 @@
-//! Splits queries of URLs into pairs, and decodes percent escapes (RFC 3986 section 2.1).
+//! Splits the query of a URL into pairs, and decodes percent escapes (RFC 3986 section 2.1).
 //!
-//! Invariants: everything is decoded exactly once. `+` is a literal plus, since topic filters and positions may contain it.
-//! `application/x-www-form-urlencoded` bodies are not supported.
+//! Invariants: everything is decoded exactly once. `+` is a literal plus, because topic filters and positions may contain it. Bodies of the
+//! type `application/x-www-form-urlencoded` are not supported.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ pub struct DecodeError;
 
 impl core::error::Error for DecodeError {}
 
-/// The pairs of a query in order, not decoded. A pair without `=` has an empty value; empty pairs are skipped.
+/// The pairs of a query in order, not decoded. A pair without `=` has an empty value. Empty pairs are skipped.
 pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     query
         .split(|&b| b == b'&')

@@ -1,4 +1,4 @@
-//! Writes JSON strings (RFC 8259), and bytes as base64. The callers write objects and arrays. `scan` reads and checks JSON.
+//! Writes JSON strings (RFC 8259), also with bytes as base64. The callers write objects and arrays. `scan` reads and checks JSON.
 //!
 //! Invariant: only the required characters are escaped (section 7: quote, backslash, control characters).
 
@@ -12,9 +12,9 @@ use base64::engine::general_purpose::STANDARD;
 
 /// Number of bytes that are checked at once: two of the smallest vectors, so that the compiler vectorizes the loop.
 const STRIDE: usize = 32;
-/// A string of at least this number of bytes gets exactly the memory that it needs.
+/// For a string of at least this number of bytes, exactly the needed memory is reserved.
 const LARGE: usize = 64 << 10;
-/// From a byte that must be escaped on, this many bytes are escaped as one block.
+/// Number of bytes that are escaped as one block, from a byte that needs an escape on.
 const BLOCK: usize = 32;
 /// The longest form of a byte: `\u001f`.
 const ESCAPED_MAX: usize = 6;
@@ -30,7 +30,8 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(&text[..plain]);
     text = &text[plain..];
-    // A special byte costs as much as any other, since there is no branch. So a client cannot slow the server down by its choice of bytes.
+    // There is no branch, so a byte with an escape costs as much as any other. So a client cannot slow the server down by its choice of
+    // bytes.
     while !text.is_empty() {
         let (block, rest) = text.split_at(text.len().min(BLOCK));
         let mut written = [0; BLOCK * ESCAPED_MAX + CELL];
@@ -48,14 +49,14 @@ pub fn write_string(out: &mut Vec<u8>, mut text: &[u8]) {
     out.push(b'"');
 }
 
-/// The length of `text` with its escapes and without the quotes, in bytes.
+/// The length of `text` in bytes, with escapes and without quotes.
 fn escaped_len(text: &[u8]) -> usize {
     text.iter()
         .map(|byte| usize::from(ESCAPED[usize::from(*byte)].1))
         .sum()
 }
 
-/// For each byte its form in a string, padded to `CELL`, and the length of the form.
+/// For each byte: its form in a string, padded to `CELL`, and the length of the form.
 static ESCAPED: [([u8; CELL], u8); 256] = {
     let mut all = [([0; CELL], 1); 256];
     let mut byte = 0;
@@ -81,8 +82,7 @@ const fn escaped(byte: u8) -> ([u8; CELL], u8) {
     }
 }
 
-/// Appends `bytes` as a string with its quotes: base64 in the standard alphabet, padded (RFC 4648
-/// section 4).
+/// Appends `bytes` as a string with its quotes, in padded standard base64 (RFC 4648 section 4).
 pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     // The length overflows only if the text would not fit the address space.
     let len = base64::encoded_len(bytes.len(), true).expect("the text fits the address space");
@@ -95,7 +95,7 @@ pub fn write_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// Reserves memory. For a large string it is exactly `len` bytes, since escapes may make the string six times as long.
+/// Reserves memory. For a large string it reserves exactly `len` bytes, because escapes can make the string six times as long.
 fn make_room(out: &mut Vec<u8>, len: usize) {
     match len < LARGE {
         true => out.reserve(len),
@@ -103,7 +103,7 @@ fn make_room(out: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// The number of bytes before the first one that must be escaped.
+/// The number of bytes before the first byte that needs an escape.
 fn plain_prefix(text: &[u8]) -> usize {
     let (strides, _) = text.as_chunks::<STRIDE>();
     let clean = |stride: &&[u8; STRIDE]| stride.iter().fold(true, |all, &b| all & !is_special(b));

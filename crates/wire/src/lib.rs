@@ -1,4 +1,4 @@
-//! The codecs of Crore: they parse and write all protocols and formats, without any I/O. `no_std` with `alloc`.
+//! The codecs of Crore: they parse and write all protocols and formats and do no I/O. `no_std` with `alloc`.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

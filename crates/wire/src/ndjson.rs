@@ -1,21 +1,19 @@
-//! Parses one line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) with a topic and a message. The line is read in
-//! one pass, and no tree of JSON values is built.
+//! Parses one line of a batch publish (`application/x-ndjson`): a JSON object (RFC 8259) with a topic and a message. A line is read in one
+//! pass, without building a tree of JSON values.
 //!
 //! | field | value |
 //! |---|---|
 //! | `topic` | a string, required |
-//! | `data` | a string means its text; any other JSON value means its JSON text, as it is in the line |
+//! | `data` | a string means its text; any other JSON value means its JSON text, exactly as written |
 //! | `data_base64` | in place of `data`: bytes, in the standard alphabet with padding (RFC 4648 section 4) |
 //! | `content_type`, `event`, `key` | strings, optional |
 //! | `idempotency_key` | a string, optional |
 //! | `ttl_s` | a whole number of seconds, optional |
 //!
-//! All fields except `topic` and `data` may be `null`, which means that the field is absent: serialisers write `null` for a member without
-//! a value.
+//! `null` means that the field is absent, except for `topic` and `data`: serialisers write `null` for a member without a value.
 //!
-//! Invariants: an accepted line is valid JSON and UTF-8, also inside of `data`. A string without escapes is a slice of the line, so a
-//! plain line costs only the search for its quotes, and nothing is copied. Unknown and repeated fields are refused, so that a typing
-//! error is noticed. The caller checks topic names and content types.
+//! Invariants: an accepted line is valid JSON and UTF-8, also inside `data`. A string without escapes is a slice of the line and is not
+//! copied. Unknown and repeated fields are refused, so that a typing error is noticed. The caller checks topic names and content types.
 
 use crate::json::Fault;
 use crate::json::scan::{Scan, Text};
@@ -25,8 +23,8 @@ use base64::engine::general_purpose::STANDARD;
 
 pub use crate::json::MAX_DEPTH;
 
-/// Buffers for values that are not slices of the line: decoded strings, and bytes from base64. Empty buffers allocate nothing. They keep
-/// their memory between lines, so they should be dropped with the batch.
+/// Buffers for values that are not slices of the line: decoded strings and decoded base64. The buffers keep their memory between lines, so
+/// the caller should drop them with the batch.
 #[derive(Debug, Default)]
 pub struct Scratch {
     text: Vec<u8>,
@@ -40,7 +38,7 @@ impl Scratch {
     }
 }
 
-/// The first line of a body, without its line end, and the rest of the body.
+/// Splits a body into its first line, without the line end, and the rest.
 #[inline]
 pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr::memchr(b'\n', body).unwrap_or(body.len());
@@ -48,7 +46,7 @@ pub fn split_line(body: &[u8]) -> (&[u8], &[u8]) {
     (body[..end].trim_ascii(), rest)
 }
 
-/// The topic of a plain line, for a caller that prefetches. The topic is only a guess: [`parse`] may refuse the line.
+/// A guess of the topic of a line, for a caller that prefetches. [`parse`] may still refuse the line.
 #[inline]
 pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"{\"topic\":")?.trim_ascii_start();
@@ -59,11 +57,11 @@ pub fn leading_topic(line: &[u8]) -> Option<&[u8]> {
 /// One message to publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The topic; UTF-8, not checked to be a valid name.
+    /// The topic: UTF-8, but not yet checked as a name.
     pub topic: &'a [u8],
     /// The message; UTF-8 unless `binary` is set.
     pub data: &'a [u8],
-    /// The message was in `data_base64`.
+    /// Whether the message was in `data_base64`.
     pub binary: bool,
     /// The content type; empty when the line has none.
     pub content_type: &'a [u8],
@@ -71,7 +69,7 @@ pub struct Line<'a> {
     pub event: &'a [u8],
     /// The message's key; empty when the line has none.
     pub key: &'a [u8],
-    /// The idempotency key, if the line has one. A retry has the same key.
+    /// The idempotency key, if the line has one. A retry of the publish has the same key.
     pub idempotency_key: Option<&'a [u8]>,
     /// The message's lifetime in seconds; larger values become `u32::MAX`.
     pub ttl_s: Option<u32>,
@@ -146,7 +144,7 @@ macro_rules! words {
 }
 
 impl LineError {
-    /// The reason, as it is shown to the publisher.
+    /// The reason, in words for the publisher.
     pub const fn reason(&self) -> &'static str {
         match self {
             LineError::NotObject => {
@@ -210,7 +208,7 @@ pub fn parse<'a>(line: &'a [u8], scratch: &'a mut Scratch) -> Result<Line<'a>, L
     })
 }
 
-/// The place of a field's bytes. The place becomes a slice only after the whole line is read, since the scratch buffer may move when it
+/// Where the bytes of a field are. A span becomes a slice only after the whole line is read, because the scratch buffer may move when it
 /// grows.
 #[derive(Clone, Copy)]
 enum Span {
@@ -247,7 +245,7 @@ struct Fields {
     ttl_s: Option<Span>,
 }
 
-/// Reads the whole line: `{`, fields, `}` and nothing more.
+/// Reads the whole line.
 fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError> {
     let mut fields = Fields::default();
     if scan.peek() != Some(b'{') {
@@ -284,7 +282,7 @@ fn read(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Fields, LineError>
     Ok(fields)
 }
 
-/// Reads a field's name and the colon after it. The name is compared in place; only a name with escapes, which is rare, is decoded.
+/// Reads a field's name and the colon after it. Only names with escapes, which are rare, are decoded.
 fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     scan.quote()?;
     let found = match named(scan.rest()) {
@@ -298,8 +296,8 @@ fn key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Field, LineError> {
     found.ok_or(LineError::UnknownField)
 }
 
-/// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. There is no loop over the fields,
-/// so that each comparison has a constant length and becomes a comparison of machine words.
+/// The field whose name is at the beginning of `rest`, and the length of the name with its closing quote. Without a loop over the fields,
+/// each comparison has a constant length and becomes a comparison of machine words.
 fn named(rest: &[u8]) -> Option<(Field, usize)> {
     if rest.starts_with(b"topic\"") {
         Some((Field::Topic, 6))
@@ -322,7 +320,7 @@ fn named(rest: &[u8]) -> Option<(Field, usize)> {
     }
 }
 
-/// Reads a name that [`named`] does not know: the name has escapes, or is unknown.
+/// Reads a name that [`named`] does not find, because the name is unknown or has escapes.
 #[cold]
 fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Field>, LineError> {
     let start = scratch.text.len();
@@ -332,7 +330,7 @@ fn escaped_key(scan: &mut Scan<'_>, scratch: &mut Scratch) -> Result<Option<Fiel
             .text
             .extend_from_slice(scan.slice(text.start, text.end));
     }
-    // `named` expects the closing quote. No known name contains a quote.
+    // `named` expects the closing quote, and no known name contains a quote.
     scratch.text.push(b'"');
     let name = &scratch.text[start..];
     let Some((field, _)) = named(name).filter(|&(_, len)| len == name.len()) else {
@@ -389,7 +387,7 @@ fn value(scan: &mut Scan<'_>, scratch: &mut Scratch, field: Field) -> Result<Spa
         } else {
             scan.slice(start, end)
         };
-        // This may append to the bytes of an earlier `data_base64`. A line with two such fields is refused.
+        // This may append to the bytes of an earlier `data_base64`, but a line with two such fields is refused.
         return match STANDARD.decode_vec(encoded, &mut scratch.bytes) {
             Ok(()) => Ok(Span::Bytes),
             Err(_) => Err(LineError::BadBase64),

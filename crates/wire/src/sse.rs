@@ -1,25 +1,25 @@
-//! Writes and parses Server-Sent Events, the WHATWG event stream format (HTML, "Server-sent events"). The writer is for the server, the
-//! parser for our own clients.
+//! Writes and parses Server-Sent Events, the event stream format of the WHATWG (HTML, "Server-sent events"). The server uses the writer,
+//! and our clients use the parser.
 //!
-//! Invariant: each event is a block of lines that ends with an empty line, so a reader may start at any block. Data is not checked here:
-//! the caller must handle data that contains NUL or is not UTF-8.
+//! Invariant: each event is a block of lines that ends with an empty line, so a reader may start at any block. The caller must handle data
+//! that contains NUL or is not UTF-8, because it is not checked here.
 
 use alloc::vec::Vec;
 use core::mem;
 use memchr::{memchr, memchr_iter, memchr2};
 
-/// Data of at least this number of bytes gets exactly the memory that it needs.
+/// For data of at least this number of bytes, exactly the needed memory is reserved.
 const LARGE: usize = 64 << 10;
-/// From a line end on, this number of bytes is written together.
+/// From a line end on, this number of bytes is written as one block.
 const BLOCK: usize = 32;
-/// A line end and the prefix of the next line, in a length that one instruction copies.
+/// A line end and the prefix of the next line fit into this number of bytes, which one instruction copies.
 const CELL: usize = 8;
 
-/// The beginning of the names of the server's own events. Publishers may not use such names.
+/// The prefix of the names of the server's events. Publishers may not use it.
 pub const OWN_EVENTS: &str = "crore.";
 /// The event for lost messages. Its id is the position before the next message.
 pub const GAP_EVENT: &str = "crore.gap";
-/// The last event of an interest stream whose client reads too slowly. Its data tells the reason.
+/// The last event of an interest stream whose client reads too slowly. The data contains the reason.
 pub const SLOW_EVENT: &str = "crore.slow";
 
 /// Appends the event for lost messages of `topic` before the position `id`.
@@ -32,11 +32,11 @@ pub const fn topic_of_gap(data: &[u8]) -> &[u8] {
     data
 }
 
-/// Appends one event. `data` is split into lines at CRLF, CR and LF, and the reader joins them with LF. The caller must have checked
-/// that the id and the event name are [field safe](is_field_safe).
+/// Appends one event. `data` is split into lines at CRLF, CR and LF. The reader joins the lines with LF. The caller must have checked that
+/// the id and the event name are [field safe](is_field_safe).
 ///
-/// The id is the last field. By the standard an id takes effect at the end of the event, but some readers use it at once. If the id came
-/// earlier and the connection broke within the event, such a reader would resume after this event and lose its rest.
+/// The id is the last field. By the standard an id takes effect at the end of the event, but some readers use it at once. If it came
+/// earlier and the connection broke inside the event, such a reader would resume after this event and lose its rest.
 pub fn write_event(out: &mut Vec<u8>, id: Option<&[u8]>, event: Option<&[u8]>, data: &[u8]) {
     write_name(out, event);
     write_data(out, data);
@@ -65,14 +65,14 @@ pub fn write_end(out: &mut Vec<u8>, id: Option<&[u8]>) {
     out.push(b'\n');
 }
 
-/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream. No empty line follows, since some readers would
-/// take it for an event without data.
+/// Appends a comment, which readers skip: a heartbeat, or the first bytes of a stream. No empty line follows, because some readers would
+/// see it as an event without data.
 pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     let prefix: &[u8] = if text.is_empty() { b":" } else { b": " };
     write_lines(out, prefix, text.as_bytes());
 }
 
-/// Appends the time in milliseconds that a client waits before it reconnects. The time takes effect at the end of its line.
+/// Appends the time in milliseconds that a client waits before it reconnects. It takes effect at the end of its line.
 pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     let mut digits = [0; 10];
     let mut at = digits.len();
@@ -88,7 +88,7 @@ pub fn write_retry(out: &mut Vec<u8>, ms: u32) {
     write_line(out, b"retry: ", &digits[at..]);
 }
 
-/// Whether a value may be an id, an event name or the value of a header: it has no control characters (below 0x20, and 0x7f).
+/// Whether a value may be an id, an event name or a header value: it has no control character (below 0x20, and 0x7f).
 pub fn is_field_safe(value: &[u8]) -> bool {
     !value.iter().any(u8::is_ascii_control)
 }
@@ -99,7 +99,7 @@ fn write_line(out: &mut Vec<u8>, prefix: &[u8], line: &[u8]) {
     out.push(b'\n');
 }
 
-/// Writes each line of `text` (at least one) with the prefix, which must be shorter than [`CELL`] bytes.
+/// Writes each line of `text`, at least one, with the prefix. The prefix must be shorter than [`CELL`] bytes.
 fn write_lines(out: &mut Vec<u8>, prefix: &[u8], mut text: &[u8]) {
     if text.len() >= LARGE {
         out.reserve_exact(lines_len(prefix, text));
@@ -119,8 +119,8 @@ fn lines_len(prefix: &[u8], text: &[u8]) -> usize {
     text.len() + line_ends * prefix.len() + prefix.len() + 1
 }
 
-/// Appends the first bytes of `text`, in which lines may end; returns the rest. A line end costs as much as any other byte, since there is
-/// no branch. So a client cannot slow the server down by its choice of bytes.
+/// Appends a block from the beginning of `text`, which may contain line ends; returns the rest. There is no branch, so a line end costs as
+/// much as any other byte, and a client cannot slow the server down by its choice of bytes.
 fn write_block<'a>(out: &mut Vec<u8>, prefix: &[u8], text: &'a [u8]) -> &'a [u8] {
     let mut next_line = [0; CELL];
     next_line[0] = b'\n';
@@ -148,13 +148,13 @@ const fn is_line_end(byte: u8) -> bool {
 /// A received event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The last event id, from this event or an earlier one. `None` if there was none, or if it is empty.
+    /// The last event id, from this event or an earlier one. `None` if there was none, or if the id is empty.
     pub id: Option<&'a [u8]>,
     /// The event's name; `None` for the default, `message`.
     pub event: Option<&'a [u8]>,
     /// The lines of data, joined with LF.
     pub data: &'a [u8],
-    /// The last reconnection time of the stream, in milliseconds.
+    /// The last reconnection time in the stream, in milliseconds.
     pub retry: Option<u32>,
 }
 
@@ -167,11 +167,11 @@ pub struct TooLong;
 pub struct Parser {
     /// The maximum number of bytes of a line, and of an event's data.
     limit: usize,
-    /// The beginning of an incomplete line.
+    /// The incomplete line so far.
     line: Vec<u8>,
     /// The last byte was CR, so an LF after it belongs to the same line end.
     after_cr: bool,
-    /// This is the first line, which may begin with a byte order mark.
+    /// The current line is the first one, which may begin with a byte order mark.
     first_line: bool,
     data: Vec<u8>,
     event: Vec<u8>,
@@ -182,7 +182,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser for a stream in which no line and no event's data is longer than `limit` bytes.
+    /// A parser for a stream whose lines and event data have at most `limit` bytes.
     pub const fn new(limit: usize) -> Parser {
         Parser {
             limit,
@@ -197,14 +197,14 @@ impl Parser {
         }
     }
 
-    /// The id at the end of the last event, even of one without data (HTML, section "Interpreting an event stream"). A client resumes
-    /// from it.
+    /// The id at the end of the last event, even of an event without data (HTML, "Interpreting an event stream"). A client resumes from
+    /// this id.
     #[must_use]
     pub fn last_id(&self) -> Option<&[u8]> {
         Some(&self.last_id[..]).filter(|id| !id.is_empty())
     }
 
-    /// Takes the next bytes and calls `each` for every event that they complete.
+    /// Takes the next bytes, and calls `each` for every event that is now complete.
     ///
     /// # Errors
     ///

@@ -1,13 +1,13 @@
-//! Decodes, checks and matches the names of topics, and topic filters. A name has levels, separated by `/`, in UTF-8. A filter may also
-//! have MQTT's wildcards (MQTT 5.0 section 4.7).
+//! Decodes, checks and matches topic names and topic filters. A name is UTF-8 text whose levels are separated by `/`. A filter may also
+//! contain MQTT's wildcards (MQTT 5.0 section 4.7).
 //!
 //! Invariants:
 //! * A checked name has no control character, so it is safe in a header or an SSE field.
 //! * A checked name has no wildcard, so it cannot be confused with a filter that has one.
 //! * Names in a URL are decoded once.
-//! * The hash of a name is the same in every version, since positions and the placement of topics depend on it.
+//! * The hash of a name is the same in every version, because positions and the partitions of topics depend on it.
 //!
-//! Deliberately elsewhere: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]), and authorization.
+//! Deliberately not here: shared subscriptions (`$share`, see [`crate::mqtt::Filter`]) and authorization.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,7 +34,7 @@ pub enum TopicError {
     Control,
     /// The name has `+` or `#`.
     Wildcard,
-    /// In the filter, `+` or `#` is only a part of a level, or `#` is not the last level.
+    /// In the filter, `+` or `#` is not a whole level, or `#` is not the last level.
     Misplaced,
     /// The name in a path has an empty level: two adjacent slashes, or a slash at the beginning or the end.
     EmptyLevel,
@@ -49,7 +49,7 @@ pub enum TopicError {
 }
 
 impl TopicError {
-    /// The fault in words that complete a sentence: they follow "the topic" or "the filter".
+    /// The fault in words that follow "the topic" or "the filter".
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "is empty (in a URL # is %23)",
@@ -77,8 +77,8 @@ impl TopicError {
 
 impl core::error::Error for TopicError {}
 
-/// Decodes a name in a path, checks it, and appends it to `out`. `raw` is the part of the path that follows a prefix and its slash. A path
-/// cannot contain a name with empty levels.
+/// Decodes a name from a path, checks it, and appends it to `out`. `raw` is the path after a prefix and its slash. A name in a path cannot
+/// have empty levels.
 ///
 /// # Errors
 /// The first fault of the name; then `out` is unchanged.
@@ -97,8 +97,8 @@ pub fn from_path(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), TopicE
     verdict.inspect_err(|_| out.truncate(start))
 }
 
-/// Decodes a name in a query, checks it, and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash counts as a slash,
-/// since proxies do not change a query.
+/// Decodes a name from a query, checks it, and appends it to `out`. Empty levels are allowed (`/p/s1/-`). An encoded slash counts as a
+/// slash, because proxies do not change a query.
 ///
 /// # Errors
 /// The first fault of the name; then `out` is unchanged.
@@ -108,8 +108,8 @@ pub fn from_query(raw: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), Topic
     check_url_name(&out[start..], max).inspect_err(|_| out.truncate(start))
 }
 
-/// Checks a name that is not from a URL, such as one in a batch or a packet. The name may have at most `max` bytes. Empty levels, levels of
-/// dots and reserved names ([`is_reserved`]) are allowed.
+/// Checks a name that is not from a URL, such as a name in a batch or a packet. It may have at most `max` bytes. Empty levels, the levels
+/// `.` and `..`, and reserved names ([`is_reserved`]) are allowed.
 ///
 /// # Errors
 /// The first fault of the name.
@@ -120,12 +120,12 @@ pub fn check_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     }
 }
 
-/// Whether a name is reserved for the server: it begins with `$`, and clients may not publish to it (MQTT 5.0 section 4.7.2).
+/// Whether a name begins with `$`. Such a name is reserved for the server: clients may not publish to it (MQTT 5.0 section 4.7.2).
 pub fn is_reserved(name: &[u8]) -> bool {
     name.first() == Some(&b'$')
 }
 
-/// Checks a filter, which may have at most `max` bytes. `+` and `#` must be whole levels, and `#` must be the last one.
+/// Checks a filter of at most `max` bytes. `+` and `#` must be whole levels, and `#` must be the last level.
 ///
 /// # Errors
 /// The first fault of the filter.
@@ -148,14 +148,13 @@ pub(crate) fn wildcards_stand_alone(filter: &[u8]) -> bool {
     true
 }
 
-/// Whether a filter or a name contains `+` or `#`. In a filter that passed [`check_filter`] these are wildcards (MQTT 5.0 section 4.7.1).
+/// Whether a filter or a name contains `+` or `#`. In a filter that passed [`check_filter`] both are wildcards.
 pub fn has_wildcard(filter: &[u8]) -> bool {
     filter.iter().any(|b| matches!(b, b'+' | b'#'))
 }
 
-/// The filter that a user probably meant, if `name` looks like a filter in the syntax of NATS or of a shell. In that syntax `*` stands for
-/// one level, `>` or `**` stands for all further levels, and dots may separate the levels. Crore itself takes such a text for the name of
-/// one topic.
+/// The filter that a user probably meant, if `name` looks like a filter of NATS or of a shell: `*` for one level, `>` or `**` for all
+/// further levels, perhaps with dots between the levels. Crore treats such a text as the name of one topic.
 pub fn suggested_filter(name: &[u8]) -> Option<String> {
     memchr::memchr2(b'*', b'>', name)?;
     let name = core::str::from_utf8(name).ok()?;
@@ -191,8 +190,8 @@ pub fn matches(filter: &[u8], name: &[u8]) -> bool {
     names.next().is_none()
 }
 
-/// Whether the filter `granted` matches every name that `filter` matches. If so, a grant of `granted` allows a subscription by `filter`.
-/// Both passed [`check_filter`] or [`check_name`]. If `filter` is a name, the result is that of [`matches()`].
+/// Whether the filter `granted` matches every name that `filter` matches. A grant of `granted` then allows a subscription by `filter`. Both
+/// must have passed [`check_filter`] or [`check_name`]. For a name the result is that of [`matches()`].
 pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     if is_reserved(filter) && matches!(granted.first(), Some(b'+' | b'#')) {
         return false;
@@ -209,7 +208,7 @@ pub fn covers(granted: &[u8], filter: &[u8]) -> bool {
     asked.next().is_none()
 }
 
-/// Whether there is a name that both filters match. Both passed [`check_filter`] or [`check_name`].
+/// Whether some name matches both filters. Both must have passed [`check_filter`] or [`check_name`].
 pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     let starts_wild = |filter: &[u8]| matches!(filter.first(), Some(b'+' | b'#'));
     if is_reserved(one) && starts_wild(other) || is_reserved(other) && starts_wild(one) {
@@ -225,13 +224,13 @@ pub fn overlaps(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The hash of a topic's name, which decides the topic's partition. It is XXH3 with 64 bits and seed 0, the same on every machine and in
-/// every version.
+/// The hash of a topic's name, from which the topic's partition follows: XXH3 with 64 bits and seed 0. It is the same on every machine and
+/// in every version.
 pub fn stable_hash(name: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(name)
 }
 
-/// The slot of a topic: the top byte of the [`stable_hash`] of its name. All topics of a slot are in the same partition.
+/// The slot of a topic: the top byte of its [`stable_hash`]. All topics of a slot belong to the same partition.
 pub fn slot(name: &[u8]) -> u8 {
     stable_hash(name).to_be_bytes()[0]
 }
@@ -244,7 +243,7 @@ fn decode(raw: &[u8], out: &mut Vec<u8>) -> Result<(), TopicError> {
     form::decode(raw, out).map_err(|_| TopicError::BadEscape)
 }
 
-/// Checks the rules for names in a URL, in a path or in a query.
+/// Checks the rules for a name in the path or the query of a URL.
 fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     check_name(name, max)?;
     if levels(name).any(|level| matches!(level, b"." | b"..")) {
@@ -253,8 +252,8 @@ fn check_url_name(name: &[u8], max: usize) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// Checks the rules that all names and filters share, and returns whether the text has `+` or `#`. A filter without wildcards must be a
-/// valid name, so all rules of [`check_name`] except that for wildcards are here. Names in a URL have further rules.
+/// Checks the rules that names and filters share, and returns whether the text contains `+` or `#`. A filter without wildcards must be a
+/// valid name, so all rules of [`check_name`] except the one for wildcards are here.
 fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
     if text.is_empty() {
         return Err(TopicError::Empty);
@@ -263,7 +262,7 @@ fn check_text(text: &[u8], max: usize) -> Result<bool, TopicError> {
         let len = text.len();
         return Err(TopicError::TooLong { len, max });
     }
-    // Nearly all names are printable ASCII, and need only this one pass over their bytes.
+    // Nearly all names are printable ASCII. For them one pass over the bytes is enough.
     let (mut is_plain, mut has_wildcard) = (true, false);
     for byte in text {
         is_plain &= matches!(byte, b' '..=b'~');

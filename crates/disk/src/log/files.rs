@@ -1,6 +1,6 @@
-//! The files of a log: which exist, and how much disk space they may take.
+//! The files of a log and the disk space that they may use.
 //!
-//! Invariant: as long as there is space, two spare files exist for the next segments. So the log notices a full disk while it can still
+//! As long as there is space, two spare files are kept ready for the next segments. So the log notices a full disk while it can still
 //! commit into the spare files.
 
 use std::io;
@@ -11,22 +11,22 @@ use crate::storage::Storage;
 /// Number of spare files.
 const SPARES: usize = 2;
 
-/// The sizes of a log, and where it begins.
+/// The sizes of a log, and its first segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of a segment.
     pub segment_bytes: u64,
     /// The maximum size of all files together in bytes, including files of the caller (`set_other_bytes`).
     pub bytes_max: u64,
-    /// The first segment of the log. If an earlier segment exists, it has reappeared after its removal: it is removed without being read.
+    /// The first segment of the log. An earlier segment has reappeared after its removal, so it is removed without being read.
     pub first_segment: u64,
-    /// The last group that the caller's checkpoint contains. If the log has no segment because the checkpoint replaced them all, the next
-    /// group gets the number after this one.
+    /// The last group in the caller's checkpoint. If the checkpoint has replaced all segments, the next group gets the number after this
+    /// one.
     pub checkpoint_group: u64,
 }
 
 impl Default for Options {
-    /// Segments of 64 MiB, and no limit but the file system's.
+    /// Segments of 64 MiB, and no limit except the file system's.
     fn default() -> Options {
         Options {
             segment_bytes: 64 << 20,
@@ -40,10 +40,10 @@ impl Default for Options {
 /// Why a group was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// There is no space in the file system or below `bytes_max`. Nothing was written, so the caller can try the same group again.
+    /// There is no space in the file system or below `bytes_max`. Nothing was written, so the caller can retry the same group.
     #[error("there is no room for another segment of the log")]
     Full,
-    /// A write or a sync failed. It is unknown how much of the group is on disk. The log accepts nothing more.
+    /// A write or a sync failed. It is unknown how much of the group is on disk, so the log accepts nothing more.
     #[error("the log cannot be written: {0}")]
     Failed(io::Error),
 }
@@ -52,11 +52,10 @@ pub enum CommitError {
 #[derive(Clone, Copy, Default)]
 pub struct Reserve {
     pub bytes: u64,
-    /// The value of [`Files::written`] at which `bytes` was computed. The bytes written since then are added to `bytes`.
+    /// The value of [`Files::written`] when `bytes` was computed. All bytes written since then are added to `bytes`.
     pub from: u64,
 }
 
-/// The files of a log, and their limits.
 pub struct Files<S: Storage> {
     pub storage: S,
     pub options: Options,
@@ -73,7 +72,7 @@ pub struct Files<S: Storage> {
     pub written: u64,
     /// Free bytes of the file system at the last call of `prepare`.
     pub free_bytes: u64,
-    /// The spare files were removed for the final checkpoint, so no new ones are made.
+    /// The spare files were removed for the final checkpoint, so no new ones may be made.
     pub released: bool,
 }
 
@@ -112,7 +111,6 @@ impl<S: Storage> Files<S> {
         Ok(has_room && self.free_bytes >= self.reserve_bytes())
     }
 
-    /// Creates a file of this length, if there is space for it.
     pub fn make_file(&mut self, bytes: u64) -> io::Result<Option<(String, S::File)>> {
         let taken = self.bytes.saturating_add(self.other_bytes);
         if taken.saturating_add(bytes) > self.options.bytes_max {
@@ -126,7 +124,7 @@ impl<S: Storage> Files<S> {
                     self.bytes += bytes;
                     return Ok(Some((name, file)));
                 }
-                // A file that is not of the log has this name: try the next name.
+                // Another program's file has this name, so the next name is tried.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_disk_full(&error) => return Ok(None),
                 Err(error) => return Err(error),
@@ -134,12 +132,11 @@ impl<S: Storage> Files<S> {
         }
     }
 
-    /// A spare or new file of at least this length, with its name and length.
+    /// A spare file, or a new file if the group does not fit a spare file. Returned with its name and length.
     pub fn blank(&mut self, least: u64) -> Result<(String, S::File, u64), CommitError> {
         let bytes = least.max(self.options.segment_bytes);
         let spare = match least <= self.options.segment_bytes {
             true => self.spares.pop(),
-            // The group is longer than a spare file.
             false => None,
         };
         let made = match spare {

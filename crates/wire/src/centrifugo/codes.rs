@@ -1,6 +1,6 @@
-//! The codes of errors, disconnects and unsubscribes, as Centrifugo documents them.
+//! The codes of errors, disconnects and unsubscribes, as documented by Centrifugo.
 
-/// Defines a type of codes: a constant for each line, and all of them as a list.
+/// Defines a type of codes, with a constant for each line and a list of all constants.
 macro_rules! codes {
     ($(#[$doc:meta])* $type:ident; $($name:ident = $code:literal, $text:literal, $meaning:literal;)*) => {
         $(#[$doc])*
@@ -9,9 +9,9 @@ macro_rules! codes {
         pub struct $type {
             /// The number.
             pub code: u32,
-            /// The text that clients get.
+            /// The text for clients.
             pub text: &'static str,
-            /// What it means, for the documentation.
+            /// The meaning, for the documentation.
             pub meaning: &'static str,
         }
 
@@ -30,7 +30,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Why a command failed. The connection goes on.
+    /// Why a command failed. The connection continues.
     ErrorCode;
     INTERNAL = 100, "internal server error", "Something went wrong in the server. A retry may help.";
     UNAUTHORIZED = 101, "unauthorized", "The request is not authorized.";
@@ -87,7 +87,7 @@ codes! {
 }
 
 impl Disconnect {
-    /// Whether clients connect again after a code, also one that is not in the table. The codes from 4000 to 4999 are those of the backend.
+    /// Whether clients reconnect after a code, which may be unknown here. The codes from 4000 to 4999 are for the backend.
     pub const fn reconnects(code: u32) -> bool {
         !matches!(code, 3500..=3999 | 4500..=4999)
     }
@@ -102,7 +102,7 @@ codes! {
 }
 
 impl Unsubscribe {
-    /// Whether clients subscribe again after a code, also one that is not in the table.
+    /// Whether clients subscribe again after a code, which may be unknown here.
     pub const fn resubscribes(code: u32) -> bool {
         code >= 2500
     }

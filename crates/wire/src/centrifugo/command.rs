@@ -1,4 +1,4 @@
-//! The commands of a client, as slices of the frame and of the scratch buffer.
+//! The commands of a client. Their values are slices of the frame and of the scratch buffer.
 
 use super::error::Error;
 use super::raw::{Raw, Scratch, Span};
@@ -8,16 +8,16 @@ use core::fmt;
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Command<'a> {
-    /// The id that the reply repeats. 0 for [`Request::Pong`], and where a [`Request::Send`] has none.
+    /// The id that the reply repeats. 0 for a [`Request::Pong`], and for a [`Request::Send`] without an id.
     pub id: u32,
-    /// What the client wants.
+    /// What the client asks for.
     pub request: Request<'a>,
 }
 
-/// What a client wants. Data is JSON text in a frame of JSON, else bytes; it is empty when it is absent. Absent texts are empty.
+/// What a client asks for. Data is JSON text in a JSON frame, otherwise bytes. An absent text or absent data is empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Request<'a> {
-    /// An empty command: the answer to a ping of the server.
+    /// The answer to a ping of the server: an empty command.
     Pong,
     /// The first command of a connection.
     Connect(Connect<'a>),
@@ -27,26 +27,26 @@ pub enum Request<'a> {
     Unsubscribe(&'a str),
     /// Publishes a message.
     Publish(Publish<'a>),
-    /// Asks who is subscribed to the channel.
+    /// Asks for the subscribers of the channel.
     Presence(&'a str),
-    /// Asks how many are subscribed to the channel.
+    /// Asks for the number of subscribers of the channel.
     PresenceStats(&'a str),
-    /// Asks for kept messages.
+    /// Asks for stored messages.
     History(History<'a>),
     /// A ping of the client.
     Ping,
-    /// A message to the server, with this data, which gets no reply.
+    /// A message with this data to the server, without a reply.
     Send(&'a [u8]),
-    /// A call of the server's backend.
+    /// A call of a method of the backend.
     Rpc {
         /// The name of the method.
         method: &'a str,
         /// The argument.
         data: &'a [u8],
     },
-    /// Renews the connection with this token.
+    /// Extends the connection with this token.
     Refresh(&'a str),
-    /// Renews a subscription.
+    /// Extends a subscription.
     SubRefresh(SubRefresh<'a>),
 }
 
@@ -63,36 +63,36 @@ pub struct Connect<'a> {
     pub name: &'a str,
     /// The version of the client.
     pub version: &'a str,
-    /// Headers that a browser cannot send, for the backend.
+    /// HTTP headers for the backend. Browsers cannot set them on a connection, so the client sends them here.
     pub headers: Headers<'a>,
 }
 
-/// A subscription that a client wants.
+/// The subscription that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Subscribe<'a> {
     /// The channel.
     pub channel: &'a str,
     /// The subscription token.
     pub token: &'a str,
-    /// Whether to send the messages after `offset`.
+    /// Whether the server should send the messages after `offset`.
     pub recover: bool,
     /// The epoch of `offset`.
     pub epoch: &'a str,
-    /// The position of the last message that the client has.
+    /// The position of the last message that the client received.
     pub offset: u64,
     /// Data for the backend.
     pub data: &'a [u8],
-    /// Whether the server must check that nothing is lost.
+    /// Whether the server must check that no message is lost.
     pub positioned: bool,
-    /// Whether the client wants to recover later.
+    /// Whether the client wants to recover lost messages later.
     pub recoverable: bool,
-    /// Whether the client wants joins and leaves.
+    /// Whether the client wants to see joins and leaves.
     pub join_leave: bool,
-    /// The kind of delta that the client understands, like `fossil`.
+    /// The delta format that the client understands, such as `fossil`.
     pub delta: &'a str,
-    /// Whether the client wants only the messages whose tags pass a filter.
+    /// Whether the client asks to filter messages by their tags.
     pub filter: bool,
-    /// The type of the subscription: 0 is a stream of messages.
+    /// The type of the subscription. 0 means a stream of messages.
     pub kind: i32,
 }
 
@@ -103,20 +103,20 @@ pub struct Publish<'a> {
     pub channel: &'a str,
     /// The message.
     pub data: &'a [u8],
-    /// The type of the publication: 0 is a message of a stream.
+    /// The type of the publication. 0 means a message of a stream.
     pub kind: i32,
 }
 
-/// A question for kept messages.
+/// A query for stored messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct History<'a> {
     /// The channel.
     pub channel: &'a str,
-    /// The maximum number of messages; 0 asks only for the position, and a negative number is no limit.
+    /// The maximum number of messages. 0 asks only for the position; a negative number means no limit.
     pub limit: i32,
-    /// Only messages after this position.
+    /// If present, only messages after this position.
     pub since: Option<Position<'a>>,
-    /// From the newest to the oldest.
+    /// Whether the newest message comes first.
     pub reverse: bool,
 }
 
@@ -136,14 +136,14 @@ pub struct SubRefresh<'a> {
     pub channel: &'a str,
     /// The new token.
     pub token: &'a str,
-    /// The type of the request: 0 renews the subscription.
+    /// The type of the request. 0 extends the subscription.
     pub kind: i32,
 }
 
-/// The body of a request to `/emulation`, which carries commands of a connection whose transport only goes to the client.
+/// The body of a request to `/emulation`. It contains commands for a connection with a unidirectional transport.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Emulation<'a> {
-    /// The node that has the connection.
+    /// The node of the connection.
     pub node: &'a str,
     /// The session of the connection.
     pub session: &'a str,
@@ -151,7 +151,7 @@ pub struct Emulation<'a> {
     pub data: &'a [u8],
 }
 
-/// The subscriptions of a [`Connect`]. A channel may come twice.
+/// The subscriptions of a [`Connect`]. The same channel may occur twice.
 #[derive(Clone, Copy)]
 pub struct Subs<'a> {
     bytes: Bytes<'a>,
@@ -159,7 +159,7 @@ pub struct Subs<'a> {
 }
 
 impl<'a> Subs<'a> {
-    /// The subscriptions, in the order of the frame.
+    /// The subscriptions in the order of the frame.
     pub fn iter(&self) -> impl Iterator<Item = Subscribe<'a>> + use<'a> {
         let bytes = self.bytes;
         self.subs.iter().map(move |sub| bytes.subscribe(sub))
@@ -178,7 +178,7 @@ impl PartialEq for Subs<'_> {
     }
 }
 
-/// The headers of a [`Connect`]. A name may come twice.
+/// The headers of a [`Connect`]. The same name may occur twice.
 #[derive(Clone, Copy)]
 pub struct Headers<'a> {
     bytes: Bytes<'a>,
@@ -186,7 +186,7 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// Names and values, in the order of the frame.
+    /// Names and values in the order of the frame.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let bytes = self.bytes;
         let pair = move |&(name, value)| (bytes.text(name), bytes.text(value));
@@ -206,7 +206,7 @@ impl PartialEq for Headers<'_> {
     }
 }
 
-/// What places point into.
+/// The two buffers to which spans refer.
 #[derive(Clone, Copy)]
 struct Bytes<'a> {
     frame: &'a [u8],

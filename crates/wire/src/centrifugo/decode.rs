@@ -1,4 +1,4 @@
-//! Reads frames: their commands one after another, the connect of a transport that only goes to the client, and the body of `/emulation`.
+//! Reads the commands of a frame, the connect request of a unidirectional transport, and the body of `/emulation`.
 
 use super::command::{self, Command, Connect, Emulation, Subs};
 use super::error::Error;
@@ -10,7 +10,7 @@ use super::{read_json, read_protobuf};
 
 pub use super::raw::{Limits, Scratch};
 
-/// The commands of a frame. After an error there are no more.
+/// The commands of a frame. Iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     format: Format,
@@ -23,7 +23,7 @@ pub struct Commands<'a> {
 }
 
 impl<'a> Commands<'a> {
-    /// The commands of this frame, which must be whole. An empty frame is [`Error::Empty`].
+    /// The commands of this frame, which must be complete. An empty frame gives [`Error::Empty`].
     pub const fn new(format: Format, frame: &'a [u8], limits: Limits) -> Commands<'a> {
         Commands {
             format,
@@ -34,7 +34,7 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// What was not read yet.
+    /// The bytes of the frame that are not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.at.map_or(&[], |at| &self.frame[at..])
     }
@@ -80,11 +80,11 @@ impl<'a> Commands<'a> {
     }
 }
 
-/// The number of commands of a frame, by their borders alone.
+/// Counts the commands of a frame without parsing them.
 ///
 /// # Errors
 ///
-/// The frame is empty, or ends within a message of protobuf.
+/// The frame is empty, or ends inside a protobuf message.
 pub fn count(format: Format, frame: &[u8]) -> Result<usize, Error> {
     if frame.is_empty() {
         return Err(Error::Empty);
@@ -106,7 +106,7 @@ pub fn count(format: Format, frame: &[u8]) -> Result<usize, Error> {
     Ok(count)
 }
 
-/// Reads a connect that is not in a command: the request of a transport that only goes to the client.
+/// Reads a connect request that is not in a command: the request of a unidirectional transport.
 ///
 /// # Errors
 ///
@@ -121,7 +121,7 @@ pub fn connect<'a>(
     Ok(command::connect(&raw, bytes, scratch))
 }
 
-/// Reads the body of a request to `/emulation`. In JSON the frame of commands is a string.
+/// Reads the body of a request to `/emulation`. In JSON the frame of commands is in a string.
 ///
 /// # Errors
 ///
@@ -140,7 +140,7 @@ pub fn emulation<'a>(
     Ok(command::emulation(&raw, bytes, scratch))
 }
 
-/// Reads the claim `channel` of a subscription token; empty if there is none. `claims` are the decoded claims.
+/// Reads the claim `channel` of a subscription token; empty if it is absent. `claims` are the decoded claims.
 ///
 /// # Errors
 ///
@@ -155,8 +155,8 @@ pub fn channel_claim<'a>(claims: &'a [u8], scratch: &'a mut Scratch) -> Result<&
     Ok(command::channel(&raw, claims, scratch))
 }
 
-/// Reads the claims `channels` and `subs` of a connection token: the channels to which the server subscribes the client, some perhaps twice, with
-/// data for the client. `claims` are the decoded claims.
+/// Reads the claims `channels` and `subs` of a connection token: the channels to which the server subscribes the client, with data for the
+/// client. A channel may occur twice. `claims` are the decoded claims.
 ///
 /// # Errors
 ///

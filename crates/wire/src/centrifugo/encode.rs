@@ -1,5 +1,5 @@
-//! Writes replies and pushes. Each function appends one item: in JSON an object without a line end, in protobuf a message behind its length.
-//! Items of one frame stand behind one another, in JSON with [`delimiter`] between them.
+//! Writes replies and pushes. Each function appends one item: in JSON an object without a line end, in protobuf a message after its length.
+//! A frame may contain several items, in JSON with [`delimiter`] between them.
 
 use super::format::Format;
 use super::reply::{Nothing, Push, Reply, Wrapped};
@@ -18,30 +18,30 @@ pub const fn delimiter(format: Format) -> &'static [u8] {
 ///
 /// # Errors
 ///
-/// Data that JSON cannot have. Then `out` is as it was.
+/// The data is not valid in JSON. Then `out` is unchanged.
 pub fn reply(format: Format, reply: &Reply<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
     item(format, reply, out)
 }
 
-/// Appends a push, for a connection that also sends commands. The bytes are the same for each connection of this form.
+/// Appends a push for a bidirectional transport. The bytes are the same for all connections of this format.
 ///
 /// # Errors
 ///
-/// Data that JSON cannot have. Then `out` is as it was.
+/// The data is not valid in JSON. Then `out` is unchanged.
 pub fn push(format: Format, push: &Push<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
     item(format, &Wrapped(push), out)
 }
 
-/// Appends a push for a transport that only goes to the client, which has no reply around it.
+/// Appends a push for a unidirectional transport, without a reply around it.
 ///
 /// # Errors
 ///
-/// Data that JSON cannot have. Then `out` is as it was.
+/// The data is not valid in JSON. Then `out` is unchanged.
 pub fn bare_push(format: Format, push: &Push<'_>, out: &mut Vec<u8>) -> Result<(), NotJson> {
     item(format, push, out)
 }
 
-/// Appends a ping of the server: an empty reply, or for a transport that only goes to the client an empty push.
+/// Appends a ping of the server: an empty reply, or an empty push on a unidirectional transport.
 pub fn ping(format: Format, out: &mut Vec<u8>) {
     item(format, &Nothing, out).expect("no data");
 }

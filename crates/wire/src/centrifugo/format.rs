@@ -1,10 +1,10 @@
-//! The two forms of the protocol.
+//! The two formats of the protocol.
 
-/// The form of all frames of a connection.
+/// The format of all frames of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Text, one object a line.
+    /// Text, with one object on each line.
     Json,
-    /// Binary messages behind their lengths.
+    /// Binary messages, each after its length.
     Protobuf,
 }

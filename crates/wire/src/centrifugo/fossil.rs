@@ -1,4 +1,4 @@
-//! Deltas in the format of Fossil: a new text as copies of parts of an old one and as literal bytes.
+//! Deltas in the format of Fossil: a new text is encoded as copies of ranges of the old text, and literal bytes.
 //!
 //! | part | form |
 //! |---|---|
@@ -9,9 +9,9 @@
 //!
 //! Numbers are in base 64, most significant digit first.
 //!
-//! Invariants: the work is linear in both lengths, whatever they contain: each block of the old text has one place in the table, a later one
-//! with the same hash does not replace it, and each byte of the new text is compared a constant number of times. Literals of a text in UTF-8
-//! are UTF-8, so that a delta of such texts fits a JSON string.
+//! Invariants: the work is linear in both lengths for any content. Each block of the old text has one slot in the table, and a later block
+//! with the same slot does not replace it. Each byte of the new text is compared a constant number of times. If a text is UTF-8, its
+//! literals are UTF-8, so that the delta fits into a JSON string.
 
 use alloc::vec::Vec;
 
@@ -21,13 +21,13 @@ const BLOCK: usize = 16;
 const BASE: u32 = 0x0100_0193;
 /// Spreads a hash over the table (Fibonacci hashing).
 const SPREAD: u32 = 0x9E37_79B1;
-/// `BASE` to the power of [`BLOCK`], by which the byte that leaves a block counts.
+/// `BASE` to the power of [`BLOCK`]: the factor of the byte that leaves a block.
 const LEAVES: u32 = BASE.wrapping_pow(BLOCK as u32);
 
 const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz~";
 
-/// Appends the delta that makes `new` from `old`. The delta may be longer than `new`; then `new` itself should be sent. `table` is memory
-/// that calls may share; its content does not matter. Clients compute with 32 bits, so both texts must be shorter than 4 GiB.
+/// Appends the delta that makes `new` from `old`. It may be longer than `new`; then the caller should send `new`. Calls may share the
+/// memory `table`; its content does not matter. Clients compute with 32 bits, so both texts must be shorter than 4 GiB.
 pub fn create(old: &[u8], new: &[u8], table: &mut Vec<u32>, out: &mut Vec<u8>) {
     put_number(out, new.len() as u64);
     out.push(b'\n');
@@ -37,7 +37,7 @@ pub fn create(old: &[u8], new: &[u8], table: &mut Vec<u32>, out: &mut Vec<u8>) {
         done: 0,
         out,
     };
-    // Most messages change a little in the middle, often less than a block. So the ends are compared first.
+    // Most messages change a little in the middle, often less than a block. So the common beginning and the common end are searched first.
     let prefix = common(old.iter(), new.iter());
     let suffix = common(old[prefix..].iter().rev(), new[prefix..].iter().rev());
     delta.copy(0, 0, prefix);
@@ -49,7 +49,7 @@ pub fn create(old: &[u8], new: &[u8], table: &mut Vec<u32>, out: &mut Vec<u8>) {
     out.push(b';');
 }
 
-/// The number of equal items at the beginning of both.
+/// The number of equal items at the beginning of both iterators.
 fn common<'a>(a: impl Iterator<Item = &'a u8>, b: impl Iterator<Item = &'a u8>) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -57,13 +57,13 @@ fn common<'a>(a: impl Iterator<Item = &'a u8>, b: impl Iterator<Item = &'a u8>) 
 struct Delta<'a> {
     old: &'a [u8],
     new: &'a [u8],
-    /// The number of bytes of `new` that are written.
+    /// The number of bytes of `new` that are encoded so far.
     done: usize,
     out: &'a mut Vec<u8>,
 }
 
 impl Delta<'_> {
-    /// Writes copies for `new[from..end]` where blocks of the old text are found.
+    /// Writes copies for `new[from..end]` where the old text has the same blocks.
     fn copies_of_blocks(&mut self, blocks: &Blocks<'_>, from: usize, end: usize) {
         let new = self.new;
         let mut at = from;
@@ -94,11 +94,11 @@ impl Delta<'_> {
         }
     }
 
-    /// Writes `new[at..at + len]`, which equals `old[offset..offset + len]`, and the literal before it. A copy that is longer than its bytes
-    /// becomes a part of the next literal.
+    /// Writes `new[at..at + len]`, which equals `old[offset..offset + len]`, as a copy, after the literal before it. If the encoded copy
+    /// would not be shorter than the bytes, they become part of the next literal.
     fn copy(&mut self, offset: usize, at: usize, len: usize) {
         let (mut start, mut end) = (at, at + len);
-        // The borders move to the beginnings of characters. A character has at most three bytes more.
+        // The start moves forward and the end moves back to the beginning of a character, at most by three bytes.
         let within = |at: usize| self.new.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
         for _ in 0..3 {
             start += usize::from(start < end && within(start));
@@ -121,7 +121,7 @@ impl Delta<'_> {
         self.done = end;
     }
 
-    /// Writes the bytes of `new` up to `end` that are not written yet.
+    /// Writes the bytes of `new` up to `end` that are not encoded yet.
     fn literal(&mut self, end: usize) {
         let bytes = &self.new[self.done..end];
         if !bytes.is_empty() {
@@ -133,10 +133,10 @@ impl Delta<'_> {
     }
 }
 
-/// The blocks of a text, found by their hash.
+/// The blocks of the old text, indexed by their hash.
 struct Blocks<'a> {
     old: &'a [u8],
-    /// The number of a block plus one, or 0. The length is a power of two.
+    /// For each slot: the number of a block plus one, or 0. The length is a power of two.
     table: &'a [u32],
 }
 
@@ -154,7 +154,7 @@ impl<'a> Blocks<'a> {
         Blocks { old, table }
     }
 
-    /// The offset of a block with these bytes.
+    /// The offset of a block that equals `window`.
     fn find(&self, hash: u32, window: &[u8]) -> Option<usize> {
         let number = self.table[slot(hash, self.table.len())].checked_sub(1)?;
         let offset = number as usize * BLOCK;
@@ -167,12 +167,12 @@ fn hash_of(block: &[u8]) -> u32 {
     block.iter().fold(0, add)
 }
 
-/// The place of a hash in a table of `len` slots, a power of two from 2 on.
+/// The slot of a hash in a table of `len` slots. `len` is a power of two and at least 2.
 const fn slot(hash: u32, len: usize) -> usize {
     (hash.wrapping_mul(SPREAD) >> (u32::BITS - len.ilog2())) as usize
 }
 
-/// The sum of the bytes as big-endian words of 32 bits, the last one filled up with zeros.
+/// The sum of the bytes as big-endian words of 32 bits. The last word is padded with zeros.
 fn checksum(bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut last = [0; 4];

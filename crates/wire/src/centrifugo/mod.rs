@@ -1,20 +1,20 @@
-//! The protocol of Centrifugo's clients (`client.proto`): reads the commands of a frame, and writes replies and pushes. Each of them exists
-//! as JSON and as protobuf ([`Format`]), and means the same in both.
+//! The protocol of Centrifugo's clients (`client.proto`): reads the commands of a frame, and writes replies and pushes. All messages exist
+//! as JSON and as protobuf ([`Format`]), with the same meaning.
 //!
-//! | form | a frame is |
+//! | format | a frame contains |
 //! |---|---|
-//! | JSON | one object a line, with `\n` between them |
-//! | protobuf | messages, each behind its length as a varint |
+//! | JSON | one object on each line, with `\n` between them |
+//! | protobuf | messages, each after its length as a varint |
 //!
-//! Invariants: one table of fields (`schema.rs`) for what clients send, and one function for each message that they get (`reply.rs`), serve both
-//! forms. Unknown fields are ignored, as in Centrifugo. Each malformed input has its [`Error`], and the work is linear in the length of a
-//! frame. The bytes of a push say nothing of the connection or the subscriber, so that they are written once and sent to many.
+//! Invariants: both formats share one table of fields for client messages (`schema.rs`) and one function for each server message
+//! (`reply.rs`). Unknown fields are ignored, as in Centrifugo. Each malformed input has its [`Error`], and the work is linear in the length
+//! of a frame. A push about a channel contains nothing about its receiver, so it is written once and sent to many.
 //!
-//! **Data in JSON** is a JSON value, written as it is, between the fields around it. There is no form for other bytes: Centrifugo ends the
-//! connection with [`Disconnect::INAPPROPRIATE_PROTOCOL`](codes::Disconnect::INAPPROPRIATE_PROTOCOL) when a client of JSON would get them, and
-//! [`encode`] returns [`NotJson`] for that. A line end within the value is left out, since it would end the object; it can only be
-//! white space there. Subscribers with `delta: "fossil"` get each message as a JSON *string* ([`Payload::Text`]): the JSON text of the message or a
-//! delta of two such texts.
+//! **Data in JSON** is a JSON value, which is written unchanged between the fields around it. Other bytes have no form in JSON: [`encode`]
+//! then returns [`NotJson`], and Centrifugo ends the connection with
+//! [`Disconnect::INAPPROPRIATE_PROTOCOL`](codes::Disconnect::INAPPROPRIATE_PROTOCOL). A line end inside the value would end the object. It
+//! can only be white space there, so it is omitted. Subscribers with `delta: "fossil"` get each message as a JSON *string*
+//! ([`Payload::Text`]): the JSON text of the message, or a delta of two such texts.
 
 pub mod codes;
 mod command;

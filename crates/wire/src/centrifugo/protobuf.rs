@@ -1,8 +1,8 @@
-//! The encoding of protobuf: varints and wire types.
+//! The encoding of protobuf: varints, and fields with wire types.
 
 use super::error::Error;
 
-/// The wire types, without those of groups.
+/// The wire types.
 pub(super) const VARINT: u8 = 0;
 pub(super) const FIXED64: u8 = 1;
 pub(super) const BYTES: u8 = 2;
@@ -13,10 +13,10 @@ pub(super) const FIXED32: u8 = 5;
 /// The longest varint in bytes.
 pub(super) const VARINT_MAX: usize = 10;
 
-/// The largest number that a field can have.
+/// The largest possible field number.
 const FIELD_MAX: u64 = (1 << 29) - 1;
 
-/// The part of a frame that is not read yet.
+/// The unread bytes of a frame or of a message in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     frame: &'a [u8],
@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         &self.frame[start..end]
     }
 
-    /// Skips bytes; returns their offset.
+    /// Skips bytes; returns the offset of the first one.
     pub fn take(&mut self, len: u64) -> Result<usize, Error> {
         let start = self.at;
         let len = usize::try_from(len).map_err(|_| Error::Truncated)?;
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Ok((number as u32, (tag & 7) as u8))
     }
 
-    /// A message, a text or bytes behind their length.
+    /// Reads a length, and returns a reader for the message, text or bytes after it.
     pub fn delimited(&mut self) -> Result<Reader<'a>, Error> {
         let len = self.varint()?;
         let at = self.take(len)?;
@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// The offsets of what is left.
+    /// The range of the unread bytes in the frame.
     pub const fn range(&self) -> (usize, usize) {
         (self.at, self.end)
     }

@@ -1,24 +1,22 @@
-//! What the readers of both forms fill: the values of one request, with places in place of slices.
-//!
-//! The places become slices only after the whole command is read, since the scratch buffer may move when it grows.
+//! The values of one command, as the readers of both formats find them. Texts are stored as spans of bytes. The spans become slices only
+//! after the whole command is read, because the scratch buffer may move when it grows.
 
 use super::error::Error;
 use super::schema::{Field, RequestKind, Slot};
 use alloc::vec::Vec;
 
-/// The place of bytes.
+/// A range of bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub start: usize,
     pub end: usize,
-    /// In [`Scratch::text`], else in the frame.
+    /// Whether the bytes are in [`Scratch::text`]; otherwise they are in the frame.
     pub decoded: bool,
 }
 
-/// A value that a reader has found.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
-    /// Any value where only its presence matters, and the beginning of a message.
+    /// A value of which only the presence matters, or the beginning of a message.
     There,
     Span(Span),
     Bool(bool),
@@ -26,7 +24,7 @@ pub(super) enum Value {
     Signed(i32),
 }
 
-/// The values of a command. A request has only some of them.
+/// The values of a command. Each request uses only some of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raw {
     pub id: u32,
@@ -54,7 +52,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// Keeps a value. The last of several values of a field counts, and parts of a message that comes twice are joined, as in protobuf.
+    /// Stores a value. As in protobuf, the last value of a field wins, and the fields of a repeated message are merged.
     pub fn set(&mut self, field: &Field, value: Value) -> Result<(), Error> {
         match (field.slot, value) {
             (Slot::Request(kind), Value::There) => {
@@ -105,7 +103,7 @@ impl Raw {
     }
 }
 
-/// Limits on the lists of a frame. The receiver bounds the bytes.
+/// Limits for the lists of a frame. The receiver limits the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum number of commands of one frame.
@@ -116,8 +114,8 @@ pub struct Limits {
     pub headers: usize,
 }
 
-/// Buffers for what is not a slice of the frame: strings with escapes, and the lists of a connect. Empty buffers allocate nothing.
-/// They keep their memory between commands, so they should be dropped with the frame.
+/// Buffers for values that are not slices of the frame: strings with escapes, and the lists of a connect request. They keep their memory
+/// between commands, so the caller should drop them with the frame.
 #[derive(Debug, Default)]
 pub struct Scratch {
     pub(super) text: Vec<u8>,

@@ -1,6 +1,6 @@
 //! Reads a message from JSON text.
 //!
-//! Invariants: the recursion follows the schema, which is four levels deep; values below it are skipped without recursion.
+//! Invariant: the recursion follows the schema, which is four levels deep. Deeper values are skipped without recursion.
 
 use super::error::Error;
 use super::raw::{Limits, Raw, Scratch, Span, Value};
@@ -8,7 +8,7 @@ use super::schema::{Field, Kind, SUBSCRIBE};
 use crate::json::Fault;
 use crate::json::scan::{Scan, Text};
 
-/// Reads a text that is one object with these fields. `base` is the offset of `text` in the frame.
+/// Reads a text that is one object with these fields. `base` is the offset of the text in the frame.
 pub(super) fn read(
     text: &[u8],
     base: usize,
@@ -26,7 +26,7 @@ pub(super) fn read(
     match reader.scan.peek() {
         None => return Err(Error::Empty),
         Some(b'{') => reader.message(fields, &mut raw)?,
-        // A value of another type, or no JSON at all.
+        // The text is a value of another type, or is not JSON.
         Some(_) => {
             reader.scan.value()?;
             reader.scan.end()?;
@@ -51,7 +51,7 @@ impl Reader<'_> {
             let found = fields
                 .iter()
                 .find(|field| field.name.as_bytes() == reader.bytes(key));
-            // Only the values of an object are kept, not its names.
+            // Only the values of an object are stored, not its names.
             if key.decoded {
                 reader.scratch.text.truncate(key.start);
             }
@@ -62,7 +62,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Calls `member` for each member of an object, with its name, before its value.
+    /// Calls `member` with the name of each member of an object, before its value is read.
     fn members(
         &mut self,
         mut member: impl FnMut(&mut Self, Span) -> Result<(), Error>,
@@ -87,7 +87,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the value of a field. `null` means that the field is absent, except where any JSON value may be.
+    /// Reads the value of a field. `null` means that the field is absent, except in a field that may have any JSON value.
     fn value(&mut self, field: &'static Field, raw: &mut Raw) -> Result<(), Error> {
         let first = self.scan.peek().ok_or(Fault::Incomplete)?;
         let value = match (field.kind, first) {
@@ -192,7 +192,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Skips any value; returns its place.
+    /// Skips any value; returns its span.
     fn skipped(&mut self) -> Result<Span, Error> {
         let start = self.scan.at();
         self.scan.value()?;

@@ -1,13 +1,13 @@
 //! Reads a message from protobuf.
 //!
-//! Invariants: the recursion follows the schema, which is four levels deep; other fields are skipped without recursion.
+//! Invariant: the recursion follows the schema, which is four levels deep. Other fields are skipped without recursion.
 
 use super::error::Error;
 use super::protobuf::{BYTES, Reader, VARINT};
 use super::raw::{Limits, Raw, Scratch, Span, Value};
 use super::schema::{Field, Kind, SUBSCRIBE};
 
-/// Reads a message with these fields. The places are offsets in the frame of `reader`.
+/// Reads a message with these fields. The spans are offsets in the frame of `reader`.
 pub(super) fn read(
     reader: Reader<'_>,
     fields: &'static [Field],
@@ -40,7 +40,7 @@ fn message(
             return Err(Error::WrongType(field.name));
         }
         let value = match field.kind {
-            // Of longer numbers the low bits count, as protobuf says.
+            // Of a longer number only the low bits count, as protobuf specifies.
             Kind::U32 => Value::Unsigned((reader.varint()? as u32).into()),
             Kind::U64 => Value::Unsigned(reader.varint()?),
             Kind::I32 => Value::Signed(reader.varint()? as i32),
@@ -87,7 +87,7 @@ fn message(
     Ok(())
 }
 
-/// Reads an entry of a map, which is a message of a key and a value.
+/// Reads an entry of a map, which is a message with a key and a value.
 fn entry<'a>(
     mut reader: Reader<'a>,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! Replies and pushes, and the fields of their messages (`client.proto`), in the order in which Centrifugo writes them.
+//! Replies and pushes, and the fields of their messages (`client.proto`) in Centrifugo's order.
 
 use super::codes;
 use super::write::{Message, Payload, Writer};
@@ -25,43 +25,43 @@ pub enum Answer<'a> {
     Unsubscribe,
     /// The message is published.
     Publish,
-    /// Who is subscribed, by the id of the client.
+    /// The subscribers of the channel, by client id.
     Presence(&'a [(&'a str, ClientInfo<'a>)]),
-    /// How many are subscribed.
+    /// The numbers of subscribers of the channel.
     PresenceStats {
         /// The number of connections.
         clients: u32,
         /// The number of different users.
         users: u32,
     },
-    /// Kept messages.
+    /// Stored messages.
     History(HistoryResult<'a>),
     /// The answer to a ping of the client.
     Ping,
     /// The result of a call.
     Rpc(Payload<'a>),
-    /// The connection is renewed.
+    /// The connection is extended.
     Refresh {
         /// The id of the client.
         client: &'a str,
         /// The version of the server.
         version: &'a str,
-        /// When to renew it again.
+        /// When the connection must be refreshed again.
         ttl: Ttl,
     },
-    /// The subscription is renewed, until then.
+    /// The subscription is extended; its next refresh is due at this time.
     SubRefresh(Ttl),
 }
 
-/// When a connection or a subscription must be renewed: after so many seconds, or never.
+/// When a connection or a subscription must be refreshed: after this number of seconds. `None` for never.
 pub type Ttl = Option<u32>;
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ErrorReply<'a> {
-    /// The code; 400 to 1999 are free for the backend.
+    /// The code. 400 to 1999 are for the backend.
     pub code: u32,
-    /// The text for people.
+    /// The text for human readers.
     pub message: &'a str,
     /// Whether a retry may help.
     pub temporary: bool,
@@ -84,13 +84,13 @@ pub struct ConnectResult<'a> {
     pub client: &'a str,
     /// The version of the server.
     pub version: &'a str,
-    /// When the client must send a refresh.
+    /// When the client must refresh the connection.
     pub ttl: Ttl,
     /// Data for the client.
     pub data: Payload<'a>,
-    /// The server-side subscriptions, by channel.
+    /// The server-side subscriptions, with their channels.
     pub subs: &'a [(&'a str, SubscribeResult<'a>)],
-    /// Seconds between the server's pings; 0 without pings.
+    /// Interval of the server's pings in seconds; 0 if there are none.
     pub ping: u32,
     /// Whether the client must answer a ping.
     pub pong: bool,
@@ -103,29 +103,29 @@ pub struct ConnectResult<'a> {
 /// The result of a subscribe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubscribeResult<'a> {
-    /// When the client must send a refresh of the subscription.
+    /// When the client must refresh the subscription.
     pub ttl: Ttl,
-    /// Whether the client may recover from a position later.
+    /// Whether the client may later recover lost messages from a position.
     pub recoverable: bool,
     /// The epoch of `offset`.
     pub epoch: &'a str,
     /// The recovered messages.
     pub publications: &'a [Publication<'a>],
-    /// Whether `publications` are all messages since the client's position.
+    /// Whether `publications` contains all messages since the client's position.
     pub recovered: bool,
     /// The position after `publications`.
     pub offset: u64,
-    /// Whether the server checks that nothing is lost.
+    /// Whether the server checks that no message is lost.
     pub positioned: bool,
     /// Data for the client.
     pub data: Payload<'a>,
     /// Whether the client asked to recover.
     pub was_recovering: bool,
-    /// Whether messages may come as deltas.
+    /// Whether the server may send messages as deltas.
     pub delta: bool,
 }
 
-/// Kept messages, and the position of the channel.
+/// Stored messages, and the current position of the channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryResult<'a> {
     /// The messages.
@@ -139,9 +139,9 @@ pub struct HistoryResult<'a> {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Publication<'a> {
-    /// The message, or the delta from the message before it.
+    /// The message, or its delta from the previous message.
     pub data: Payload<'a>,
-    /// The client that published it.
+    /// The client that published the message.
     pub info: Option<ClientInfo<'a>>,
     /// The position; 0 in a channel without positions.
     pub offset: u64,
@@ -151,7 +151,7 @@ pub struct Publication<'a> {
     pub delta: bool,
 }
 
-/// A connection, as other clients see it.
+/// A connection, as it is shown to other clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientInfo<'a> {
     /// The user.
@@ -164,7 +164,8 @@ pub struct ClientInfo<'a> {
     pub chan_info: Payload<'a>,
 }
 
-/// What the server sends by itself. Nothing in it depends on the connection.
+/// A message that the server sends without a command. A push about a channel contains nothing about the receiver, so one encoding serves
+/// all subscribers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Push<'a> {
     /// A message of the channel.
@@ -179,7 +180,7 @@ pub enum Push<'a> {
         channel: &'a str,
         /// The code; see [`codes::Unsubscribe`].
         code: u32,
-        /// The text for people.
+        /// The text for human readers.
         reason: &'a str,
     },
     /// A message to this connection, without a channel.
@@ -188,29 +189,29 @@ pub enum Push<'a> {
     Subscribe {
         /// The channel.
         channel: &'a str,
-        /// Whether the client may recover from a position later.
+        /// Whether the client may later recover lost messages from a position.
         recoverable: bool,
         /// The epoch of `offset`.
         epoch: &'a str,
         /// The position of the channel.
         offset: u64,
-        /// Whether the server checks that nothing is lost.
+        /// Whether the server checks that no message is lost.
         positioned: bool,
         /// Data for the client.
         data: Payload<'a>,
     },
-    /// The connection is accepted: the first push of a transport that only goes to the client.
+    /// The connection is accepted. This is the first push of a unidirectional transport.
     Connect(ConnectResult<'a>),
-    /// The server ends the connection. Over WebSocket the close frame says the same.
+    /// The server ends the connection. Over WebSocket the close frame contains the same code.
     Disconnect {
         /// The code; see [`codes::Disconnect`].
         code: u32,
-        /// The text for people.
+        /// The text for human readers.
         reason: &'a str,
         /// Whether the client should connect again.
         reconnect: bool,
     },
-    /// The server has renewed the connection.
+    /// The server has extended the connection.
     Refresh(Ttl),
 }
 
@@ -247,7 +248,7 @@ impl Message for Reply<'_> {
     }
 }
 
-/// A push within an empty reply, for a connection that also sends commands.
+/// A push inside an empty reply, the form for bidirectional transports.
 pub(super) struct Wrapped<'a>(pub &'a Push<'a>);
 
 impl Message for Wrapped<'_> {
@@ -332,7 +333,7 @@ impl Message for ConnectResult<'_> {
     }
 }
 
-/// A [`ConnectResult`] in a push, whose fields have other numbers.
+/// A [`ConnectResult`] in a push, whose fields have other numbers than in a reply.
 struct Connected<'a>(&'a ConnectResult<'a>);
 
 impl Message for Connected<'_> {
@@ -393,7 +394,7 @@ impl Message for ClientInfo<'_> {
     }
 }
 
-/// The fields `expires` and `ttl`, whose numbers follow one another.
+/// Writes the fields `expires` and `ttl`, which have consecutive numbers.
 fn until(w: &mut impl Writer, number: u32, ttl: Ttl) {
     w.flag(("expires", number), ttl.is_some());
     w.number(("ttl", number + 1), ttl.unwrap_or(0).into());

@@ -1,7 +1,7 @@
-//! The fields of the messages that clients send (`client.proto`), by name for JSON and by number for protobuf.
+//! The fields of client messages (`client.proto`): their names for JSON and their numbers for protobuf.
 //!
-//! Fields for what the server does not have are left out, so both readers ignore them. The fields `type` and `tf` are there, since a client
-//! that sends them would get something else than it asked for.
+//! Fields of features that the server does not have are absent, so both readers ignore them. The fields `type` and `tf` are an exception:
+//! the server refuses them, because the client would otherwise get something else than it asked for.
 
 /// The kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) enum RequestKind {
     SubRefresh,
 }
 
-/// Where a value goes in [`Raw`](super::raw::Raw).
+/// Where a value is stored in [`Raw`](super::raw::Raw).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Id,
@@ -61,14 +61,14 @@ pub(super) enum Kind {
     Data,
     /// A string in JSON, any bytes in protobuf.
     TextOrBytes,
-    /// Only whether it is there matters.
+    /// Any value, of which only the presence is recorded.
     Presence,
     Message(&'static [Field]),
     /// A map from text to text.
     Texts,
     /// A map from channel to [`SUBSCRIBE`].
     Subs,
-    /// A list of channels. Each is an entry of `subs` without a value.
+    /// A list of channels. Each becomes an entry of `subs` without options.
     Channels,
 }
 
@@ -182,7 +182,7 @@ static SUB_REFRESH: [Field; 3] = [
 /// The claim of a subscription token that names its channel.
 pub(super) static CHANNEL_CLAIM: [Field; 1] = ONE_CHANNEL;
 
-/// The claims of a connection token that name channels. Their numbers have no meaning.
+/// The claims of a connection token that name channels. The field numbers have no meaning.
 pub(super) static CONNECT_CLAIMS: [Field; 2] = [
     field("channels", 1, Kind::Channels, Slot::Subs),
     field("subs", 2, Kind::Subs, Slot::Subs),

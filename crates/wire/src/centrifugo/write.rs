@@ -1,4 +1,4 @@
-//! Writes messages in both forms. A message tells its fields once, to either writer.
+//! Writes messages as JSON and as protobuf. A message lists its fields once, for either writer.
 
 use super::protobuf::{self, BYTES, VARINT};
 use crate::json;
@@ -9,29 +9,29 @@ pub(super) trait Message {
     fn write(&self, w: &mut impl Writer);
 }
 
-/// The name and the number of a field.
+/// The JSON name and the protobuf number of a field.
 pub(super) type Field = (&'static str, u32);
 
-/// What a client gets as data.
+/// Data for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload<'a> {
-    /// In JSON the bytes themselves, which must be one JSON value; in protobuf any bytes. No bytes are no data.
+    /// In JSON: these bytes, which must be one JSON value. In protobuf: any bytes. Without bytes the field is absent.
     Value(&'a [u8]),
-    /// In JSON a string with these bytes, which must be UTF-8; in protobuf the bytes.
+    /// In JSON: a string with these bytes, which must be UTF-8. In protobuf: the bytes.
     Text(&'a [u8]),
 }
 
-/// Data that a client of JSON cannot get: not a JSON value, or not UTF-8.
+/// The data cannot be sent to a JSON client, because it is not a JSON value or not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("the data is not JSON, so a client of JSON cannot get it")]
 pub struct NotJson;
 
 impl core::error::Error for NotJson {}
 
-/// Writes the fields of a message. Values that are empty, 0 or false are left out, except by [`Writer::required`] and [`Writer::message`].
+/// Writes the fields of a message. Values that are empty, 0 or false are omitted, except by [`Writer::required`] and [`Writer::message`].
 pub(super) trait Writer {
     fn text(&mut self, field: Field, value: &str);
-    /// A text that JSON has also when it is empty.
+    /// A text that JSON contains even if it is empty.
     fn required(&mut self, field: Field, value: &str);
     fn data(&mut self, field: Field, value: Payload<'_>);
     fn number(&mut self, field: Field, value: u64);
@@ -62,7 +62,7 @@ pub(super) fn json(message: &impl Message, out: &mut Vec<u8>) -> Result<(), NotJ
     }
 }
 
-/// Appends a message as protobuf, behind its length.
+/// Appends a message as protobuf, with its length before it.
 pub(super) fn delimited(message: &impl Message, out: &mut Vec<u8>) {
     let len = len(message);
     out.reserve(len + protobuf::VARINT_MAX);
@@ -73,9 +73,9 @@ pub(super) fn delimited(message: &impl Message, out: &mut Vec<u8>) {
 
 struct Json<'a> {
     out: &'a mut Vec<u8>,
-    /// The next field is the first one of its object.
+    /// Whether the next field is the first one of its object.
     first: bool,
-    /// There was data that JSON cannot have.
+    /// Whether some data is not valid in JSON.
     refused: bool,
 }
 
@@ -209,10 +209,11 @@ impl Writer for Json<'_> {
     }
 }
 
-/// Where protobuf goes: a buffer, or a counter of bytes. Each message stands behind its length, which is counted first.
+/// The output of the protobuf writer: a buffer, or a counter of bytes. The length of each message is written before the message, so it is
+/// counted first.
 trait Out {
     fn put(&mut self, bytes: &[u8]);
-    /// Puts a message whose length is known.
+    /// Writes a message whose length is known.
     fn nested(&mut self, len: usize, message: &impl Message);
 }
 
@@ -238,7 +239,7 @@ impl Out for Count {
     }
 }
 
-/// The length of a message as protobuf, in bytes. A message is counted once for each level above it, of which there are at most five.
+/// The length of a message as protobuf, in bytes. A message is counted once for each of the levels above it, which are at most five.
 fn len(message: &impl Message) -> usize {
     let mut count = Protobuf(Count(0));
     message.write(&mut count);

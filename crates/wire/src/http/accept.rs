@@ -1,7 +1,7 @@
-//! Reads from the `Accept` fields of a request which representation the client prefers (RFC 9110 section 12.5.1).
+//! Reads the `Accept` fields of a request: the representation that the client prefers (RFC 9110 section 12.5.1).
 //!
-//! The server offers three choices, each for other resources. [`read`] decides two of them: an event stream or one message, and JSON or
-//! text. [`prefers_open_metrics`] decides the third: OpenMetrics or the text format of Prometheus. There is deliberately no general
+//! The server offers three choices, each for different resources. [`read`] makes two of them: an event stream or one message, and JSON or
+//! text. [`prefers_open_metrics`] makes the third: OpenMetrics or the text format of Prometheus. There is deliberately no general
 //! negotiation: types that the server never sends are ignored, and so are all parameters except `q`.
 
 use super::trim_ows;
@@ -9,8 +9,8 @@ use super::trim_ows;
 /// The client's preferences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accept {
-    /// Whether the client names `text/event-stream`, with any weight above 0. The weight is not compared with those of other types, because
-    /// a client that names this type lists other types only as a fallback.
+    /// Whether the client names `text/event-stream` with a weight above 0. The weight is not compared with other weights, because a client
+    /// that names this type lists other types only as a fallback.
     pub events: bool,
     /// Whether the client prefers JSON to text.
     pub json: bool,
@@ -26,8 +26,8 @@ enum Range {
     Any,
 }
 
-/// Reads all `Accept` fields of a request. Of JSON and text, the type with the higher weight wins. At equal weights a named type wins over
-/// `*/*`, and the first one wins if both types are named.
+/// Reads all `Accept` fields of a request. Of JSON and text, the type with the higher weight wins. At equal weights, a named type wins over
+/// `*/*`, and the first of two named types wins.
 pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     let mut accept = Accept::default();
     let mut best_rank = (0, false);
@@ -46,7 +46,7 @@ pub fn read<'b>(values: impl Iterator<Item = &'b [u8]>) -> Accept {
     accept
 }
 
-/// Whether the client wants metrics as OpenMetrics: it names that type, with at least the weight of text.
+/// Whether the client prefers metrics as OpenMetrics: it names that type, and gives text no higher weight.
 pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool {
     let (mut open_metrics, mut text) = (0, 0);
     for (range, weight) in ranges(values) {
@@ -59,7 +59,7 @@ pub fn prefers_open_metrics<'b>(values: impl Iterator<Item = &'b [u8]>) -> bool 
     open_metrics > 0 && open_metrics >= text
 }
 
-/// The media ranges that the server knows and that the client accepts, with their weights in thousandths.
+/// The media ranges that the server knows and the client accepts, with weights in thousandths.
 fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (Range, u16)> {
     let members = values.flat_map(|value| split(value, b','));
     members.filter_map(|member| {
@@ -70,7 +70,7 @@ fn ranges<'b>(values: impl Iterator<Item = &'b [u8]>) -> impl Iterator<Item = (R
     })
 }
 
-/// Splits at `separator`, except within quoted strings (RFC 9110 section 5.6.4).
+/// Splits at `separator`, but not inside quoted strings (RFC 9110 section 5.6.4).
 fn split(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     value.split(move |&b| {
@@ -102,7 +102,7 @@ fn range_of(name: &[u8]) -> Option<Range> {
         .map(|&(_, range)| range)
 }
 
-/// The value of `q=0.75` in thousandths; `None` for another parameter. A malformed weight counts as 0, which means not acceptable.
+/// The value of `q=0.75` in thousandths; `None` for another parameter. A malformed weight counts as 0, "not acceptable".
 fn quality(parameter: &[u8]) -> Option<u16> {
     let [b'q' | b'Q', b'=', digits @ ..] = parameter else {
         return None;

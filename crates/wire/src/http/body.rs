@@ -1,30 +1,30 @@
 //! Decodes chunked bodies in place (RFC 9112 section 7.1).
 //!
-//! Invariants: lines end in CRLF and nothing else. The result does not depend on how the stream is split into reads. The bytes of
-//! extensions and trailers are limited, so that a peer cannot keep a connection busy with them. Extensions and trailer fields are
-//! checked by their grammar and skipped, since the server does not use them.
+//! Invariants: only CRLF ends a line. The result does not depend on how the stream is split into reads. The bytes of extensions and
+//! trailers are limited, so that a peer cannot keep a connection busy with them. Extensions and trailer fields are checked by their grammar
+//! and then ignored.
 
 use super::is_tchar;
 
-/// Limit of the chunk extensions in one body. Few clients send extensions. Some proxies put a signature of 90 bytes into each chunk's.
+/// Limit of the chunk extensions in one body. Few clients send extensions, but some proxies add a signature of 90 bytes to each chunk.
 pub const MAX_EXTENSION_BYTES: u32 = 16 * 1024;
 /// Limit of the trailer fields after one body.
 pub const MAX_TRAILER_BYTES: u32 = 4 * 1024;
-/// Limit of the hexadecimal digits of a chunk size, leading zeros included: a `u64` holds no more.
+/// Limit of the hexadecimal digits of a chunk size, including leading zeros. A `u64` has no more digits.
 const MAX_SIZE_DIGITS: u8 = 16;
 
-/// Why a chunked body was refused. The connection is closed after the answer.
+/// Why a chunked body was refused. The connection is closed after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum BodyError {
     /// More data than the limit (413).
     TooLarge,
-    /// A fault in the chunked coding, or more extension or trailer bytes than allowed (400).
+    /// An error in the chunked coding, or too many bytes of extensions or trailers (400).
     Malformed(&'static str),
 }
 
 impl BodyError {
-    /// The status code to answer with.
+    /// The status code of the response.
     pub const fn status(&self) -> u16 {
         match self {
             Self::TooLarge => 413,
@@ -46,25 +46,25 @@ impl core::error::Error for BodyError {}
 /// The result of one call of [`ChunkedDecoder::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Consumed bytes of the buffer: all of them, unless the body ended earlier.
+    /// Consumed bytes of the buffer: all of them, unless the body ended before.
     pub read: usize,
-    /// Bytes of data that are now at the front of the buffer, never more than `read`.
+    /// Bytes of data at the beginning of the buffer, never more than `read`.
     pub written: usize,
     /// The body is complete. The bytes after `read` belong to the next request.
     pub done: bool,
 }
 
-/// The place of the next byte in the grammar of chunked bodies.
+/// The position of the next byte in the grammar of chunked bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Size,
-    /// After whitespace that follows the size or an extension; another extension must follow.
+    /// After whitespace behind the size or an extension: another extension must follow.
     ExtensionGap,
     /// After the semicolon.
     ExtensionStart,
     ExtensionName,
-    /// After whitespace that follows the name.
+    /// After whitespace behind the name.
     ExtensionNameEnd,
     /// After the equals sign.
     ValueStart,
@@ -88,7 +88,7 @@ enum State {
 /// The decoder of one chunked body. It buffers nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkedDecoder {
-    /// In the data: the bytes of the chunk that are still to come. In the size line: the size, as far as its digits have come.
+    /// In the data: the number of missing bytes of the chunk. In the size line: the value of the digits so far.
     left: u64,
     /// The sum of all chunk sizes so far.
     total: u64,
@@ -101,12 +101,12 @@ pub struct ChunkedDecoder {
 impl ChunkedDecoder {
     /// Decodes the next bytes of the stream, and moves the data to the front of `buf`.
     ///
-    /// The next call must begin with the bytes after [`Progress::read`], which are unchanged. `limit` is for the data of the whole body,
-    /// in bytes. After an error the contents of `buf` are unspecified.
+    /// The next call must begin with the bytes after [`Progress::read`], which are unchanged. `limit` is the maximum number of data bytes
+    /// of the whole body. After an error the contents of `buf` are unspecified.
     ///
     /// # Errors
-    /// [`BodyError::TooLarge`] after the size line with which the sum of the chunk sizes exceeds the limit;
-    /// [`BodyError::Malformed`] at the first byte that the grammar does not allow.
+    /// [`BodyError::TooLarge`] after the size line that makes the sum of the chunk sizes exceed the limit. [`BodyError::Malformed`] at the
+    /// first byte that the grammar does not allow.
     pub fn decode(&mut self, buf: &mut [u8], limit: usize) -> Result<Progress, BodyError> {
         let mut read = 0;
         let mut written = 0;
@@ -178,8 +178,8 @@ impl ChunkedDecoder {
         }
     }
 
-    /// The state after a byte of a chunk's extensions (RFC 9112 section 7.1.1). An extension is a name, perhaps with a value that is
-    /// a token or a quoted string (RFC 9110 section 5.6.4). Whitespace around `;` and `=` is allowed.
+    /// The state after a byte of a chunk's extensions (RFC 9112 section 7.1.1). An extension is a name and optionally a value, which is a
+    /// token or a quoted string (RFC 9110 section 5.6.4). Whitespace around `;` and `=` is allowed.
     fn take_extension_byte(&mut self, b: u8) -> Result<State, BodyError> {
         self.extension_bytes += u32::from(self.state != State::Size);
         if self.extension_bytes > MAX_EXTENSION_BYTES {
@@ -256,7 +256,7 @@ impl ChunkedDecoder {
     }
 }
 
-/// Whether a field's value or a quoted string may contain the byte (RFC 9110 section 5.5).
+/// Whether a field value or a quoted string may contain the byte (RFC 9110 section 5.5).
 const fn is_field_byte(b: u8) -> bool {
     b == b'\t' || (b >= b' ' && b != 0x7f)
 }

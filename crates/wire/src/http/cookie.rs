@@ -1,4 +1,5 @@
-//! Reads one cookie of a request (RFC 6265 section 4.2.1). Nothing is decoded, since a cookie can hold all characters of a token.
+//! Reads one cookie of a request (RFC 6265 section 4.2.1). Nothing is decoded, because a cookie can contain all characters of an access
+//! token.
 
 /// The value of the first cookie with this name in the `Cookie` fields, without quotes around it.
 pub fn value<'b>(mut fields: impl Iterator<Item = &'b [u8]>, name: &[u8]) -> Option<&'b [u8]> {

@@ -1,7 +1,7 @@
 //! Reads and writes the dates of HTTP (RFC 9110 section 5.6.7), as seconds since 1970.
 //!
-//! The parser is deliberately lenient. It ignores the name of the weekday, which carries no information. It accepts `UTC`, `Z`, `+0000`
-//! and `-0000` for `GMT`, since libraries for mail dates write them.
+//! The parser is deliberately lenient. It ignores the weekday, which adds no information. It accepts `UTC`, `Z`, `+0000` and `-0000` for
+//! `GMT`, because libraries for mail dates write them.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ const MONTHS: [&[u8; 3]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 const DAY_S: u64 = 24 * 60 * 60;
-/// The last second that the format can express, in the year 9999.
+/// The last second of the year 9999, after which the format has no dates.
 pub const MAX_UNIX_S: u64 = 253_402_300_799;
 
 /// Appends a date such as `Sun, 06 Nov 1994 08:49:37 GMT`. A time after [`MAX_UNIX_S`] is written as [`MAX_UNIX_S`].
@@ -30,10 +30,10 @@ pub fn write_date(out: &mut Vec<u8>, unix_s: u64) {
     out.extend_from_slice(&text);
 }
 
-/// Parses an IMF-fixdate or one of the two obsolete forms. `None` for other text, for a day that does not exist, and for a date before
-/// 1970.
+/// Parses an IMF-fixdate or one of the two obsolete forms. `None` for other text, a day that does not exist, or a date before 1970.
 ///
-/// A year of two digits (RFC 850) is between 1970 and 2069. RFC 9110 chooses the century by the present year, which would need a clock.
+/// A year of two digits (RFC 850) is from 1970 to 2069. RFC 9110 chooses the century relative to the current year, which would need a
+/// clock.
 pub fn parse_date(text: &[u8]) -> Option<u64> {
     match memchr::memchr(b',', text) {
         Some(3) => parse_imf(&strip_utc_zone(text)?[3..]),
@@ -43,7 +43,7 @@ pub fn parse_date(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The text before the name of the time zone, which must be UTC.
+/// The text before the time zone, which must be UTC.
 fn strip_utc_zone(text: &[u8]) -> Option<&[u8]> {
     let at = memchr::memrchr(b' ', text)?;
     let zones: [&[u8]; 5] = [b"GMT", b"UTC", b"Z", b"+0000", b"-0000"];
@@ -154,8 +154,8 @@ const fn month_days(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from March 1 of year 0 to 1970-01-01, in the proleptic Gregorian calendar. The arithmetic is simpler with years that begin
-/// in March, since their leap day is the last day.
+/// Days from March 1 of year 0 to 1970-01-01, in the proleptic Gregorian calendar. Years that begin in March make the arithmetic simpler,
+/// because their leap day is the last day.
 const DAYS_FROM_MARCH_0_TO_1970: u64 = 719_468;
 
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
@@ -164,7 +164,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - DAYS_FROM_MARCH_0_TO_1970
 }
 
-/// Year, month and day of the day that is `days` after 1970-01-01.
+/// Year, month and day of the date `days` after 1970-01-01.
 fn date_of_day(days: u64) -> (u64, u64, u64) {
     let days = days + DAYS_FROM_MARCH_0_TO_1970;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,16 +1,16 @@
-//! Finds the address of a client that connects through proxies, in `X-Forwarded-For`.
+//! Finds in `X-Forwarded-For` the address of a client that connects through proxies.
 //!
-//! Invariant: an entry counts only if the peer and all entries to its right are trusted proxies, so a client gains nothing by
-//! writing the field itself. `Forwarded` (RFC 7239) is not read.
+//! Invariant: an entry counts only if the peer and all entries to its right are trusted proxies. So a client gains nothing if it writes the
+//! field itself. `Forwarded` (RFC 7239) is not read.
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::list;
 
-/// The rightmost address that is no trusted proxy: the peer itself if it is not trusted.
+/// The rightmost address that is not a trusted proxy. This is the peer if the peer is not trusted.
 ///
-/// `xff` are the values of all `X-Forwarded-For` fields in order; `trusted` are networks as address and prefix length in bits. If
-/// all addresses are trusted, the result is the leftmost one. An entry that is not an address ends the trust: the result is the
+/// `xff` contains the values of all `X-Forwarded-For` fields in order. `trusted` contains networks: address and prefix length in bits. If
+/// all addresses are trusted, the result is the leftmost one. The search ends at an entry that is not an address, and the result is the
 /// address to its right. IPv4 addresses mapped into IPv6 are read as IPv4.
 pub fn client_address<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
@@ -24,13 +24,13 @@ pub fn client_address<'b>(
     client_behind(xff, trusted).unwrap_or(peer)
 }
 
-/// Like [`client_address`], for a peer that is known to be trusted. `None` if no entry counts.
+/// Like [`client_address`], for a peer that the caller has found to be trusted. `None` if no entry counts.
 pub fn client_behind<'b>(
     xff: impl Iterator<Item = &'b [u8]>,
     trusted: &[(IpAddr, u8)],
 ) -> Option<IpAddr> {
-    // The entries are read from the left, so that no list is needed. The result is the same as from the right: the last untrusted address,
-    // or, if all addresses after the last entry that is no address are trusted, the first of them.
+    // The entries are read from the left, so that no list is needed. The result is the same as from the right: the last untrusted address.
+    // If all addresses after the last non-address are trusted, it is the first of them.
     let mut found = None;
     for entry in xff.flat_map(list) {
         found = match address(entry) {
@@ -56,7 +56,7 @@ fn address(entry: &[u8]) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Whether an address, which may be IPv4 mapped into IPv6, is in one of the networks.
+/// Whether an address is in one of the networks. It may be an IPv4 address mapped into IPv6.
 pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
     let ip = ip.to_canonical();
     trusted
@@ -64,7 +64,7 @@ pub fn is_trusted(ip: IpAddr, trusted: &[(IpAddr, u8)]) -> bool {
         .any(|&(network, prefix)| contains(network, prefix, ip))
 }
 
-/// Whether the first `prefix` bits are equal. A prefix longer than the address means the whole address.
+/// Whether the first `prefix` bits are equal. A prefix longer than the address means all bits.
 fn contains(network: IpAddr, prefix: u8, ip: IpAddr) -> bool {
     match (network, ip) {
         (IpAddr::V4(network), IpAddr::V4(ip)) => {

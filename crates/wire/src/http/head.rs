@@ -1,10 +1,10 @@
 //! Parses the head of a request: request line and header fields (RFC 9112 sections 2 to 7).
 //!
-//! Invariants: a head is parsed only when it is complete, and the result does not depend on how the stream is split into reads.
-//! Lines end in CRLF and nothing else. All slices point into the caller's buffer. `httparse` splits the fields into names and values; this
-//! module decides which of them are acceptable.
+//! Invariants: a head is parsed only when it is complete, and the result does not depend on how the stream is split into reads. Only CRLF
+//! ends a line. All slices point into the caller's buffer. `httparse` splits the fields into names and values; this module decides which of
+//! them are acceptable.
 //!
-//! Deliberately elsewhere: the decoding of the path ([`crate::topic`]) and of the query ([`crate::form`]).
+//! Deliberately not here: decoding of the path ([`crate::topic`]) and of the query ([`crate::form`]).
 
 use alloc::vec;
 
@@ -17,8 +17,8 @@ pub use super::request_line::Method;
 use super::request_line::{self, RequestLine};
 use super::{accept, is_tchar, list, read_decimal, trim_ows};
 
-/// Number of fields that a [`Head`] stores without the heap. The number is small, since a head is copied when it is returned. Nearly all
-/// heads have fewer fields. A head with more fields is parsed a second time.
+/// Number of fields that a [`Head`] stores without heap memory. It is small because a head is copied when it is returned. Nearly all heads
+/// have fewer fields; a head with more fields is parsed a second time.
 const FEW_HEADERS: usize = 24;
 
 /// How the body after a head is delimited (RFC 9112 section 6.3).
@@ -43,7 +43,7 @@ pub struct Head<'b> {
     pub path: &'b [u8],
     /// The query after the `?`, not decoded; empty if there is none.
     pub query: &'b [u8],
-    /// Minor version: 0 for HTTP/1.0, 1 for all later 1.x.
+    /// Minor version: 0 for HTTP/1.0, 1 for HTTP/1.1 and higher.
     pub minor: u8,
     /// Length in bytes from the start of the buffer, including the blank lines before and after the head.
     pub len: usize,
@@ -52,10 +52,10 @@ pub struct Head<'b> {
     fields: SmallVec<[Header<'b>; FEW_HEADERS]>,
 }
 
-/// Parses the head at the start of `buf`. `None` while the head is incomplete and can still fit into `limit` bytes.
+/// Parses the head at the start of `buf`. `None` if the head is incomplete and can still fit into `limit` bytes.
 ///
-/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap: it only
-/// searches line ends. Callers must also call [`Head::body`] for every method, since only that refuses conflicting lengths.
+/// Blank lines before the request line are skipped and counted (RFC 9112 section 2.2). A call with an incomplete head is cheap, because it
+/// only searches for line ends. Callers must also call [`Head::body`] for every method, because only that call refuses conflicting lengths.
 ///
 /// # Errors
 /// [`HeadError::TooLarge`], [`HeadError::Malformed`] or [`HeadError::Version`], as early as the bytes allow.
@@ -103,9 +103,9 @@ pub fn parse(buf: &[u8], limit: usize) -> Result<Option<Head<'_>>, HeadError> {
     }))
 }
 
-/// Checks that there is one Host field in HTTP/1.1, and at most one in 1.0 (RFC 9112 section 3.2). The authority of the target overrides
-/// the field (3.2.2). Without an authority, a request with an empty Host field has no valid `http` URI (RFC 9110 section 4.2.1). Such a
-/// request is refused, as RFC 9112 section 3.3 allows.
+/// Checks that HTTP/1.1 has one Host field and HTTP/1.0 at most one (RFC 9112 section 3.2). The authority of the target overrides the field
+/// (section 3.2.2). Without an authority, an empty Host field makes the URI invalid (RFC 9110 section 4.2.1), and the request is refused,
+/// as RFC 9112 section 3.3 allows.
 fn check_host<'b>(
     fields: &[Header<'b>],
     minor: u8,
@@ -128,7 +128,6 @@ fn check_host<'b>(
     Ok(authority.or(host))
 }
 
-/// The values of all fields of a name, in order.
 fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item = &'b [u8]> + 'a {
     let named = fields
         .iter()
@@ -136,8 +135,8 @@ fn values<'a, 'b>(fields: &'a [Header<'b>], name: &'a str) -> impl Iterator<Item
     named.map(|f| f.value)
 }
 
-/// The number of bytes of the blank lines (CRLF) at the start of `buf`. A robust server ignores them before a request line (RFC 9112
-/// section 2.2). If `buf` contains nothing else, the connection is idle: no head has begun.
+/// The number of bytes of blank lines (CRLF) at the start of `buf`. A robust server ignores blank lines before a request (RFC 9112 section
+/// 2.2). If `buf` contains nothing else, no head has begun and the connection is idle.
 pub fn blank_lines(buf: &[u8]) -> usize {
     2 * buf
         .chunks_exact(2)
@@ -145,7 +144,7 @@ pub fn blank_lines(buf: &[u8]) -> usize {
         .count()
 }
 
-/// The value of a field, for the error response to a head that was refused or is incomplete. Only complete lines are read. `None` if the
+/// The value of a field in a head that was refused or is incomplete, for the error response. Only complete lines are read. `None` if the
 /// field is missing or occurs several times.
 pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     let bytes = &bytes[blank_lines(bytes)..];
@@ -161,7 +160,7 @@ pub fn field_in<'b>(bytes: &'b [u8], name: &str) -> Option<&'b [u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// The representations that the client accepts, read from a head that was refused or is incomplete; see [`field_in`].
+/// The representations that the client accepts, from a head that was refused or is incomplete; see [`field_in`].
 pub fn accept_in(bytes: &[u8]) -> Accept {
     accept::read(field_in(bytes, "accept").into_iter())
 }
@@ -170,14 +169,14 @@ pub fn accept_in(bytes: &[u8]) -> Accept {
 struct Offsets {
     /// Start of the request line.
     start: usize,
-    /// End of the request line, at its CR.
+    /// End of the request line: the offset of its CR.
     request_line_end: usize,
-    /// After the blank line.
+    /// The offset after the blank line at the end.
     end: usize,
 }
 
-/// Searches for the blank line at the end of the head. An error is reported at the first wrong byte, so that the error does not depend on
-/// how the stream is split into reads.
+/// Searches for the blank line at the end of the head. An error is reported at the first wrong byte, so it does not depend on how the
+/// stream is split into reads.
 fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
     let window = &buf[..buf.len().min(limit)];
     let start = blank_lines(window);
@@ -185,7 +184,7 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
         && !is_tchar(b)
         && !matches!(b, b'\r' | b'\n')
     {
-        // These bytes are no head but a TLS hello or the like: do not wait for a line end.
+        // This is not HTTP but perhaps a TLS hello, so no line end will come.
         return Err(HeadError::Malformed("this is not an HTTP request"));
     }
     let mut line = start;
@@ -220,7 +219,7 @@ fn find_end(buf: &[u8], limit: usize) -> Result<Option<Offsets>, HeadError> {
 }
 
 impl<'b> Head<'b> {
-    /// The value of the first field with this name (in any case), without the whitespace around it.
+    /// The value of the first field with this name, without the whitespace around it. The case of names does not matter.
     #[inline]
     pub fn header(&self, name: &str) -> Option<&'b [u8]> {
         self.headers(name).next()
@@ -232,13 +231,13 @@ impl<'b> Head<'b> {
         values(&self.fields, name)
     }
 
-    /// The names of all fields, in order, as they were written.
+    /// The names of all fields, in order, as written.
     #[inline]
     pub fn names(&self) -> impl Iterator<Item = &'b str> + '_ {
         self.fields.iter().map(|field| field.name)
     }
 
-    /// Whether the comma list in all fields with this name contains `token`, in any case.
+    /// Whether `token` is in the comma-separated list of the fields with this name. The case of the token does not matter.
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.headers(name)
             .flat_map(list)
@@ -254,10 +253,8 @@ impl<'b> Head<'b> {
     /// How the body is delimited.
     ///
     /// # Errors
-    /// Anything that two servers could read in two ways (RFC 9112 sections 6.1 and 6.3): a length together with a transfer coding,
-    /// several lengths, a malformed length, or a coding other than `chunked`.
-    ///
-    /// Also an expectation other than `100-continue`.
+    /// If two servers could read the length in different ways (RFC 9112 sections 6.1 and 6.3): a length together with a transfer coding,
+    /// several lengths, a malformed length, or a coding other than `chunked`. Also if there is an expectation other than `100-continue`.
     pub fn body(&self) -> Result<Body, HeadError> {
         let chunked = self.chunked()?;
         let length = self.content_length()?;
@@ -296,7 +293,7 @@ impl<'b> Head<'b> {
             && matches!(self.body(), Ok(Body::Chunked | Body::Length(1..)))
     }
 
-    /// Whether the request is an upgrade to WebSocket (RFC 6455 section 4.2.1). Version and key are not checked.
+    /// Whether the request asks for an upgrade to WebSocket (RFC 6455 section 4.2.1). The version and the key are not checked.
     #[inline]
     pub fn is_websocket_upgrade(&self) -> bool {
         self.method == Method::Get
@@ -343,7 +340,7 @@ impl<'b> Head<'b> {
         let Some(digits) = lengths.next() else {
             return Ok(None);
         };
-        // Several lengths are refused even if they are equal: a proxy in front of the server may read them differently.
+        // Several lengths are refused even if they are equal, because a proxy in front of the server may read them differently.
         if lengths.next().is_some() {
             return Err(bad);
         }

@@ -1,8 +1,7 @@
-//! The codec of HTTP/1.x for servers (RFC 9110, RFC 9112): request heads, bodies, response heads, and the grammars of some header
-//! fields.
+//! The codec of HTTP/1.x for servers (RFC 9110, RFC 9112): request heads, bodies, response heads, and the grammars of some fields.
 //!
-//! Invariants: nothing here reads a socket or a clock, and no bytes of a peer cause a panic. A request that two servers could read in two
-//! ways (request smuggling) is refused, not repaired. Deliberately absent: routing, connection state, content codings, and HTTP/2
+//! Invariants: this code reads no socket and no clock, and no bytes of a peer make it panic. A request that two servers could read in two
+//! ways (request smuggling) is refused and never repaired. Deliberately not here: routing, connection state, content codings, and HTTP/2
 //! ([`crate::http2`]).
 
 pub mod accept;
@@ -24,7 +23,7 @@ pub(crate) const fn is_tchar(b: u8) -> bool {
     TCHARS[b as usize]
 }
 
-/// The results of `is_tchar`, in a table because each name of a header field is checked with it.
+/// The results of `is_tchar`. A table, because each byte of each field name is checked.
 const TCHARS: [bool; 256] = {
     let mut table = [false; 256];
     let mut b = 0;
@@ -41,18 +40,17 @@ const TCHARS: [bool; 256] = {
     table
 };
 
-/// Whether `value` is allowed as the value of a header field: it has no control character except the tab, so it cannot begin a new
-/// line (RFC 9110 section 5.5).
+/// Whether `value` is allowed as a field value. It may have no control character except the tab, so it cannot begin a new line (RFC 9110
+/// section 5.5).
 ///
-/// A header value that comes from outside must be checked with this or with a stricter rule. SSE fields need the stricter rule of
-/// `sse::is_field_safe`.
+/// A field value from outside must be checked with this or a stricter rule. SSE fields need the stricter `sse::is_field_safe`.
 pub fn is_field_value(value: &[u8]) -> bool {
     value
         .iter()
         .all(|&b| b == b'\t' || (b >= b' ' && b != 0x7f))
 }
 
-/// The value without the optional whitespace at both ends: spaces and tabs only (RFC 9110 section 5.6.3).
+/// The value without optional whitespace at both ends, which is spaces and tabs only (RFC 9110 section 5.6.3).
 pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -63,7 +61,7 @@ pub(crate) fn trim_ows(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The value of decimal digits, such as those of Content-Length. `None` for other characters, for none, and beyond 64 bits.
+/// The value of a decimal number, such as a Content-Length. `None` for an empty text, for other characters, and above 64 bits.
 pub(crate) fn read_decimal(digits: &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for digit in digits {
@@ -73,8 +71,8 @@ pub(crate) fn read_decimal(digits: &[u8]) -> Option<u64> {
     (!digits.is_empty()).then_some(value)
 }
 
-/// The members of a comma list, trimmed and without empty members (RFC 9110 section 5.6.1.2). Only for lists that cannot contain
-/// quoted strings.
+/// The members of a comma-separated list, trimmed and without empty members (RFC 9110 section 5.6.1.2). Only for lists without quoted
+/// strings.
 pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&b| b == b',')

@@ -1,5 +1,5 @@
-//! Compares origins of pages (RFC 6454). Gives their normal form, and tells whether an origin is the one of the `Host` field, and whether a
-//! host is this machine. The last check protects a server on loopback against DNS rebinding.
+//! Normalizes and compares the origins of web pages (RFC 6454): whether an origin equals the `Host` field, and whether a host is this
+//! machine. The last check protects a server on loopback against DNS rebinding.
 
 use alloc::string::String;
 use core::fmt::Write as _;
@@ -8,16 +8,16 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use idna::AsciiDenyList;
 use idna::uts46::{DnsLength, Hyphens, Uts46};
 
-/// The maximum number of bytes of a host name, without a dot at its end (RFC 1035 section 2.3.4).
+/// The maximum number of bytes of a host name, without a trailing dot (RFC 1035 section 2.3.4).
 const HOST_BYTES_MAX: usize = 253;
 
-/// The normal form of an origin, as browsers send it and in which two origins can be compared: scheme and host in lower case, names
-/// in ASCII form, no default port. `null` is left as it is. Other schemes than those of the web (`file://`, those of extensions and
-/// applications) may have no host, and their hosts keep their case, as in the URL standard.
+/// The normal form of an origin, as browsers send it; two normal forms can be compared as text. Scheme and host are in lower case, names
+/// are in ASCII form, and the default port is absent. `null` stays `null`. Other schemes than those of the web (`file://`, those of
+/// extensions and applications) may have no host, and their hosts keep their case, as in the URL standard.
 ///
-/// One `/` after the host is removed: some clients that are no browsers send it, and people copy it from the address bar.
+/// One `/` after the host is removed, because people copy it from the address bar and some clients other than browsers send it.
 ///
-/// `None` if the text is no origin: it has no scheme, or has a path, a user, a bad port, or a host of more than 253 bytes.
+/// `None` if the text is not an origin: it has no scheme, or it has a path, a user, a bad port, or a host of more than 253 bytes.
 pub fn normalize(origin: &[u8]) -> Option<String> {
     let text = core::str::from_utf8(origin).ok()?;
     if text == "null" {
@@ -44,14 +44,14 @@ pub fn normalize(origin: &[u8]) -> Option<String> {
     Some(out)
 }
 
-/// Appends a host in the form that browsers write.
+/// Appends a host in the form that browsers use.
 fn write_host(host: &str, out: &mut String) -> Option<()> {
     if let Some(inner) = host.strip_prefix('[') {
         let address: Ipv6Addr = inner.strip_suffix(']')?.parse().ok()?;
         let _ = write!(out, "[{address}]");
         return Some(());
     }
-    // The time of IDNA grows with the square of a label's length: 8 KB of ideographs would take milliseconds. No browser sends such hosts.
+    // The time of IDNA grows with the square of a label's length: 8 KB of ideographs would take milliseconds. No browser sends such a host.
     if host.strip_suffix('.').unwrap_or(host).len() > HOST_BYTES_MAX {
         return None;
     }
@@ -72,7 +72,7 @@ fn write_host(host: &str, out: &mut String) -> Option<()> {
     Some(())
 }
 
-/// The labels of a host. A dot at the end adds no empty label.
+/// The labels of a host. A trailing dot adds no empty label.
 fn labels(host: &str) -> core::str::Split<'_, char> {
     host.strip_suffix('.').unwrap_or(host).split('.')
 }
@@ -84,16 +84,16 @@ fn last_label(host: &str) -> &str {
     point.map_or(host, |at| &host[at + 1..])
 }
 
-/// Whether browsers read the host as an IPv4 address. They decide by the last label of the host (URL standard, "ends in a number").
+/// Whether browsers read the host as an IPv4 address. Only the last label decides that (URL standard, "ends in a number").
 fn is_ipv4(host: &str) -> bool {
     let last = last_label(host);
-    // A hexadecimal number begins with a digit too, the 0 of `0x`.
+    // A hexadecimal number, too, begins with a digit: the 0 of `0x`.
     last.starts_with(|c: char| c.is_ascii_digit())
         && (last.bytes().all(|b| b.is_ascii_digit()) || ipv4_part(last).is_some())
 }
 
-/// The IPv4 address of a host such as `127.1`, `0x7f.1` or `010.0.0.1`. Its parts may be decimal, hexadecimal or octal, and the last
-/// part fills all bytes that are left (URL standard, "IPv4 parser").
+/// The IPv4 address of a host such as `127.1`, `0x7f.1` or `010.0.0.1`. Each number may be decimal, hexadecimal or octal, and the last
+/// number fills all remaining bytes (URL standard, "IPv4 parser").
 fn ipv4_address(host: &str) -> Option<Ipv4Addr> {
     let mut address = 0_u32;
     let mut left = 4_u32;
@@ -110,7 +110,7 @@ fn ipv4_address(host: &str) -> Option<Ipv4Addr> {
     (left == 0).then(|| Ipv4Addr::from(address))
 }
 
-/// The value of one part of an IPv4 address (URL standard, "IPv4 number parser").
+/// The value of one number in an IPv4 address (URL standard, "IPv4 number parser").
 fn ipv4_part(text: &str) -> Option<u64> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = match (hex, text.strip_prefix('0')) {
@@ -135,10 +135,10 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// Whether a page of `origin` (`https://example.com:8443`) is from the server that the request addresses as `host`.
+/// Whether `origin` (`https://example.com:8443`) is the origin of the server that the request addresses as `host`.
 ///
-/// The case of host names does not matter. One `/` after the origin's host is ignored, as in [`normalize`]. A missing port is the
-/// default port of the origin's scheme. `null` and schemes other than `http` and `https` are never the same.
+/// The case of host names does not matter. One `/` after the origin's host is ignored, as in [`normalize`]. A missing port means the
+/// default port of the origin's scheme. The result is false for `null` and for schemes other than `http` and `https`.
 pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(origin, b"://") else {
         return false;
@@ -158,7 +158,7 @@ pub fn same_origin(origin: &[u8], host: &[u8]) -> bool {
         && their_port.unwrap_or(default_port) == our_port.unwrap_or(default_port)
 }
 
-/// Whether two origins in normal form differ only in the name of the loopback, such as `http://localhost:3000` and
+/// Whether two different origins in normal form differ only in the name of the loopback host, such as `http://localhost:3000` and
 /// `http://127.0.0.1:3000`.
 pub fn is_loopback_alias(one: &str, other: &str) -> bool {
     let parts = |origin: &'_ str| {
@@ -173,7 +173,7 @@ pub fn is_loopback_alias(one: &str, other: &str) -> bool {
 }
 
 /// Whether a browser would run the response as code of its origin or apply it as a style. `destination` is the value of `Sec-Fetch-Dest`
-/// (W3C Fetch Metadata, section 2.1). The Fetch standard lists the destinations that are like scripts.
+/// (W3C Fetch Metadata, section 2.1). The Fetch standard calls such destinations script-like.
 pub fn runs_as_code(destination: &[u8]) -> bool {
     const RUN: [&str; 10] = [
         "audioworklet",
@@ -193,7 +193,7 @@ pub fn runs_as_code(destination: &[u8]) -> bool {
         .any(|run| run.as_bytes().eq_ignore_ascii_case(value))
 }
 
-/// Whether the settings list this value of a `Host` field, which may have a port.
+/// Whether `listed` contains this value of a `Host` field. The value may have a port.
 pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
     listed
         .iter()
@@ -201,7 +201,7 @@ pub fn is_listed_host(listed: &[String], host: &[u8]) -> bool {
 }
 
 /// Whether a page of another origin sent the request. `site` is the value of `Sec-Fetch-Site` (W3C Fetch Metadata, section 2.3).
-/// `same-site` is another origin too: another port, or another name of the same domain. False for unknown values.
+/// `same-site` counts as another origin: another port, or another name of the same domain. False for unknown values.
 pub fn is_cross_origin(site: &[u8]) -> bool {
     let value = site.split(|b| *b == b';').next().unwrap_or_default();
     matches!(value.trim_ascii(), b"cross-site" | b"same-site")
@@ -220,7 +220,7 @@ pub fn is_loopback_host(host: &[u8]) -> bool {
         let address = inner.parse::<Ipv6Addr>();
         return address.is_ok_and(|address| address.to_canonical().is_loopback());
     }
-    // This runs for each request, so the usual form of an address has a fast path.
+    // This runs for each request, so there is a fast path for the usual form of an address.
     if let Ok(address) = name.parse::<Ipv4Addr>() {
         return address.is_loopback();
     }

@@ -1,16 +1,16 @@
-//! Reads the header of the PROXY protocol version 2, in which a load balancer sends the client's address (HAProxy's
+//! Reads the header of the PROXY protocol, version 2, with which a load balancer sends the client's address (HAProxy's
 //! `proxy-protocol.txt`, section 2.2).
 //!
-//! Invariant: the connection ends if the header is missing or malformed; nothing is guessed. Type-length-value fields are skipped.
-//! Version 1, the text form, has an error of its own, so that the operator sees which setting to change.
+//! Invariant: without a valid header the connection ends; nothing is guessed. Type-length-value fields are ignored. Version 1, the text
+//! form, has a separate error, so that the operator sees which setting to change.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Bytes before the addresses: signature, version and command, family and transport, length.
+/// Bytes before the addresses: the signature, version and command, family and transport, and the length.
 const FIXED_BYTES: usize = 16;
-/// The maximum number of bytes after the fixed part. Addresses take 36 bytes, and balancers add some hundreds for details of TLS. The specification
-/// allows 65,535 bytes, and all of them would be buffered before the first request.
+/// The maximum number of bytes after the fixed fields. Addresses take 36 bytes, and balancers add some hundreds for TLS details. The
+/// specification allows 65,535 bytes, all of which would be buffered before the first request.
 pub const MAX_REST_BYTES: usize = 4096;
 
 /// Why a PROXY header was refused; the connection is closed without an answer.
@@ -19,11 +19,11 @@ pub const MAX_REST_BYTES: usize = 4096;
 pub enum ProxyError {
     /// The connection does not start with a PROXY header.
     Missing,
-    /// The text form, version 1, or a version from the future.
+    /// The text form (version 1) or an unknown version.
     Version,
-    /// The header is longer than [`MAX_REST_BYTES`] after its fixed part.
+    /// The header has more than [`MAX_REST_BYTES`] after its fixed fields.
     TooLarge,
-    /// An unknown command, family or transport, or addresses cut short.
+    /// An unknown command, family or transport, or truncated addresses.
     Malformed,
 }
 
@@ -43,11 +43,11 @@ impl core::error::Error for ProxyError {}
 
 /// Returns the client's address, if the header names one, and the length of the header; `None` while the header is incomplete.
 ///
-/// The address is absent for the `LOCAL` command (health checks) and for families other than IP. The caller then uses the socket's
-/// peer address.
+/// The address is absent for the `LOCAL` command (health checks), for an unspecified family, and for Unix sockets. The caller then uses the
+/// peer address of the socket.
 ///
 /// # Errors
-/// [`ProxyError`], at the first wrong byte.
+/// [`ProxyError`]. A wrong signature is an error at its first wrong byte.
 pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyError> {
     let seen = buf.len().min(SIGNATURE.len());
     if buf[..seen] != SIGNATURE[..seen] {
@@ -86,7 +86,7 @@ pub fn parse_v2(buf: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>, Proxy
 /// The source address of a `PROXY` command.
 fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
     match family {
-        // Unspecified and local sockets have no address that limits could use.
+        // Unspecified or Unix sockets: there is no address to which limits could apply.
         0x00 | 0x31 => Ok(None),
         // TCP over IPv4: source, destination, source port, destination port.
         0x11 => {
@@ -101,7 +101,7 @@ fn source(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, ProxyError> {
             let mut octets = [0; 16];
             octets.copy_from_slice(&block[..16]);
             let port = u16::from_be_bytes([block[32], block[33]]);
-            // A balancer that listens on IPv6 alone names IPv4 clients by mapped addresses.
+            // A balancer that listens only on IPv6 sends the mapped addresses of IPv4 clients.
             let address = Ipv6Addr::from(octets).to_canonical();
             Ok(Some(SocketAddr::new(address, port)))
         }

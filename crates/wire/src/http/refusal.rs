@@ -1,15 +1,16 @@
-//! The errors with which request heads are refused.
+//! The errors for request heads.
 
-/// The maximum number of fields of one head; more are answered 431. Browsers send about 15, and proxies add a few.
+/// The maximum number of fields in a head. A head with more fields gets the response 431. Browsers send about 15 fields, and proxies add a
+/// few.
 pub const MAX_HEADERS: usize = 64;
 
-/// Why a head was refused. The connection is closed after the answer, since it is unknown where the next request begins.
+/// Why a head was refused. The connection is closed after the response, because it is unknown where the next request begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum HeadError {
     /// The head is longer than the limit, or has more than [`MAX_HEADERS`] fields (431).
     TooLarge,
-    /// The head is not HTTP, or two servers could read it in two ways (400).
+    /// The head is not HTTP, or two servers could read it in different ways (400).
     Malformed(&'static str),
     /// A major version other than 1 (505).
     Version,
@@ -20,7 +21,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status code to answer with.
+    /// The status code of the response.
     pub const fn status(&self) -> u16 {
         match self {
             Self::TooLarge => 431,

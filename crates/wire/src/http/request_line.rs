@@ -1,8 +1,8 @@
 //! Parses the request line: method, target and version (RFC 9112 section 3).
 //!
-//! A proxy in front of the server must read the same request from the line as the server. Invariant: an accepted line has exactly two
-//! spaces, and a target that all servers split in the same way. The target is ASCII (RFC 3986 section 2). ASCII characters that URIs may
-//! not contain but that browsers send, such as `|`, are accepted.
+//! A proxy and the server must read the same request from a line. Invariant: an accepted line has exactly two spaces, and a target that all
+//! servers split in the same way. The target is ASCII (RFC 3986 section 2). Some ASCII characters are accepted although URIs may not
+//! contain them, because browsers send them, such as `|`.
 
 use super::is_tchar;
 use super::refusal::HeadError;
@@ -40,7 +40,7 @@ pub(super) struct RequestLine<'b> {
 /// Parses `method SP target SP HTTP/1.x`, without the line end.
 ///
 /// # Errors
-/// [`HeadError::Version`] for another major version, whatever the target is; otherwise [`HeadError::Malformed`].
+/// [`HeadError::Version`] for another major version, whatever the target is. Otherwise [`HeadError::Malformed`].
 pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
     let bad = HeadError::Malformed("bad request line");
     let first = memchr::memchr(b' ', line).ok_or(bad)?;
@@ -72,7 +72,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
         });
     }
     let (authority, path_and_query) = match method_name {
-        // The target of CONNECT is only an authority (RFC 9112 section 3.2.3). The request gets the path `/`.
+        // The target of CONNECT is an authority without a path (RFC 9112 section 3.2.3). The path becomes `/`.
         b"CONNECT" if target.is_empty() || !is_authority(target) => {
             return Err(HeadError::Malformed(
                 "the target of CONNECT is no authority",
@@ -99,7 +99,7 @@ pub(super) fn parse(line: &[u8]) -> Result<RequestLine<'_>, HeadError> {
 
 fn minor_version(version: &[u8]) -> Result<u8, HeadError> {
     match version {
-        // HTTP/1.2 to HTTP/1.9 are served as HTTP/1.1, the highest minor version that we speak (RFC 9110 section 2.5).
+        // HTTP/1.2 to HTTP/1.9 are treated as HTTP/1.1, the highest minor version that we implement (RFC 9110 section 2.5).
         [
             b'H',
             b'T',
@@ -127,7 +127,7 @@ fn method_of(name: &[u8]) -> Method {
     }
 }
 
-/// Splits a target in absolute-form into its authority and the rest; origin-form has no authority (RFC 9112 section 3.2).
+/// Splits a target in absolute-form into the authority and the rest. A target in origin-form has no authority (RFC 9112 section 3.2).
 fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     if target.first() == Some(&b'/') {
         return Ok((None, target));
@@ -144,7 +144,7 @@ fn split_authority(target: &[u8]) -> Result<(Option<&[u8]>, &[u8]), HeadError> {
     Ok((Some(authority), path_and_query))
 }
 
-/// The rest after `scheme://`, for the schemes of this server.
+/// The target after `scheme://`, for the schemes of this server.
 fn after_scheme(target: &[u8]) -> Option<&[u8]> {
     ["http://", "https://", "ws://", "wss://"]
         .iter()
@@ -156,8 +156,8 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
         })
 }
 
-/// Whether the value is empty, or a host with or without a port (RFC 3986 section 3.2). Refused are a user before the host, a port
-/// without a host (RFC 9110 section 4.2.1), and the characters that separate parts of a URI or members of a list.
+/// Whether the value is empty, or is a host with or without a port (RFC 3986 section 3.2). Not allowed are a user before the host, a port
+/// without a host (RFC 9110 section 4.2.1), and characters that separate the components of a URI or the members of a list.
 pub(super) fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value.strip_prefix(b"[") {
         Some(inner) => {
@@ -185,7 +185,7 @@ pub(super) fn is_authority(value: &[u8]) -> bool {
     }
 }
 
-/// Whether RFC 3986 section 3.2.2 allows the character in a host name. The comma is not allowed, since other servers read it as a list
+/// Whether a host name may contain the byte (RFC 3986 section 3.2.2). The comma is refused, because other servers read it as a list
 /// separator.
 fn is_host_byte(b: &u8) -> bool {
     let is_refused = matches!(

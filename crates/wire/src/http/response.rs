@@ -1,7 +1,7 @@
-//! Writes response heads into a byte vector (RFC 9112 section 4). The callers decide which fields a response has.
+//! Writes response heads into a byte vector (RFC 9112 section 4). The callers choose the fields of a response.
 //!
-//! Invariants: nothing is allocated except by the growth of the vector. A field whose value has a control character is left out, and
-//! the rest of the head is written.
+//! Invariants: only the growth of the vector allocates memory. A field whose value has a control character is omitted, and the rest of the
+//! head is written.
 
 use alloc::vec::Vec;
 
@@ -51,8 +51,8 @@ pub struct ResponseHead<'o> {
 }
 
 impl<'o> ResponseHead<'o> {
-    /// Begins a head with its status line. The version is HTTP/1.1 for every request, since it is the version that the server speaks
-    /// (RFC 9110 section 6.2).
+    /// Begins a head with its status line. Every response says HTTP/1.1, also to a client of HTTP/1.0, because this is the version of the
+    /// server (RFC 9110 section 6.2).
     ///
     /// # Panics
     /// If `status` does not have three digits.
@@ -69,8 +69,8 @@ impl<'o> ResponseHead<'o> {
         Self { out }
     }
 
-    /// Appends a field. A field whose value has a control character is left out. Callers should have refused such a value before
-    /// ([`is_field_value`]); if they have not, the value must neither become a line of the head nor crash the server.
+    /// Appends a field. Callers must refuse a value with a control character ([`is_field_value`]). If a caller does not, the field is
+    /// omitted, so that the value cannot add a line to the head and does not crash the server.
     ///
     /// # Panics
     /// If the name is not a token.
@@ -95,7 +95,7 @@ impl<'o> ResponseHead<'o> {
         self
     }
 
-    /// Appends a field with a decimal number.
+    /// Appends a field with a number in decimal digits.
     ///
     /// # Panics
     /// If the name is not a token.
@@ -117,7 +117,7 @@ impl<'o> ResponseHead<'o> {
         self
     }
 
-    /// Appends complete header lines, each with its CRLF, or nothing if `lines` is empty.
+    /// Appends complete header lines, each with its CRLF. `lines` may be empty.
     ///
     /// # Panics
     /// If `lines` does not end in CRLF.

@@ -1,4 +1,4 @@
-//! The state of a connection of HTTP/2.
+//! The state of an HTTP/2 connection.
 
 use alloc::vec::Vec;
 
@@ -12,10 +12,10 @@ use super::violation::{ErrorCode, Violation};
 /// The initial window of streams and of the connection, until SETTINGS and WINDOW_UPDATE change it (RFC 9113 section 6.9.2).
 pub(super) const INITIAL_WINDOW: u32 = 65_535;
 
-/// A connection, as the server sees it. [`receive`](Self::receive) reads the client's bytes; the other methods write the server's.
+/// An HTTP/2 connection of the server. [`receive`](Self::receive) reads the client's bytes; the other methods write the server's bytes.
 ///
-/// Invariants: the state of a connection without streams has a fixed size, after the client has acknowledged the settings. All frames
-/// that this type writes are allowed by the windows and by the states of the streams.
+/// Invariants: without streams, the heap memory is bounded by one HPACK table and a few rows for streams. All frames that this type writes
+/// are allowed by the windows and by the states of the streams.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) streams: Streams,
@@ -23,42 +23,42 @@ pub struct Connection {
     pub(super) rates: Rates,
     pub(super) send: SendWindow,
     pub(super) receive: ReceiveWindow,
-    /// The sizes of the receive windows, as they were announced.
+    /// The announced sizes of the receive windows.
     pub(super) receive_size: u32,
     pub(super) stream_receive_size: u32,
     /// The client's SETTINGS_INITIAL_WINDOW_SIZE.
     pub(super) initial_send: u32,
     /// The highest stream that the client has opened.
     pub(super) last_stream: u32,
-    /// Streams above this one are not processed: the last GOAWAY said so.
+    /// Streams above this one are not processed, as the last GOAWAY said.
     pub(super) last_served: u32,
-    /// The highest stream that the server ended before the client did. The client may not know yet, so frames of it and of lower
-    /// streams without a row may be in flight, and are ignored.
+    /// The highest stream that the server ended before the client did. The client may not know that yet, so frames of this and lower
+    /// streams may be in flight. Frames of those streams that have no row are ignored.
     pub(super) last_cut: u32,
-    /// The stream of the last frame of DATA.
+    /// The stream of the last DATA frame.
     pub(super) last_data: u32,
     pub(super) partial: Partial,
     pub(super) phase: Phase,
     pub(super) is_acknowledged: bool,
 }
 
-/// A frame whose payload is incomplete. All other frames are read when they are whole.
+/// A frame that is read in pieces. All other frames are read when they are complete.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Partial {
     None,
-    /// DATA: bytes of the body, then padding.
+    /// DATA: the bytes of the body, followed by padding.
     Data {
         stream: u32,
         left: u32,
         padding: u8,
         ends: bool,
     },
-    /// Bytes that nobody needs.
+    /// Bytes that are ignored.
     Skip(u32),
 }
 
 impl Partial {
-    /// The rest of a frame that nobody needs.
+    /// The rest of a frame that is ignored.
     pub fn skip(bytes: u32) -> Partial {
         match bytes {
             0 => Partial::None,
@@ -76,9 +76,9 @@ pub(super) enum Phase {
 }
 
 impl Connection {
-    /// A new connection. Appends the server's preface, which may be sent before the client's has come.
+    /// A new connection. Appends the server's preface, which may be sent before the client's preface has arrived.
     pub fn new(limits: &Limits, out: &mut Vec<u8>) -> Connection {
-        // A client may send this much before it reads the settings.
+        // Until the client reads the settings, it may send as much as the initial window.
         let stream_receive_size = limits.stream_window.clamp(INITIAL_WINDOW, MAX_31);
         let receive_size = limits.connection_window.clamp(INITIAL_WINDOW, MAX_31);
         let settings = [
@@ -117,48 +117,48 @@ impl Connection {
         self.streams.len()
     }
 
-    /// The numbers of the streams that have not ended, with the caller's numbers for them.
+    /// The numbers of the streams that have not ended, each with the caller's number.
     pub fn slots(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.streams.iter().map(|stream| (stream.id, stream.slot))
     }
 
-    /// Stores the caller's number for a stream. Events of the stream have it.
+    /// Stores the caller's number for a stream. Events of the stream contain this number.
     pub fn attach(&mut self, stream: u32, slot: u32) {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.slot = slot;
         }
     }
 
-    /// Whether the length of the request's body is unknown, so that its head announces chunks.
+    /// Whether the length of the request's body is unknown, so that the head announces a chunked body.
     pub fn is_chunked(&self, stream: u32) -> bool {
         let row = self.streams.get(stream);
         row.is_some_and(|row| row.body_left == UNKNOWN_LENGTH && !row.is_tunnel)
     }
 
-    /// Whether the stream is a CONNECT that was not refused.
+    /// Whether the request of the stream is a CONNECT that was not refused.
     pub fn is_tunnel(&self, stream: u32) -> bool {
         self.streams.get(stream).is_some_and(|row| row.is_tunnel)
     }
 
-    /// Whether the client has acknowledged the settings. A client that never does keeps the memory of a table
-    /// ([`super::hpack::decode`]), so the caller should wait only a limited time (RFC 9113 section 6.5.3).
+    /// Whether the client has acknowledged the settings. Until then the connection may keep a dynamic table ([`super::hpack::decode`]), so
+    /// the caller should wait only for a limited time (RFC 9113 section 6.5.3).
     pub fn is_acknowledged(&self) -> bool {
         self.is_acknowledged
     }
 
-    /// Bytes of heap that the connection occupies, without itself.
+    /// Bytes of heap memory of the connection.
     pub fn heap_bytes(&self) -> usize {
         self.streams.heap_bytes() + self.decoder.heap_bytes()
     }
 
-    /// Ends a stream at once, and tells the client. The caller forgets the stream.
+    /// Resets a stream and tells the client. The caller forgets the stream.
     pub fn reset(&mut self, stream: u32, code: ErrorCode, out: &mut Vec<u8>) {
         if self.cut(stream, out).is_some() {
             frame::write_reset(out, stream, code);
         }
     }
 
-    /// Removes the row of a stream that the server ends, and takes back what the client sent.
+    /// Removes the row of a stream that the server ends, and prepares for frames of the stream that are in flight.
     pub(super) fn cut(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Stream> {
         let row = self.remove(stream, out)?;
         if row.state != State::RequestEnded {
@@ -167,7 +167,7 @@ impl Connection {
         Some(row)
     }
 
-    /// Removes the row of a stream. What the caller has not released counts as released.
+    /// Removes the row of a stream. Bytes that the caller has not released are released.
     pub(super) fn remove(&mut self, stream: u32, out: &mut Vec<u8>) -> Option<Stream> {
         let row = self.streams.remove(stream)?;
         let held = row.receive.held(self.stream_receive_size);
@@ -175,14 +175,14 @@ impl Connection {
         Some(row)
     }
 
-    /// Gives room for bodies back to the client, on the level of the connection.
+    /// Returns bytes to the connection's receive window, and tells the client when that is due.
     pub(super) fn give_back(&mut self, bytes: u32, out: &mut Vec<u8>) {
         if let Some(increment) = self.receive.release(bytes, self.receive_size) {
             frame::write_window_update(out, 0, increment);
         }
     }
 
-    /// Checks that the client has opened this stream, or a higher one.
+    /// Checks that the client has opened this stream or a higher one.
     pub(super) fn check_opened(&self, stream: u32) -> Result<(), Violation> {
         match stream > self.last_stream {
             true => Err(Violation::IdleStream),
@@ -190,12 +190,12 @@ impl Connection {
         }
     }
 
-    /// Whether a frame of a stream without a row may have been sent before the client knew that the stream has ended.
+    /// Whether the client may have sent a frame of a stream without a row before it knew that the stream has ended.
     pub(super) fn may_be_in_flight(&self, stream: u32) -> bool {
         stream <= self.last_cut || stream > self.last_served
     }
 
-    /// The request is complete.
+    /// Records that the request is complete.
     pub(super) fn end_request(&mut self, stream: u32, out: &mut Vec<u8>) {
         let Some(row) = self.streams.get_mut(stream) else {
             return;

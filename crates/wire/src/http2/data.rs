@@ -1,4 +1,4 @@
-//! Reads the frames of DATA: bodies, their flow control and their length.
+//! Reads DATA frames: the bodies, their flow control and their length.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::streams::{State, UNKNOWN_LENGTH};
 use super::violation::{Fault, Violation};
 
 impl Connection {
-    /// Reads the header of DATA, and the length of the padding. All of the payload counts for the windows.
+    /// Reads the header of a DATA frame, and the length of the padding. The whole payload counts towards the windows.
     pub(super) fn data_header(
         &mut self,
         header: Header,
@@ -30,7 +30,7 @@ impl Connection {
             used += 1;
             left -= 1 + u32::from(padding);
         }
-        // If the data is not wanted, the rest of the frame is skipped.
+        // If the stream does not accept the data, the rest of the frame is skipped.
         self.partial = Partial::skip(header.len - (used - HEADER_BYTES) as u32);
         let stream = header.stream;
         let ends = header.has(END_STREAM);
@@ -60,8 +60,8 @@ impl Connection {
         Ok(Some((used, found)))
     }
 
-    /// Counts a frame of DATA with `len` bytes, `data` of them without padding. `None` if it must be ignored, else the caller's number of
-    /// its stream.
+    /// Counts a DATA frame of `len` bytes, of which `data` are no padding. `None` if the frame must be ignored. Otherwise the caller's
+    /// number for the stream.
     fn accept_data(
         &mut self,
         stream: u32,
@@ -104,7 +104,8 @@ impl Connection {
         if data == 0 && !ends {
             self.rates.count(Rate::EmptyFrames, call.limits)?;
         } else if data < SMALL_DATA_BYTES && !ends && !row.is_tunnel {
-            // The server joins successive frames of a stream. A proxy sends the small bodies of many clients, but each of them once.
+            // Successive frames of one stream are not counted, because the server joins them. The first small frame of a stream is not
+            // counted, because a proxy may send the small bodies of many clients, each in one frame.
             if core::mem::replace(&mut row.has_small, true) && is_back {
                 self.rates.count(Rate::SmallFrames, call.limits)?;
             }
@@ -112,7 +113,7 @@ impl Connection {
         Ok(Some(slot))
     }
 
-    /// Reads a part of the data of a frame. The input is not empty.
+    /// Reads a piece of the data of a frame. The input is not empty.
     pub(super) fn piece(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Found) {
         let Partial::Data {
             stream,

@@ -1,4 +1,4 @@
-//! What a client did, and the memory and limits with which its frames are read.
+//! The events that a connection reports, and the arguments and memory of one call.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -6,62 +6,62 @@ use core::ops::Range;
 use super::limits::Limits;
 use super::violation::Violation;
 
-/// What a client did.
+/// An event that the client caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A request. [`crate::http::head::parse`] reads `head`; it may still refuse it.
+    /// A request. [`crate::http::head::parse`] reads `head`, and may still refuse the request.
     Request {
-        /// The new stream. The caller answers it, or resets it.
+        /// The new stream. The caller must answer or reset it.
         stream: u32,
-        /// The head as HTTP/1.1 has it.
+        /// The head in the form of HTTP/1.1.
         head: &'a [u8],
-        /// There is no body. Otherwise an event has `ends`, or the stream is reset.
+        /// The request has no body. If this is false, a later event has `ends` set, or the stream is reset.
         ends: bool,
     },
-    /// A request whose fields exceed the limit. The caller answers it with 431.
+    /// A request whose fields exceed the limit. The caller must answer it with 431.
     TooLarge {
         /// The new stream.
         stream: u32,
     },
-    /// A part of a body. The caller [releases](super::Connection::release) the bytes when it has taken them.
+    /// A piece of a body. The caller [releases](super::Connection::release) the bytes when it has processed them.
     Data {
         /// The stream.
         stream: u32,
-        /// The caller's number for it.
+        /// The caller's number for the stream.
         slot: u32,
-        /// The bytes, perhaps none.
+        /// The bytes; may be empty.
         data: &'a [u8],
         /// The body is complete.
         ends: bool,
     },
-    /// The client ended the stream at once. It has no row any more.
+    /// The client has reset the stream, which is now forgotten here.
     Reset {
         /// The stream.
         stream: u32,
-        /// The caller's number for it.
+        /// The caller's number for the stream.
         slot: u32,
         /// The client's error code.
         code: u32,
     },
-    /// A stream was ended because of a violation. It has no row any more, or never had one.
+    /// A stream was reset because of a violation. It is now unknown here.
     Refused {
         /// The stream.
         stream: u32,
-        /// The caller's number for it; [`NO_SLOT`](super::NO_SLOT) if the caller does not know the stream.
+        /// The caller's number for the stream; [`NO_SLOT`](super::NO_SLOT) if the caller does not know the stream.
         slot: u32,
         /// The violation.
         violation: Violation,
     },
-    /// A window that allowed nothing allows data again.
+    /// A window that was exhausted allows data again.
     Writable {
         /// The stream; 0 for all streams.
         stream: u32,
-        /// The caller's number for it; [`NO_SLOT`](super::NO_SLOT) for all streams.
+        /// The caller's number for the stream; [`NO_SLOT`](super::NO_SLOT) for all streams.
         slot: u32,
     },
     /// The answer to a ping.
     Pong([u8; 8]),
-    /// The client will close, and opens no more streams.
+    /// The client will close the connection and opens no more streams.
     GoAway {
         /// The client's error code.
         code: u32,
@@ -73,31 +73,31 @@ pub enum Event<'a> {
 pub struct Received<'a> {
     /// Consumed bytes of the input.
     pub consumed: usize,
-    /// The event that the last consumed bytes completed. `None`: the bytes left are incomplete.
+    /// The event that the last consumed bytes completed. `None` if the remaining bytes are incomplete.
     pub event: Option<Event<'a>>,
 }
 
-/// Memory for one call, which all connections of a thread can share.
+/// Memory for one call. All connections of a thread can share it.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The strings of the field that is decoded.
+    /// The strings of the field that is being decoded.
     pub(super) strings: Vec<u8>,
     pub(super) pseudo: Vec<u8>,
     /// The head of the last request.
     pub(super) head: Vec<u8>,
-    /// A field block that came in several frames.
+    /// A field block that arrived in several frames.
     pub(super) block: Vec<u8>,
 }
 
-/// An event without its bytes.
+/// An event whose bytes are still in the input or in the scratch.
 pub(super) enum Found {
     Nothing,
-    /// Its head is in the scratch.
+    /// The head is in the scratch.
     Request {
         stream: u32,
         ends: bool,
     },
-    /// Its data is this part of the bytes that were consumed.
+    /// The data is this range of the consumed bytes.
     Data {
         stream: u32,
         slot: u32,
@@ -107,7 +107,7 @@ pub(super) enum Found {
     Other(Event<'static>),
 }
 
-/// What a call is given besides the bytes.
+/// The arguments of a call, except the input.
 pub(super) struct Call<'c> {
     pub limits: &'c Limits,
     pub scratch: &'c mut Scratch,

@@ -14,7 +14,7 @@ use super::streams::{NO_SLOT, State, Stream, UNKNOWN_LENGTH};
 use super::violation::{Fault, Violation};
 
 impl Connection {
-    /// Handles a whole field block. `block` is its first fragment; if there are more, the scratch has all of them.
+    /// Handles a whole field block. `block` is its first fragment. If there are more fragments, the scratch contains all of them.
     pub(super) fn headers(
         &mut self,
         header: Header,
@@ -33,7 +33,7 @@ impl Connection {
             _ if stream > self.last_stream => self.open(stream, ends, whole, call),
             Some(State::Open | State::AnswerEnded) => self.trailers(stream, ends, whole, call),
             ended => {
-                // The block may change the table, so it must be decoded.
+                // The block may change the dynamic table, so it must be decoded.
                 let strings = &mut call.scratch.strings;
                 self.decoder.decode(whole, strings, most, |_, _| {})?;
                 match ended {
@@ -148,13 +148,13 @@ impl Connection {
     }
 }
 
-/// The decoded bytes of a block that end the connection. Between the limit of a list and this one, a request is answered 431.
+/// A block with more decoded bytes ends the connection. A request between the list limit and this one gets the response 431.
 fn decoded_most(limits: &Limits) -> usize {
     4 * limits.header_list_bytes as usize
 }
 
-/// Finds a whole field block: its first fragment in the input, and the end of its frames. If it has several fragments, they are joined in
-/// the scratch. `None` if it is incomplete.
+/// Finds a whole field block: returns the range of its first fragment and the end of its frames. Several fragments are joined in the
+/// scratch. `None` if the block is incomplete.
 pub(super) fn find_block(
     header: Header,
     input: &[u8],
@@ -178,7 +178,7 @@ pub(super) fn find_block(
     Ok(Some((first, end)))
 }
 
-/// Finds the end of the frames of a field block. `None` if it is incomplete. Such a call is cheap: it reads only the headers of frames.
+/// Finds the end of the frames of a field block. `None` if the block is incomplete. A call is cheap, because it reads only frame headers.
 fn find_end(mut header: Header, input: &[u8], limits: &Limits) -> Result<Option<usize>, Violation> {
     let stream = header.stream;
     let (mut bytes, mut end) = (0, 0);
@@ -207,7 +207,7 @@ fn find_end(mut header: Header, input: &[u8], limits: &Limits) -> Result<Option<
     }
 }
 
-/// The fragment of a field block in a whole frame of HEADERS, without padding and priority.
+/// The range of the field block fragment in a whole HEADERS frame, without padding and priority.
 fn fragment(header: &Header, input: &[u8]) -> Result<Range<usize>, Violation> {
     let (mut start, mut end) = (HEADER_BYTES, HEADER_BYTES + header.payload_bytes());
     if header.has(PADDED) {
@@ -228,7 +228,7 @@ fn fragment(header: &Header, input: &[u8]) -> Result<Range<usize>, Violation> {
     }
 }
 
-/// Checks the fields of a priority, which are otherwise ignored.
+/// Checks the priority fields, which are otherwise ignored.
 pub(super) fn check_dependency(stream: u32, priority: &[u8]) -> Result<(), Violation> {
     match read_u32(priority) & MAX_31 == stream {
         true => Err(Violation::SelfDependency),

@@ -6,7 +6,8 @@ use super::frame::MAX_31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Overflow;
 
-/// The bytes that the peer lets this side send. Negative if the peer has lowered the initial window since (RFC 9113 section 6.9.2).
+/// The number of bytes that the peer allows this side to send. It becomes negative if the peer lowers the initial window (RFC 9113 section
+/// 6.9.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendWindow(i32);
 
@@ -15,33 +16,32 @@ impl SendWindow {
         SendWindow(bytes as i32)
     }
 
-    /// The bytes that may be sent now.
+    /// The number of bytes that may be sent now.
     pub const fn available(self) -> usize {
         if self.0 > 0 { self.0 as usize } else { 0 }
     }
 
-    /// Changes the window.
     pub fn change(&mut self, by: i64) -> Result<(), Overflow> {
         let bytes = i64::from(self.0) + by;
         if bytes > i64::from(MAX_31) {
             return Err(Overflow);
         }
-        // Below, a window reaches -(2^31 - 1) at most: it was sent as a whole, and then lowered as a whole.
+        // A window is never below -(2^31 - 1): that is a full window that was used up, and then lowered to 0.
         self.0 = bytes.max(i64::from(i32::MIN)) as i32;
         Ok(())
     }
 
-    /// Uses bytes of the window, which must be available.
+    /// Uses bytes of the window. They must be available.
     pub fn take(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.available());
         self.0 -= bytes as i32;
     }
 }
 
-/// The bytes that the peer may send.
+/// The number of bytes that the peer may send.
 ///
-/// A window has three parts: what the peer may still send, what the server holds, and what it has taken but not told yet. Invariant:
-/// together they are the size of the window.
+/// The size of a window is the sum of three numbers of bytes. The peer may still send the first. The server holds the second. The server
+/// has released the third, but the peer does not know that yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceiveWindow {
     left: u32,
@@ -56,7 +56,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Counts bytes that the peer sent. `false` if the window does not allow them.
+    /// Counts bytes that the peer sent. Returns `false` if the window does not allow them.
     #[must_use]
     pub fn receive(&mut self, bytes: u32) -> bool {
         let left = self.left.checked_sub(bytes);
@@ -64,13 +64,13 @@ impl ReceiveWindow {
         left.is_some()
     }
 
-    /// The bytes that the server holds.
+    /// The number of bytes that the server holds.
     pub const fn held(&self, size: u32) -> u32 {
         size - self.left - self.untold
     }
 
-    /// Gives back bytes that the server held. Returns the increment to tell the peer, once it is half of the window, so that few frames
-    /// are needed.
+    /// Releases bytes that the server held. Returns the increment for the peer when it is half of the window, so that few frames are
+    /// needed.
     pub fn release(&mut self, bytes: u32, size: u32) -> Option<u32> {
         debug_assert!(bytes <= self.held(size));
         self.untold += bytes;

@@ -1,38 +1,38 @@
-//! The headers of frames, and the frames that a server sends besides those of its answers (RFC 9113 sections 4 and 6).
+//! Frame headers, and all frames that a server sends except those of responses (RFC 9113 sections 4 and 6).
 
 use alloc::vec::Vec;
 
 use super::violation::ErrorCode;
 
-/// The bytes that a client begins with (RFC 9113 section 3.4). They look like a request head of version 2.0.
+/// The first bytes of every client (RFC 9113 section 3.4). They look like a request head of version 2.0.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of a frame header.
 pub const HEADER_BYTES: usize = 9;
-/// The longest payload, in both directions: the initial value of SETTINGS_MAX_FRAME_SIZE, which no peer may lower.
+/// The longest payload, in both directions: the initial value of SETTINGS_MAX_FRAME_SIZE, below which no peer may set it.
 pub const PAYLOAD_MAX: usize = 16_384;
 /// The largest stream number, and the largest window (RFC 9113 sections 5.1.1 and 6.9.1).
 pub const MAX_31: u32 = (1 << 31) - 1;
 
-/// The last frame of this direction of a stream (DATA, HEADERS).
+/// The frame is the sender's last one on the stream (DATA, HEADERS).
 pub const END_STREAM: u8 = 0x1;
-/// Acknowledges the peer's frame (SETTINGS, PING).
+/// The frame acknowledges a frame of the peer (SETTINGS, PING).
 pub const ACK: u8 = 0x1;
-/// The last frame of a field block (HEADERS, CONTINUATION).
+/// The frame is the last one of a field block (HEADERS, CONTINUATION).
 pub const END_HEADERS: u8 = 0x4;
-/// The payload has a length of padding, and padding (DATA, HEADERS).
+/// The payload contains a padding length and padding (DATA, HEADERS).
 pub const PADDED: u8 = 0x8;
-/// The payload has fields of priority (HEADERS).
+/// The payload contains priority fields (HEADERS).
 pub const PRIORITY: u8 = 0x20;
 
 /// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 pub enum Kind {
-    /// A part of a body.
+    /// A piece of a body.
     Data = 0,
-    /// The first part of a field block.
+    /// The first fragment of a field block.
     Headers = 1,
-    /// The priority of a stream, which is deprecated.
+    /// The priority of a stream (deprecated).
     Priority = 2,
     /// Ends a stream at once.
     ResetStream = 3,
@@ -40,13 +40,13 @@ pub enum Kind {
     Settings = 4,
     /// Announces a pushed stream; only servers may send it.
     PushPromise = 5,
-    /// Asks for an answer.
+    /// Measures the round trip, or checks that the peer is alive.
     Ping = 6,
-    /// Ends the connection, at once or after its streams.
+    /// Ends the connection, immediately or after the open streams.
     GoAway = 7,
-    /// Gives the peer room to send.
+    /// Lets the peer send more data.
     WindowUpdate = 8,
-    /// A further part of a field block.
+    /// Another fragment of a field block.
     Continuation = 9,
 }
 
@@ -54,21 +54,21 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u16)]
 pub enum Setting {
-    /// The size of the decoder's dynamic table.
+    /// The size of the dynamic table in the decoder.
     HeaderTableSize = 1,
     /// Whether the server may push.
     EnablePush = 2,
-    /// The maximum number of streams of the peer at a time.
+    /// The maximum number of concurrent streams that the peer may open.
     MaxConcurrentStreams = 3,
     /// The initial window of each stream.
     InitialWindowSize = 4,
     /// The longest payload.
     MaxFrameSize = 5,
-    /// The maximum number of bytes of a list of header fields.
+    /// The maximum size of a list of header fields, in bytes.
     MaxHeaderListSize = 6,
     /// Whether CONNECT may name a protocol, such as `websocket`.
     EnableConnectProtocol = 8,
-    /// Whether the priorities of RFC 7540 are meaningless.
+    /// Whether the priorities of RFC 7540 are ignored.
     NoRfc7540Priorities = 9,
 }
 
@@ -77,16 +77,16 @@ pub enum Setting {
 pub struct Header {
     /// The length of the payload; 24 bits on the wire.
     pub len: u32,
-    /// The type, see [`Kind`]. Other values must be ignored.
+    /// The type, see [`Kind`]. Frames of unknown types must be ignored.
     pub kind: u8,
     /// The flags; their meaning depends on the type.
     pub flags: u8,
-    /// The stream; 0 for the connection.
+    /// The stream number; 0 for the connection.
     pub stream: u32,
 }
 
 impl Header {
-    /// The place of the flags in a frame.
+    /// The offset of the flags in a frame.
     pub(super) const FLAGS_AT: usize = 4;
 
     /// A header for a payload of `len` bytes.
@@ -111,7 +111,7 @@ impl Header {
         })
     }
 
-    /// The header on the wire.
+    /// The header as bytes on the wire.
     #[inline]
     pub const fn bytes(&self) -> [u8; HEADER_BYTES] {
         let [_, a, b, c] = self.len.to_be_bytes();
@@ -154,7 +154,7 @@ pub fn write_settings_ack(out: &mut Vec<u8>) {
     write(out, Kind::Settings, ACK, 0, &[]);
 }
 
-/// Appends a PING frame: a question, or the answer to one with the same bytes.
+/// Appends a PING frame. The answer to a ping has the same bytes.
 pub fn write_ping(out: &mut Vec<u8>, is_answer: bool, opaque: [u8; 8]) {
     let flags = if is_answer { ACK } else { 0 };
     write(out, Kind::Ping, flags, 0, &[&opaque]);
@@ -166,7 +166,7 @@ pub fn write_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
     write(out, Kind::ResetStream, 0, stream, &[&code]);
 }
 
-/// Appends a GOAWAY frame. Requests of streams above `last_stream` are not processed. `reason` is for human readers.
+/// Appends a GOAWAY frame. Requests on streams above `last_stream` are not processed. `reason` is for human readers.
 pub fn write_go_away(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, reason: &str) {
     let (last_stream, code) = (last_stream.to_be_bytes(), (code as u32).to_be_bytes());
     let parts = [&last_stream[..], &code, reason.as_bytes()];
@@ -179,7 +179,7 @@ pub fn write_window_update(out: &mut Vec<u8>, stream: u32, increment: u32) {
     write(out, Kind::WindowUpdate, 0, stream, &[&increment]);
 }
 
-/// The number in the first four bytes, which exist.
+/// The number in the first four bytes, which must exist.
 pub(super) fn read_u32(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(*bytes.first_chunk().expect("its length was checked"))
 }

@@ -1,34 +1,35 @@
-//! The limits of a connection, and the rates of frames that cost the server more than the client.
+//! The limits of a connection, and the rate limits for frames that cost the server more than the client.
 
 use super::violation::Violation;
 
-/// What a client may do. All limits of the windows and sizes are announced in SETTINGS.
+/// What a client may do. SETTINGS announces the first two limits and the window of a stream; WINDOW_UPDATE announces the window of the
+/// connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams at a time.
+    /// Concurrent streams.
     pub streams: u32,
-    /// Bytes of all fields of a request, with 32 for each (RFC 9113 section 10.5.1). A larger request is answered 431.
+    /// Bytes of all fields of a request, plus 32 for each field (RFC 9113 section 10.5.1). A larger request gets the response 431.
     pub header_list_bytes: u32,
-    /// Bytes of an encoded field block, at most [`PAYLOAD_MAX`](super::frame::PAYLOAD_MAX) for one in a single frame.
+    /// Bytes of an encoded field block. A block in a single frame is also limited by [`PAYLOAD_MAX`](super::frame::PAYLOAD_MAX).
     pub header_block_bytes: u32,
-    /// CONTINUATION frames of a field block.
+    /// CONTINUATION frames of one field block.
     pub continuations: u32,
-    /// Bytes of a body that a client may send before the server has taken them.
+    /// Bytes of one body that a client may send before the server has processed them; at least 65,535.
     pub stream_window: u32,
-    /// Bytes of all bodies of a connection that a client may send before the server has taken them; at least 65,535.
+    /// Bytes of all bodies of a connection that a client may send before the server has processed them; at least 65,535.
     pub connection_window: u32,
-    /// Streams that the client resets, or that the server resets for a violation (CVE-2023-44487, CVE-2025-8671). This and the following
-    /// limits hold within [`PERIOD_S`], and at once.
+    /// Streams that the client resets, or that the server resets because of a violation (CVE-2023-44487, CVE-2025-8671). This limit and all
+    /// limits below are allowances for [`PERIOD_S`]. A client may use one in a single burst.
     pub resets: u16,
     /// SETTINGS frames.
     pub settings: u16,
     /// PING frames.
     pub pings: u16,
-    /// Frames that do nothing: DATA without data, PRIORITY, frames of unknown types, and of streams that have ended.
+    /// Frames without an effect: DATA without data, PRIORITY, frames of unknown types, and frames for ended streams.
     pub empty_frames: u16,
-    /// Frames with little of a body (`SMALL_DATA_BYTES`) that come back to a stream after data of another one.
+    /// DATA frames of less than `SMALL_DATA_BYTES` that follow data of another stream. The first small frame of each stream is not counted.
     pub small_frames: u16,
-    /// WINDOW_UPDATE frames beyond two for each DATA frame that the server sent.
+    /// WINDOW_UPDATE frames, not counting two for each DATA frame that the server sent.
     pub window_updates: u16,
 }
 
@@ -51,13 +52,13 @@ impl Default for Limits {
     }
 }
 
-/// A frame of DATA with less than this that does not end its request costs more than it brings.
+/// A DATA frame with fewer bytes that does not end its request costs more work than it is worth.
 pub const SMALL_DATA_BYTES: u32 = 64;
 
-/// The time in which a full rate is granted again.
+/// The time after which a used-up limit is fully available again.
 pub const PERIOD_S: u32 = 10;
 
-/// What is counted.
+/// The counted kinds of frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rate {
     Resets,
@@ -68,16 +69,15 @@ pub(super) enum Rate {
     WindowUpdates,
 }
 
-/// Leaky buckets: each count falls by its limit in [`PERIOD_S`].
+/// Leaky buckets: during [`PERIOD_S`] each count falls by its limit.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// The second up to which the counts have fallen.
+    /// The time up to which the counts have fallen, in seconds.
     at_s: u32,
     counts: [u16; 6],
 }
 
 impl Rates {
-    /// Lets the counts fall until `now_s`.
     pub fn advance(&mut self, now_s: u32, limits: &Limits) {
         let passed_s = now_s.saturating_sub(self.at_s).min(PERIOD_S);
         if passed_s == 0 {
@@ -85,7 +85,7 @@ impl Rates {
         }
         self.at_s = now_s;
         for (count, (limit, _)) in self.counts.iter_mut().zip(rows(limits)) {
-            // Rounded up, or a low limit would never be granted again.
+            // Rounded up, because rounded down the count of a low limit would never fall.
             let fallen = (u32::from(limit) * passed_s).div_ceil(PERIOD_S);
             *count = count.saturating_sub(fallen as u16);
         }
@@ -94,7 +94,7 @@ impl Rates {
     /// Counts one event.
     ///
     /// # Errors
-    /// The violation, if there are more than the limit.
+    /// The violation, if the limit is exceeded.
     pub fn count(&mut self, rate: Rate, limits: &Limits) -> Result<(), Violation> {
         let (limit, violation) = rows(limits)[rate as usize];
         let count = &mut self.counts[rate as usize];
@@ -105,7 +105,7 @@ impl Rates {
         Ok(())
     }
 
-    /// Grants this many events more.
+    /// Allows this many additional events.
     pub fn grant(&mut self, rate: Rate, events: u16) {
         let count = &mut self.counts[rate as usize];
         *count = count.saturating_sub(events);

@@ -1,14 +1,13 @@
-//! The codec of HTTP/2 for servers (RFC 9113, RFC 7541, RFC 8441), sans-io.
+//! The codec of HTTP/2 for servers (RFC 9113, RFC 7541, RFC 8441). It does no I/O.
 //!
-//! * [`Connection`] is the state of a connection. [`Connection::receive`] reads frames and gives [`Event`]s.
-//! * A request is given as the bytes of a head of HTTP/1.1, and an answer is taken as such (`request.rs`, `response.rs`). So both versions have
-//!   one parser of heads, one judge and one set of handlers.
-//! * [`hpack`] compresses fields. [`frame`] has the headers of frames.
-//! * [`Limits`] are what a client may do, and [`Violation`] is what it did wrong.
+//! * [`Connection`] is the state of a connection. [`Connection::receive`] reads frames and returns [`Event`]s.
+//! * Requests are returned and responses are accepted as heads in the form of HTTP/1.1 (`request.rs`, `response.rs`). So both versions
+//!   share the parser of heads, the checks and the handlers.
+//! * [`hpack`] compresses fields. [`frame`] contains the frame headers.
+//! * [`Limits`] says what a client may do. [`Violation`] says what a client did wrong.
 //!
-//! Invariants: no bytes of a client cause a panic, and nothing is buffered here except a dynamic table of HPACK at the start. The memory
-//! of a connection grows only with its streams. Deliberately absent: server push, priorities (they are read and ignored), and the role
-//! of the client.
+//! Invariants: no bytes of a client cause a panic. Except for a dynamic table of HPACK, nothing is buffered here, and the memory of a
+//! connection grows only with its streams. Deliberately not here: server push, priorities (they are read and ignored), and the client side.
 
 mod connection;
 mod data;

@@ -1,13 +1,13 @@
-//! Reads the frames of a client, checks them, and tells the server what it must know.
+//! Reads and checks the frames of a client, and reports them to the server as events.
 //!
-//! Call [`Connection::receive`] with the received bytes, then with the bytes that it did not consume, until it returns no event. Bytes
-//! that are left then belong to an incomplete frame or field block: the caller keeps them, and calls again when more have come. Bodies
-//! are never left.
+//! Call [`Connection::receive`] with the received bytes, then with the bytes that it did not consume, until it returns no event. The
+//! remaining bytes belong to an incomplete frame or field block: the caller keeps them, and calls again when more bytes have arrived. Bytes
+//! of bodies never remain.
 //!
-//! Invariants: events and violations do not depend on how the stream is split into reads, except that the data of a frame may come in
-//! several events. The bytes left are at most [`bytes_kept`]. Settings, pings and flow control are answered here, in `out`.
+//! Invariants: events and violations do not depend on how the stream is split into reads, except that the data of one frame may come in
+//! several events. At most [`bytes_kept`] bytes remain. The answers to SETTINGS and PING, and the window updates, are appended to `out`.
 //!
-//! After a violation of the connection the caller writes `out` and closes; this module does not remember it.
+//! After a violation of the connection the caller must send `out` and close, because this module does not remember the violation.
 
 use alloc::vec::Vec;
 
@@ -21,10 +21,10 @@ use super::limits::{Limits, Rate};
 use super::streams::NO_SLOT;
 use super::violation::{Fault, Violation};
 
-/// The maximum number of parameters of a SETTINGS frame. There are ten, and clients add one or two that do not exist.
+/// The maximum number of parameters in a SETTINGS frame. About ten parameters exist, and clients add one or two unknown ones.
 const SETTINGS_MAX: usize = 64;
 
-/// The maximum number of bytes that a caller must keep: a whole field block with its frame headers, or another frame.
+/// The maximum number of bytes that a caller must keep: those of a whole field block with its frame headers, or of another frame.
 pub fn bytes_kept(limits: &Limits) -> usize {
     let continuations = limits.continuations as usize;
     let block = limits.header_block_bytes as usize + HEADER_BYTES * (1 + continuations);
@@ -35,7 +35,7 @@ impl Connection {
     /// Reads the next event from `input`. `now_s` is a clock in seconds that never goes backwards. Answers are appended to `out`.
     ///
     /// # Errors
-    /// The violation that ends the connection. The last frame of `out` is GOAWAY then.
+    /// The violation that ends the connection. `out` then ends with a GOAWAY frame.
     pub fn receive<'a>(
         &mut self,
         input: &'a [u8],
@@ -89,7 +89,7 @@ impl Connection {
         Ok(Received { consumed, event })
     }
 
-    /// Reads one frame, or a part of one that may be incomplete. `None` if more bytes are needed.
+    /// Reads one frame, or a piece of a frame that may be read in pieces. `None` if more bytes are needed.
     fn step(
         &mut self,
         input: &[u8],
@@ -145,14 +145,14 @@ impl Connection {
         Ok(Some((PREFACE.len(), Found::Nothing)))
     }
 
-    /// Skips bytes. Returns how many.
+    /// Ignores bytes; returns their number.
     fn skip(&mut self, left: u32, input: &[u8]) -> usize {
         let skipped = left.min(input.len() as u32);
         self.partial = Partial::skip(left - skipped);
         skipped as usize
     }
 
-    /// Reads a frame whose header is right. An error has the bytes that are consumed if only a stream ends.
+    /// Reads a frame whose header is valid. If only a stream must end, the error contains the number of consumed bytes.
     fn frame(
         &mut self,
         kind: Kind,
@@ -174,7 +174,7 @@ impl Connection {
             Kind::PushPromise => Err(Violation::PushPromise.into()),
             Kind::Continuation => Err(Violation::NothingToContinue.into()),
             Kind::GoAway => {
-                // The text for humans is skipped.
+                // The text for human readers is ignored.
                 used = HEADER_BYTES + 8;
                 let Some(payload) = input.get(HEADER_BYTES..used) else {
                     return Ok(None);
@@ -198,7 +198,7 @@ impl Connection {
             .map_err(|fault| (used, fault))
     }
 
-    /// Handles a whole frame of a type that has no body and no fields.
+    /// Handles a whole frame of a type without a body and without fields.
     fn small(
         &mut self,
         kind: Kind,
@@ -259,7 +259,7 @@ impl Connection {
                     is_writable |= self.change_initial_window(value)?;
                     true
                 }
-                // Nothing that the server sends depends on the others.
+                // The other settings do not affect the frames of this server.
                 _ => true,
             };
             if !is_allowed {
@@ -276,7 +276,8 @@ impl Connection {
         })
     }
 
-    /// Changes the windows of all streams by the difference (RFC 9113 section 6.9.2). Returns whether one was opened.
+    /// Changes the windows of all streams by the difference to the old value (RFC 9113 section 6.9.2). Returns whether an exhausted window
+    /// allows data again.
     fn change_initial_window(&mut self, value: u32) -> Result<bool, Violation> {
         if value > MAX_31 {
             return Err(Violation::InitialWindow);
@@ -345,7 +346,7 @@ impl Connection {
         })
     }
 
-    /// Ends a stream for a violation. Such streams count as resets, since a client can cause them as cheaply.
+    /// Resets a stream because of a violation. This counts as a reset by the client, because the client can cause it as cheaply.
     fn refuse(
         &mut self,
         stream: u32,
@@ -363,21 +364,21 @@ impl Connection {
     }
 }
 
-/// Checks that a frame of a stream is on a stream of the client, and that others are on stream 0.
+/// Checks that a stream's frame has the number of a client's stream, and that a frame of the connection has the number 0.
 fn check_stream(kind: Kind, stream: u32) -> Result<(), Violation> {
     match kind {
         Kind::Settings | Kind::Ping | Kind::GoAway if stream != 0 => Err(Violation::WrongStream),
         Kind::Settings | Kind::Ping | Kind::GoAway => Ok(()),
         Kind::WindowUpdate if stream == 0 => Ok(()),
         _ if stream == 0 => Err(Violation::WrongStream),
-        // The priority of any stream may be named.
+        // A priority may refer to any stream.
         Kind::Priority => Ok(()),
         _ if stream.is_multiple_of(2) => Err(Violation::ServerStream),
         _ => Ok(()),
     }
 }
 
-/// Checks the length of a payload against its type.
+/// Checks that the type of a frame allows the length of the payload.
 fn check_length(kind: Kind, header: &Header) -> Result<(), Violation> {
     let len = header.payload_bytes();
     let fits = match kind {

@@ -1,15 +1,16 @@
 //! Checks the fields of a request and writes them as a request head of HTTP/1.1 (RFC 9113 section 8.3).
 //!
-//! So a request of either version is read by [`crate::http::head::parse`], is judged by the same code, and waits for its body in the
-//! same form: as the bytes of its head. What HTTP/2 says in another way is written in HTTP/1.1's:
+//! So [`crate::http::head::parse`] reads the requests of both versions, and the same code checks them. A request that waits for its body is
+//! stored as the bytes of its head in both versions. Differences of HTTP/2 are translated:
 //!
-//! * `:authority` is the Host field. A Host field beside it must be equal.
-//! * A body without `content-length` is announced by `transfer-encoding: chunked`. The frames of DATA are the chunks.
-//! * CONNECT with the protocol `websocket` (RFC 8441) is the upgrade that HTTP/1.1 has: GET with `upgrade: websocket`. It has no key.
-//! * The crumbs of a cookie are one field (RFC 9113 section 8.2.3).
+//! * `:authority` becomes the Host field. If there is a Host field too, it must name the same host.
+//! * A body without `content-length` gets the field `transfer-encoding: chunked`. The DATA frames correspond to the chunks.
+//! * CONNECT with the protocol `websocket` (RFC 8441) becomes the upgrade request of HTTP/1.1: GET with `upgrade: websocket`, but without a
+//!   key.
+//! * Adjacent Cookie fields become one field (RFC 9113 section 8.2.3).
 //!
-//! Invariants: no client can write these lines itself, since fields about the connection are refused. No name or value can begin
-//! another line. A request that a proxy could read in another way is refused, here or by the parser of heads.
+//! Invariants: no client can write these lines directly, because connection-specific fields are refused. No name or value can begin another
+//! line. A request that a proxy could read in another way is refused, here or by the parser of heads.
 
 use alloc::vec::Vec;
 
@@ -18,10 +19,10 @@ use super::streams::UNKNOWN_LENGTH;
 use super::violation::Violation;
 use crate::http::{is_field_value, is_tchar, read_decimal, trim_ows};
 
-/// Why a request is not given to the server.
+/// Why a request is not passed to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Over the limit of the field list.
+    /// The fields exceed the limit of the field list.
     TooLarge,
     Malformed(Violation),
 }
@@ -32,10 +33,10 @@ impl From<Violation> for Refusal {
     }
 }
 
-/// What the stream of a request needs to know of it.
+/// What the state of a stream records about its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// The bytes of the body, or [`UNKNOWN_LENGTH`]. A length that does not fit is not checked; no server has room for it.
+    /// The length of the body, or [`UNKNOWN_LENGTH`]. A length above 32 bits is not checked, because no server accepts such a body.
     pub body_left: u32,
     pub is_tunnel: bool,
 }
@@ -50,26 +51,26 @@ enum Pseudo {
     Protocol,
 }
 
-/// Writes the head of one request. After a refusal, further fields are ignored.
+/// Writes the head of one request. After a refusal, all further fields are ignored.
 pub(super) struct RequestWriter<'s> {
     head: &'s mut Vec<u8>,
-    /// The values of the pseudo-header fields, whose order is not that of a request line.
+    /// The values of the pseudo-header fields. They are stored because their order differs from that of a request line.
     pseudo: &'s mut Vec<u8>,
-    /// The places of these values, by [`Pseudo`].
+    /// The ranges of these values, by [`Pseudo`].
     places: [Option<(usize, usize)>; 5],
-    /// The bytes that the limit leaves.
+    /// The number of bytes left of the limit.
     bytes_left: usize,
     verdict: Result<(), Refusal>,
-    /// The request line is written: other fields have begun.
+    /// The request line is written, because a regular field has come.
     has_line: bool,
     is_tunnel: bool,
     length: Option<u64>,
-    /// The last line is a cookie.
+    /// The last line written is a Cookie field.
     in_cookie: bool,
 }
 
 impl<'s> RequestWriter<'s> {
-    /// A writer into two buffers, which it empties.
+    /// A writer into two buffers, which are cleared first.
     pub fn new(head: &'s mut Vec<u8>, pseudo: &'s mut Vec<u8>, list_bytes: u32) -> Self {
         head.clear();
         pseudo.clear();
@@ -86,14 +87,13 @@ impl<'s> RequestWriter<'s> {
         }
     }
 
-    /// Takes the next field.
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         if self.verdict.is_ok() {
             self.verdict = self.take(name, value);
         }
     }
 
-    /// Ends the head. `ends`: the request has no body.
+    /// Completes the head. `ends`: the request has no body.
     ///
     /// # Errors
     /// The first refusal.
@@ -190,7 +190,7 @@ impl<'s> RequestWriter<'s> {
         Ok(())
     }
 
-    /// Writes the request line and what the other pseudo-header fields mean.
+    /// Writes the request line and the fields that come from pseudo-header fields.
     fn write_line(&mut self) -> Result<(), Violation> {
         let bad = Violation::PseudoHeader;
         self.has_line = true;
@@ -238,7 +238,7 @@ impl<'s> RequestWriter<'s> {
     }
 }
 
-/// The value of a pseudo-header field that has come.
+/// The value of a pseudo-header field, if it has come.
 fn value_of<'a>(
     values: &'a [u8],
     places: &[Option<(usize, usize)>; 5],
@@ -248,7 +248,6 @@ fn value_of<'a>(
     Some(&values[start..end])
 }
 
-/// Appends the line of a field.
 fn write_field(head: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     for part in [name, b": ", value, b"\r\n"] {
         head.extend_from_slice(part);
@@ -271,7 +270,7 @@ fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(is_allowed)
 }
 
-/// Whether the value has no control character and no whitespace at an end (RFC 9113 section 8.2.1).
+/// Whether the value has no control character and no whitespace at either end (RFC 9113 section 8.2.1).
 fn is_value(value: &[u8]) -> bool {
     is_field_value(value) && trim_ows(value).len() == value.len()
 }

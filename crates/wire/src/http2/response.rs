@@ -1,8 +1,8 @@
-//! Writes the head of an answer as HEADERS frames, from its form in HTTP/1.1.
+//! Translates a response head from the form of HTTP/1.1 into HEADERS frames.
 //!
-//! All answers are written by [`crate::http::response::ResponseHead`], whose bytes are the input here. So the code of an answer is the
-//! same in both versions. Lines about the connection of HTTP/1.1 are left out (RFC 9113 section 8.2.2), and 101, with which HTTP/1.1
-//! accepts a WebSocket, becomes 200 (RFC 8441 section 5).
+//! [`crate::http::response::ResponseHead`] writes the responses of both HTTP versions, and its bytes are the input here.
+//! Connection-specific lines are omitted (RFC 9113 section 8.2.2). The status 101, with which HTTP/1.1 accepts a WebSocket, becomes 200
+//! (RFC 8441 section 5).
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::frame::{END_HEADERS, END_STREAM, HEADER_BYTES, Header, Kind, PAYLOAD_
 use super::hpack::encode;
 use crate::http::trim_ows;
 
-/// The fields that HTTP/2 does not have, and the field of a handshake without a key.
+/// Fields that HTTP/2 forbids, and the accept key, which has no meaning without a key in the request.
 const LEFT_OUT: [&str; 6] = [
     "connection",
     "keep-alive",
@@ -20,9 +20,9 @@ const LEFT_OUT: [&str; 6] = [
     "sec-websocket-accept",
 ];
 
-/// The head at the start of an answer, as HTTP/1.1 has it.
+/// The head at the start of a response in the form of HTTP/1.1.
 pub(super) struct AnswerHead<'a> {
-    /// The status that HTTP/2 has for it.
+    /// The status in HTTP/2.
     pub status: u16,
     fields: &'a [u8],
     /// The length of the head, including the blank line.
@@ -69,7 +69,8 @@ impl<'a> AnswerHead<'a> {
     }
 }
 
-/// Writes the frame headers of a block for which 9 bytes are left at `start`: CONTINUATION follows if one frame cannot hold the block.
+/// Writes the frame headers of a block after the 9 bytes left free at `start`. A block that is too long for one frame continues in
+/// CONTINUATION frames.
 fn write_headers(stream: u32, ends: bool, start: usize, out: &mut Vec<u8>) {
     let mut at = start + HEADER_BYTES;
     let mut left = out.len() - at;

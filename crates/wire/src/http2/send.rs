@@ -1,4 +1,4 @@
-//! What a server writes on a connection: answers, bodies, window updates, and the end.
+//! Writes the server's frames: responses, bodies, window updates, and the end of streams and connections.
 
 use alloc::vec::Vec;
 
@@ -11,9 +11,9 @@ use super::violation::ErrorCode;
 
 impl Connection {
     /// Writes the head at the start of `answer`, which [`ResponseHead`](crate::http::response::ResponseHead) wrote. Returns the length of
-    /// that head: the rest of `answer` is the body. `ends`: there is no body. `None` if the stream has ended.
+    /// that head; the rest of `answer` is the body. `ends`: the response has no body. `None` if the stream has ended.
     ///
-    /// An answer may have heads with status 1xx before its own.
+    /// Heads with status 1xx may precede the head of the response.
     pub fn respond(
         &mut self,
         stream: u32,
@@ -26,7 +26,7 @@ impl Connection {
             return None;
         }
         let head = AnswerHead::read(answer);
-        // A refused CONNECT is an answer like others.
+        // If a CONNECT is refused, the stream ends like that of another request.
         row.is_tunnel &= head.status < 300;
         row.has_head = head.status >= 200;
         head.write(stream, ends, out);
@@ -36,15 +36,15 @@ impl Connection {
         Some(head.len)
     }
 
-    /// Whether the head of the stream's answer is yet to be written. `None` if the stream, or its answer, has ended.
+    /// Whether the head of the stream's response is not written yet. `None` if the stream or its response has ended.
     pub fn awaits_head(&self, stream: u32) -> Option<bool> {
         let row = self.streams.get(stream);
         let row = row.filter(|row| row.state != State::AnswerEnded);
         row.map(|row| !row.has_head)
     }
 
-    /// Ends an answer after what was written of it, and with it the stream: also a tunnel, whose client may still send. `last` is the
-    /// place in `out` of the last frame of this answer, if it is still there; it is marked as the last one.
+    /// Ends a response after the bytes written so far, and ends the stream with it. This also ends a tunnel whose client may still send.
+    /// `last` is the offset in `out` of the last frame of this response, if it is still there; this frame then gets the flag END_STREAM.
     pub fn end(&mut self, stream: u32, last: Option<usize>, out: &mut Vec<u8>) {
         match self.awaits_head(stream) {
             None => return,
@@ -64,15 +64,15 @@ impl Connection {
         self.end_answer(stream, out);
     }
 
-    /// The bytes of a body that the client's windows allow for this stream now.
+    /// The number of body bytes that the client's windows now allow for this stream.
     pub fn capacity(&self, stream: u32) -> usize {
         let row = self.streams.get(stream);
         let of_stream = row.map_or(0, |row| row.send.available());
         of_stream.min(self.send.available())
     }
 
-    /// Writes as much of a body as the windows allow. Returns the number of bytes that it took. `ends`: these bytes are the last of the
-    /// body; the stream ends if all are taken.
+    /// Writes as much of a body as the windows allow, and returns the number of bytes written. `ends`: these are the last bytes of the
+    /// body, so the stream ends when all are written.
     pub fn send_data(&mut self, stream: u32, body: &[u8], ends: bool, out: &mut Vec<u8>) -> usize {
         let taken = self.capacity(stream).min(body.len());
         let Some(row) = self.streams.get_mut(stream) else {
@@ -93,7 +93,7 @@ impl Connection {
             let header = Header::new(Kind::Data, flags, stream, part.len());
             out.extend_from_slice(&header.bytes());
             out.extend_from_slice(part);
-            // A client may tell each of its windows when it has read a frame.
+            // For each frame that it has read, a client may send an update of the stream's window and of the connection's window.
             self.rates.grant(Rate::WindowUpdates, 2);
             left = rest;
             if is_last {
@@ -106,7 +106,7 @@ impl Connection {
         taken
     }
 
-    /// The caller has taken bytes of a body that [`Event::Data`](super::Event::Data) gave it. So the client may send more.
+    /// The caller has processed bytes of an [`Event::Data`](super::Event::Data), so the client may send more.
     pub fn release(&mut self, stream: u32, bytes: usize, out: &mut Vec<u8>) {
         let size = self.stream_receive_size;
         let Some(row) = self.streams.get_mut(stream) else {
@@ -122,7 +122,7 @@ impl Connection {
         self.give_back(bytes, out);
     }
 
-    /// The caller has taken all bytes of a body that came so far.
+    /// The caller has processed all bytes of a body that have arrived.
     pub fn release_all(&mut self, stream: u32, out: &mut Vec<u8>) {
         let size = self.stream_receive_size;
         let held = self.streams.get(stream).map(|row| row.receive.held(size));
@@ -131,23 +131,23 @@ impl Connection {
         }
     }
 
-    /// Asks whether the client is alive; it answers with [`Event::Pong`](super::Event::Pong).
+    /// Asks whether the client is alive. Its answer is an [`Event::Pong`](super::Event::Pong).
     pub fn ping(&self, opaque: [u8; 8], out: &mut Vec<u8>) {
         frame::write_ping(out, false, opaque);
     }
 
-    /// Asks the client to open no more streams, without a refusal of those that are on their way (RFC 9113 section 6.8).
+    /// Asks the client to open no more streams, but does not refuse streams that are in flight (RFC 9113 section 6.8).
     pub fn drain(&self, out: &mut Vec<u8>) {
         frame::write_go_away(out, MAX_31, ErrorCode::NoError, "drain");
     }
 
-    /// Refuses all streams that the client opens from now on. Those before go on.
+    /// Refuses all streams that the client opens from now on. Open streams continue.
     pub fn go_away(&mut self, code: ErrorCode, reason: &str, out: &mut Vec<u8>) {
         self.last_served = self.last_served.min(self.last_stream);
         frame::write_go_away(out, self.last_served, code, reason);
     }
 
-    /// The answer is complete. If the request is not, its rest is not needed (RFC 9113 section 8.1).
+    /// Records that the response is complete. If the request is not complete, its rest is not needed (RFC 9113 section 8.1).
     fn end_answer(&mut self, stream: u32, out: &mut Vec<u8>) {
         let Some(row) = self.streams.get_mut(stream) else {
             return;

@@ -1,34 +1,34 @@
 //! The streams of a connection that have not ended (RFC 9113 section 5.1).
 //!
-//! Invariant: a row exists from the request until both directions have ended or the stream is reset. An idle stream costs one row.
+//! Invariant: a stream has a row from its request until both directions have ended or the stream is reset. An idle stream costs one row.
 
 use alloc::vec::Vec;
 
 use super::flow::{ReceiveWindow, SendWindow};
 
-/// How many rows are allocated at a time. A vector that doubles would cost an idle connection up to twice its rows.
+/// Number of rows that are allocated together. If the vector doubled, an idle connection could have twice the rows that it needs.
 const ROWS_STEP: usize = 4;
-/// The number of a stream that the caller has given none.
+/// The caller has not given a number to the stream.
 pub const NO_SLOT: u32 = u32::MAX;
-/// The rest of a body whose length is not known.
+/// The length of the body is unknown.
 pub(super) const UNKNOWN_LENGTH: u32 = u32::MAX;
 
 /// A stream that has not ended.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub id: u32,
-    /// The caller's number.
+    /// The caller's number for the stream.
     pub slot: u32,
     pub send: SendWindow,
     pub receive: ReceiveWindow,
-    /// The bytes of the body that `content-length` promises and that have not come.
+    /// The number of body bytes that have not arrived, by `content-length`.
     pub body_left: u32,
     pub state: State,
-    /// The request is a CONNECT: both directions end on their own.
+    /// The request is a CONNECT: each direction ends separately.
     pub is_tunnel: bool,
-    /// The head of the answer was written.
+    /// The head of the response was written.
     pub has_head: bool,
-    /// A frame with little of the body has come.
+    /// A DATA frame with few bytes has arrived.
     pub has_small: bool,
 }
 
@@ -38,11 +38,11 @@ pub(super) enum State {
     Open,
     /// The request is complete: "half-closed (remote)".
     RequestEnded,
-    /// The answer is complete, in a tunnel whose client may still send: "half-closed (local)".
+    /// The response is complete, but the client of the tunnel may still send: "half-closed (local)".
     AnswerEnded,
 }
 
-/// The streams in the order of their numbers, which only rise.
+/// The streams, sorted by number. The numbers of new streams only increase.
 #[derive(Debug, Default)]
 pub(super) struct Streams(Vec<Stream>);
 
@@ -78,7 +78,7 @@ impl Streams {
     pub fn remove(&mut self, id: u32) -> Option<Stream> {
         let place = self.place(id)?;
         let stream = self.0.remove(place);
-        // An idle connection keeps no rows for streams that it once had.
+        // Frees the memory of many ended streams, so that an idle connection does not keep it.
         if self.0.capacity() - self.0.len() >= 4 * ROWS_STEP {
             self.0.shrink_to(self.0.len() + ROWS_STEP);
         }

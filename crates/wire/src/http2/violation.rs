@@ -1,4 +1,4 @@
-//! How a client broke the protocol or a limit, each with its error code.
+//! The ways in which a client can violate the protocol or a limit, with their error codes.
 
 use super::hpack;
 
@@ -6,17 +6,17 @@ use super::hpack;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// No error: the planned end of a connection, or a request whose rest is not needed.
+    /// No error: a planned end of the connection, or a request whose remaining body is not needed.
     NoError = 0,
-    /// The protocol was broken in a way that no other code tells.
+    /// A violation for which there is no other code.
     Protocol = 1,
-    /// A fault of this side.
+    /// An internal error of this side.
     Internal = 2,
     /// More data than the window allows.
     FlowControl = 3,
     /// SETTINGS were not acknowledged in time.
     SettingsTimeout = 4,
-    /// A frame of a stream that has ended.
+    /// A frame for a stream that has ended.
     StreamClosed = 5,
     /// A frame whose length does not fit its type.
     FrameSize = 6,
@@ -36,33 +36,34 @@ pub enum ErrorCode {
     Http11Required = 13,
 }
 
-/// What a client did wrong. [`is_of_stream`](Violation::is_of_stream) tells whether it costs the stream or the connection.
+/// How a client violated the protocol or a limit. [`is_of_stream`](Violation::is_of_stream) tells whether the stream or the connection must
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::EnumIter)]
 #[strum(serialize_all = "snake_case")]
 pub enum Violation {
-    /// Other bytes than the preface at the start of the connection.
+    /// The connection does not begin with the preface.
     Preface,
-    /// Another first frame than SETTINGS.
+    /// The first frame is not SETTINGS.
     FirstFrame,
     /// A payload over the limit of this server.
     FrameTooLong,
-    /// A payload whose length does not fit the type of the frame.
+    /// A payload length that is not allowed for the type of the frame.
     FrameLength,
-    /// A frame of a stream on stream 0, or of the connection on another stream.
+    /// A stream's frame on stream 0, or a frame of the connection on another stream.
     WrongStream,
-    /// A stream number that only servers may use.
+    /// A stream number that is reserved for servers.
     ServerStream,
-    /// A frame of a stream that was not opened.
+    /// A frame for a stream that was never opened.
     IdleStream,
-    /// A stream number below that of an earlier stream, or of a stream that has ended.
+    /// HEADERS whose stream number was used before, or is below a number that was used.
     StreamReused,
-    /// Padding that is longer than its frame.
+    /// Padding longer than its frame.
     Padding,
     /// PUSH_PROMISE.
     PushPromise,
     /// CONTINUATION without HEADERS.
     NothingToContinue,
-    /// Another frame within a field block.
+    /// Another frame inside a field block.
     BlockInterrupted,
     /// A field block over the limit, encoded or decoded.
     BlockTooLong,
@@ -70,65 +71,65 @@ pub enum Violation {
     Continuations,
     /// A field block that cannot be decoded.
     Compression,
-    /// A size of the dynamic table over the limit.
+    /// A dynamic table size over the limit.
     TableSize,
-    /// A value that a parameter of SETTINGS must not have.
+    /// A forbidden value of a SETTINGS parameter.
     SettingValue,
     /// An initial window over 2^31 - 1.
     InitialWindow,
-    /// More parameters in one frame of SETTINGS than the limit.
+    /// More parameters in a SETTINGS frame than the limit.
     ManySettings,
     /// A window of the connection over 2^31 - 1.
     WindowOverflow,
-    /// A window update of the connection by 0.
+    /// A window update of the connection with the increment 0.
     EmptyUpdate,
-    /// More data than the window of the connection.
+    /// More data than the connection's window allows.
     WindowExceeded,
     /// A stream whose priority depends on the stream itself.
     SelfDependency,
-    /// Streams are opened and reset too often.
+    /// The client resets streams too often, or makes the server reset them.
     ResetFlood,
-    /// Too many frames of SETTINGS.
+    /// Too many SETTINGS frames.
     SettingsFlood,
-    /// Too many frames of PING.
+    /// Too many PING frames.
     PingFlood,
-    /// Too many frames that do nothing.
+    /// Too many frames without an effect.
     EmptyFlood,
-    /// Too many frames that bring a few bytes to one body after another.
+    /// Too many small DATA frames that alternate between streams.
     SmallFlood,
     /// Too many window updates.
     UpdateFlood,
 
-    /// More streams at a time than the limit.
+    /// More concurrent streams than the limit.
     Streams,
-    /// A frame of a stream after its end.
+    /// A frame for a stream after its end.
     StreamClosed,
-    /// More data than the window of the stream.
+    /// More data than the stream's window allows.
     StreamWindowExceeded,
     /// A window of the stream over 2^31 - 1.
     StreamWindowOverflow,
-    /// A window update of the stream by 0.
+    /// A window update of the stream with the increment 0.
     StreamEmptyUpdate,
-    /// Fewer or more bytes of the body than `content-length`.
+    /// A body that is shorter or longer than its `content-length`.
     BodyLength,
-    /// Trailer fields before the end of the body, or with a pseudo-header field.
+    /// Trailer fields without END_STREAM, or with a pseudo-header field.
     Trailers,
-    /// A pseudo-header field that is missing, repeated, unknown, empty or behind other fields.
+    /// A pseudo-header field that is missing, repeated, unknown, invalid or after other fields.
     PseudoHeader,
-    /// A field name that is empty, has upper case, or is no token.
+    /// A field name that is empty, contains upper case, or is no token.
     FieldName,
-    /// A field value with a control character, or with whitespace at an end.
+    /// A field value with a control character, or with whitespace at either end.
     FieldValue,
-    /// A field about the connection, which HTTP/2 does not have.
+    /// A connection-specific field of HTTP/1.1, which HTTP/2 forbids.
     ConnectionField,
-    /// Different hosts in `:authority` and `host`.
+    /// `:authority` and `host` differ.
     Hosts,
-    /// A `content-length` that is no number, is repeated, or belongs to a request without a body.
+    /// A `content-length` that is no number, is repeated, or belongs to a CONNECT.
     ContentLength,
 }
 
 impl Violation {
-    /// Whether only the stream must end. All others end the connection.
+    /// Whether only the stream must end. All other violations end the connection.
     pub const fn is_of_stream(self) -> bool {
         self as u8 >= Violation::Streams as u8
     }
@@ -158,7 +159,7 @@ impl Violation {
         }
     }
 
-    /// The name for metrics, logs and GOAWAY: the variant in snake case.
+    /// The name for metrics, logs and GOAWAY: the variant's name in snake case.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -174,11 +175,11 @@ impl From<hpack::Error> for Violation {
     }
 }
 
-/// What ends because of a violation.
+/// What must end because of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Connection(Violation),
-    /// The stream with this number. It may have no row.
+    /// The stream with this number. It may be unknown here.
     Stream(u32, Violation),
 }
 

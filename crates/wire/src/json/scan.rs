@@ -1,16 +1,16 @@
-//! A cursor over JSON text (RFC 8259) that checks values and skips them.
+//! A cursor over JSON text (RFC 8259) that checks and skips values.
 //!
-//! Invariants: only valid JSON and UTF-8 is accepted. There is no recursion: the open arrays and objects are bits of one word. The
-//! cursor only moves forward, so the work is linear in the length of the line.
+//! Invariants: only valid JSON and valid UTF-8 are accepted. There is no recursion, because the open arrays and objects are the bits of one
+//! word. The cursor only moves forward, so the work is linear in the length of the text.
 
 use alloc::vec::Vec;
 use memchr::memchr2;
 
-/// The maximum depth of arrays and objects in a value: one bit for each level fits into a word. Common parsers accept 100 to 128 levels, and no
-/// message needs half of that.
+/// The maximum depth of arrays and objects in a value. One word has a bit for each level. Common parsers accept 100 to 128 levels, and no
+/// real message needs half of that.
 pub const MAX_DEPTH: u32 = u64::BITS;
 
-/// Why a text is not JSON, or not JSON that this crate reads.
+/// Why this crate refuses a text as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.reason())]
 pub enum Fault {
@@ -32,16 +32,16 @@ pub enum Fault {
     Control,
     /// A malformed escape (RFC 8259 section 7).
     BadEscape,
-    /// An escaped half of a surrogate pair.
+    /// Half of a surrogate pair, as an escape.
     LoneSurrogate,
     /// A string that is not UTF-8.
     NotUtf8,
-    /// A value nests more than [`MAX_DEPTH`] levels.
+    /// A value with more than [`MAX_DEPTH`] levels.
     TooDeep,
 }
 
 impl Fault {
-    /// The reason, as it is shown to the sender.
+    /// The reason, in words for the sender.
     pub const fn reason(&self) -> &'static str {
         match self {
             Fault::Incomplete => "not JSON: the text ends too early",
@@ -68,14 +68,14 @@ pub fn is_json(bytes: &[u8]) -> bool {
     scan.value().and_then(|()| scan.end()).is_ok()
 }
 
-/// Number of bytes after an escape that are checked one by one, before the vectorized search starts again. In a string that contains
-/// JSON the next escape is near, and starting the search costs more than these checks.
+/// Number of bytes after an escape that are checked one by one before the vectorized search starts again. In a string that contains JSON
+/// the next escape is near, and a start of the search costs more than these checks.
 const LINEAR_SCAN_BYTES: usize = 16;
 
 /// Number of bytes that are checked at once: two of the smallest vectors.
 const STRIDE: usize = 32;
 
-/// The place of a string in the line, without its quotes.
+/// Where a string is in the text, without its quotes.
 #[derive(Clone, Copy)]
 pub(crate) struct Text {
     pub(crate) start: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Text {
     pub(crate) escaped: bool,
 }
 
-/// Takes the decoded text of a string with escapes.
+/// Receives the decoded text of a string with escapes.
 pub(crate) trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -95,7 +95,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// The sink for strings that are only checked.
+/// Discards the text of a string that is only checked.
 struct Discard;
 
 impl Sink for Discard {
@@ -176,7 +176,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads a string after its opening quote. If it has escapes, `out` gets the decoded text.
+    /// Reads a string after its opening quote. If it has escapes, appends the decoded text to `out`.
     pub(crate) fn string(&mut self, out: &mut impl Sink) -> Result<Text, Fault> {
         let start = self.at;
         let Some(found) = memchr2(b'"', b'\\', self.rest()) else {
@@ -224,8 +224,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The error for a string without a closing quote. If the content has an error, that error is returned, since the string may contain an
-    /// unescaped line end.
+    /// The error for a string without a closing quote. If there is an error in the content, that is the better error: an unescaped line end
+    /// may have cut the string.
     #[cold]
     fn unclosed(&self, start: usize) -> Fault {
         check(&self.line[start..])
@@ -250,7 +250,7 @@ impl<'a> Scan<'a> {
         Ok(meaning)
     }
 
-    /// Reads `\u` and four digits, or two of these as a surrogate pair.
+    /// Reads `\u` and four digits, or a surrogate pair of two such escapes.
     fn unicode_escape(&mut self) -> Result<char, Fault> {
         let mut code = self.four_digits()?;
         if (0xD800..0xDC00).contains(&code) {
@@ -282,7 +282,7 @@ impl<'a> Scan<'a> {
 
     /// Checks and skips any value.
     pub(crate) fn value(&mut self) -> Result<(), Fault> {
-        // One bit for each open level, the lowest for the innermost: set for an object, clear for an array.
+        // One bit for each open level, set for an object, clear for an array. The lowest bit is the innermost level.
         let mut objects = 0_u64;
         let mut depth = 0;
         loop {
@@ -302,7 +302,7 @@ impl<'a> Scan<'a> {
             } else {
                 self.scalar(first)?;
             }
-            // A value has ended, or the innermost level is empty: close all levels that end here.
+            // A value has ended, or the innermost level is empty. All levels that end here are closed.
             loop {
                 if depth == 0 {
                     return Ok(());
@@ -353,7 +353,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, since subscribers get the number as text.
+    /// Skips a number (RFC 8259 section 6). Any magnitude is accepted, because subscribers get the number as text.
     fn number(&mut self) -> Result<(), Fault> {
         self.skip_one_of(b"-");
         // After a leading zero only a fraction or an exponent may follow.
@@ -394,8 +394,8 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Checks that the text between two quotes is UTF-8 without control characters. For ASCII, which nearly every text is, the first pass is
-/// enough. It needs a few instructions for each vector.
+/// Checks that the text between two quotes is UTF-8 without control characters. Nearly every text is ASCII, and then the first pass is
+/// enough, which takes a few instructions for each vector.
 fn check(text: &[u8]) -> Result<(), Fault> {
     // After subtracting the space, control characters wrap around into the range of non-ASCII bytes.
     if max_of(text, |b| b.wrapping_sub(b' ')) < 0x80 - b' ' {
@@ -407,8 +407,8 @@ fn check(text: &[u8]) -> Result<(), Fault> {
     core::str::from_utf8(text).map_or(Err(Fault::NotUtf8), |_| Ok(()))
 }
 
-/// The largest `measure` of any byte. The loop has no early exit, so that the compiler vectorizes it. The last `STRIDE` bytes of the text
-/// are measured once more as a whole, since the bytes after the last whole stride are among them.
+/// The largest `measure` of any byte. The compiler vectorizes the loop because it has no early exit. The last `STRIDE` bytes are measured a
+/// second time: they include the bytes after the last whole stride.
 #[inline]
 fn max_of(text: &[u8], measure: impl Fn(u8) -> u8) -> u8 {
     let max_in = |text: &[u8], max| text.iter().fold(max, |max: u8, &b| max.max(measure(b)));

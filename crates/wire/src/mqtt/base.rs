@@ -5,28 +5,28 @@ use core::num::NonZeroU16;
 /// The longest fixed header in bytes.
 pub const FIXED_HEADER_MAX: usize = 5;
 
-/// The longest remaining length that four bytes can encode, in bytes (section 2.1.4).
+/// The largest remaining length in bytes, which has four bytes on the wire (section 2.1.4).
 pub const REMAINING_LENGTH_MAX: usize = 268_435_455;
 
-/// The longest packet in bytes, its fixed header included.
+/// The longest packet in bytes, including its fixed header.
 pub const PACKET_BYTES_MAX: usize = FIXED_HEADER_MAX + REMAINING_LENGTH_MAX;
 
-/// The longest text or binary field in bytes: its length has two bytes (sections 1.5.4 and 1.5.6).
+/// The longest text or binary field in bytes: a field has a length of two bytes (sections 1.5.4 and 1.5.6).
 pub const FIELD_MAX: usize = u16::MAX as usize;
 
-/// The maximum number of user properties of one packet. A user property may have only five bytes, so the limit on the packet's size would allow hundreds
-/// of thousands. Each becomes a header line for subscribers over HTTP.
+/// The maximum number of user properties of a packet. Each of them becomes a header line for subscribers over HTTP. The limit of the packet
+/// size would allow hundreds of thousands, because a user property can be as short as five bytes.
 pub const USER_PROPERTIES_MAX: usize = 128;
 
-/// The maximum number of topic filters of one SUBSCRIBE or UNSUBSCRIBE. The limit bounds the work of one turn, since the server handles all
-/// filters of a packet at once. A client with more filters sends several packets.
+/// The maximum number of topic filters of a SUBSCRIBE or UNSUBSCRIBE. The server handles all filters of a packet at once, so this limit
+/// bounds the work of one turn. A client with more filters sends several packets.
 pub const FILTERS_MAX: usize = 1024;
 
-/// The protocol level of a 3.1.1 bridge between brokers: level 4 with the top bit set. No specification has this bit; Mosquitto's
-/// bridges set it. A bridge of 5.0 uses the options of its subscriptions instead.
+/// The protocol level of a 3.1.1 bridge between brokers: level 4 with the top bit set. This bit is in no specification; bridges of
+/// Mosquitto set it. A 5.0 bridge uses the options of its subscriptions instead.
 pub(super) const V311_BRIDGE: u8 = 0x80 | Version::V311.level();
 
-/// The MQTT version of a connection, taken from its CONNECT (section 3.1.2.2).
+/// The MQTT version of a connection. Its CONNECT names the version (section 3.1.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// MQTT 3.1.1, protocol level 4.
@@ -72,15 +72,15 @@ pub enum PacketType {
     Connect = 1,
     /// Connect acknowledgment, from the server.
     ConnAck = 2,
-    /// A message, either way.
+    /// A message, in both directions.
     Publish = 3,
-    /// Publish acknowledgment (QoS 1), either way.
+    /// Publish acknowledgment (QoS 1), in both directions.
     PubAck = 4,
-    /// Publish received (QoS 2, part 1), either way.
+    /// Publish received (QoS 2, step 1), in both directions.
     PubRec = 5,
-    /// Publish release (QoS 2, part 2), either way.
+    /// Publish release (QoS 2, step 2), in both directions.
     PubRel = 6,
-    /// Publish complete (QoS 2, part 3), either way.
+    /// Publish complete (QoS 2, step 3), in both directions.
     PubComp = 7,
     /// Subscribe request, from the client.
     Subscribe = 8,
@@ -94,14 +94,14 @@ pub enum PacketType {
     PingReq = 12,
     /// Ping response, from the server.
     PingResp = 13,
-    /// Disconnect notification: from the client, in 5.0 either way.
+    /// Disconnect notification, from the client; in 5.0 in both directions.
     Disconnect = 14,
-    /// Authentication exchange, either way, in 5.0 only.
+    /// Authentication exchange, in both directions, only in 5.0.
     Auth = 15,
 }
 
 impl PacketType {
-    /// The fixed flags of this packet type (section 2.1.3). Only the flags of PUBLISH vary.
+    /// The fixed flags of this packet type (section 2.1.3). Only a PUBLISH has variable flags.
     pub(super) const fn flags(self) -> u8 {
         match self {
             Self::PubRel | Self::Subscribe | Self::Unsubscribe => 0b0010,
@@ -110,5 +110,5 @@ impl PacketType {
     }
 }
 
-/// Links an acknowledgement to its packet (section 2.2.1).
+/// The identifier that links an acknowledgement to its packet (section 2.2.1).
 pub type PacketId = NonZeroU16;

@@ -1,6 +1,6 @@
 //! Decodes the body of a packet (MQTT 5.0 chapter 3, MQTT 3.1.1 chapter 3).
 //!
-//! Invariant: every byte that MQTT gives a meaning is checked, and none is copied. Payloads and passwords may contain any bytes.
+//! Invariant: every byte that has a meaning in MQTT is checked, and no byte is copied. Payloads and passwords may contain any bytes.
 
 use super::base::{PacketType, Qos, V311_BRIDGE, Version};
 use super::error::Error;
@@ -19,17 +19,17 @@ use super::reason::ReasonCode;
 
 /// Reads a packet from its fixed header and its body.
 ///
-/// A CONNECT names its own version; `version` applies to all later packets.
+/// A CONNECT names its version in its body. `version` applies to all other packets.
 ///
 /// # Errors
-/// The first error of the packet. A `body` whose length differs from the one in the header is an error too. Errors about the protocol name
-/// or version occur only in CONNECT.
+/// The first error of the packet, also if the length of `body` differs from the length in the header. Only CONNECT has errors about the
+/// protocol name or version.
 pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_>, Error> {
     if body.len() != header.body_bytes() {
         return Err(Error::Truncated);
     }
     let kind = header.kind();
-    // A CONNECT says only in its body which version it has.
+    // The version of a CONNECT is known only from its body.
     if header.is_length_padded && version == Version::V5 && kind != PacketType::Connect {
         return Err(Error::VariableByteInteger);
     }
@@ -55,7 +55,7 @@ pub fn decode(version: Version, header: Header, body: &[u8]) -> Result<Packet<'_
     Ok(packet)
 }
 
-/// The properties of a packet; a packet of 3.1.1 has none.
+/// The properties of a packet. A 3.1.1 packet has none.
 fn properties<'a>(
     version: Version,
     kind: PacketType,
@@ -118,7 +118,7 @@ fn connect<'a>(header: Header, mut rest: Reader<'a>) -> Result<Connect<'a>, Erro
     })
 }
 
-/// Protocol name and version (sections 3.1.2.1 and 3.1.2.2), and whether the client is a bridge.
+/// Reads the protocol name and version (sections 3.1.2.1 and 3.1.2.2), and whether the client is a bridge.
 fn read_protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     let name = rest.binary()?;
     if name != b"MQTT" && name != b"MQIsdp" {
@@ -132,7 +132,7 @@ fn read_protocol(rest: &mut Reader<'_>) -> Result<(Version, bool), Error> {
     }
 }
 
-/// Checks the connect flags (the reserved bit, the will, the password); returns the will's QoS.
+/// Checks the connect flags: the reserved bit, the will and the password. Returns the QoS of the will.
 fn check_connect_flags(version: Version, flags: u8) -> Result<Qos, Error> {
     let will_qos =
         Qos::from_repr((flags & connect_flag::WILL_QOS) >> 3).ok_or(Error::ConnectFlags)?;
@@ -238,8 +238,8 @@ fn ack<'a>(version: Version, kind: PacketType, rest: &mut Reader<'a>) -> Result<
     })
 }
 
-/// Reads the reason code and the properties at the end of a packet of 5.0. The sender may leave out the properties, or both. A missing
-/// reason code means success.
+/// Reads the reason code and the properties at the end of a 5.0 packet. The sender may omit the properties, or both. A missing reason code
+/// means success.
 fn reason_and_properties<'a>(
     kind: PacketType,
     rest: &mut Reader<'a>,
@@ -305,7 +305,7 @@ fn disconnect<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Disconnect<
     Ok(Disconnect { reason, properties })
 }
 
-/// An empty AUTH means success (section 3.15.2.1). Any other AUTH must name its authentication method.
+/// An empty AUTH means success (section 3.15.2.1). A longer AUTH must name its authentication method.
 fn auth<'a>(version: Version, rest: &mut Reader<'a>) -> Result<Auth<'a>, Error> {
     if version == Version::V311 {
         return Err(Error::PacketType);

@@ -1,12 +1,12 @@
 //! Encodes packets, for clients and servers: each function appends one packet to `out`.
 //!
-//! Lengths are computed first, so every byte is written once. For 3.1.1 the parts that only 5.0 has are left out: properties, the
+//! Lengths are computed first, so every byte is written once. In 3.1.1 the fields that exist only in 5.0 are omitted: properties, the
 //! reasons of acknowledgements, and all subscription options except QoS.
 //!
 //! # Panics
-//! All functions except [`publish()`] and `publish_head` panic on values that no packet can carry, since these are mistakes of the caller:
-//! a text or binary field over [`FIELD_MAX`], or a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX). In debug builds all
-//! functions panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
+//! All functions except [`publish()`] and `publish_head` panic on values that no packet can contain, because these are mistakes of the
+//! caller: a text or binary field over [`FIELD_MAX`], or a packet over [`REMAINING_LENGTH_MAX`](super::REMAINING_LENGTH_MAX). Debug builds
+//! also panic on a property that the packet may not have. The limits for topics and payloads of clients are far lower.
 
 use super::base::{FIELD_MAX, PACKET_BYTES_MAX, PacketId, PacketType, Qos, V311_BRIDGE, Version};
 use super::decode::connect_flag;
@@ -78,8 +78,8 @@ fn connect_flags(connect: &Connect<'_>) -> u8 {
     flags
 }
 
-/// CONNACK (section 3.2). If 3.1.1 has no return code for the reason, nothing is written: the server closes the connection without
-/// a CONNACK [MQTT-3.2.2-6 of 3.1.1].
+/// CONNACK (section 3.2). In 3.1.1 nothing is written if there is no return code for the reason: the server closes the connection without a
+/// CONNACK [MQTT-3.2.2-6 of 3.1.1].
 pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     let code = match version {
         Version::V311 => connack.reason.connect_return_code(),
@@ -92,8 +92,8 @@ pub fn connack(out: &mut Vec<u8>, version: Version, connack: &ConnAck<'_>) {
     properties(out, version, &connack.properties, allowed(kind));
 }
 
-/// PUBLISH (section 3.3). Another client chose the message, so no message may cause a panic. Nothing is written if no packet can carry the
-/// message: the packet would exceed [`PACKET_BYTES_MAX`], the topic exceeds [`FIELD_MAX`], or the packet id does not fit the QoS.
+/// PUBLISH (section 3.3). The message comes from another client, so it must not cause a panic. Nothing is written if the packet would
+/// exceed [`PACKET_BYTES_MAX`], the topic exceeds [`FIELD_MAX`], or the packet id does not match the QoS.
 pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     out.reserve(publish_bytes(version, publish, publish.payload.len()));
     if publish_head(out, version, publish, publish.payload.len()) {
@@ -101,8 +101,8 @@ pub fn publish(out: &mut Vec<u8>, version: Version, publish: &Publish<'_>) {
     }
 }
 
-/// A PUBLISH without its payload of `payload_bytes` bytes, which the caller sends afterwards; the payload in `publish` is ignored.
-/// Returns false, and writes nothing, where [`publish()`] writes nothing.
+/// A PUBLISH without its payload of `payload_bytes` bytes, which the caller sends afterwards. The payload in `publish` is ignored. Returns
+/// false and writes nothing in the cases in which [`publish()`] writes nothing.
 pub fn publish_head(
     out: &mut Vec<u8>,
     version: Version,
@@ -132,7 +132,7 @@ pub fn publish_head(
     true
 }
 
-/// The length of a whole PUBLISH in bytes, to compare with the receiver's Maximum Packet Size [MQTT-3.1.2-24].
+/// The length of a whole PUBLISH in bytes, for comparison with the receiver's Maximum Packet Size [MQTT-3.1.2-24].
 pub fn publish_bytes(version: Version, publish: &Publish<'_>, payload_bytes: usize) -> usize {
     let len = publish_len(version, publish, payload_bytes);
     1 + variable_len(len) + len
@@ -172,8 +172,8 @@ fn acknowledge(out: &mut Vec<u8>, version: Version, kind: PacketType, ack: &Ack<
     reason_and_properties(out, kind, len, ack.reason, &ack.properties);
 }
 
-/// The length of a reason code and properties. A success without properties takes no bytes, and another reason without properties
-/// takes one (section 3.4.2.1).
+/// The length of a reason code and properties. Success without properties takes no bytes. Another reason without properties takes one byte
+/// (section 3.4.2.1).
 fn reason_and_properties_len(
     version: Version,
     reason: ReasonCode,
@@ -290,7 +290,7 @@ pub fn pingresp(out: &mut Vec<u8>) {
     head(out, PacketType::PingResp, 0);
 }
 
-/// DISCONNECT (section 3.14). A server of 3.1.1 sends none: it closes the connection.
+/// DISCONNECT (section 3.14). A server does not call this in 3.1.1, where it closes the connection instead.
 pub fn disconnect(out: &mut Vec<u8>, version: Version, disconnect: &Disconnect<'_>) {
     let kind = PacketType::Disconnect;
     let len = reason_and_properties_len(version, disconnect.reason, &disconnect.properties);
@@ -309,7 +309,7 @@ pub fn auth(out: &mut Vec<u8>, auth: &Auth<'_>) {
     properties(out, Version::V5, &auth.properties, allowed(kind));
 }
 
-/// Encodes a decoded packet again. The result may be shorter than the original bytes.
+/// Encodes a decoded packet again. The result may be shorter than the received bytes.
 pub fn packet(out: &mut Vec<u8>, version: Version, packet: &Packet<'_>) {
     match packet {
         Packet::Connect(p) => connect(out, p),

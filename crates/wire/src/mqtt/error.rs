@@ -4,20 +4,20 @@ use super::base::PacketType;
 use super::filter::FilterError;
 use super::reason::ReasonCode;
 
-/// Why a packet was refused. The server closes the connection, and sends [`reason`](Error::reason) first if the version and the
-/// state of the connection allow it (MQTT 5.0 section 4.13).
+/// Why a packet was refused. The server closes the connection. It sends [`reason`](Error::reason) first, if the version and the state of
+/// the connection allow that (MQTT 5.0 section 4.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{}", self.words())]
 pub enum Error {
     /// Packet type 0, or 15 in 3.1.1 (section 2.1.2).
     PacketType,
-    /// Flag bits other than those of the packet type [MQTT-2.1.3-1].
+    /// Flag bits that the packet type does not allow [MQTT-2.1.3-1].
     HeaderFlags,
     /// A QoS of 3 in PUBLISH [MQTT-3.3.1-4].
     Qos,
     /// DUP with QoS 0 [MQTT-3.3.1-2].
     Dup,
-    /// A remaining length that is impossible for this type, or of more than four bytes (section 2.1.4).
+    /// A remaining length that is impossible for this packet type, or has more than four bytes (section 2.1.4).
     RemainingLength,
     /// A packet over the limit [MQTT-3.2.2-15].
     #[display("{}: {bytes} bytes, at most {max}", self.words())]
@@ -29,31 +29,31 @@ pub enum Error {
     },
     /// The body ends within a field.
     Truncated,
-    /// The body goes on after its last field.
+    /// The body is longer than its fields.
     TrailingBytes,
-    /// A variable byte integer of more than four bytes, or with more bytes than its value needs [MQTT-1.5.5-1].
+    /// A variable byte integer with more than four bytes, or with more bytes than its value needs [MQTT-1.5.5-1].
     VariableByteInteger,
     /// Text that is not UTF-8 [MQTT-1.5.4-1].
     NotUtf8,
-    /// Text with U+0000 [MQTT-1.5.4-2].
+    /// Text that contains U+0000 [MQTT-1.5.4-2].
     Nul,
     /// A protocol name other than `MQTT` and `MQIsdp` [MQTT-3.1.2-1].
     ProtocolName,
-    /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the level of a 3.1.1 bridge. With the protocol name `MQIsdp`
-    /// every version is unsupported.
+    /// An unsupported protocol version [MQTT-3.1.2-2]: not 4, not 5, and not the level of a 3.1.1 bridge. The protocol name `MQIsdp` makes
+    /// every version unsupported.
     #[display("{}: {_0}", self.words())]
     ProtocolVersion(u8),
-    /// Flags of CONNECT that contradict each other or are reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].
+    /// CONNECT flags that are contradictory or reserved [MQTT-3.1.2-3, -11, -12, -13; 3.1.1: -22].
     ConnectFlags,
-    /// Reserved bits in CONNACK's flags [MQTT-3.2.2-1].
+    /// Reserved bits in the flags of CONNACK [MQTT-3.2.2-1].
     ConnAckFlags,
-    /// A CONNACK that refuses the connection but has Session Present set [MQTT-3.2.2-6].
+    /// A refusing CONNACK with Session Present set [MQTT-3.2.2-6].
     SessionPresent,
     /// A packet identifier of zero [MQTT-2.2.1-3].
     PacketId,
-    /// A topic name that is empty or has a wildcard [MQTT-3.3.2-2, MQTT-3.3.2-14, MQTT-4.7.3-1].
+    /// A topic name that is empty or contains a wildcard [MQTT-3.3.2-2, MQTT-3.3.2-14, MQTT-4.7.3-1].
     TopicName,
-    /// PUBLISH without a name and without an alias (section 3.3.2.1).
+    /// PUBLISH without a topic name and without an alias (section 3.3.2.1).
     TopicNameMissing,
     /// Topic alias 0 [MQTT-3.3.2-8].
     TopicAlias,
@@ -69,29 +69,29 @@ pub enum Error {
     SubscribeOptions,
     /// No Local on a shared subscription [MQTT-3.8.3-4].
     NoLocalShared,
-    /// A property that does not exist, or that this packet may not have (section 2.2.2.2), by its identifier.
+    /// A property that does not exist, or that this packet may not have (section 2.2.2.2). The number is its identifier.
     #[display("{}: 0x{_0:02X}", self.words())]
     Property(u8),
-    /// A second occurrence of a property that may occur once.
+    /// A property that occurs twice but may occur only once.
     #[display("{}: 0x{_0:02X}", self.words())]
     DuplicateProperty(u8),
-    /// A value that the property cannot have.
+    /// A forbidden value of a property.
     #[display("{}: 0x{_0:02X}", self.words())]
     PropertyValue(u8),
     /// More than [`USER_PROPERTIES_MAX`](super::USER_PROPERTIES_MAX) user properties.
     TooManyUserProperties,
-    /// Authentication data without a method, or AUTH without one (sections 3.1.2.11.10, 3.15.2.2.2).
+    /// Authentication data without a method, or AUTH without a method (sections 3.1.2.11.10, 3.15.2.2.2).
     AuthenticationMethod,
-    /// A reason code that this packet cannot have [MQTT-3.2.2-8, MQTT-3.4.2-1, MQTT-3.14.2-1 and similar].
+    /// A reason code that this packet may not have [MQTT-3.2.2-8, MQTT-3.4.2-1, MQTT-3.14.2-1 and similar].
     #[display("{}: 0x{_0:02X}", self.words())]
     ReasonCode(u8),
-    /// A packet, or a part of a packet, that only servers may send (section 2.1.2, [MQTT-3.3.4-6, MQTT-3.14.2-2]).
+    /// A packet, or a field of a packet, that only servers may send (section 2.1.2, [MQTT-3.3.4-6, MQTT-3.14.2-2]).
     #[display("{}: {_0:?}", self.words())]
     NotFromClient(PacketType),
 }
 
 impl Error {
-    /// The code for CONNACK or DISCONNECT. If the specification names no code for the error, this is the nearest code.
+    /// The reason code for CONNACK or DISCONNECT. If the specification names none for the error, it is the nearest code.
     pub const fn reason(&self) -> ReasonCode {
         match self {
             Self::TooLarge { .. } => ReasonCode::PACKET_TOO_LARGE,

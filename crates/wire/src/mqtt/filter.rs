@@ -1,5 +1,4 @@
 //! Parses topic filters of MQTT (5.0 sections 4.7 and 4.8.2): the wildcards, and the share name of `$share/{ShareName}/{filter}`.
-//!
 //! [`crate::topic::matches`] matches a filter; [`crate::topic::check_filter`] checks its length and characters.
 
 use crate::topic;
@@ -18,11 +17,11 @@ pub struct Filter<'a> {
 pub enum FilterError {
     /// The text is empty [MQTT-4.7.3-1].
     Empty,
-    /// `+` or `#` is only a part of a level, or `#` is not the last level [MQTT-4.7.1-1, MQTT-4.7.1-2].
+    /// `+` or `#` is not a whole level, or `#` is not the last level [MQTT-4.7.1-1, MQTT-4.7.1-2].
     Wildcard,
-    /// An empty ShareName, or one with a wildcard [MQTT-4.8.2-1, MQTT-4.8.2-2].
+    /// The ShareName is empty or contains a wildcard [MQTT-4.8.2-1, MQTT-4.8.2-2].
     ShareName,
-    /// A share without a filter [MQTT-4.8.2-2].
+    /// There is no filter after the ShareName [MQTT-4.8.2-2].
     ShareFilter,
 }
 
@@ -39,8 +38,8 @@ impl FilterError {
 }
 
 impl<'a> Filter<'a> {
-    /// Parses a filter of SUBSCRIBE or UNSUBSCRIBE. `$share` belongs to 5.0; clients of 3.1.1 may use it too, since their
-    /// specification leaves this to servers (its section 4.7.2).
+    /// Parses a filter of SUBSCRIBE or UNSUBSCRIBE. `$share` is defined in 5.0. Clients of 3.1.1 may use it too, because their
+    /// specification leaves such topics to the server (section 4.7.2).
     ///
     /// # Errors
     /// The first fault of the text.

@@ -1,7 +1,7 @@
 //! Reads the fixed header: packet type, flags and remaining length (MQTT 5.0 section 2.1).
 //!
-//! Invariant: a packet with a wrong fixed header is refused before its body arrives. No state is kept: if there are too few bytes, the
-//! caller calls again with the packet from its first byte.
+//! Invariant: a packet with a wrong fixed header is refused before its body arrives. No state is kept: after too few bytes, the caller
+//! calls again with the packet from its first byte on.
 
 use super::base::{PacketType, Qos};
 use super::error::Error;
@@ -11,7 +11,7 @@ use super::error::Error;
 pub struct Header {
     kind: PacketType,
     flags: u8,
-    /// The remaining length is encoded in more bytes than it needs. 3.1.1 allows this.
+    /// The remaining length has more bytes than it needs, which 3.1.1 allows.
     pub(super) is_length_padded: bool,
     remaining: u32,
 }
@@ -49,16 +49,13 @@ pub(super) const DUP: u8 = 0b1000;
 /// RETAIN in the flags of PUBLISH (section 3.3.1.3).
 pub(super) const RETAIN: u8 = 0b0001;
 
-/// Reads the fixed header at the beginning of `bytes`. Returns the header and its length in bytes, or `None` if more bytes are
-/// needed.
+/// Reads the fixed header at the beginning of `bytes`. Returns the header and its length in bytes. `None` if more bytes are needed.
 ///
-/// `max_packet_bytes` limits the whole packet, fixed header included, like Maximum Packet Size
-/// (section 3.1.2.11.4).
+/// `max_packet_bytes` limits the whole packet, including the fixed header, like Maximum Packet Size (section 3.1.2.11.4).
 ///
 /// # Errors
-/// The type or the flags are wrong (the first byte is enough to know), the remaining length is malformed, or the packet is too
-/// large. A remaining length with more bytes than it needs is no error here: [`decode`](super::decode()) refuses it in 5.0
-/// [MQTT-1.5.5-1].
+/// The type or the flags are wrong (the first byte is enough to find that), the remaining length is malformed, or the packet is too large.
+/// A remaining length with unnecessary bytes is not an error here: [`decode`](super::decode()) refuses it in 5.0 [MQTT-1.5.5-1].
 pub fn fixed_header(
     bytes: &[u8],
     max_packet_bytes: usize,

@@ -1,4 +1,4 @@
-//! The lists in SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. A list is checked when it is read, so iterating over it cannot fail.
+//! The lists in SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK. A list is checked when it is read, so its iteration cannot fail.
 
 use super::base::{FILTERS_MAX, PacketType, Version};
 use super::error::Error;
@@ -39,7 +39,7 @@ impl<'a> SubscribeFilters<'a> {
         self.count
     }
 
-    /// The filters with their options, in order. [`Filter::parse`] accepts each of them.
+    /// The filters with their options, in order. [`Filter::parse`] accepts all of them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> + Clone + use<'a> {
         let (mut rest, version) = (Reader(self.bytes), self.version);
         core::iter::from_fn(move || {
@@ -76,7 +76,7 @@ impl<'a> UnsubscribeFilters<'a> {
         self.count
     }
 
-    /// The filters in order. [`Filter::parse`] accepts each of them.
+    /// The filters in order. [`Filter::parse`] accepts all of them.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + Clone + use<'a> {
         let mut rest = Reader(self.bytes);
         core::iter::from_fn(move || match rest.is_empty() {
@@ -86,7 +86,7 @@ impl<'a> UnsubscribeFilters<'a> {
     }
 }
 
-/// Reads filters with `one` until no bytes are left; returns their number. At least one filter is required.
+/// Reads filters with `one` until no bytes are left. Returns their number, which must be at least one.
 fn read_all<'a>(
     rest: &mut Reader<'a>,
     mut one: impl FnMut(&mut Reader<'a>) -> Result<(), Error>,

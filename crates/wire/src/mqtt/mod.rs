@@ -3,17 +3,17 @@
 //! * [`sniff()`] tells from the first bytes whether a connection speaks MQTT.
 //! * [`fixed_header`] gives the length of the next packet, and [`decode()`] its content. Decoding copies and allocates nothing:
 //!   text, payload, properties and lists are checked and borrowed from the input.
-//! * [`encode`] writes packets of both directions, and [`PropertyBuf`] their properties.
+//! * [`encode`] writes packets in both directions, and [`PropertyBuf`] writes their properties.
 //! * [`Filter`] parses a topic filter, `$share` included.
 //!
 //! In comments, a number in brackets names a normative statement: of MQTT 5.0, or of 3.1.1 if the comment says so.
 //!
-//! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the answer. A decoded packet
-//! obeys every rule that concerns this packet alone. An encoded packet decodes to an equal one.
+//! Invariants: no input makes the decoder panic. Each refusal is an [`Error`] with the reason code for the response. A decoded packet obeys
+//! all rules that concern only this packet. An encoded packet decodes to an equal one.
 //!
-//! The codec deliberately sees only one packet. Rules about earlier packets or about the server are checked elsewhere: that CONNECT
-//! comes first, which packet ids are in use, quotas, which topic aliases are known, and which features the server offers. The limits
-//! on topics are in [`crate::topic`].
+//! The codec deliberately sees only one packet. Rules about earlier packets or the server are checked elsewhere: whether CONNECT comes
+//! first, the packet ids in use, quotas, the known topic aliases, and the features of the server. The limits for topics are in
+//! [`crate::topic`].
 
 mod base;
 mod decode;

@@ -30,7 +30,7 @@ pub struct SubscribeOptions {
 }
 
 impl SubscribeOptions {
-    /// The options of a 3.1.1 subscription, which chooses only the QoS.
+    /// The options of a 3.1.1 subscription, in which the client chooses only the QoS.
     pub const fn of(max_qos: Qos) -> Self {
         Self {
             max_qos,

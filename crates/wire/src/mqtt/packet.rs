@@ -1,5 +1,5 @@
-//! The control packets as values that borrow from the input (MQTT 5.0 chapter 3). [`decode`](super::decode()) makes them, and
-//! [`encode`](super::encode) writes them. In 3.1.1 the fields that only 5.0 has are empty or at their default.
+//! The control packets (MQTT 5.0 chapter 3) as values that borrow from the input. [`decode`](super::decode()) makes them, and
+//! [`encode`](super::encode) writes them. In a 3.1.1 packet, fields that exist only in 5.0 are empty or have their default.
 
 use super::base::{PacketId, PacketType, Qos, Version};
 use super::error::Error;
@@ -54,8 +54,8 @@ impl Packet<'_> {
     /// Checks, for a server, that a client may send this packet.
     ///
     /// # Errors
-    /// Only servers send CONNACK, SUBACK, UNSUBACK, PINGRESP, a PUBLISH with subscription identifiers [MQTT-3.3.4-6], an AUTH with
-    /// the reason success, and a DISCONNECT with a server reference or with a reason that is only for servers.
+    /// If it is a packet that only servers send: CONNACK, SUBACK, UNSUBACK, PINGRESP, a PUBLISH with subscription identifiers
+    /// [MQTT-3.3.4-6], an AUTH with the reason success, or a DISCONNECT with a server reference or a reason code for servers.
     pub fn check_from_client(&self) -> Result<(), Error> {
         match self {
             Self::ConnAck(_) | Self::SubAck(_) | Self::UnsubAck(_) | Self::PingResp => {
@@ -80,27 +80,27 @@ impl Packet<'_> {
     }
 }
 
-/// Connection request (section 3.1). Not checked here: whether the server accepts an empty client id (section 3.1.3.1), the user name and
-/// the password.
+/// Connection request (section 3.1). The server must check the user name and the password, and whether it accepts an empty client id
+/// (section 3.1.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// The version of this packet and of all later ones.
     pub version: Version,
-    /// The client is a bridge of another broker: it sent the protocol level 0x84 of 3.1.1. Always false in 5.0.
+    /// The client is the bridge of another broker: it sent 0x84, the protocol level of 3.1.1 with the top bit set. Always false in 5.0.
     pub bridge: bool,
-    /// Clean Start. In 3.1.1 the flag is Clean Session: if it is set, the session also ends with the connection.
+    /// Clean Start. In 3.1.1 this is the flag Clean Session: if it is set, the session also ends with the connection.
     pub clean_start: bool,
-    /// Keep Alive in seconds, 0 for none.
+    /// Keep Alive in seconds; 0 switches it off.
     pub keep_alive_s: u16,
-    /// Properties of the connection; the will has its own.
+    /// Properties of the connection. The will has separate properties.
     pub properties: Properties<'a>,
-    /// Client Identifier. If it is empty the server assigns one.
+    /// Client Identifier. If it is empty, the server assigns an identifier.
     pub client_id: &'a str,
     /// Will Message.
     pub will: Option<Will<'a>>,
     /// User Name.
     pub user_name: Option<&'a str>,
-    /// Password; in 3.1.1 only with a user name.
+    /// Password. In 3.1.1 it requires a user name.
     pub password: Option<&'a [u8]>,
 }
 
@@ -111,7 +111,7 @@ pub struct Will<'a> {
     pub qos: Qos,
     /// Will Retain.
     pub retain: bool,
-    /// Properties of the will; one of them is its delay.
+    /// Properties of the will, including its delay.
     pub properties: Properties<'a>,
     /// Will Topic; a topic name.
     pub topic: &'a str,
@@ -124,7 +124,7 @@ pub struct Will<'a> {
 pub struct ConnAck<'a> {
     /// The server resumes an earlier session. Never set in a refusal.
     pub session_present: bool,
-    /// The outcome of the CONNECT. 3.1.1 sends a return code in its place.
+    /// The outcome of the CONNECT. In 3.1.1 it is encoded as a return code.
     pub reason: ReasonCode,
     /// Properties, such as the features that the server supports.
     pub properties: Properties<'a>,
@@ -133,13 +133,13 @@ pub struct ConnAck<'a> {
 /// A message (section 3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// The packet may be a repetition. Never set with QoS 0.
+    /// DUP: the packet may have been sent before. Never set with QoS 0.
     pub dup: bool,
     /// QoS.
     pub qos: Qos,
-    /// To a server: retain the message. From a server: it is a retained message.
+    /// Sent to a server: store the message as retained. Sent by a server: the message is a retained one.
     pub retain: bool,
-    /// Topic Name. Only a PUBLISH with a topic alias may leave it empty.
+    /// Topic Name. It may be empty only with a topic alias.
     pub topic: &'a str,
     /// Present if and only if the QoS is not 0 [MQTT-2.2.1-2].
     pub packet_id: Option<PacketId>,

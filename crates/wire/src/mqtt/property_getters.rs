@@ -5,12 +5,12 @@ use super::property_set::Properties;
 use super::property_table::Property as P;
 
 impl<'a> Properties<'a> {
-    /// Whether the payload is declared as UTF-8 text; no if absent (sections 3.1.3.2.3, 3.3.2.3.2).
+    /// Whether the payload is declared to be UTF-8 text. If absent, it is not (sections 3.1.3.2.3, 3.3.2.3.2).
     pub fn payload_is_utf8(&self) -> bool {
         self.byte(P::PayloadFormatIndicator) == Some(1)
     }
 
-    /// Payload Format Indicator as it was sent, 0 or 1 (section 3.3.2.3.2).
+    /// Payload Format Indicator as sent, 0 or 1 (section 3.3.2.3.2).
     pub fn payload_format_indicator(&self) -> Option<u8> {
         self.byte(P::PayloadFormatIndicator)
     }
@@ -25,7 +25,7 @@ impl<'a> Properties<'a> {
         self.text(P::ContentType)
     }
 
-    /// Response Topic: a topic name, without wildcards (section 3.3.2.3.5).
+    /// Response Topic: a topic name without wildcards (section 3.3.2.3.5).
     pub fn response_topic(&self) -> Option<&'a str> {
         self.text(P::ResponseTopic)
     }
@@ -40,12 +40,12 @@ impl<'a> Properties<'a> {
         self.subscription_identifiers().next()
     }
 
-    /// The Subscription Identifiers of a PUBLISH from a server (section 3.3.2.3.8).
+    /// The Subscription Identifiers of a PUBLISH, which only servers send (section 3.3.2.3.8).
     pub fn subscription_identifiers(&self) -> SubscriptionIdentifiers<'a> {
         SubscriptionIdentifiers(self.only(P::SubscriptionIdentifier))
     }
 
-    /// Session Expiry Interval in seconds, `u32::MAX` for never. If absent, it is 0 in CONNECT, and unchanged in CONNACK and DISCONNECT
+    /// Session Expiry Interval in seconds; `u32::MAX` means never. If absent, it is 0 in CONNECT and unchanged in CONNACK and DISCONNECT
     /// (sections 3.1.2.11.2, 3.2.2.3.2, 3.14.2.2.2).
     pub fn session_expiry_interval_s(&self) -> Option<u32> {
         self.u32(P::SessionExpiryInterval)
@@ -66,7 +66,7 @@ impl<'a> Properties<'a> {
         self.text(P::AuthenticationMethod)
     }
 
-    /// Authentication Data, never without a method (section 3.1.2.11.10).
+    /// Authentication Data; never present without a method (section 3.1.2.11.10).
     pub fn authentication_data(&self) -> Option<&'a [u8]> {
         self.binary(P::AuthenticationData)
     }
@@ -130,7 +130,7 @@ impl<'a> Properties<'a> {
         self.byte(P::RetainAvailable) != Some(0)
     }
 
-    /// Maximum Packet Size in bytes, from 1 on, fixed header included; if absent, only the protocol's own limit applies (section
+    /// Maximum Packet Size in bytes, from 1 on, including the fixed header. If absent, only the limit of the protocol applies (section
     /// 3.1.2.11.4).
     pub fn maximum_packet_size_bytes(&self) -> Option<u32> {
         self.u32(P::MaximumPacketSize)
@@ -151,12 +151,12 @@ impl<'a> Properties<'a> {
         self.byte(P::SharedSubscriptionAvailable) != Some(0)
     }
 
-    /// User properties, name and value, in their order (section 3.3.2.3.7).
+    /// User properties (names and values) in their order (section 3.3.2.3.7).
     pub fn user_properties(&self) -> UserProperties<'a> {
         UserProperties(self.only(P::UserProperty))
     }
 
-    /// The set to search for `property`: empty if the property is absent.
+    /// The set, for a search for `property`. Empty if the property is absent.
     fn only(&self, property: P) -> Properties<'a> {
         match self.has(property) {
             true => *self,

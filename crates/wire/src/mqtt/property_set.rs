@@ -1,7 +1,7 @@
 //! A checked view of a set of properties (MQTT 5.0 section 2.2.2).
 //!
-//! Invariant: a [`Properties`] holds only properties that passed the checks of their packet, so its getters cannot fail. A bit set tells
-//! which properties are present, so that a getter of an absent property reads no bytes.
+//! Invariant: a [`Properties`] contains only properties that passed the checks for their packet, so its getters cannot fail. Bits record
+//! which properties are present, so the getter of an absent property reads no bytes.
 
 use super::base::USER_PROPERTIES_MAX;
 use super::error::Error;
@@ -10,11 +10,11 @@ use super::property_table::{Property, Property as P};
 use super::read::Reader;
 use crate::topic::has_wildcard;
 
-/// A checked set of properties. For 3.1.1, which has no properties, the set is empty.
+/// A checked set of properties. In 3.1.1, which has no properties, it is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     pub(super) bytes: &'a [u8],
-    /// The properties that are present: a bit for each identifier.
+    /// The properties that are present, one bit for each identifier.
     pub(super) present: u64,
 }
 
@@ -52,7 +52,7 @@ impl<'a> Properties<'a> {
         Self::check(bytes, allowed, P::UserProperty.bit())
     }
 
-    /// Checks the properties in `bytes`, which do not begin with their length.
+    /// Checks the properties in `bytes`, which have no length before them.
     fn check(bytes: &'a [u8], allowed: u64, repeatable: u64) -> Result<Self, Error> {
         let mut present = 0;
         let mut users = 0;
@@ -80,7 +80,7 @@ impl<'a> Properties<'a> {
         Ok(Properties { bytes, present })
     }
 
-    /// The set of the properties in `bytes`. They are items of [`Properties::iter`], so they were checked before.
+    /// The set of the properties in `bytes`, which must be items of [`Properties::iter`] and so were checked before.
     pub fn stored(bytes: &'a [u8]) -> Self {
         let mut set = Properties { bytes, present: 0 };
         set.present = set
@@ -99,7 +99,7 @@ impl<'a> Properties<'a> {
         self.present & property.bit() != 0
     }
 
-    /// The properties in order, each with its bytes, identifier included.
+    /// The properties in order, each with its bytes, including the identifier.
     pub fn iter(&self) -> impl Iterator<Item = (Property, &'a [u8])> + Clone + use<'a> {
         let mut rest = self.bytes;
         core::iter::from_fn(move || {
@@ -111,7 +111,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// The value of the first `property`.
+    /// Finds the value of the first `property`.
     fn find(&self, property: Property) -> Option<Reader<'a>> {
         if !self.has(property) {
             return None;
@@ -178,7 +178,7 @@ fn check_value(property: Property, rest: &mut Reader<'_>) -> Result<(), Error> {
     }
 }
 
-/// The length in bytes of the checked value at the front of `rest`.
+/// The length in bytes of the checked value at the beginning of `rest`.
 fn value_bytes(property: Property, rest: &[u8]) -> usize {
     let len = |rest: &[u8]| rest.first_chunk().map_or(0, |len| u16::from_be_bytes(*len));
     let field = |rest: &[u8]| 2 + usize::from(len(rest));

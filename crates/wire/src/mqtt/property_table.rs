@@ -1,5 +1,5 @@
-//! The table of properties (MQTT 5.0 section 2.2.2): the type and the bounds of each value, and the packets that may have it. For
-//! the properties of one packet see [`Properties`](super::Properties).
+//! The table of properties (MQTT 5.0 section 2.2.2): for each property the type and the bounds of its value, and the packets that may have
+//! it. [`Properties`](super::Properties) are the properties of one packet.
 
 use core::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ pub(super) enum Kind {
     Pair,
 }
 
-/// The places that a property may occur in, as bits: the will of a CONNECT, and each packet type.
+/// Where a property may occur, as bits: the will of a CONNECT, and each packet type.
 #[allow(dead_code)] // PINGREQ and PINGRESP have none
 enum Place {
     Will = 1,
@@ -37,8 +37,8 @@ enum Place {
     Auth = 1 << PacketType::Auth as u8,
 }
 
-/// Each line is a property: identifier, name, type, bounds (of a number's value, or of a field's length in bytes), and the places
-/// that it may occur in.
+/// One property on each line: identifier, name, type, bounds (of a number's value, or of a field's length in bytes), and where it may
+/// occur.
 macro_rules! properties {
     ($($id:literal $name:ident: $kind:ident $bounds:expr, $($place:ident)*;)*) => {
         /// A property's identifier (section 2.2.2.2, table 2-4).
@@ -72,7 +72,7 @@ macro_rules! properties {
             }
         }
 
-        /// The properties that may occur in one of the places, as bits by identifier.
+        /// The properties that may occur in one of these packets, one bit for each identifier.
         const fn at(place: u32) -> u64 {
             let mut bits = 0;
             $(if (0 $(| Place::$place as u32)*) & place != 0 {
@@ -87,7 +87,7 @@ const FLAG: RangeInclusive<u32> = 0..=1;
 const NUMBER: RangeInclusive<u32> = 0..=u32::MAX;
 const FROM_1: RangeInclusive<u32> = 1..=u32::MAX;
 const FIELD: RangeInclusive<u32> = 0..=FIELD_MAX as u32;
-/// For a field that must not be empty.
+/// The bounds for a field that must not be empty.
 const FILLED: RangeInclusive<u32> = 1..=FIELD_MAX as u32;
 
 #[rustfmt::skip]
@@ -151,8 +151,8 @@ pub(super) const fn allowed(kind: PacketType) -> u64 {
     ALLOWED[kind as usize]
 }
 
-/// The properties that may occur more than once in a packet of this type: user properties, and in PUBLISH the identifiers of all
-/// matching subscriptions (section 3.3.2.3.8).
+/// The properties that may occur more than once in a packet of this type: user properties, and in a PUBLISH the identifiers of all matching
+/// subscriptions (section 3.3.2.3.8).
 pub(super) const fn repeatable(kind: PacketType) -> u64 {
     match kind {
         PacketType::Publish => P::UserProperty.bit() | P::SubscriptionIdentifier.bit(),

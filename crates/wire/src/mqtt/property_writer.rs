@@ -1,6 +1,6 @@
 //! Builds sets of properties for the encoders.
 //!
-//! The decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties. Two rules are the caller's:
+//! The decoder accepts [`PropertyBuf::properties`] in every packet that may have these properties. The caller must obey two rules:
 //! Authentication Data needs an Authentication Method, and a SUBSCRIBE has at most one Subscription Identifier.
 
 use super::base::{FIELD_MAX, Qos, REMAINING_LENGTH_MAX, USER_PROPERTIES_MAX};
@@ -10,18 +10,18 @@ use super::property_table::Property as P;
 use super::write;
 use alloc::vec::Vec;
 
-/// The value was not written: a field is longer than [`FIELD_MAX`], a text has a null character, or there are more than
-/// [`USER_PROPERTIES_MAX`] user properties, a limit of this codec.
+/// The value was not written: a field is longer than [`FIELD_MAX`], a text contains a null character, or the set already has
+/// [`USER_PROPERTIES_MAX`] user properties, which is a limit of this codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("the value does not fit into an MQTT property")]
 pub struct Unencodable;
 
 impl core::error::Error for Unencodable {}
 
-/// Builds a set of properties. One builder can be used for many packets, with [`clear`](Self::clear) between them.
+/// Builds a set of properties. One builder can serve many packets, with a [`clear`](Self::clear) between them.
 ///
 /// # Panics
-/// A mistake of the caller panics: a second value for a property that may occur once, zero where the specification forbids it, an
+/// On a mistake of the caller: a second value for a property that may occur once, zero where the specification forbids it, a subscription
 /// identifier of more than 28 bits, or a response topic with wildcards.
 #[derive(Clone, Debug, Default)]
 pub struct PropertyBuf {
@@ -55,10 +55,10 @@ impl PropertyBuf {
         self.user_properties = 0;
     }
 
-    /// Copies the properties of a message that a server must forward unaltered: payload format indicator, response topic,
-    /// correlation data, content type, and user properties in their order [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
+    /// Copies the properties that a server must forward unaltered: payload format indicator, response topic, correlation data, content
+    /// type, and user properties in their order [MQTT-3.3.2-4, -15, -16, -17, -18, -20].
     ///
-    /// Skips properties that this set already has, and user properties over [`USER_PROPERTIES_MAX`].
+    /// Properties that this set already has are skipped, and so are user properties beyond [`USER_PROPERTIES_MAX`].
     pub fn forward(&mut self, from: &Properties<'_>) -> &mut Self {
         for (property, item) in from.iter() {
             match property {
@@ -213,7 +213,7 @@ impl PropertyBuf {
         self.u16(P::TopicAlias, value)
     }
 
-    /// Maximum QoS. For 2 nothing is written, since that is the meaning of an absent property.
+    /// Maximum QoS. For QoS 2 nothing is written, because an absent property means 2.
     pub fn maximum_qos(&mut self, value: Qos) -> &mut Self {
         match value {
             Qos::ExactlyOnce => self,
@@ -247,10 +247,10 @@ impl PropertyBuf {
         self.byte(P::SharedSubscriptionAvailable, yes.into())
     }
 
-    /// One more user property.
+    /// Adds a user property.
     ///
     /// # Errors
-    /// Name or value does not fit, or there are [`USER_PROPERTIES_MAX`] already.
+    /// The name or the value does not fit, or there are [`USER_PROPERTIES_MAX`] properties already.
     pub fn user_property(&mut self, name: &str, value: &str) -> Result<&mut Self, Unencodable> {
         if !is_encodable(name)
             || !is_encodable(value)
@@ -310,7 +310,7 @@ impl PropertyBuf {
         Ok(self)
     }
 
-    /// Writes Binary Data or text. The caller has checked it with [`is_encodable`] or against [`FIELD_MAX`].
+    /// Writes Binary Data or text. The caller must have checked it with [`is_encodable`] or against [`FIELD_MAX`].
     fn field(&mut self, value: &[u8]) {
         write::field(&mut self.bytes, value);
     }

@@ -3,7 +3,7 @@
 use super::base::PacketId;
 use super::error::Error;
 
-/// The part of a body that is not read yet.
+/// The unread bytes of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -38,7 +38,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(*bytes))
     }
 
-    /// Variable Byte Integer (section 1.5.5). A longer form than the value needs is an error.
+    /// Variable Byte Integer (section 1.5.5). More bytes than the value needs are an error.
     pub fn variable(&mut self) -> Result<u32, Error> {
         let mut value = 0;
         for at in 0..4 {
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         PacketId::new(self.u16()?).ok_or(Error::PacketId)
     }
 
-    /// Checks that nothing is left.
+    /// Checks that no bytes are left.
     pub fn end(self) -> Result<(), Error> {
         match self.is_empty() {
             true => Ok(()),

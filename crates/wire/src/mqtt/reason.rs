@@ -1,10 +1,9 @@
-//! Reason codes (MQTT 5.0 section 2.4): their names in the specification, the packets that each may occur in, and the
-//! corresponding return codes of 3.1.1.
+//! Reason codes (MQTT 5.0 section 2.4): their names, the packets in which they may occur, and the matching return codes of 3.1.1.
 
 use super::base::{PacketType, Qos};
 use core::fmt;
 
-/// The outcome of a request, or why a connection ends. 0x80 and above are failures.
+/// The outcome of a request, or why a connection ends. Codes from 0x80 on are failures.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, derive_more::Display)]
 #[display("{}", self.name())]
 pub struct ReasonCode(pub(super) u8);
@@ -73,7 +72,7 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// Normal disconnection: the name of [`SUCCESS`](Self::SUCCESS) in a DISCONNECT.
+    /// Normal disconnection: how [`SUCCESS`](Self::SUCCESS) is called in a DISCONNECT.
     pub const NORMAL_DISCONNECTION: Self = Self::SUCCESS;
 
     /// The byte on the wire.
@@ -86,7 +85,7 @@ impl ReasonCode {
         self.0 >= 0x80
     }
 
-    /// The code that grants a subscription this QoS (section 3.9.3).
+    /// The code that grants this QoS to a subscription (section 3.9.3).
     pub const fn granted(qos: Qos) -> Self {
         Self(qos.bits())
     }
@@ -94,7 +93,7 @@ impl ReasonCode {
     /// The code with this value, if the specification allows it in this packet type: sections 3.2.2.2,
     /// 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1, 3.9.3, 3.11.3, 3.14.2.1, 3.15.2.1.
     ///
-    /// 0x8C is allowed in DISCONNECT too, though only the table of section 2.4 lists it there.
+    /// 0x8C is also allowed in DISCONNECT, although only the table of section 2.4 says so.
     pub const fn for_packet(value: u8, kind: PacketType) -> Option<Self> {
         let listed = match kind {
             PacketType::ConnAck => matches!(
@@ -131,8 +130,8 @@ impl ReasonCode {
         matches!(self.0, 0x00 | 0x04 | 0x80..=0x83 | 0x90 | 0x93..=0x99)
     }
 
-    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) with the same meaning. If there is none, the server closes the
-    /// connection without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
+    /// The CONNACK return code of 3.1.1 (its section 3.2.2.3) with the same meaning. If there is none, the server closes the connection
+    /// without a CONNACK [MQTT-3.2.2-6 of 3.1.1].
     pub const fn connect_return_code(self) -> Option<u8> {
         match self.0 {
             0x00 => Some(0),
@@ -145,7 +144,7 @@ impl ReasonCode {
         }
     }
 
-    /// The code with the meaning of a CONNACK return code of 3.1.1. `None` for reserved return codes.
+    /// The code with the same meaning as a CONNACK return code of 3.1.1. `None` for reserved return codes.
     pub const fn from_connect_return_code(code: u8) -> Option<Self> {
         match code {
             0 => Some(Self::SUCCESS),

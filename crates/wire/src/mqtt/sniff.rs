@@ -1,6 +1,5 @@
-//! Recognises an MQTT connection by its first bytes, which are a CONNECT.
-//!
-//! MQTT 3.1 (`MQIsdp`) counts as MQTT, so that its clients get their refusal as an MQTT packet.
+//! Recognises an MQTT connection by its first packet, which is always a CONNECT. MQTT 3.1 (`MQIsdp`) counts as MQTT, so that the refusal
+//! for its clients is an MQTT packet.
 
 /// Whether the first bytes are a CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +8,7 @@ pub enum Sniff {
     Mqtt,
     /// The bytes begin something else.
     NotMqtt,
-    /// There are too few bytes to tell.
+    /// There are too few bytes to decide.
     More,
 }
 

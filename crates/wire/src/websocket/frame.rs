@@ -1,16 +1,15 @@
-//! Writes WebSocket frames (RFC 6455 §5.2) and masks payloads (§5.3).
+//! Writes WebSocket frames (RFC 6455 §5.2) and masks payloads (§5.3). [`receive`](super::receive) reads frames.
 //!
-//! Invariant: written frames are well-formed, and their lengths have the shortest encoding. [`receive`](super::receive) reads
-//! frames.
+//! Invariant: written frames are well-formed, and their lengths have the shortest encoding.
 
 use alloc::vec::Vec;
 
-/// The longest frame header, in bytes: 2, an 8-byte length and a 4-byte masking key.
+/// The longest frame header in bytes: 2 bytes, an 8-byte length and a 4-byte masking key.
 pub const HEADER_MAX: usize = 14;
 
 /// The longest payload of a control frame, in bytes (RFC 6455 §5.5).
 pub const CONTROL_MAX: usize = 125;
-/// The longest reason of a Close frame, in bytes.
+/// The longest reason of a close frame, in bytes.
 pub const REASON_MAX: usize = CONTROL_MAX - 2;
 
 /// In the second header byte: a 2-byte length follows.
@@ -26,7 +25,7 @@ pub(super) const MASKED: u8 = 0x80;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 pub enum Opcode {
-    /// A later fragment of a message.
+    /// A further fragment of a message.
     Continuation = 0x0,
     /// The first or only frame of a text message.
     Text = 0x1,
@@ -46,7 +45,7 @@ impl Opcode {
         self as u8
     }
 
-    /// Close, Ping and Pong: at most [`CONTROL_MAX`] bytes, never fragmented (RFC 6455 §5.5).
+    /// Whether this is Close, Ping or Pong. Such a frame has at most [`CONTROL_MAX`] bytes and is never fragmented (RFC 6455 §5.5).
     pub const fn is_control(self) -> bool {
         self.bits() & 0x8 != 0
     }
@@ -75,8 +74,8 @@ pub fn write_header(
     }
 }
 
-/// The header of an unmasked, unfragmented frame: an array, and the length of the header in it. A server sends mostly such frames, and
-/// needs no buffer for these headers.
+/// The header of an unmasked, unfragmented frame: an array, and the header's length in the array. Most frames of a server are like this,
+/// and their headers then need no buffer.
 #[inline]
 pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     debug_assert!(!opcode.is_control() || (len <= CONTROL_MAX && !rsv1));
@@ -96,7 +95,7 @@ pub fn header(opcode: Opcode, rsv1: bool, len: usize) -> ([u8; 10], usize) {
     }
 }
 
-/// The length of the header at the beginning of an unmasked frame. The second byte determines it (RFC 6455 §5.2).
+/// The length of the header at the beginning of an unmasked frame, which follows from the second byte (RFC 6455 §5.2).
 #[inline]
 pub fn header_len(frame: &[u8]) -> usize {
     match frame[1] {
@@ -106,7 +105,7 @@ pub fn header_len(frame: &[u8]) -> usize {
     }
 }
 
-/// The payload of a whole frame as [`write_frame`] writes it for this opcode. `None` for other bytes.
+/// The payload of a whole frame that [`write_frame`] wrote with this opcode. `None` for other bytes.
 pub fn payload(frame: &[u8], opcode: Opcode) -> Option<&[u8]> {
     let payload = frame.get(1).and_then(|_| frame.get(header_len(frame)..))?;
     let (header, len) = header(opcode, false, payload.len());

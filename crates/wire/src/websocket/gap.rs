@@ -1,10 +1,10 @@
-//! The close frame that tells a subscriber that messages are lost. The server sends it on connections whose messages have no field for a
-//! gap, such as a WebSocket with plain data.
+//! The close frame that tells a subscriber that messages are lost. The server sends it if the messages of a connection have no field for a
+//! gap, such as the plain data of a WebSocket.
 
 /// The close code.
 pub const CLOSE_GAP: u16 = 4412;
-/// The words before the position to resume from, at the end of the close reason. A position that is too long for a close frame is left
-/// out, and so are these words.
+/// The words before the position to resume from, at the end of the close reason. The words and the position are omitted if the position is
+/// too long for a close frame.
 pub const RESUME: &str = "resume from ";
 
 /// The position to resume from, at the end of a close reason; `None` if the reason has no position.

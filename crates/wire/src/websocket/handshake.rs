@@ -1,8 +1,8 @@
-//! The opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692 §7.1) and the subprotocol. The
-//! HTTP codec parses the request.
+//! The opening handshake (RFC 6455 §4): the accept key, the extension permessage-deflate (RFC 7692 §7.1) and the subprotocol. The HTTP
+//! codec parses the request itself.
 //!
-//! Invariant: an extension offer is accepted only if every parameter can be obeyed. A faulty offer is declined, and the other offers are
-//! still considered.
+//! Invariant: an extension offer is accepted only if every parameter can be obeyed. After a faulty offer the other offers are still
+//! considered.
 
 use alloc::vec::Vec;
 use base64::Engine;
@@ -13,10 +13,10 @@ use sha1::{Digest, Sha1};
 /// Appended to the key before hashing (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// The window of our compressor, and the largest window that an offer may name, as a power of two (RFC 7692 §7.1.2).
+/// The window of our compressor as a power of two, and the largest window that an offer may name (RFC 7692 §7.1.2).
 const WINDOW_BITS: u8 = 15;
 
-/// Ignores the unused bits of the last character: keys written by hand set them, and nothing depends on them.
+/// Ignores the unused bits of the last character, because they have no meaning and people who write keys by hand set them.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
@@ -47,25 +47,25 @@ pub fn client_key(nonce: [u8; 16]) -> [u8; 24] {
 /// A client's offer of permessage-deflate (RFC 7692 §7.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeflateOffer {
-    /// The client asks the server to discard its window after each message.
+    /// The client asks the server to reset its compression window after each message.
     pub server_no_context_takeover: bool,
-    /// The client will discard its own window after each message.
+    /// The client will reset its compression window after each message.
     pub client_no_context_takeover: bool,
-    /// The largest window that the server may compress with, as a power of two.
+    /// The largest window for the server's compression, as a power of two.
     pub server_max_window_bits: Option<u8>,
-    /// The client can limit its window, perhaps to this size. We accept any size.
+    /// The client can limit its window, perhaps to this size. Any size is accepted.
     pub client_max_window_bits: Option<Option<u8>>,
 }
 
 /// An accepted offer: the content of the answer's `Sec-WebSocket-Extensions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeflateAnswer {
-    /// The answer must name the server's window, since the offer named it (RFC 7692 §7.1.2.1).
+    /// The answer must name the server's window, because the offer named it (RFC 7692 §7.1.2.1).
     names_window: bool,
 }
 
 impl DeflateOffer {
-    /// The answer, or `None` if the offer asks for a smaller window than our compressor uses.
+    /// The answer. `None` if the offer asks for a smaller window than our compressor uses.
     pub fn accept(&self) -> Option<DeflateAnswer> {
         match self.server_max_window_bits {
             Some(bits) if bits < WINDOW_BITS => None,
@@ -100,7 +100,7 @@ impl DeflateOffer {
 }
 
 impl DeflateAnswer {
-    /// Appends the header's value. Neither side keeps a context between messages.
+    /// Appends the value of the header. The answer says that neither side keeps a context between messages.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(
             b"permessage-deflate; server_no_context_takeover; client_no_context_takeover",
@@ -120,8 +120,8 @@ pub fn negotiate_deflate<'a>(extensions: impl Iterator<Item = &'a [u8]>) -> Opti
         .find_map(|offer| offer.accept())
 }
 
-/// Chooses the first subprotocol of the client that is in `known`. `offered` are the values of all `Sec-WebSocket-Protocol`
-/// headers; each may be a list.
+/// Chooses the client's first subprotocol that is in `known`. `offered` contains the values of all `Sec-WebSocket-Protocol` headers; each
+/// value may be a list.
 pub fn choose_subprotocol<'a>(
     offered: impl Iterator<Item = &'a [u8]>,
     known: &[&'static str],
@@ -134,7 +134,7 @@ pub fn choose_subprotocol<'a>(
         })
 }
 
-/// Appends a client's opening request (RFC 6455 §4.1), for our own tools. The arguments must hold no line breaks.
+/// Appends a client's opening request (RFC 6455 §4.1), for our own tools. The arguments must not contain line breaks.
 pub fn write_client_request(
     out: &mut Vec<u8>,
     host: &str,
@@ -159,7 +159,7 @@ pub fn write_client_request(
     put(&[b"\r\n"]);
 }
 
-/// Reads `permessage-deflate` and its parameters; `None` for other extensions and bad parameters.
+/// Reads `permessage-deflate` and its parameters. `None` for another extension or a bad parameter.
 fn read_offer(text: &[u8]) -> Option<DeflateOffer> {
     let mut parts = split_unquoted(text, b';');
     if parts.next()?.trim_ascii() != b"permessage-deflate" {
@@ -184,7 +184,7 @@ fn window_bits(value: &[u8]) -> Option<u8> {
     }
 }
 
-/// The content of a quoted string. Escapes are not decoded, since no known value has any.
+/// The content of a quoted string. Escapes are not decoded, because no known value contains one.
 fn unquote(value: &[u8]) -> &[u8] {
     match value {
         [b'"', inside @ .., b'"'] => inside,
@@ -192,7 +192,7 @@ fn unquote(value: &[u8]) -> &[u8] {
     }
 }
 
-/// Splits at `separator`, except within quoted strings.
+/// Splits at `separator`, but not inside quoted strings.
 fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut quoted = false;
     let mut escaped = false;

@@ -1,12 +1,12 @@
-//! Reads frame headers and enforces all rules of RFC 6455 about headers.
+//! Reads frame headers and enforces all rules of RFC 6455 for headers. [`receive`](super::receive) checks the payloads.
 //!
-//! Invariant: the fields of a header are checked in order, each as soon as it is complete. The same bytes give the same violation,
-//! however they are split into reads. [`receive`](super::receive) checks the payloads.
+//! Invariant: the fields of a header are checked in order, each as soon as it is complete. So the violation does not depend on how the
+//! stream is split into reads.
 
 use super::frame::{CONTROL_MAX, FIN, LENGTH_16, LENGTH_64, MASKED, Opcode, RSV1, RSV23};
 use super::violation::Violation;
 
-/// Which end of the connection receives.
+/// The side of the connection that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The server receives: frames must be masked (RFC 6455 §5.1).
@@ -18,11 +18,11 @@ pub enum Role {
 /// The settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The end that receives.
+    /// The side that receives.
     pub role: Role,
-    /// The longest message in bytes, after inflating.
+    /// The longest message in bytes, after it is inflated.
     pub message_bytes: usize,
-    /// permessage-deflate was negotiated, so RSV1 may mark a compressed message.
+    /// Whether permessage-deflate was negotiated, so that RSV1 may mark a compressed message.
     pub deflate: bool,
 }
 
@@ -39,16 +39,16 @@ pub(super) struct Frame {
     pub(super) received: usize,
 }
 
-/// A message of which the first frames have come and the last one has not.
+/// A message whose first frame has arrived and whose last frame has not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fragmented {
-    /// Payload bytes of the message's frames so far.
+    /// Payload bytes of all frames of the message so far.
     pub(super) bytes: usize,
     pub(super) deflated: bool,
 }
 
-/// Reads the header at the beginning of `bytes`. Returns the frame and the header's length, or `None` if the header is incomplete
-/// and has no fault so far.
+/// Reads the header at the beginning of `bytes`. Returns the frame and the header's length. `None` if the header is incomplete and correct
+/// so far.
 pub(super) fn parse(
     bytes: &[u8],
     unfinished: Option<Fragmented>,
@@ -130,8 +130,7 @@ fn check_first_byte(
     Ok((opcode, fin, rsv1))
 }
 
-/// The payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 demands the shortest encoding and a clear top
-/// bit.
+/// The payload length, and the number of extra bytes that encode it. RFC 6455 §5.2 requires the shortest encoding and a clear top bit.
 fn payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>, Violation> {
     let (len, extra_bytes, len_min) = match length_code {
         LENGTH_16 => match bytes.first_chunk::<2>() {
@@ -158,7 +157,7 @@ fn payload_length(length_code: u8, bytes: &[u8]) -> Result<Option<(u64, usize)>,
 }
 
 /// Limit of a message's payload bytes on the wire. Compression makes random bytes longer, by at most an eighth (zlib with its smallest
-/// memory). So a compressed message may exceed the limit for messages by that much; the inflated message is limited separately.
+/// memory). So a compressed message may exceed the message limit by an eighth. The inflated message is limited separately.
 fn wire_limit(config: &Config, deflated: bool) -> usize {
     /// Allowance for the block headers of very small messages.
     const BLOCK_HEADERS: usize = 64;

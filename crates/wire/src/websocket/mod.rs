@@ -2,11 +2,10 @@
 //!
 //! * [`frame`] writes frames and masks payloads.
 //! * [`receive`] reads frames, for either role, and enforces all of RFC 6455 §5.
-//! * [`gap`] is the close frame that tells of lost messages.
+//! * [`gap`] is the close frame that reports lost messages.
 //! * [`handshake`] computes the accept key and negotiates extensions and subprotocols.
 //!
-//! Invariant: between messages a connection has no state here. The owner of the connection answers pings, runs the closing
-//! handshake and keeps the timeouts.
+//! Invariant: between messages there is no state here. The caller answers pings, runs the closing handshake and watches the timeouts.
 
 pub mod frame;
 pub mod gap;

@@ -1,17 +1,17 @@
 //! Decodes received WebSocket frames into events, for servers and clients (RFC 6455).
 //!
-//! Call [`next`] with the received bytes, then with the bytes that it did not consume, until it has consumed all and returns no
-//! event. A whole unfragmented frame is unmasked in place, and its event is a slice of the input, without any allocation. An unfinished
-//! frame and a fragmented or compressed message are kept in a [`Partial`]. The first call after their event frees this memory.
+//! Call [`next`] with the received bytes, then with the bytes that it did not consume, until it has consumed all and returns no event. A
+//! whole unfragmented frame is unmasked in place: its event is a slice of the input and needs no memory. An unfinished frame and a
+//! fragmented or compressed message are kept in a [`Partial`]. The call after their event frees this memory.
 //!
-//! Invariants: the events and the violation do not depend on how the stream is split into reads. Memory grows with the bytes that
-//! arrived, never with the length that a header announces. The header of a frame over the limit is enough to refuse it. Text is
-//! checked as it arrives; compressed text is checked when its message is whole and is inflated.
+//! Invariants: events and violations do not depend on how the stream is split into reads. Memory grows with the bytes that arrived, never
+//! with the length that a header announces. A frame over the limit is refused when its header arrives. Text is checked as it arrives;
+//! compressed text is checked as it is inflated.
 //!
-//! A caller may limit the work of a call ([`next_within`]), since a few bytes of empty frames or of compressed data can cost as much
-//! as thousands of other bytes. The next calls do the rest.
+//! A few bytes of empty frames or of compressed data can cost as much as thousands of other bytes. So a caller may limit the work of a call
+//! ([`next_within`]), and continue with further calls.
 //!
-//! After [`Event::Close`] or a [`Violation`] the caller must stop reading; this module does not remember them.
+//! After [`Event::Close`] or a [`Violation`] the caller must stop reading, because this module does not remember them.
 
 use super::frame::{HEADER_MAX, Opcode, apply_mask};
 use super::head::{self, Fragmented, Frame};
@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::str;
 
-/// The fixed work of a frame, expressed in bytes; its payload is counted in addition.
+/// The fixed work of a frame, as a number of bytes. The payload is counted in addition.
 const FRAME_WORK: usize = 128;
 
 /// A received message or control frame.
@@ -34,13 +34,13 @@ pub enum Event<'a> {
     Text(&'a [u8]),
     /// A whole binary message.
     Binary(&'a [u8]),
-    /// A ping. The pong must repeat its bytes.
+    /// A ping. The pong must contain the same bytes.
     Ping(&'a [u8]),
     /// A pong.
     Pong(&'a [u8]),
-    /// The peer closes.
+    /// The peer starts or answers the closing handshake.
     Close {
-        /// The close code, one that is allowed on the wire (RFC 6455 §7.4). `None` if the peer sent none.
+        /// A close code that is allowed on the wire (RFC 6455 §7.4). `None` if the peer sent no code.
         code: Option<u16>,
         /// The reason; it is UTF-8.
         reason: &'a [u8],
@@ -52,8 +52,8 @@ pub enum Event<'a> {
 pub struct Decoded<'a> {
     /// Consumed bytes of the input.
     pub consumed: usize,
-    /// The event that the last consumed byte completed. `None`: all bytes are consumed and more are needed, or the work of the call
-    /// is used up.
+    /// The event that the last consumed byte completed. `None` if all bytes are consumed and more are needed, or if the work of the call is
+    /// used up.
     pub event: Option<Event<'a>>,
 }
 
@@ -63,7 +63,7 @@ pub struct Partial {
     /// The beginning of an incomplete header.
     head: [u8; HEADER_MAX],
     head_len: u8,
-    /// The payload that the last call returned. The next call frees it.
+    /// The payload that the last call returned, which the next call frees.
     returned: Returned,
     /// The frame whose payload is incomplete.
     frame: Option<Frame>,
@@ -85,21 +85,21 @@ enum Returned {
 struct Message {
     opcode: Opcode,
     deflated: bool,
-    /// The payload so far, unmasked. A compressed message is inflated when it is whole.
+    /// The payload so far, unmasked. Compressed bytes are inflated when the message is complete.
     bytes: Vec<u8>,
     utf8: Utf8,
-    /// Present while the whole compressed message is being inflated.
+    /// Present while the complete compressed message is inflated.
     inflater: Option<Box<Inflater>>,
 }
 
-/// The place of the payload of a finished event: the input or the [`Partial`].
+/// Where the payload of a finished event is: in the input or in the [`Partial`].
 enum PayloadPlace {
     Nothing,
     Input(Opcode, Range<usize>),
     Held(Opcode),
 }
 
-/// Reads the next event from `input`. The consumed bytes of `input` may be changed.
+/// Reads the next event from `input`. May change the consumed bytes.
 ///
 /// # Errors
 ///
@@ -113,9 +113,9 @@ pub fn next<'a>(
     next_within(partial, input, config, &mut work)
 }
 
-/// Like [`next`], but does at most `work`, and subtracts the work done from it: the bytes of the input and of inflated messages, and a fixed
+/// Like [`next`], but stops when `work` is used up. Subtracted from `work` are the bytes of the input and of inflated messages, and a fixed
 /// amount for each frame and each compressed block. If `work` reaches 0 without an event, the caller must call again with the remaining
-/// bytes, even if none remain.
+/// bytes, even if there are none.
 ///
 /// # Errors
 ///
@@ -208,8 +208,8 @@ fn advance(
     }
 }
 
-/// Reads a header from the bytes in `partial` and the input. Returns the frame and the number of input bytes that belong to the header, or
-/// `None` if the header is incomplete and `partial` holds all of its bytes.
+/// Reads a header from the bytes in `partial` and the input. Returns the frame and the number of header bytes from the input. `None` if the
+/// header is incomplete; `partial` then holds all of its bytes.
 fn read_head(
     partial: &mut Option<Box<Partial>>,
     input: &[u8],
@@ -240,7 +240,7 @@ fn read_head(
     }
 }
 
-/// Whether the payload of this frame alone is an event.
+/// Whether the payload of this frame is an event by itself.
 fn is_whole_event(frame: &Frame) -> bool {
     frame.fin && !frame.deflated && frame.opcode != Opcode::Continuation
 }
@@ -290,25 +290,25 @@ fn event(opcode: Opcode, payload: &[u8]) -> Event<'_> {
 }
 
 impl Partial {
-    /// Bytes of heap that this state occupies, including the state itself.
+    /// Bytes of heap memory of this state, the state itself included.
     pub fn buffered_bytes(&self) -> usize {
         let message = self.message.as_ref().map_or(0, Message::heap_bytes);
         size_of::<Self>() + self.control.capacity() + message
     }
 
-    /// Bytes received of an incomplete header, and of the unfinished message, or of the unfinished control frame if there is no message.
+    /// Received bytes of the incomplete header, plus those of the unfinished message or, without one, of the unfinished control frame.
     pub fn received_bytes(&self) -> usize {
         let begun = self.message.as_ref();
         usize::from(self.head_len) + begun.map_or(self.control.len(), |m| m.bytes.len())
     }
 
-    /// Whether a whole message is being inflated. The next call continues, even without input.
+    /// Whether a complete message is being inflated. The next call continues, even without input.
     pub fn is_inflating(&self) -> bool {
         let message = self.message.as_ref();
         message.is_some_and(|message| message.inflater.is_some())
     }
 
-    /// Continues to inflate the message. `Some` if the message is now whole.
+    /// Continues to inflate the message. `Some` if it is now complete.
     fn inflate(&mut self, work: &mut usize) -> Result<Option<Opcode>, Violation> {
         let Some(message) = &mut self.message else {
             return Ok(None);
@@ -320,7 +320,7 @@ impl Partial {
         Ok(Some(message.opcode))
     }
 
-    /// Frees the payload that the last call returned. Returns whether the state is empty now.
+    /// Frees the payload that the last call returned. Returns whether the state is now empty.
     fn free_returned(&mut self) -> bool {
         match self.returned {
             Returned::Nothing => {}
@@ -346,7 +346,7 @@ impl Partial {
         }
     }
 
-    /// Adds a piece of the payload of `frame`. `Some` if a control frame or a message is now whole.
+    /// Adds a piece of the payload of `frame`. `Some` if a control frame or a message is now complete.
     fn take(
         &mut self,
         frame: Frame,
@@ -397,7 +397,6 @@ impl Message {
         }
     }
 
-    /// Bytes of heap that the message occupies.
     fn heap_bytes(&self) -> usize {
         let inflater = self.inflater.as_deref();
         self.bytes.capacity() + inflater.map_or(0, |it| size_of::<Inflater>() + it.bytes())
@@ -411,7 +410,7 @@ impl Message {
         Ok(())
     }
 
-    /// Continues to inflate the message and checks its text. Returns whether the message is whole.
+    /// Continues to inflate the message and checks its text. Returns whether the message is complete.
     fn inflate(&mut self, work: &mut usize) -> Result<bool, Violation> {
         let Some(inflater) = &mut self.inflater else {
             return Ok(true);
@@ -419,8 +418,8 @@ impl Message {
         let before = inflater.plain().len();
         let inflated = inflater.advance(&self.bytes, work);
         let text = self.opcode == Opcode::Text;
-        // Check the text before the result of inflating: otherwise the violation of a message with both faults would depend on how
-        // the work is divided into calls.
+        // The text is checked before the result of inflating. Otherwise the violation of a message with both faults would depend on how the
+        // work is divided into calls.
         if text && !self.utf8.feed(&inflater.plain()[before..]) {
             return Err(Violation::BadUtf8);
         }

@@ -1,5 +1,5 @@
-//! Checks UTF-8 that arrives in pieces. Invariant: an error is reported at the first byte that makes the text invalid, as RFC 6455
-//! §8.1 allows, not at the end of the text.
+//! Checks UTF-8 that arrives in pieces. Invariant: an error is reported at the first byte that makes the text invalid, not at the end of
+//! the text (RFC 6455 §8.1 allows this).
 
 use core::str;
 
@@ -38,7 +38,7 @@ impl Utf8 {
         true
     }
 
-    /// Whether the text may end here, which is between two characters.
+    /// Whether the text may end here: no character is unfinished.
     pub(super) fn is_complete(&self) -> bool {
         self.len == 0
     }

@@ -1,9 +1,9 @@
-//! The violations of RFC 6455, each with its close code.
+//! The violations of RFC 6455, with their close codes.
 
-/// How a peer broke the protocol. The receiver closes the connection with [`code`](Violation::code).
+/// How a peer violated the protocol. The receiver closes the connection with [`code`](Violation::code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// A reserved bit that no negotiated extension uses (§5.2; RFC 7692 §6 for RSV1).
+    /// A reserved bit that belongs to no negotiated extension (§5.2; RFC 7692 §6 for RSV1).
     ReservedBits,
     /// An opcode that does not exist (§5.2).
     ReservedOpcode,
@@ -11,33 +11,33 @@ pub enum Violation {
     Unmasked,
     /// A server's frame with a mask (§5.1).
     Masked,
-    /// A control frame over 125 bytes (§5.5).
+    /// A control frame of more than 125 bytes (§5.5).
     ControlTooLong,
     /// A control frame without FIN (§5.5).
     ControlFragmented,
-    /// A length in a longer form than it needs (§5.2).
+    /// A length that is not in its shortest form (§5.2).
     LengthNotMinimal,
     /// A 64-bit length with its top bit set (§5.2).
     LengthTopBit,
-    /// A continuation frame outside of a fragmented message (§5.4).
+    /// A continuation frame outside a fragmented message (§5.4).
     NothingToContinue,
-    /// A new message within a fragmented one (§5.4).
+    /// A new message inside a fragmented message (§5.4).
     MessageInMessage,
     /// A close frame with a single byte (§5.5.1).
     CloseTooShort,
-    /// A close code that must not be sent (§7.4).
+    /// A close code that is not allowed on the wire (§7.4).
     CloseCode,
     /// Text or a close reason that is not UTF-8 (§8.1).
     BadUtf8,
     /// A compressed message that does not inflate (RFC 7692 §7.2.2).
     BadDeflate,
-    /// A message over the limit, as announced or as inflated.
+    /// A message over the limit, by its announced or inflated length.
     TooBig,
 }
 
 impl Violation {
-    /// The close code (RFC 6455 §7.4.1). RFC 7692 names none for data that does not inflate; the nearest is 1007, data
-    /// inconsistent with the type of the message.
+    /// The close code (RFC 6455 §7.4.1). RFC 7692 names no code for data that does not inflate; the nearest is 1007, data inconsistent with
+    /// the type of the message.
     pub const fn code(&self) -> u16 {
         match self {
             Violation::BadUtf8 | Violation::BadDeflate => 1007,

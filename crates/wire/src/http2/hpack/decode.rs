@@ -2,16 +2,16 @@
 //!
 //! # The dynamic table
 //!
-//! The server announces SETTINGS_HEADER_TABLE_SIZE = 0, so that an idle connection needs no table. But a client may use the initial
-//! size, 4,096 bytes, until it has read that setting, and most clients send their first request earlier. So a decoder has three phases:
+//! The server announces SETTINGS_HEADER_TABLE_SIZE = 0, so that an idle connection needs no table. But a client may use the initial size,
+//! 4,096 bytes, until it has read that setting, and most clients send their first request before. So a decoder has three phases:
 //!
 //! 1. Until the client acknowledges the settings, its limit is the initial size.
-//! 2. After that ([`Decoder::limit`]) the client must begin its next block with a change of the table size to 0. Until this block the
-//!    table stays, since the client may still refer to it.
-//! 3. After the change there is no table, and its memory is free.
+//! 2. After that ([`Decoder::limit`]) the client must begin its next block with a change of the table size to 0. The table stays until this
+//!    block, because the block may still refer to it.
+//! 3. After the change there is no table, and its memory is freed.
 //!
-//! RFC 9113 section 4.3.1 has a server end a connection whose next block does not begin with the change. This decoder keeps the table
-//! instead, because some clients ignore the setting (h2spec does), and because this costs no more than a client that never acknowledges:
+//! By RFC 9113 section 4.3.1 a server should close a connection whose next block does not begin with the change. This decoder keeps the
+//! table instead, because some clients ignore the setting (h2spec does). The cost is the same as that of a client that never acknowledges:
 //! one bounded table.
 
 use alloc::boxed::Box;
@@ -22,15 +22,15 @@ use super::{Error, huffman};
 
 /// The initial size of the dynamic table (RFC 9113 section 6.5.2).
 pub const DEFAULT_TABLE_BYTES: usize = 4096;
-/// The longest integer, in bytes after its prefix: 5 times 7 bits hold 32.
+/// The longest integer, in bytes after its prefix. Five bytes have 35 bits, and 32 are needed.
 const INTEGER_MAX: usize = 5;
 
 /// The decoder of one connection.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The largest size to which the client may change the table.
+    /// The largest table size that the client may choose.
     limit: u16,
-    /// The size of the table that the client last chose.
+    /// The table size that the client chose last.
     size: u16,
     table: Option<Box<Dynamic>>,
 }
@@ -45,11 +45,11 @@ impl Default for Decoder {
     }
 }
 
-/// A name or value, while its field is decoded.
+/// A name or value of the field that is being decoded.
 enum Text<'b> {
-    /// A part of the block or of the static table.
+    /// A slice of the block or of the static table.
     Borrowed(&'b [u8]),
-    /// The bytes of the scratch from here on, up to the next text.
+    /// This range of the scratch.
     Scratch(usize, usize),
 }
 
@@ -66,16 +66,17 @@ impl<'b> Text<'b> {
 }
 
 impl Decoder {
-    /// Ends the use of a dynamic table: the client has acknowledged SETTINGS_HEADER_TABLE_SIZE = 0.
+    /// Forbids a dynamic table, because the client has acknowledged SETTINGS_HEADER_TABLE_SIZE = 0.
     pub fn limit(&mut self) {
         self.limit = 0;
     }
 
-    /// Decodes a whole block, and calls `field` with each name and value. `scratch` is memory that keeps nothing between calls. `most` is
-    /// the limit of the decoded bytes, with [`FIELD_OVERHEAD`] for each field: one byte of a block can stand for all of the table.
+    /// Decodes a whole block, and calls `field` with each name and value. `scratch` keeps nothing between calls. `most` limits the decoded
+    /// bytes, including [`FIELD_OVERHEAD`] for each field. The limit is needed because one byte of a block can refer to a field as large as
+    /// the table.
     ///
     /// # Errors
-    /// [`Error`]. The connection cannot continue, since the table may differ from the encoder's.
+    /// [`Error`]. The connection must end, because the table may now differ from the encoder's.
     pub fn decode(
         &mut self,
         block: &[u8],
@@ -102,7 +103,7 @@ impl Decoder {
                 }
                 0x40.. => (6, true),
                 0x20.. => return Err(Error::TableSize),
-                // Without indexing, and never indexed: the difference is for intermediaries.
+                // A literal without indexing, or a never-indexed one. The difference matters only to intermediaries.
                 _ => (4, false),
             };
             let name = match integer(&mut rest, prefix)? {
@@ -126,7 +127,7 @@ impl Decoder {
         table.map_or(0, |table| size_of::<Dynamic>() + table.heap_bytes())
     }
 
-    /// Reads the changes of the table size at the start of a block, and returns the rest.
+    /// Reads the changes of the table size at the start of a block. Returns the rest of the block.
     fn change_size<'b>(&mut self, mut block: &'b [u8]) -> Result<&'b [u8], Error> {
         while let [0x20..0x40, ..] = *block {
             let size = integer(&mut block, 5)?;
@@ -142,7 +143,7 @@ impl Decoder {
         Ok(block)
     }
 
-    /// The name and the value at an index of both tables (RFC 7541 section 2.3.3).
+    /// The name and the value at an index of the static and dynamic tables (RFC 7541 section 2.3.3).
     fn field_at(&self, index: u32) -> Result<(&[u8], &[u8]), Error> {
         let index = (index as usize).checked_sub(1).ok_or(Error::UnknownIndex)?;
         match STATIC.get(index) {
@@ -154,7 +155,7 @@ impl Decoder {
         }
     }
 
-    /// The name at an index. A name of the dynamic table is copied, since the insertion of its field may remove it.
+    /// The name at an index. A name in the dynamic table is copied, because inserting its field may remove the name.
     fn name_at(&self, index: u32, scratch: &mut Vec<u8>) -> Result<Text<'static>, Error> {
         if let Some((name, _)) = STATIC.get(index as usize - 1) {
             return Ok(Text::Borrowed(name.as_bytes()));

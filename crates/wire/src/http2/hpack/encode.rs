@@ -1,17 +1,17 @@
 //! Encodes blocks of header fields with the static table and literals (RFC 7541 section 6).
 //!
-//! Nothing is inserted into the peer's dynamic table, so its size does not matter here. Strings are not Huffman-coded: answers have
-//! few fields, and their bytes matter less than the time.
+//! Nothing is inserted into the peer's dynamic table, so its size does not matter. Strings are not Huffman-coded, because responses have
+//! few fields and time matters more than their bytes.
 
 use alloc::vec::Vec;
 
 use super::table::STATIC;
 
-/// In the first byte: an indexed field.
+/// Marks the first byte of an indexed field.
 const INDEXED: u8 = 0x80;
-/// In the first byte: a literal that must stay a literal wherever it is sent (RFC 7541 section 6.2.3).
+/// Marks the first byte of a literal that every intermediary must send as a literal (RFC 7541 section 6.2.3).
 const NEVER_INDEXED: u8 = 0x10;
-/// The index of the first `:status`. Six more follow, with other values.
+/// The index of the first `:status`. The next six rows are `:status` with other values.
 const STATUS: usize = 8;
 
 /// Appends the pseudo-header field `:status`.
@@ -52,7 +52,7 @@ pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     string(out, value);
 }
 
-/// The index of the last row of the static table with this name, for the fields that answers have.
+/// The index of the last row of the static table with this name, for fields of responses.
 fn index_of(name: &[u8]) -> Option<usize> {
     const KNOWN: [(&str, usize); 18] = [
         ("age", 21),
@@ -80,7 +80,7 @@ fn index_of(name: &[u8]) -> Option<usize> {
     row.map(|&(_, index)| index)
 }
 
-/// Appends an integer with a prefix of `bits` bits after the bits of `form` (RFC 7541 section 5.1).
+/// Appends an integer with a prefix of `bits` bits; the other bits of the first byte are those of `form` (RFC 7541 section 5.1).
 fn integer(out: &mut Vec<u8>, form: u8, bits: u32, value: usize) {
     let max = (1 << bits) - 1;
     if value < max {
@@ -96,7 +96,7 @@ fn integer(out: &mut Vec<u8>, form: u8, bits: u32, value: usize) {
     out.push(rest as u8);
 }
 
-/// Appends a string that is not Huffman-coded.
+/// Appends a string without Huffman coding.
 fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     integer(out, 0, 7, bytes.len());
     out.extend_from_slice(bytes);

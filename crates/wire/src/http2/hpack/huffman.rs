@@ -1,14 +1,14 @@
 //! Decodes strings in the Huffman code of HPACK (RFC 7541 section 5.2, appendix B).
 //!
-//! The code is canonical: codes of the same length are consecutive, in the order of their symbols, and follow the shorter ones. So the
-//! lengths alone determine it, and all tables are computed from them. Nearly all symbols of real heads have at most 8 bits, and one
-//! table finds them. The others are found by comparison with the first code of each length.
+//! The code is canonical: codes of the same length are consecutive, in the order of their symbols, and follow the shorter codes. So the
+//! lengths determine the code, and all tables are computed from them. Nearly all symbols of real heads have at most 8 bits, and a lookup in
+//! one table finds them. A longer code is compared with the end of the codes of each length.
 
 use alloc::vec::Vec;
 
 use super::Error;
 
-/// The symbol that no string contains: the end of the string.
+/// The symbol for the end of the string, which no string may contain.
 const EOS: u16 = 256;
 const SYMBOLS: usize = 257;
 /// The longest code, in bits.
@@ -31,13 +31,13 @@ const LENGTHS: [u8; SYMBOLS] = [
 struct Code {
     /// All symbols in the order of their codes.
     symbols: [u16; SYMBOLS],
-    /// For each length: the end of its codes, as the first bits of a 32-bit window.
+    /// For each length: where its codes end, as the first bits of a 32-bit window.
     ends: [u64; LENGTH_MAX + 1],
     /// For each length: its first code.
     first_codes: [u32; LENGTH_MAX + 1],
-    /// For each length: the place of its first symbol in `symbols`.
+    /// For each length: the index of its first symbol in `symbols`.
     first_symbols: [u16; LENGTH_MAX + 1],
-    /// For the next 8 bits: the symbol and the length of its code, which is 0 if the code is longer.
+    /// For the next 8 bits: the symbol and the length of its code. The length is 0 if the code is longer than 8 bits.
     short: [(u8, u8); 256],
 }
 
@@ -84,9 +84,9 @@ const fn code() -> Code {
 /// Decodes a whole string and appends it to `out`.
 ///
 /// # Errors
-/// [`Error::Huffman`] if the string contains [`EOS`], or does not end in less than 8 bits that are all ones.
+/// [`Error::Huffman`] if the string contains [`EOS`], or does not end in fewer than 8 bits that are all ones.
 pub fn decode(string: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
-    // The next bits of the string, from the highest bit of the window. Below them are zeros.
+    // The next bits of the string, at the top of the window. The bits below are zeros.
     let (mut window, mut bits) = (0_u64, 0);
     let mut rest = string.iter();
     loop {
@@ -98,7 +98,7 @@ pub fn decode(string: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         }
         let (symbol, length) = next_symbol(window);
         if length > bits {
-            // A prefix of EOS, which is all ones, fills the last byte.
+            // The last byte is padded with a prefix of EOS, which is all ones.
             let is_padding = bits < 8 && window == !(u64::MAX >> bits);
             return if is_padding {
                 Ok(())
@@ -115,7 +115,7 @@ pub fn decode(string: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     }
 }
 
-/// The symbol whose code the window begins with, and the length of the code.
+/// The symbol whose code is at the top of the window, and the length of the code.
 #[inline]
 fn next_symbol(window: u64) -> (u16, u32) {
     let (symbol, length) = CODE.short[(window >> 56) as usize];

@@ -1,14 +1,14 @@
-//! The tables of fields that blocks refer to by index (RFC 7541 section 2.3).
+//! The static and dynamic tables, whose fields a block refers to by index (RFC 7541 section 2.3).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::Error;
 
-/// The size that a field adds to its name and value (RFC 7541 section 4.1, RFC 9113 section 10.5.1).
+/// The size of a field is the length of its name and value, plus this number (RFC 7541 section 4.1, RFC 9113 section 10.5.1).
 pub const FIELD_OVERHEAD: usize = 32;
 
-/// The static table (RFC 7541 appendix A). Index 1 of a block is the first row.
+/// The static table (RFC 7541 appendix A). The first row has the index 1.
 pub const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -76,21 +76,21 @@ pub const STATIC: [(&str, &str); 61] = [
 /// An entry of the dynamic table.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Where its name begins: the bytes that were inserted before it, modulo 2^32. The value follows the name.
+    /// Where the name begins: the number of bytes inserted before it, modulo 2^32. The value follows the name.
     at: u32,
     name: u16,
     value: u16,
 }
 
-/// The dynamic table: the last fields that the peer's encoder inserted. It holds at most [`super::decode::DEFAULT_TABLE_BYTES`], so
-/// that all lengths fit into 16 bits.
+/// The dynamic table: the newest fields that the peer's encoder inserted. It has at most [`super::decode::DEFAULT_TABLE_BYTES`], so all
+/// lengths fit into 16 bits.
 #[derive(Debug, Default)]
 pub struct Dynamic {
-    /// Names and values, the oldest entry first.
+    /// Names and values, in the order of insertion.
     bytes: Vec<u8>,
-    /// The newest entry first.
+    /// The entries, the newest first.
     entries: VecDeque<Entry>,
-    /// The bytes that were removed from the front of `bytes`, modulo 2^32.
+    /// The number of bytes removed from the front of `bytes`, modulo 2^32.
     evicted: u32,
 }
 
@@ -106,8 +106,8 @@ impl Dynamic {
         Ok(self.bytes[start..start + name + value].split_at(name))
     }
 
-    /// Inserts an entry, after the removal of entries for which `max` has no room. An entry that is larger than `max` empties the table
-    /// (RFC 7541 section 4.4).
+    /// Removes entries until `max` has space for the new one, and inserts it. An entry larger than `max` empties the table (RFC 7541
+    /// section 4.4).
     pub fn insert(&mut self, name: &[u8], value: &[u8], max: usize) {
         let size = name.len() + value.len() + FIELD_OVERHEAD;
         self.shrink(max.saturating_sub(size));
@@ -123,7 +123,7 @@ impl Dynamic {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Removes the oldest entries until the table has at most `max` bytes.
+    /// Removes the oldest entries until the size of the table is at most `max`.
     pub fn shrink(&mut self, max: usize) {
         let mut removed = 0;
         while self.bytes.len() - removed + FIELD_OVERHEAD * self.entries.len() > max {
@@ -136,7 +136,7 @@ impl Dynamic {
         self.evicted = self.evicted.wrapping_add(removed as u32);
     }
 
-    /// Bytes of heap that the table occupies, without itself.
+    /// Bytes of heap memory of the table, without the table itself.
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
