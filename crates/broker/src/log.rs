@@ -1,8 +1,8 @@
 //! The log of a partition in memory: the messages that are kept. Each message is an entry in two linked lists: the chain of its topic (oldest first) and
 //! the list of its rule (in order of arrival, for limits of age). The messages' bytes are stored in slots of fixed sizes. A freed slot is reused.
 //!
-//! A message that a limit removes is **lost**: a reader that has not read it gets a gap. A message that was superseded or has expired is not lost, since
-//! no reader may expect it.
+//! A message that a limit removes is **lost**: a reader that has not read it gets a gap. A message that was superseded or has expired is not lost,
+//! since no reader needs it.
 //!
 //! Invariants:
 //! * An entry is in the chain of exactly one topic and in the list of exactly one rule.
@@ -77,7 +77,7 @@ pub struct Log {
     pub unneeded: Unneeded,
 }
 
-/// Counters of kept bytes by client, for the process and for the logs of this home.
+/// Counters of kept bytes by client: one for the process, one for the logs of this home.
 struct ByteCounts {
     admission: Admission,
     home: HomeCounts,
@@ -127,7 +127,7 @@ pub struct LogBytes {
 }
 
 impl Log {
-    /// The maximum number of bytes that the chunks of a log without messages keep.
+    /// The maximum bytes of the chunks that a log without messages does not free.
     pub const SPARE_BYTES: usize = Blobs::SPARE_BYTES + 4 * (16 << 10);
 
     /// An empty log for topics with these rules. The log counts its bytes in `admission` and `home`, and its work in `steps`. `seed` keys the hash of the
@@ -181,7 +181,7 @@ impl Log {
         self.entries.len()
     }
 
-    /// The number of chains: of topics with messages, of topics whose newest messages were removed without being lost, and orphaned ones.
+    /// The number of chains: of topics with messages, of topics whose newest messages were removed without being lost, and orphaned chains.
     pub fn chains(&self) -> u32 {
         self.chains.len()
     }
@@ -208,9 +208,9 @@ impl Log {
         }
     }
 
-    /// Appends a message to a topic's chain (`NONE`: a new one), and removes the message that the new one supersedes. `rule_number` is the number of `rule`.
-    /// Trims the chain to `messages_max` messages and to the rule's bytes, in about `steps_max` steps. Returns the chain, and whether more messages must be
-    /// removed: then [`Log::trim`] continues.
+    /// Appends a message to a topic's chain (`NONE`: a new one), and removes the message that the new one supersedes. `rule_number` is the number of
+    /// `rule`. Trims the chain to `messages_max` messages and to the rule's limit of bytes, in about `steps_max` steps. Returns the chain, and
+    /// whether more messages must be removed: then [`Log::trim`] continues.
     pub fn append(
         &mut self,
         mut chain: u32,
@@ -316,7 +316,7 @@ impl Log {
     }
 }
 
-/// Encodes a large message into shared memory, in the layout of an entry's bytes. Returns the slice that has the frame.
+/// Encodes a large message into shared memory, in the layout of an entry's bytes. Returns the slice that contains the frame.
 pub fn encode_shared(new: &NewMessage<'_>, frame: [&[u8]; 2], admission: &Admission) -> Slice {
     let frame_bytes = frame[0].len() + frame[1].len();
     let bytes = with_parts(new, frame, |parts| parts.concat()).into_boxed_slice();

@@ -61,7 +61,7 @@ pub enum Arrival {
 }
 
 impl Log {
-    /// Begins to read lists and losses. Each list comes with its number and the offset after which to begin; losses begin after the offset
+    /// Begins to read lists and losses. `lists` gives the number of each list, and the offset after which to begin. Losses begin after the offset
     /// `lost`.
     pub fn arrivals(&self, lists: impl Iterator<Item = (u8, u64)>, lost: u64) -> ArrivalCursor {
         let heads = lists.filter_map(|(number, offset)| {
@@ -77,7 +77,7 @@ impl Log {
 
     /// The next item, if there is one.
     pub fn next_arrival(&self, at: &mut ArrivalCursor) -> Option<Arrival> {
-        // If a message is in two lists, the copy of the first list is returned first.
+        // A message may be in two lists. Then the copy of the first list is returned first.
         let kept = (0..at.heads.len()).min_by_key(|n| at.heads[*n].0);
         if let Some((offset, topic, number)) = at.next_loss
             && kept.is_none_or(|n| offset < at.heads[n].0)

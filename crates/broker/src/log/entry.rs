@@ -2,7 +2,7 @@
 //!
 //! Invariant: the bytes of an entry are contiguous, in the order of [`Entry::parts`].
 //!
-//! Words: a *mark* is one of the entries by which a search finds its place; a *gap* is the notice that messages are lost.
+//! Words: a *mark* is an entry at which a search in a list can begin; a *gap* is the notice that messages are lost.
 
 use crate::base::settings::Rule;
 use crate::budget::admission::Client;
@@ -14,7 +14,7 @@ use crate::store::slab::{NONE, Vacant};
 const BINARY: u8 = 1;
 /// Flag: the message has its own time to live, which is stored before the other bytes.
 const TTL: u8 = 2;
-/// Flag: the message has attributes. They are stored behind their length.
+/// Flag: the message has attributes. They are stored after their length.
 const ATTRIBUTES: u8 = 4;
 /// Flag: the message was published to be retained.
 const RETAIN: u8 = 8;
@@ -31,8 +31,8 @@ const OWNER_BYTES: usize = 4;
 /// Bytes of the attributes' length.
 pub(super) const LENGTH_BYTES: usize = 2;
 
-/// A kept message. Its bytes are, in this order: its own time to live, if it has one; the number of the client that is charged, if there is
-/// one; key, content type and event name; the length of the attributes and the attributes, if there are some; the WebSocket frame.
+/// A kept message. Its bytes are, in this order: its time to live, if it has one; the number of the client that is charged, if there is one; key,
+/// content type and event name; the attributes after their length, if there are any; the WebSocket frame.
 pub(super) struct Entry {
     pub offset: u64,
     /// The offset of the previous entry of the chain; for the oldest entry, the last lost offset.
@@ -132,20 +132,19 @@ impl Entry {
         let fields = [self.key, self.content_type, self.event].map(usize::from);
         self.begin().1 + fields.iter().sum::<usize>() + self.len as usize
     }
-    /// The message's own time to live, if it has one. `place` has the entry's bytes.
+    /// The message's own time to live, if it has one. `place` contains the entry's bytes.
     pub fn ttl_s(&self, place: &[u8]) -> Option<u32> {
         let bytes = place.first_chunk().filter(|_| self.has_ttl());
         bytes.map(|bytes| u32::from_le_bytes(*bytes))
     }
-    /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have no time to live of their own: then
-    /// the bytes are not read.
+    /// The second in which the message's own time to live ends, at most `u32::MAX`. Most messages have none, and then this does not read the bytes.
     #[inline]
     pub fn end_s(&self, blobs: &Blobs) -> Option<u32> {
         let place = self.has_ttl().then(|| blobs.get(self.blob))?;
         let ttl_s = self.ttl_s(place)?;
         Some(self.time_s.saturating_add(ttl_s))
     }
-    /// The client that is charged for the message. `place` has the entry's bytes.
+    /// The client that is charged for the message. `place` contains the entry's bytes.
     pub fn owner(&self, place: &[u8]) -> Client {
         if self.flags & HAS_OWNER == 0 {
             return Client::NOBODY;
@@ -209,7 +208,7 @@ pub(super) fn with_parts<T>(
     ])
 }
 
-/// The topic of an orphaned chain (`orphans.rs`), which has no topic's row.
+/// The topic number of an orphaned chain (`orphans.rs`), which no topic's row refers to.
 pub(super) const ORPHANED: u32 = NONE - 1;
 
 /// The chain of a topic: the list of its messages. A topic whose newest messages were removed without being lost may have a chain without
@@ -265,8 +264,8 @@ impl Chain {
         chain.set_lost(lost);
         chain
     }
-    /// Whether the chain and a new message, whose frame has `frame_bytes`, exceed `messages_max` messages or the rule's bytes. `newest` is
-    /// the number of bytes that the new message occupies if it is in the chain already; otherwise 0.
+    /// Whether the chain and a new message, whose frame has `frame_bytes`, exceed `messages_max` messages or the rule's bytes. `newest`: the bytes
+    /// that the new message occupies if it is in the chain already, otherwise 0.
     pub fn exceeds_limits(
         &self,
         rule: &Rule,

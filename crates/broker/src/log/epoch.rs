@@ -1,5 +1,5 @@
-//! Begins a new epoch of the partition: all messages get new offsets, higher than all former offsets. So a position of the former epoch is
-//! before all messages, and no client is thought to have read a message already.
+//! Begins a new epoch of the partition: all messages get new offsets, higher than all former offsets. So every position of the former epoch is before
+//! all messages, and no message counts as already read.
 //!
 //! Invariant: the order of the messages does not change. If a message has two entries (in its topic's chain, and as the retained message), both
 //! get the same offset.

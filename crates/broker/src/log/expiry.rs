@@ -21,9 +21,8 @@ impl Log {
             || entry.end_s(&self.blobs).is_some_and(|end_s| now_s >= end_s)
     }
 
-    /// Removes up to `limit` messages of a rule, oldest first. Stops at the first message that is younger than `age_s` and not expired.
-    /// Calls `emptied` with each topic whose chain has become empty, and with the chain that the topic has from now on. Returns the number
-    /// of removed messages.
+    /// Removes up to `limit` messages of a rule, oldest first. Stops at the first message that is younger than `age_s` and not expired. Calls
+    /// `emptied` for each chain that has become empty, with its topic and the topic's chain from now on. Returns the number of removed messages.
     pub fn expire(
         &mut self,
         number: u8,

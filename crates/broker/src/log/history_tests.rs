@@ -265,8 +265,8 @@ impl Fixture {
     }
 }
 
-/// Tests a topic whose newest messages were removed without being lost. The last lost message is then not the topic's last one. The log
-/// must still know this after a restart, with or without messages.
+/// Tests a topic whose newest messages were removed without being lost, so that the topic's last message is not its last lost one. The log must still
+/// know this after a restart, with or without messages.
 #[test]
 fn messages_removed_at_the_end_of_a_topic_are_not_told_as_lost() {
     let [latest, log] = [Keep::Latest, Keep::Log].map(|keep| {

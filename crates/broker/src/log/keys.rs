@@ -1,5 +1,4 @@
-//! An index of entries by chain and key, for topics that keep only the newest message of each key: it finds the message that a new one
-//! supersedes.
+//! An index of entries by chain and key, for topics that keep only the newest message of each key. It finds the message that a new one supersedes.
 //!
 //! Invariants: every entry of a chain that keeps latest values has one row here, and other entries have none. No two entries of such a chain have
 //! the same key. The hash index is created with the first row.
@@ -71,14 +70,14 @@ impl Keys {
         xxh3_64_with_seed(key, self.seed.wrapping_add(u64::from(chain))) as u32
     }
 
-    /// The row of this key of this chain. `is` tells whether an entry has this chain and this key.
+    /// The row of this key in this chain. `is` says whether an entry has this chain and key.
     fn find(&self, chain: u32, key: &[u8], mut is: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = self.hash(chain, key);
         let index = self.index.as_ref()?;
         index.find(&self.rows, hash, |row| is(row.entry))
     }
 
-    /// The row of this key of a chain that keeps latest values.
+    /// The row of this key in a chain that keeps latest values.
     pub fn row(&self, entries: &Slab<Entry>, blobs: &Blobs, chain: u32, key: &[u8]) -> Option<u32> {
         self.find(chain, key, |id| {
             entries.get(id).chain == chain && key_of(entries, blobs, id) == key

@@ -338,8 +338,8 @@ fn a_message_comes_out_as_it_went_in() {
     }
 }
 
-/// Tests that the oldest message is removed, and not a message of the largest topic, if every topic has less than its share. The budget can
-/// then be exceeded all the same, because topics are not charged for keys.
+/// Tests that the oldest message is removed, and not a message of the largest topic, if every topic has less than its share. The budget can be
+/// exceeded even so, because the share of a topic does not count keys.
 #[test]
 fn topic_below_its_share_loses_messages_by_age_only() {
     let rule = Rule {

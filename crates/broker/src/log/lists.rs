@@ -1,5 +1,5 @@
-//! The lists of the log: the entries of each rule in the order of arrival, oldest first. Every few entries, one entry is a *mark*. The
-//! marks of a list are sorted by offset, so that a search finds any offset and any second of the list in a few steps.
+//! The lists of the log: the entries of each rule in the order of arrival, oldest first. Every few entries, one entry is a *mark*. The marks of a
+//! list are sorted by offset, so a search finds any offset and any second in a few steps.
 //!
 //! Invariants: an entry is in the list of its chain's rule, and in no other. At most [`MARK_EVERY`] entries are between two marks, also after
 //! removals. Each list is in the order of arrival, also after a change of rules.
@@ -14,7 +14,7 @@ use crate::base::work::Steps;
 use crate::log::entry::{Chain, Entry, MARKED};
 use crate::store::slab::{NONE, Slab};
 
-/// The number of entries from one mark to the next. In tests this is so low that short lists have several marks.
+/// The number of entries from one mark to the next. It is low in tests, so that short lists have several marks.
 pub(super) const MARK_EVERY: u32 = if cfg!(test) { 4 } else { 64 };
 
 /// The lists of a log, indexed by the number of their rule. The last list has the retained messages.
@@ -246,8 +246,8 @@ impl Lists {
         last
     }
 
-    /// Moves the entries to the lists of these rules. The caller has given the chains the numbers of their new rules. A list whose entries
-    /// all stay in one list is not rebuilt: it only gets another number.
+    /// Moves the entries to the lists of these rules. The caller has given the chains the numbers of their new rules. If all entries of a list move
+    /// to one list, and no others move there, the list only gets another number.
     pub fn change(
         &mut self,
         entries: &mut Slab<Entry>,

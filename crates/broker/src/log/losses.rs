@@ -1,20 +1,20 @@
-//! Remembers the last loss of each topic by its offset, and gives each loss a number, so readers by filter are told of a loss at its place
-//! in the order of arrival.
+//! Remembers the last loss of each topic by its offset, so that readers by filter are told of a loss at its place in the order of arrival. Each loss
+//! gets a number.
 //!
-//! If an engine keeps the log, losses that are not the last of their topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages
-//! at different moments, so a reader may move to a node that has dropped fewer. In the same way a process that reads the log after a crash may have
-//! messages that the process before it had dropped. If the reader's position is between two lost messages of a topic, the second process does
-//! not report the earlier loss. So the first process must report each loss before any later message.
+//! If an engine keeps the log, earlier losses of a topic are remembered too, at most [`EARLIER_MAX`]. The reason: nodes drop messages at different
+//! moments, so a reader may move to a node that still has messages which the first node has dropped. The same happens if a process reads the log
+//! after a crash. If the reader's position is between two lost messages of a topic, the second process does not report the earlier loss. So the first
+//! process must report each loss before any later message.
 //!
-//! Invariant: from the first reader by filter on, the last loss of each topic is here, unless the home (the part of a shard that keeps
-//! topics) removed it ([`Losses::pop`]) to limit the number of topics here.
+//! Invariant: from the first reader by filter on, this table contains the last loss of each topic, except losses that the home (the part of a shard
+//! that keeps topics) has removed ([`Losses::pop`]) to limit the table.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
 
 use crate::base::tally::Tally;
 
-/// The approximate bytes of a topic's loss in the tree. Offsets only increase, so the leaves are half full.
+/// The approximate bytes of a topic's loss in the tree. New offsets are always the highest, so the leaves are half full.
 pub const LOSS_BYTES: usize = 52;
 
 /// The maximum number of earlier losses that a log remembers.
@@ -61,7 +61,7 @@ impl Losses {
         self.by_offset.get_or_insert_default();
     }
 
-    /// Remembers earlier losses too, once losses are remembered.
+    /// From now on remembers earlier losses too, if losses are remembered at all.
     pub fn keep_earlier(&mut self) {
         self.earlier.get_or_insert_default();
     }
@@ -130,7 +130,7 @@ impl Losses {
         self.remove(offset).map(|(_, number)| number)
     }
 
-    /// The first loss after this offset: offset, topic, number. In a cluster, earlier losses of a topic are included.
+    /// The first loss after this offset: offset, topic, number. With an engine, earlier losses of a topic are included.
     pub(super) fn next(&self, offset: u64) -> Option<(u64, u32, u64)> {
         let after = (Bound::Excluded(offset), Bound::Unbounded);
         let first = |losses: &BTreeMap<u64, (u32, u64)>| {

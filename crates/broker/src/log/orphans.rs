@@ -1,6 +1,5 @@
-//! Orphaned chains: chains (lists of messages) of deleted or emptied topics that are too long to be removed in one step. No reader gets
-//! their messages. Each turn (a pass of the shard's loop) removes some of these messages. If room is short, they are removed before all
-//! others.
+//! Orphaned chains: chains (lists of messages) of deleted or emptied topics that are too long to be removed in one step. No reader gets their
+//! messages. Each turn (a pass of the shard's loop) removes some of them. If the byte budget is exceeded, they are removed before all other messages.
 //!
 //! Invariant: an orphaned chain has messages, and no topic's row refers to it.
 
@@ -8,7 +7,7 @@ use super::removal::RemovalCause;
 use super::*;
 use crate::log::entry::ORPHANED;
 
-/// A chain of at most this many messages is removed in one step. In tests this is so low that most chains are long.
+/// A chain of at most this many messages is removed in one step. It is low in tests, so that most chains are long.
 const SHORT_CHAIN_MAX: u32 = if cfg!(test) { 2 } else { 64 };
 
 impl Log {
@@ -30,9 +29,9 @@ impl Log {
         row.has_ttls || self.lists.ttl_s(row.rule) != 0
     }
 
-    /// Makes a chain an orphan, and counts all its messages as lost, as if a limit had removed them. Returns the topic's new chain, or
-    /// `NONE`. The last lost message is the newest one that has not expired. Only a few of the newest messages are examined: if all of
-    /// these have expired, the newest message counts as lost.
+    /// Makes a chain an orphan, and counts all its messages as lost, as if a limit had removed them. Returns the topic's new chain, or `NONE`. The
+    /// last lost message is the newest one that has not expired. Only a few of the newest messages are examined. If all of them have expired, the
+    /// newest message counts as lost.
     pub(super) fn lose_all(&mut self, chain: u32, now_s: u32) -> u32 {
         let row = self.chains.get(chain);
         let (topic, number, latest, newest_removed) =

@@ -5,7 +5,7 @@
 
 use crate::store::slab::NONE;
 
-/// The number of slots; 256 of them occupy 1 KiB. Tests have only two, so that readers overwrite each other's entries.
+/// The number of slots; 256 of them occupy 1 KiB. Tests use only two, so that readers overwrite each other's entries.
 const SLOTS: usize = if cfg!(test) { 2 } else { 256 };
 
 /// The ids of recently read entries. A hash of the entry's chain and offset selects its slot.

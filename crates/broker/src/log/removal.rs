@@ -14,12 +14,11 @@ use crate::log::entry::ORPHANED;
 /// comparison counts as one step of work, since it reads the same entries each time.
 const VICTIMS_COMPARED: usize = 16;
 
-/// How urgently a chain must make room: first by the excess over its share, then by the age of the compared message, then by the number of
-/// the list.
+/// The order in which chains lose messages: first by the excess over the chain's share, then by the age of the compared message, then by the list's
+/// number.
 type Urgency = (usize, Reverse<u32>, Reverse<u8>);
 
-/// The list where the last victim was found. The removal of a message changes no other list, so the other lists need not be compared again
-/// each time.
+/// The list in which the last victim was found. The removal changes no other list, so the other lists need not be compared again each time.
 struct VictimList {
     /// The number of the list.
     rule_number: u8,
@@ -27,7 +26,7 @@ struct VictimList {
     others: Option<Urgency>,
 }
 
-/// Messages that are removed from a list before the oldest messages of all lists are compared again.
+/// After this many removals from one list, the oldest messages of all lists are compared again.
 const MESSAGES_PER_RUN: usize = 64;
 
 /// The result of a bounded search for a message that is not spared (`Log::is_spared`).
@@ -50,7 +49,7 @@ pub(super) enum RemovalCause {
 }
 
 impl Log {
-    /// Whether there may be no slot for another message, even if the byte budget has room.
+    /// Whether the table of slots may be full for the next message, even if the byte budget has room.
     pub fn is_full(&self) -> bool {
         self.blobs.is_full()
     }
@@ -66,8 +65,8 @@ impl Log {
     /// no others.
     ///
     /// Stops at step `until`, after at least one removal; the next call continues. If the next message is spared, stops and returns true: then
-    /// [`Log::remove_unspared`] continues. `all_bytes` is the byte budget of all logs; `usize::MAX` spares no message. Calls `emptied` with the
-    /// topic and rule of each chain that has become empty, and with the topic's chain from now on.
+    /// [`Log::remove_unspared`] continues. `all_bytes` is the byte budget of all logs; `usize::MAX` spares no message. Calls `emptied` for each chain
+    /// that has become empty, with its topic, its rule, and the topic's chain from now on.
     pub fn enforce_budget(
         &mut self,
         budget_bytes: usize,
@@ -315,9 +314,9 @@ impl Log {
         self.lists.restart_search();
     }
 
-    /// Searches the messages of a rule, oldest first, for one that is not spared, and removes the oldest message of its topic. Stops at step
-    /// `until`. Each message is examined only once until [`Log::restart_search`]. So the search finds the messages of a client that has far more
-    /// than others, however many other clients there are. `all_bytes` and `emptied` are those of [`Log::enforce_budget`].
+    /// Searches the messages of a rule, oldest first, for one that is not spared, and removes the oldest message of its topic. Stops at step `until`.
+    /// Each message is examined only once until [`Log::restart_search`]. So the search finds the messages of a client that holds far more than
+    /// others, however many other clients there are. `all_bytes` and `emptied` are those of [`Log::enforce_budget`].
     pub fn remove_unspared(
         &mut self,
         rule_number: u8,
@@ -356,8 +355,8 @@ impl Log {
         self.counts.home.holdings.spares(owner, all_bytes)
     }
 
-    /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` has the result of the last call: other lists are
-    /// compared again only if one of them may have a more urgent chain now.
+    /// The chain whose oldest message is removed next. Each chain's share is `share` bytes. `found` contains the result of the last call: the other
+    /// lists are compared again only if one of them may have a more urgent chain now.
     fn victim(&self, share: usize, last: u8, found: &mut Option<VictimList>) -> Option<u32> {
         if let Some(VictimList {
             rule_number,
@@ -390,7 +389,7 @@ impl Log {
         Some(chain)
     }
 
-    /// The most urgent chain among those of the oldest entries of a list.
+    /// The most urgent of the chains to which the oldest entries of a list belong.
     fn most_urgent(&self, rule_number: u8, share: usize) -> Option<(Urgency, u32)> {
         let mut id = self.lists.oldest(rule_number);
         if id == NONE {

@@ -1,9 +1,8 @@
-//! Finds the place in a chain where a subscription with a position, a time or a count begins, in bounded steps.
+//! Finds the first message of a chain for a subscription that begins at a position, at a time, or with a count of messages, in bounded steps.
 //!
-//! A chain (the list of a topic's messages) has no index. The marks (every few entries) of its rule's list lead to any offset, and to any
-//! second, in a few steps. If the offset is not in the chain, the search follows the list and the chain in parallel, which costs twice the
-//! shorter way. A search can also go back, since each entry has the offset of the previous entry. A search that reaches its limit is
-//! resumed later.
+//! A chain (the list of a topic's messages) has no index. The list of its rule has marks every few entries, which lead to any offset and any second
+//! in a few steps. If the offset is not in the chain, the search follows the list and the chain in parallel, at twice the cost of the shorter way. A
+//! search can also go back, since each entry contains the offset of the previous entry. A search that reaches its limit is resumed later.
 //!
 //! Invariant: a resumed search has advanced by at least one entry, and has skipped no entry of the chain.
 
@@ -18,12 +17,12 @@ pub enum SeekResult {
     Continue(u64),
 }
 
-/// The result of a search for the place where the newest messages of a chain begin.
+/// The result of a search for the beginning of the newest messages of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekBack {
     /// The newest messages begin after this offset.
     Found(u64),
-    /// Not found yet: the offset at which to resume, and the number of messages still to count, a message at this offset included.
+    /// Not found yet: the offset at which to resume, and the number of messages still to count, including the one at this offset.
     Continue(u64, u32),
 }
 
@@ -45,7 +44,7 @@ impl Log {
             && entry.chain == chain
             && entry.offset == offset
         {
-            // If the row was reused, its offset or its chain would be another one.
+            // A reused row has another offset or another chain, so this is the entry that was read.
             return SeekResult::Found(entry.next);
         }
         let number = self.chains.get(chain).rule;
@@ -77,7 +76,7 @@ impl Log {
         SeekResult::Continue(seen)
     }
 
-    /// Searches for the place where the newest `count` messages begin, in at most `limit` entries; `None` if there are no messages.
+    /// Searches for the beginning of the newest `count` messages, in at most `limit` entries; `None` if there are no messages.
     pub fn seek_newest(&self, chain: u32, count: u32, limit: usize) -> Option<SeekBack> {
         if count == 0 || self.count(chain) == 0 {
             return None;
@@ -94,7 +93,7 @@ impl Log {
         }
         let mut id = match self.entry_at(chain, offset) {
             Some(id) => id,
-            // The message was removed meanwhile: the search continues at the one before it.
+            // The message was removed meanwhile: the search continues at the message before it.
             None => match self.seek(chain, offset, limit) {
                 SeekResult::Continue(offset) => return SeekBack::Continue(offset, left),
                 SeekResult::Found(NONE) => self.chains.get(chain).newest(),

@@ -198,8 +198,8 @@ impl Fixture {
         }
     }
 
-    /// A search back counts the newest messages up to an offset, whether the message at this offset is still there or not. `all` are the offsets of
-    /// the chain, and `last` is the last of the log.
+    /// Checks that a search back counts the newest messages up to an offset, even if the message at this offset was removed. `all` are the offsets of
+    /// the chain, and `last` is the last offset of the log.
     fn check_back(log: &Log, chain: u32, all: &[u64], last: u64) {
         if all.is_empty() {
             return;
