@@ -1,13 +1,13 @@
-//! An arena for byte strings (names and logged messages), with size classes. The next blob of a class reuses a freed place. So a log at its
-//! limit writes to the same memory pages again, which is cheap: a fresh page costs more than the copy into it. An empty chunk is freed,
-//! except one in each class ([`Blobs::SPARE_BYTES`]).
+//! An arena for byte strings (names and logged messages), with size classes. The next blob of a class reuses a freed place. So a log at its limit
+//! writes to the same memory pages again: a fresh page would cost more than the copy into it. An empty chunk is freed, except one in each class
+//! ([`Blobs::SPARE_BYTES`]).
 //!
-//! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, each insertion examines
-//! some rows of the owner's table, and moves blobs out of sparse chunks ([`Blobs::compact`]). Thus the chunks have at most twice the bytes
-//! of the blobs, plus two chunks for each class. After many removals, this holds again only after some insertions.
+//! A single blob can keep a chunk alive after its neighbours are freed. So while much more is reserved than used, the owner calls [`Blobs::compact`]
+//! with each insertion: the call examines some rows of the owner's table, and moves their blobs out of sparse chunks. Thus the chunks have at most
+//! twice the bytes of the blobs, plus two chunks for each class. After many removals, this holds again only after some insertions.
 //!
-//! Invariants: a handle names exactly one place. The handle has no length: the caller must know the length. A blob larger than the largest
-//! class has its own allocation, which may be shared. When a class is full, its blobs are stored in the next larger class.
+//! Invariants: a handle names exactly one place. It does not contain the length, which the caller must know. A blob larger than the largest class has
+//! its own allocation, which may be shared. When a class is full, its blobs are stored in the next larger class.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ const PLACES_MAX: u32 = if cfg!(test) { 1 << 14 } else { 1 << SLOT_BITS };
 /// Rows that [`Blobs::compact`] examines in one call.
 const ROWS_PER_BLOB: u32 = 32;
 
-/// The message of a panic. Without the panic, the caller would get the bytes of another blob.
+/// The message of a panic, without which the caller would get the bytes of another blob.
 const LOST: &str = "a blob lies where its handle says";
 
 /// The handle of a blob.
@@ -132,7 +132,7 @@ impl Blobs {
         self.own.len()
     }
 
-    /// Whether the next blob may find no place, because the table of blobs with their own allocation is full.
+    /// Whether the table of blobs with their own allocation is full, so that the next blob may find no place.
     pub fn is_full(&self) -> bool {
         self.own.len() >= PLACES_MAX - 1
     }
@@ -207,12 +207,12 @@ impl Blobs {
         Place::Bytes(&chunk.expect(LOST)[at..at + size])
     }
 
-    /// Moves the blobs of some rows of the owner's table out of sparse chunks, if the chunks have far more bytes than the blobs need.
-    /// Returns the number of examined rows.
+    /// Moves the blobs of some rows of the owner's table out of sparse chunks, if the chunks occupy far more bytes than the blobs. Returns the number
+    /// of examined rows.
     #[inline]
     pub fn compact<T: Placed>(&mut self, rows: &mut Slab<T>) -> usize {
         let needed = self.bytes - self.own_bytes;
-        // Even after compaction each class may have two sparse chunks: the one that is filled next, and the spare one.
+        // Even after compaction, each class may have two sparse chunks: the chunk that gets the next blob, and the spare one.
         match self.chunk_bytes > 2 * (needed + Self::SPARE_BYTES) {
             true => self.compact_some(rows),
             false => 0,

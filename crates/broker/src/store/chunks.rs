@@ -1,8 +1,8 @@
 //! Manages the chunks of a table or of a size class: finds free places, and frees empty chunks.
 //!
-//! Freed places are reused before places that were never used. Among chunks with freed places, the one that was full most recently is used
-//! first: the emptier chunks get no new rows, and so become empty. One empty chunk is kept. Otherwise a table that shrinks and grows by one
-//! row would allocate each time.
+//! Freed places are reused before places that were never used. Among chunks with freed places, the chunk that was full most recently is used first,
+//! so that emptier chunks get no new rows and become empty. One empty chunk is kept, since otherwise a table that shrinks and grows by one row would
+//! allocate each time.
 //!
 //! Invariants: each chunk has a free list, whose links are stored in the freed places. All chunks with freed places are in one list. At
 //! most one chunk has places that were never used. The next new chunk reuses the number of a freed chunk.
@@ -27,7 +27,7 @@ struct Chunk<R> {
 /// The chunks.
 pub(super) struct Chunks<R> {
     all: Vec<Chunk<R>>,
-    /// Head of the list of chunks with freed places: the one that was full most recently.
+    /// Head of the list of chunks with freed places: the chunk that was full most recently.
     reusable: u32,
     /// The chunk with places that were never used, if any.
     filling: u32,
@@ -81,7 +81,7 @@ impl<R: Default> Chunks<R> {
         self.all.get_mut(at).map(|chunk| &mut chunk.rows)
     }
 
-    /// Whether there is a place that needs no new chunk number.
+    /// Whether there is a free place, or a freed chunk whose number a new chunk can get.
     pub fn has_place(&self) -> bool {
         (self.reusable, self.filling, self.freed) != (NONE, NONE, NONE)
     }
@@ -91,8 +91,7 @@ impl<R: Default> Chunks<R> {
         self.all.len()
     }
 
-    /// Takes a freed place. Returns the number of the place, and the places of its chunk. `link_of` reads the link that a freed place
-    /// stores.
+    /// Takes a freed place. Returns the number of the place, and the places of its chunk. `link_of` reads the link in a freed place.
     #[inline]
     pub fn reuse(&mut self, link_of: impl FnOnce(&R, u32) -> u32) -> Option<(u32, &mut R)> {
         let at = self.reusable;
@@ -139,7 +138,7 @@ impl<R: Default> Chunks<R> {
             older: NONE,
         };
         if self.freed == NONE {
-            // The list grows in small steps. Doubling the list would reserve about a byte for each message.
+            // The list grows in small steps. If it doubled, it would reserve about a byte for each message.
             if self.all.len() == self.all.capacity() {
                 self.all.reserve_exact(self.all.len() / 32 + 4);
             }

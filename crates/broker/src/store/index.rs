@@ -1,8 +1,8 @@
-//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980). Each bucket has a 32-bit chain head; the links are in the
-//! rows. The index grows by one bucket at a time, so no insertion stalls and the memory never doubles. It also shrinks by one bucket at a
-//! time, while it has more than twice as many buckets as rows.
+//! A hash index over the rows of a [`Slab`], by linear hashing (Litwin 1980). Each bucket has a 32-bit chain head; the links are in the rows. The
+//! index grows and shrinks by one bucket at a time, so no insertion stalls and the memory never doubles. It shrinks while it has more than twice as
+//! many buckets as rows.
 //!
-//! Invariant: each inserted row is in the chain of exactly one bucket: the one that its hash selects for the current number of buckets.
+//! Invariant: each inserted row is in the chain of exactly one bucket, which its hash selects for the current number of buckets.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! Stores the names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place is the number of
-//! unused bytes before that byte.
+//! Stores the names of topics, of clients, and of the levels of filters. A name needs no stored length: the last byte of its place contains the
+//! number of unused bytes before that byte.
 
 use crate::store::blobs::{Blob, Blobs, Placed, class_size};
 use crate::store::slab::Slab;

@@ -1,5 +1,5 @@
-//! Bytes for one socket: bytes of its own, and references to parts of large messages, so that these parts are not copied. A [`Rope`] is
-//! built in a turn (a pass of the shard's loop). A [`Queue`] has the bytes that the socket has not accepted yet.
+//! Bytes for one socket: its own bytes, and references to slices of large messages, which are not copied. A [`Rope`] is built in a turn (a pass of
+//! the shard's loop). A [`Queue`] contains the bytes that the socket has not accepted yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::store::shared::{OutputPart, SHARED_MIN, Shared, Slice};
 pub struct Rope {
     /// The bytes that are not shared.
     pub own: Vec<u8>,
-    /// In order: the number of own bytes before each part, and the part.
+    /// In order: the number of own bytes before each slice, and the slice.
     shares: Vec<(usize, Slice)>,
     shared_bytes: usize,
 }
@@ -53,7 +53,7 @@ impl Rope {
         self.shared_bytes = 0;
     }
 
-    /// Adds a part of a message, by reference if it is large.
+    /// Adds a slice of a message, by reference if it is large.
     pub fn share(&mut self, slice: Slice) {
         if slice.len() < SHARED_MIN {
             return self.own.extend_from_slice(&slice);
@@ -159,11 +159,11 @@ impl Rope {
 /// A piece of own bytes grows by doubling only up to this length, to limit unused capacity.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Bytes that wait for a socket, first in, first out.
+/// A queue of bytes for a socket.
 #[derive(Default)]
 pub struct Queue {
     pieces: VecDeque<Waiting>,
-    /// How many bytes of the first piece are sent, if it is a piece of own bytes.
+    /// How many bytes of the first piece are already sent, if it is a piece of own bytes.
     gone: usize,
     waiting_bytes: usize,
 }
@@ -184,7 +184,7 @@ impl Waiting {
 }
 
 impl Queue {
-    /// Bytes that wait.
+    /// Bytes that the socket has not accepted yet.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes
     }
@@ -234,7 +234,7 @@ impl Queue {
         });
     }
 
-    /// Adds a part of a message, by reference if it is large.
+    /// Adds a slice of a message, by reference if it is large.
     pub fn share(&mut self, slice: Slice) {
         if slice.len() < SHARED_MIN {
             return self.push(&slice);
@@ -265,8 +265,8 @@ impl Queue {
         used
     }
 
-    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent
-    /// byte, and the queue of a peer that always lags by the same amount needs constant memory.
+    /// Removes sent bytes. The sent bytes of a piece are freed once they are half of the piece. So at most one byte is moved for each sent byte. If a
+    /// peer always lags by the same amount, its queue needs constant memory.
     pub fn sent(&mut self, mut bytes: usize) {
         self.waiting_bytes -= bytes;
         while let Some(first) = self.pieces.front_mut() {

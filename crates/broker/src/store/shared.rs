@@ -16,7 +16,7 @@ use core::sync::atomic::{
 
 use crate::budget::admission::Admission;
 
-/// Shorter messages are copied: a copy costs less than a reference count that several cores write.
+/// Shorter messages are copied: a copy costs less than a reference count to which several cores write.
 pub const SHARED_MIN: usize = 8 << 10;
 
 struct Inner {
@@ -34,7 +34,7 @@ impl Drop for Inner {
     }
 }
 
-/// Heap bytes that [`Shared`] needs in addition to the bytes themselves.
+/// Heap bytes of [`Shared`] besides the stored bytes.
 pub const SHARED_BESIDE: usize = size_of::<Inner>() + 2 * size_of::<usize>();
 
 /// Reference-counted bytes.
@@ -66,7 +66,7 @@ impl Shared {
         }
     }
 
-    /// A part of the bytes.
+    /// A slice of the bytes.
     pub fn slice(&self, range: Range<usize>) -> Slice {
         debug_assert!(range.start <= range.end && range.end <= self.len());
         Slice {
@@ -87,7 +87,7 @@ impl Deref for Shared {
     }
 }
 
-/// A part of shared bytes.
+/// A slice of shared bytes.
 #[derive(Clone)]
 pub struct Slice {
     of: Shared,
@@ -95,7 +95,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The bytes of which the slice is a part.
+    /// The bytes that contain the slice.
     pub fn whole(&self) -> &Shared {
         &self.of
     }
@@ -169,8 +169,8 @@ pub enum Form {
     JsonBase64,
 }
 
-/// How many entries are examined for each new entry, to remove unused entries, so the cost of a new entry is constant, and at most about
-/// half of the table is unused.
+/// For each new entry, this many entries are examined, and removed if they are unused. So a new entry has a constant cost, and at most about half of
+/// the table is unused.
 const LOOKED_AT: usize = 2;
 
 /// Identifies an encoding of a slice.
@@ -186,8 +186,8 @@ struct FormKey {
 /// The encodings of large messages in use on a shard, so that each encoding is made only once. The table has only weak references, so it does
 /// not keep an encoding alive.
 ///
-/// Invariant: each encoding in use has an entry. An unused entry is removed before the number of new entries reaches the number of entries
-/// in the table. So the number of entries is bounded by the number of encodings in use, whose bytes are charged.
+/// Invariant: each encoding in use has an entry. An unused entry is removed before as many new entries come as the table contains. So the number of
+/// entries is bounded by the number of encodings in use, whose bytes are charged.
 #[derive(Default)]
 pub struct Forms {
     all: BTreeMap<FormKey, CachedEncoding>,
@@ -228,7 +228,7 @@ impl Forms {
         made
     }
 
-    /// Examines the next entries, and removes unused ones. After the last entry, the examination begins again at the first.
+    /// Examines the next entries, and removes unused ones. After the last entry it begins again at the first.
     fn drop_unheld(&mut self) {
         for _ in 0..LOOKED_AT {
             let from = self.seen.map_or(Bound::Unbounded, Bound::Excluded);

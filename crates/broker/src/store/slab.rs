@@ -1,11 +1,11 @@
-//! Tables of rows that grow in small chunks. A row keeps its index while it is in use. Freed rows are reused first. Growth never copies rows, and never
-//! reserves much more than is used: with millions of rows, the spare capacity of a doubling vector would not fit the memory budget.
+//! Tables of rows that grow in small chunks. A row keeps its index while it is in use. Freed rows are reused first. Growth never copies rows, and
+//! reserves little more than is used: with millions of rows, the spare capacity of a doubling vector would exceed the memory budget.
 //!
 //! Tables free empty chunks if their rows allow it ([`Vacant::FREES_CHUNKS`]).
 //!
-//! Invariants: a row is either in use or in the free list, and the caller knows which. Using a row that does not exist, or a free side row,
-//! is a bug of the broker. Then the caller gets an empty row, writes to this row are lost, and the table notes the miss
-//! ([`Slab::was_missed`]). The shard ends the connection that it was serving.
+//! Invariants: a row is either in use or in the free list, and the caller knows which. If the caller uses a row that does not exist, or a free side
+//! row, the broker has a bug. Then the caller gets an empty row, writes to this row are lost, and the table notes the miss ([`Slab::was_missed`]):
+//! the shard ends the connection that it was serving.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell};
@@ -13,10 +13,10 @@ use core::cell::{Cell, OnceCell};
 use crate::store::chunks::Chunks;
 pub use crate::store::chunks::NONE;
 
-/// Approximate size of a chunk: small, so that a table with few rows costs little, but so large that the list of chunks is short.
+/// Approximate size of a chunk: small enough that a table with few rows costs little, and large enough that the list of chunks is short.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A row type whose free rows have the links of the free list, so that the list needs no extra memory.
+/// A row type whose free rows store the links of the free list, so that the list needs no extra memory.
 pub trait Vacant {
     /// Whether empty chunks are freed. Then free rows must not be looked up.
     const FREES_CHUNKS: bool = false;
@@ -24,7 +24,7 @@ pub trait Vacant {
     fn vacant(next: u32) -> Self;
     /// The index of the next free row, stored in a free row.
     fn next_vacant(&self) -> u32;
-    /// Copies from the row's former content those fields that must outlive it, such as a generation.
+    /// Copies the fields that must outlive the row's former content, such as a generation.
     fn inherit(&mut self, _former: &Self) {}
 }
 
@@ -154,7 +154,7 @@ impl<T: Vacant> Default for Slab<T> {
     }
 }
 
-/// A row for types that have no room for a link.
+/// A row for a type that cannot store a link itself.
 pub enum Slot<T> {
     /// In use.
     Used(T),
@@ -180,7 +180,7 @@ impl<T> Vacant for Slot<T> {
 #[derive(Default)]
 pub struct Side<T> {
     rows: Slab<Slot<T>>,
-    /// Returned instead of a row that does not exist; made by the first such look-up.
+    /// Returned instead of a row that does not exist; made by the first look-up of such a row.
     nobody: OnceCell<T>,
 }
 
@@ -215,7 +215,7 @@ impl<T: Default> Side<T> {
     }
     /// Removes a row, and returns it.
     pub fn remove(&mut self, id: u32) -> T {
-        // A free row must not be freed again, as it is already in the free list.
+        // A free row is already in the free list, and must not be freed again.
         if !matches!(self.rows.try_get(id), Some(Slot::Used(_))) {
             self.rows.missed.set(true);
             return T::default();
